@@ -1,0 +1,53 @@
+# The one recipe file: a person and CI call the same names. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup format lint test test-fast test-brokers chaos sim demo bench lock clean
+
+help: ## list the recipes
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+setup: $(READY) ## install everything that the project needs into .venv
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "twinlog needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-build.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+format: setup ## rewrite the code in the one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: setup ## format, style, types and layers, nothing changed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation (about a minute)
+	$(BIN)/pytest -m "not broker and not spark and not chaos"
+
+test-brokers: setup ## levels 5 and 6: real brokers, real Spark
+	$(BIN)/pytest -m "(broker or spark) and not chaos"
+
+test: lint test-fast test-brokers ## everything that a change has to pass
+
+sim: setup ## replay one simulation: make sim SEED=n
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED))
+
+demo: setup ## two real clusters, a live mirror, a killed broker, proof
+	$(BIN)/twinlog demo
+
+lock: ## resolve the dependencies anew into the lock files
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 --group dev pyproject.toml -o requirements.lock
+	printf 'editables\nhatchling\nsetuptools<81\nwheel\n' | uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 - -o requirements-build.lock
+
+clean: ## remove what was built; the cache of Kafka artifacts stays
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

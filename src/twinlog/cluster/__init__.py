@@ -1,0 +1,1 @@
+"""Connections to one Kafka cluster, and its administration."""

@@ -1,0 +1,1 @@
+"""Control plane: mirrors and their states, kept in the destination cluster."""

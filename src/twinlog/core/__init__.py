@@ -1,0 +1,1 @@
+"""Pure core: record batches, the append machine, planning, states. No socket, clock, thread or Spark."""

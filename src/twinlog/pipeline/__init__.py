@@ -1,0 +1,1 @@
+"""The data plane on Spark: lanes, and the batch job that verifies."""
