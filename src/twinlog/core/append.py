@@ -1,0 +1,281 @@
+"""One mirror partition on the destination: what may be sent, and what each answer means.
+
+The theory stands in docs/ARCHITECTURE.md, "The append, and why it is exact". This machine holds
+one partition to it; it knows no network and no clock, the time comes in.
+
+                       place(position)
+      ┌────────► PLACING ───────────────► APPENDING ──┐ take() sends Data, answered() confirms it
+      │             ▲                        │  ▲     │ gap_to_fill() names a gap, filled() ends it
+      │ lost(),     │ all answers are in     │  └─────┘
+      │ refused()   │                        │
+      └──────── DRAINING ◄───────────────────┘ an answer that means the position is not known
+                                             │
+                    FAILED ◄─────────────────┘ an answer that means the two logs differ
+
+Offsets, all of the source's log, which is the destination's too:
+
+      log_end ──► sent_end ──► planned_end
+      acknowledged   in flight    queued; the next fetch starts at planned_end
+
+Invariants: the pieces in flight and in the queue follow each other without a hole from `log_end`
+to `planned_end`; a gap is never in flight together with data; `sequence` belongs to `sent_end`.
+
+What the sequence does not guard (a filler in a gap that may once have been data; a first batch
+where the broker has forgotten the producer) waits for `unguarded_from`: until then somebody else,
+or a request of our own whose outcome we do not know, may still be under way.
+"""
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from twinlog.core.plan import Data, Gap, Piece
+from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, advance
+
+MAX_IN_FLIGHT: Final = 5
+"""Batches of a partition. A broker remembers five for telling a duplicate (since 0.11)."""
+
+
+class ProducerState(NamedTuple):
+    """What DescribeProducers says of one producer in one partition.
+
+    `last_sequence` is -1 where the producer's last batch in this epoch was a marker.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a partition stands on the destination, as it was read there.
+
+    `guarded` says that the broker will compare the next sequence: it knows the producer, or the
+    partition is empty, so that whoever comes first creates what the others are compared with.
+    """
+
+    log_end: Offset
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    sequence: Sequence
+    guarded: bool
+
+
+def position_of(
+    log_end: Offset, producers: Iterable[ProducerState], data_producer: ProducerId
+) -> Position:
+    """The position from what the destination says.
+
+    Args:
+        log_end: the partition's log end offset.
+        producers: every producer that the partition's leader remembers.
+        data_producer: the state partition's data producer id.
+    """
+    for known in producers:
+        if known.producer_id == data_producer:
+            return Position(
+                log_end=log_end,
+                producer_id=data_producer,
+                epoch=ProducerEpoch(known.epoch),
+                sequence=advance(Sequence(known.last_sequence), 1),
+                guarded=True,
+            )
+    return Position(
+        log_end=log_end,
+        producer_id=data_producer,
+        epoch=BIRTH_EPOCH,
+        sequence=advance(Sequence(0), log_end),
+        guarded=log_end == 0,
+    )
+
+
+BIRTH_EPOCH: Final = ProducerEpoch(0)
+"""Whoever sends a partition's first batch sends it in this epoch, so that two who do build the
+same bytes. A higher one would be taken after a lower one's, at sequence 0, and double the data."""
+
+
+class Phase(enum.Enum):
+    """Where the machine stands (see the module)."""
+
+    PLACING = enum.auto()
+    APPENDING = enum.auto()
+    DRAINING = enum.auto()
+    FAILED = enum.auto()
+
+
+class Outgoing(NamedTuple):
+    """A batch to send, and who it is to be from."""
+
+    data: Data
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    sequence: Sequence
+
+
+class Misplaced(NamedTuple):
+    """An answer that tells that the logs differ: what was expected, what was found."""
+
+    expected: Offset
+    found: Offset
+
+
+class PartitionAppend:
+    """The machine of one partition."""
+
+    __slots__ = (
+        "_in_flight",
+        "_position",
+        "_queue",
+        "_sequence",
+        "log_end",
+        "phase",
+        "planned_end",
+        "queued_bytes",
+        "unguarded_from",
+    )
+
+    def __init__(self, unguarded_from: float) -> None:
+        self.phase = Phase.PLACING
+        self.log_end = self.planned_end = Offset(0)
+        self.queued_bytes = 0
+        self.unguarded_from = unguarded_from
+        self._position: Position | None = None
+        self._sequence = Sequence(0)
+        self._queue: deque[Piece] = deque()
+        self._in_flight: deque[Data] = deque()
+
+    @property
+    def position(self) -> Position | None:
+        """As it was last read; None while it is not known."""
+        return self._position
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was planned has been appended."""
+        return not self._queue and not self._in_flight
+
+    def place(self, position: Position) -> None:
+        """Go on from a position that was just read."""
+        assert self.phase is Phase.PLACING
+        assert self.idle
+        self._position = position
+        self._sequence = position.sequence
+        self.log_end = self.planned_end = position.log_end
+        self.phase = Phase.APPENDING
+
+    def offer(self, pieces: Iterable[Piece]) -> None:
+        """Queue what was planned; it must go on where the plan ended."""
+        for piece in pieces:
+            assert piece.start == self.planned_end < piece.end
+            self._queue.append(piece)
+            self.planned_end = piece.end
+            if isinstance(piece, Data):
+                self.queued_bytes += piece.size
+
+    def take(self, now: float) -> Outgoing | None:
+        """The next batch to send, if one may be sent now. It counts as sent."""
+        position = self._position
+        if (
+            self.phase is not Phase.APPENDING
+            or not self._queue
+            or len(self._in_flight) >= MAX_IN_FLIGHT
+            or position is None
+            or not (position.guarded or now >= self.unguarded_from)
+        ):
+            return None
+        data = self._queue[0]
+        if isinstance(data, Gap):
+            return None
+        self._queue.popleft()
+        self._in_flight.append(data)
+        outgoing = Outgoing(data, position.producer_id, position.epoch, self._sequence)
+        self._sequence = advance(self._sequence, data.header.count)
+        return outgoing
+
+    def answered(self, base_offset: int) -> Misplaced | None:
+        """The oldest batch in flight was taken, and landed at `base_offset`."""
+        data = self._in_flight.popleft()
+        self.queued_bytes -= data.size
+        if self.phase is not Phase.APPENDING:
+            # An earlier batch's outcome is unknown, so this one's place proves nothing.
+            self._settle()
+            return None
+        if base_offset != data.start:
+            self.fail()
+            return Misplaced(data.start, Offset(base_offset))
+        self.log_end = data.end
+        return None
+
+    def refused(self) -> None:
+        """The oldest batch in flight was refused: the position is not what we thought."""
+        data = self._in_flight.popleft()
+        self.queued_bytes -= data.size
+        self._drain()
+
+    def lost(self, unguarded_from: float) -> None:
+        """The oldest batch in flight got no answer: whether it landed is unknown.
+
+        Args:
+            unguarded_from: when it can no longer be under way.
+        """
+        self.unguarded_from = max(self.unguarded_from, unguarded_from)
+        self.refused()
+
+    def replace(self) -> None:
+        """Ask for the position anew, whatever was planned."""
+        if self.phase is Phase.APPENDING:
+            self._drain()
+
+    def gap_to_fill(self, now: float) -> Gap | None:
+        """The gap whose turn it is, if it may be filled now."""
+        if self.phase is not Phase.APPENDING or self._in_flight or not self._queue:
+            return None
+        gap = self._queue[0]
+        if isinstance(gap, Data) or not (gap.seen or now >= self.unguarded_from):
+            return None
+        return gap
+
+    def filled(self, log_end: Offset) -> Misplaced | None:
+        """The log now ends at `log_end`, while a gap is being filled."""
+        if self.phase is not Phase.APPENDING:
+            return None
+        gap = self._queue[0]
+        assert isinstance(gap, Gap)
+        if not gap.start <= log_end <= gap.end:
+            self.fail()
+            return Misplaced(gap.end, log_end)
+        self.log_end = log_end
+        if log_end == gap.end:
+            self._queue.popleft()
+        elif log_end > gap.start:
+            self._queue[0] = Gap(log_end, gap.end, gap.seen)
+        return None
+
+    def fail(self) -> None:
+        """Nothing more is sent."""
+        self._forget_plan()
+        self.phase = Phase.FAILED
+
+    def retry(self) -> None:
+        """Leave FAILED: the position is read again, once all answers are in."""
+        assert self.phase is Phase.FAILED
+        self.phase = Phase.DRAINING
+        self._settle()
+
+    def _drain(self) -> None:
+        self._forget_plan()
+        if self.phase is not Phase.FAILED:
+            self.phase = Phase.DRAINING
+            self._settle()
+
+    def _settle(self) -> None:
+        if self.phase is Phase.DRAINING and not self._in_flight:
+            self.phase = Phase.PLACING
+
+    def _forget_plan(self) -> None:
+        self._position = None
+        self._queue.clear()
+        self.queued_bytes = sum(data.size for data in self._in_flight)

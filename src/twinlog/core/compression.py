@@ -1,0 +1,127 @@
+"""The five codecs of Kafka's record batches, in both directions, with bounds.
+
+Kafka's names are the names of the codecs, their numbers those of a batch's attributes (bits 0 to
+2). snappy is written in the block framing of snappy-java, which is what Java clients write and
+all clients read; both that and bare snappy are read. lz4 is the LZ4 frame format.
+
+A compressed batch says nothing of its decompressed size, so every decompression is bounded: what
+grows past `MAX_DECOMPRESSED` is refused before it has been allocated.
+"""
+
+import enum
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+
+from twinlog.core.errors import CorruptBatch
+
+MAX_DECOMPRESSED: Final = 512 * 1024 * 1024
+"""Bytes. Above what any broker takes: a Produce request is at most 100 MiB by default, and a bulk
+filler of empty records, the most compressible thing we build, decompresses to 10 MB."""
+
+SNAPPY_JAVA_MAGIC: Final = b"\x82SNAPPY\x00"
+_SNAPPY_JAVA_HEADER: Final = SNAPPY_JAVA_MAGIC + struct.pack(">ii", 1, 1)
+_SNAPPY_BLOCK: Final = 32 * 1024
+_LENGTH: Final = struct.Struct(">i")
+
+
+class Codec(enum.IntEnum):
+    """A batch's compression, numbered as in its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def decompress(codec: Codec, data: memoryview) -> memoryview:
+    """The records of a batch, decompressed.
+
+    Raises:
+        CorruptBatch: the bytes are not what the codec writes, or grow past `MAX_DECOMPRESSED`.
+    """
+    if codec is Codec.NONE:
+        return data
+    try:
+        if codec is Codec.SNAPPY:
+            return _unsnappy(data)
+        return _bounded(_INTO[codec], data)
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"{codec.name.lower()} data cannot be decompressed: {error}") from error
+
+
+def compress(codec: Codec, data: bytes | bytearray | memoryview) -> bytes | memoryview:
+    """The same bytes, compressed."""
+    if codec is Codec.NONE:
+        return memoryview(data)
+    if codec is Codec.GZIP:
+        return bytes(cramjam.gzip.compress(data))
+    if codec is Codec.SNAPPY:
+        return _snappy(memoryview(data))
+    if codec is Codec.LZ4:
+        return bytes(cramjam.lz4.compress(data))
+    return bytes(cramjam.zstd.compress(data))
+
+
+_INTO: Final[dict[Codec, Callable[[memoryview, bytearray], int]]] = {
+    Codec.GZIP: cramjam.gzip.decompress_into,
+    Codec.LZ4: cramjam.lz4.decompress_into,
+    Codec.ZSTD: cramjam.zstd.decompress_into,
+}
+
+
+def _bounded(into: Callable[[memoryview, bytearray], int], data: memoryview) -> memoryview:
+    """Decompress into a buffer that doubles until the data fits, up to the bound."""
+    size = min(max(4 * len(data), 4096), MAX_DECOMPRESSED)
+    while True:
+        out = bytearray(size)
+        try:
+            return memoryview(out)[: into(data, out)]
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error):
+                raise
+            if size == MAX_DECOMPRESSED:
+                raise CorruptBatch(
+                    f"a batch of {len(data)} bytes decompresses to more than {MAX_DECOMPRESSED}"
+                ) from error
+        size = min(2 * size, MAX_DECOMPRESSED)
+
+
+def _unsnappy(data: memoryview) -> memoryview:
+    if bytes(data[: len(SNAPPY_JAVA_MAGIC)]) != SNAPPY_JAVA_MAGIC:
+        return memoryview(_unsnappy_block(data, 0))
+    out = bytearray()
+    position = len(_SNAPPY_JAVA_HEADER)
+    while position < len(data):
+        if position + 4 > len(data):
+            raise CorruptBatch("a snappy block's length is cut off")
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += 4
+        if not 0 < length <= len(data) - position:
+            raise CorruptBatch(f"a snappy block says {length} bytes, {len(data) - position} follow")
+        out += _unsnappy_block(data[position : position + length], len(out))
+        position += length
+    return memoryview(out)
+
+
+def _unsnappy_block(block: memoryview, before: int) -> bytearray:
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"a snappy block has no length: {error}") from error
+    if before + size > MAX_DECOMPRESSED:
+        raise CorruptBatch(f"snappy data decompresses to more than {MAX_DECOMPRESSED} bytes")
+    out = bytearray(size)
+    cramjam.snappy.decompress_raw_into(block, out)
+    return out
+
+
+def _snappy(data: memoryview) -> bytes:
+    parts = [_SNAPPY_JAVA_HEADER]
+    for start in range(0, len(data), _SNAPPY_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _SNAPPY_BLOCK]))
+        parts += (_LENGTH.pack(len(block)), block)
+    return b"".join(parts)

@@ -1,0 +1,138 @@
+"""Messages of the formats v0 and v1, which old segments of a log may still hold.
+
+    offset int64 | size int32 | crc32 uint32 | magic int8 | attributes int8 | v1: timestamp int64
+    key length int32 | key | value length int32 | value
+
+A compressed message wraps a set of messages in its value. In v0 these carry their own offsets; in
+v1 offsets relative to the first, the wrapper carrying the last one's. A v1 wrapper of
+LogAppendTime (attribute bit 3) gives its timestamp to all. v0 has no timestamps: consumers see -1.
+
+Brokers cannot be made to write these any more (since 4.0 at all), so they are re-encoded as v2.
+Source: Kafka protocol guide, "Message sets"; KIP-31, KIP-32.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from twinlog.core.compression import Codec, decompress
+from twinlog.core.errors import CorruptBatch
+from twinlog.core.records import RawRecord, encode_tail
+
+_OVERHEAD: Final = struct.Struct(">qi")
+_V0: Final = struct.Struct(">Ibb")
+_TIMESTAMP: Final = struct.Struct(">q")
+_SIZE: Final = struct.Struct(">i")
+_LOG_APPEND_TIME: Final = 0x08
+_MAGIC_AT: Final = 16
+_MAX_MAGIC: Final = 1
+_NO_TIMESTAMP: Final = -1
+
+
+class _Message(NamedTuple):
+    offset: int
+    magic: int
+    attributes: int
+    timestamp: int
+    key: bytes | None
+    value: memoryview | None
+
+    @property
+    def codec(self) -> Codec:
+        number = self.attributes & 0x07
+        if number > Codec.LZ4:  # zstd came with v2
+            raise CorruptBatch(f"the message at offset {self.offset} has an unknown codec")
+        return Codec(number)
+
+
+class LegacyRun(NamedTuple):
+    """The records of one message or wrapper, and where the next one begins."""
+
+    codec: Codec
+    records: list[RawRecord]
+    next_position: int
+
+
+def legacy_records(buffer: memoryview, position: int) -> Iterator[LegacyRun]:
+    """The records of a message set, wrapper by wrapper, up to the first batch of format v2.
+
+    Args:
+        buffer: a Fetch answer's records; what is cut off at its end is left out.
+        position: where the first message begins.
+
+    Raises:
+        CorruptBatch: a wrong checksum, length, or wrapped set.
+    """
+    for message, end in _messages(buffer, position):
+        if message.codec is Codec.NONE:
+            records = [_record(message, message.offset, message.timestamp)]
+        else:
+            records = _unwrap(message)
+        yield LegacyRun(message.codec, records, end)
+
+
+def _unwrap(wrapper: _Message) -> list[RawRecord]:
+    if wrapper.value is None:
+        raise CorruptBatch(f"the compressed message at offset {wrapper.offset} is empty")
+    data = decompress(wrapper.codec, wrapper.value)
+    inner = [message for message, _ in _messages(data, 0)]
+    if not inner or any(message.codec is not Codec.NONE for message in inner):
+        raise CorruptBatch(f"the compressed message at offset {wrapper.offset} wraps no messages")
+    base = wrapper.offset - inner[-1].offset if wrapper.magic == _MAX_MAGIC else 0
+    stamped = wrapper.magic == _MAX_MAGIC and wrapper.attributes & _LOG_APPEND_TIME
+    return [
+        _record(
+            message, base + message.offset, wrapper.timestamp if stamped else message.timestamp
+        )
+        for message in inner
+    ]
+
+
+def _record(message: _Message, offset: int, timestamp: int) -> RawRecord:
+    value = None if message.value is None else bytes(message.value)
+    return RawRecord(offset, timestamp, 0, memoryview(encode_tail(message.key, value)))
+
+
+def _messages(buffer: memoryview, position: int) -> Iterator[tuple[_Message, int]]:
+    while position + _OVERHEAD.size + _V0.size <= len(buffer):
+        offset, size = _OVERHEAD.unpack_from(buffer, position)
+        if buffer[position + _MAGIC_AT] > _MAX_MAGIC:
+            return
+        start = position + _OVERHEAD.size
+        position = start + size
+        if size < _V0.size + 2 * _SIZE.size:
+            raise CorruptBatch(f"the message at offset {offset} says {size} bytes")
+        if position > len(buffer):
+            return
+        yield _message(offset, buffer[start:position]), position
+
+
+def _message(offset: int, body: memoryview) -> _Message:
+    crc, magic, attributes = _V0.unpack_from(body)
+    if crc != zlib.crc32(body[4:]):
+        raise CorruptBatch(f"the message at offset {offset} has a wrong checksum")
+    at = _V0.size
+    timestamp = _NO_TIMESTAMP
+    if magic == _MAX_MAGIC:
+        if len(body) < at + _TIMESTAMP.size:
+            raise CorruptBatch(f"the message at offset {offset} is cut off")
+        (timestamp,) = _TIMESTAMP.unpack_from(body, at)
+        at += _TIMESTAMP.size
+    key, at = _field(offset, body, at)
+    value, at = _field(offset, body, at)
+    return _Message(
+        offset, magic, attributes, timestamp, None if key is None else bytes(key), value
+    )
+
+
+def _field(offset: int, body: memoryview, at: int) -> tuple[memoryview | None, int]:
+    if at + _SIZE.size > len(body):
+        raise CorruptBatch(f"the message at offset {offset} is cut off")
+    (size,) = _SIZE.unpack_from(body, at)
+    at += _SIZE.size
+    if size < 0:
+        return None, at
+    if at + size > len(body):
+        raise CorruptBatch(f"the message at offset {offset} is cut off")
+    return body[at : at + size], at + size

@@ -1,0 +1,259 @@
+"""The records within a batch, for the few cases that cannot forward the batch as it is.
+
+    length varint | attributes int8 | timestamp delta varint | offset delta varint | tail
+    tail = key length varint | key | value length varint | value | header count varint | headers
+
+All varints are zigzag, least significant group first. A record that is re-encoded keeps its tail
+byte for byte: only the two deltas before it, and therefore the length, are written anew. So key,
+value and headers are never decoded to be copied.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from twinlog.core.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_EPOCH,
+    NO_PRODUCER,
+    NO_SEQUENCE,
+    Header,
+    new_header,
+)
+from twinlog.core.compression import Codec, compress, decompress
+from twinlog.core.errors import CorruptBatch
+
+_MAX_VARINT_BYTES: Final = 10
+
+
+class RawRecord(NamedTuple):
+    """A record of which only place and time are decoded.
+
+    `tail` holds key, value and headers as they were encoded.
+    """
+
+    offset: int
+    timestamp: int
+    attributes: int
+    tail: memoryview
+
+
+class Record(NamedTuple):
+    """A record in full, as a consumer sees it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def encode_varint(value: int) -> bytes:
+    """A signed 64 bit number, zigzag, as Kafka writes it."""
+    zigzag = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while zigzag > 0x7F:
+        out.append((zigzag & 0x7F) | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+SMALL_VARINTS: Final = tuple(encode_varint(value) for value in range(16 * 1024))
+"""The encodings that nearly every delta and length needs."""
+
+
+def varint(value: int) -> bytes:
+    """`encode_varint`, from the table where it can."""
+    return SMALL_VARINTS[value] if 0 <= value < len(SMALL_VARINTS) else encode_varint(value)
+
+
+def decode_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """A number and the position after it.
+
+    Raises:
+        CorruptBatch: it is cut off, or longer than ten bytes.
+    """
+    result = shift = 0
+    for at in range(position, min(position + _MAX_VARINT_BYTES, len(data))):
+        byte = data[at]
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), at + 1
+        shift += 7
+    raise CorruptBatch("a number within a record is cut off or too long")
+
+
+def raw_records(header: Header, buffer: memoryview) -> list[RawRecord]:
+    """The records of one batch, with the offsets and timestamps that consumers see.
+
+    Args:
+        header: the batch's header.
+        buffer: what `header.position` counts in.
+
+    Raises:
+        CorruptBatch: the records do not fill the batch exactly, or are not as many as it says.
+    """
+    data = decompress(header.codec, buffer[header.position + HEADER_SIZE : header.end])
+    records = []
+    position = 0
+    for _ in range(header.count):
+        length, body = decode_varint(data, position)
+        position = body + length
+        if length < 1 or position > len(data):
+            raise CorruptBatch(f"a record of the batch at offset {header.base_offset} is cut off")
+        timestamp_delta, at = decode_varint(data, body + 1)
+        offset_delta, at = decode_varint(data, at)
+        if at > position or not 0 <= offset_delta <= header.last_offset_delta:
+            raise CorruptBatch(
+                f"a record of the batch at offset {header.base_offset} stands outside of it"
+            )
+        timestamp = (
+            header.max_timestamp
+            if header.is_log_append_time
+            else header.base_timestamp + timestamp_delta
+        )
+        records.append(
+            RawRecord(header.base_offset + offset_delta, timestamp, data[body], data[at:position])
+        )
+    if position != len(data):
+        raise CorruptBatch(f"bytes follow the last record of the batch at {header.base_offset}")
+    return records
+
+
+def decode(record: RawRecord) -> Record:
+    """A record's key, value and headers.
+
+    Raises:
+        CorruptBatch: a length goes past the record's end.
+    """
+    tail = record.tail
+    key, position = _nullable(tail, 0)
+    value, position = _nullable(tail, position)
+    count, position = decode_varint(tail, position)
+    if not 0 <= count <= len(tail):
+        raise CorruptBatch(f"the record at offset {record.offset} says {count} headers")
+    headers = []
+    for _ in range(count):
+        name, position = _nullable(tail, position)
+        content, position = _nullable(tail, position)
+        if name is None:
+            raise CorruptBatch(f"the record at offset {record.offset} has a header without name")
+        headers.append((name.decode("utf-8", "surrogateescape"), content))
+    return Record(record.offset, record.timestamp, key, value, tuple(headers))
+
+
+def _nullable(data: memoryview, position: int) -> tuple[bytes | None, int]:
+    length, position = decode_varint(data, position)
+    if length < 0:
+        return None, position
+    if position + length > len(data):
+        raise CorruptBatch("a key, value or header goes past its record's end")
+    return bytes(data[position : position + length]), position + length
+
+
+def encode_tail(
+    key: bytes | None,
+    value: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]] = (),
+) -> bytes:
+    """Key, value and headers as a record ends with them."""
+    headers = tuple(headers)
+    parts = [_sized(key), _sized(value), varint(len(headers))]
+    for name, content in headers:
+        parts += (_sized(name.encode("utf-8", "surrogateescape")), _sized(content))
+    return b"".join(parts)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
+class Encoded(NamedTuple):
+    """A batch that we have built: its header (at base offset of its first record) and records."""
+
+    header: Header
+    records: memoryview
+
+
+def build(records: Sequence[RawRecord], codec: Codec) -> Encoded:
+    """A batch of these records, which must stand at consecutive offsets.
+
+    It has no producer yet; `batch.patched_header` gives it one.
+    """
+    first = records[0]
+    base, base_timestamp = first.offset, first.timestamp
+    assert records[-1].offset - base == len(records) - 1
+    parts: list[bytes | memoryview] = []
+    for offset, timestamp, attributes, tail in records:
+        deltas = varint(timestamp - base_timestamp) + varint(offset - base)
+        parts += (varint(1 + len(deltas) + len(tail)), bytes((attributes,)), deltas, tail)
+    return encoded(
+        b"".join(parts),
+        codec,
+        base_offset=base,
+        count=len(records),
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+    )
+
+
+def encoded(
+    body: bytes | bytearray,
+    codec: Codec,
+    *,
+    base_offset: int,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+) -> Encoded:
+    """A dense batch of encoded records."""
+    data = memoryview(compress(codec, body))
+    header = Header(
+        position=0,
+        base_offset=base_offset,
+        length=HEADER_SIZE - LOG_OVERHEAD + len(data),
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=int(codec),
+        last_offset_delta=count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=NO_PRODUCER,
+        producer_epoch=NO_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        count=count,
+    )
+    return Encoded(header, data)
+
+
+def whole(
+    batch: Encoded,
+    *,
+    attributes: int = 0,
+    producer_id: int = NO_PRODUCER,
+    epoch: int = NO_EPOCH,
+    sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """The bytes of a batch that we have built, as it is produced.
+
+    Args:
+        batch: what to write.
+        attributes: bits beside the codec's, such as `TRANSACTIONAL`.
+        producer_id: with `epoch` and `sequence`, who writes it.
+    """
+    header = batch.header
+    return new_header(
+        length=header.length,
+        attributes=header.attributes | attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        producer_id=producer_id,
+        epoch=epoch,
+        sequence=sequence,
+        count=header.count,
+        records=batch.records,
+    ) + bytes(batch.records)

@@ -1,0 +1,207 @@
+"""What a lane needs of the two clusters: the boundary between the engine and the network.
+
+The engine (`engine.py`) is written against these two protocols. `kafka.py` implements them on real
+brokers; the tests' model of a broker implements them too, so that the contract suite can hold the
+model to the truth, and the simulation can run the very engine that runs in production.
+
+Common to all methods: a partition's trouble is that partition's result (an error code, 0 for
+none), never an exception for all. An exception is for the whole request:
+
+* `errors.Disconnected`: no answer came. Whether the request was carried out is not known.
+* `errors.Fenced`: somebody else has taken over what the request was made in the name of.
+* `errors.RetriableError`: it was not carried out; try again.
+"""
+
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from twinlog.core.append import ProducerState
+from twinlog.core.plan import AbortedTransaction
+from twinlog.core.types import TopicPartition
+
+
+class Leader(NamedTuple):
+    """Who leads a partition. `node` is -1 where nobody does; then `error` may say why."""
+
+    node: int
+    epoch: int
+    topic_id: UUID
+    error: int = 0
+
+
+class Fetched(NamedTuple):
+    """One partition's part of a Fetch answer.
+
+    `records` are raw batches up to the last stable offset, still with aborted data and markers.
+    The offsets are -1 where the answer does not carry them.
+    """
+
+    error: int
+    high_watermark: int
+    last_stable: int
+    log_start: int
+    aborted: tuple[AbortedTransaction, ...]
+    records: memoryview
+
+
+class LogEnd(NamedTuple):
+    """A log's end: of the leader's own log, which may lie above the high watermark."""
+
+    error: int
+    log_end: int
+    leader_epoch: int
+
+
+class Bounds(NamedTuple):
+    """A partition's offsets as its readers see them: first, high watermark, last stable."""
+
+    error: int
+    start: int
+    high_watermark: int
+    last_stable: int
+
+
+class Producers(NamedTuple):
+    """The producers that a partition's leader remembers."""
+
+    error: int
+    active: tuple[ProducerState, ...]
+
+
+class Batch(NamedTuple):
+    """A batch to produce: its 61 bytes of header, patched, and its records as they are."""
+
+    partition: TopicPartition
+    header: bytes
+    records: memoryview
+
+
+class Appended(NamedTuple):
+    """A partition's part of a Produce answer: where its batch landed."""
+
+    error: int
+    base_offset: int
+    log_start: int
+    message: str = ""
+
+
+class ProducerIdentity(NamedTuple):
+    """A transactional id with the producer id and epoch that InitProducerId gave."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class FetchResult(NamedTuple):
+    """A Fetch answer: what has changed, and whether it was cut short for its size.
+
+    `partitions` lists only those with news: an incremental fetch session leaves the others out.
+    """
+
+    partitions: Mapping[TopicPartition, Fetched]
+    size: int
+
+
+class SourcePort(Protocol):
+    """The source, read only."""
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+        """All partitions of these topics, asked anew."""
+        ...
+
+    async def fetch(
+        self,
+        node: int,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+    ) -> FetchResult:
+        """Read on from an offset of each wanted partition, up to its last stable offset.
+
+        One call at a time for each node. The port keeps a fetch session, so that only what
+        changes in `wanted` from one call to the next goes over the wire. Answers as soon as there
+        is data, or after `max_wait_ms`.
+        """
+        ...
+
+    async def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Bounds]:
+        """First, high watermark and last stable offsets, asked anew."""
+        ...
+
+
+class DestinationPort(Protocol):
+    """The destination: appended to, and asked for positions."""
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+        """All partitions of these topics, asked anew."""
+        ...
+
+    def produce(
+        self, node: int, batches: Sequence[Batch]
+    ) -> Awaitable[Mapping[TopicPartition, Appended]]:
+        """Append one batch to each of these partitions, all led by `node`, with acks=all.
+
+        The request is on its way when the call returns: requests of one node arrive in the order
+        of the calls.
+        """
+        ...
+
+    async def log_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Log end offsets (ListOffsets as replica -2, of the leaders)."""
+        ...
+
+    async def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Bounds]:
+        """First, high watermark and last stable offsets."""
+        ...
+
+    async def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Producers]:
+        """DescribeProducers."""
+        ...
+
+    async def read(self, partitions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Fetched]:
+        """The batches from these offsets on, whatever they are (read_uncommitted)."""
+        ...
+
+    async def init_producer(self, transactional_id: str) -> ProducerIdentity:
+        """InitProducerId: a new epoch, in which nothing of the former one is under way any more.
+
+        When it returns, a transaction of the former epoch has been ended and its markers stand.
+        """
+        ...
+
+    async def empty_transaction(
+        self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> None:
+        """One control record on each of these partitions, some time after the answer.
+
+        Raises:
+            Fenced: the id has a newer epoch.
+        """
+        ...
+
+    async def write_markers(
+        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
+    ) -> Mapping[TopicPartition, int]:
+        """That many control records on each of these partitions, now; an error code for each.
+
+        Needs the right CLUSTER_ACTION (31 CLUSTER_AUTHORIZATION_FAILED else). Nothing fences it.
+        """
+        ...
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Move log starts up to these offsets; an error code for each."""
+        ...
