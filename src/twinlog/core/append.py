@@ -192,7 +192,7 @@ class PartitionAppend:
         self._queue.popleft()
         self._in_flight.append(data)
         outgoing = Outgoing(data, position.producer_id, position.epoch, self._sequence)
-        self._sequence = advance(self._sequence, data.header.count)
+        self._sequence = advance(self._sequence, data.header.num_records)
         return outgoing
 
     def answered(self, base_offset: int) -> Misplaced | None:

@@ -82,7 +82,7 @@ class Header(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    num_records: int
 
     @property
     def end(self) -> int:
@@ -117,7 +117,7 @@ class Header(NamedTuple):
     @property
     def is_dense(self) -> bool:
         """Whether each offset of the batch still has its record."""
-        return self.count == self.last_offset_delta + 1
+        return self.num_records == self.last_offset_delta + 1
 
     @property
     def forwardable(self) -> bool:
@@ -151,9 +151,9 @@ def batches(buffer: memoryview, position: int = 0) -> Iterator[Header]:
         header = Header._make((position, *HEADER.unpack_from(buffer, position)))
         if header.crc != crc32c(buffer[position + _CHECKED_FROM : end]):
             raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong checksum")
-        if not 0 <= header.count <= header.last_offset_delta + 1:
+        if not 0 <= header.num_records <= header.last_offset_delta + 1:
             raise CorruptBatch(
-                f"the batch at offset {header.base_offset} says {header.count} records "
+                f"the batch at offset {header.base_offset} says {header.num_records} records "
                 f"in {header.last_offset_delta + 1} offsets"
             )
         if header.attributes & CODEC_MASK > Codec.ZSTD:
@@ -162,7 +162,7 @@ def batches(buffer: memoryview, position: int = 0) -> Iterator[Header]:
         position = end
 
 
-class LegacyBatch(Exception):  # noqa: N818 - not an error: the caller goes another way
+class LegacyBatch(Exception):
     """Messages of format v0 or v1 stand at `position` of the buffer."""
 
     def __init__(self, position: int, magic: int) -> None:
@@ -200,7 +200,7 @@ def patched_header(
         producer_id=producer_id,
         epoch=epoch,
         sequence=sequence,
-        count=header.count,
+        count=header.num_records,
         records=records,
     )
 
@@ -231,4 +231,3 @@ def new_header(
     )
     checksum = crc32c(records, crc32c(checked))
     return _BEFORE_CRC.pack(0, length, -1, MAGIC) + _CRC.pack(checksum) + checked
-

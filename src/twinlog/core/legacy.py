@@ -82,9 +82,7 @@ def _unwrap(wrapper: _Message) -> list[RawRecord]:
     base = wrapper.offset - inner[-1].offset if wrapper.magic == _MAX_MAGIC else 0
     stamped = wrapper.magic == _MAX_MAGIC and wrapper.attributes & _LOG_APPEND_TIME
     return [
-        _record(
-            message, base + message.offset, wrapper.timestamp if stamped else message.timestamp
-        )
+        _record(message, base + message.offset, wrapper.timestamp if stamped else message.timestamp)
         for message in inner
     ]
 

@@ -5,6 +5,7 @@ record. `merge_by_records` is the same thing said simply, and the test's oracle.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from twinlog.core.batch import HEADER_SIZE, Header
 from twinlog.core.compression import Codec
@@ -18,6 +19,8 @@ from twinlog.core.records import (
     varint,
 )
 
+_ZEROS: Final = bytes(3)  # attributes and both deltas
+
 
 def merge(run: Sequence[Header], buffer: memoryview) -> Encoded:
     """One batch of the records of all these.
@@ -29,7 +32,7 @@ def merge(run: Sequence[Header], buffer: memoryview) -> Encoded:
     Raises:
         CorruptBatch: see `records.raw_records`.
     """
-    if run[0].codec is not Codec.NONE or any(header.count != 1 for header in run):
+    if run[0].codec is not Codec.NONE or any(header.num_records != 1 for header in run):
         return merge_by_records(run, buffer)
     base_offset, base_timestamp = run[0].base_offset, run[0].base_timestamp
     out = bytearray()
@@ -40,7 +43,7 @@ def merge(run: Sequence[Header], buffer: memoryview) -> Encoded:
         # A lone record's deltas are 0 nearly always, and its length has one or two bytes.
         body = at + 1 if buffer[at] < 0x80 else at + 2
         end = header.end
-        if buffer[body - 1] >= 0x80 or buffer[body : body + 3] != b"\0\0\0":
+        if buffer[body - 1] >= 0x80 or bytes(buffer[body : body + 3]) != _ZEROS:
             return merge_by_records(run, buffer)
         delta = header.base_timestamp - base_timestamp
         offset = header.base_offset - base_offset

@@ -23,9 +23,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.core.batch import HEADER_SIZE, Header, LegacyBatch, batches
 from twinlog.core.compression import Codec
+from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import legacy_records
 from twinlog.core.merge import merge
-from twinlog.core.errors import CorruptBatch
 from twinlog.core.records import Encoded, RawRecord, build, decode, raw_records
 from twinlog.core.types import Offset
 
@@ -169,7 +169,7 @@ class _Pieces:
         """A batch that goes as it is, or merged with its like."""
         self.gap(Offset(header.base_offset), seen=False)
         self.end = header.next_offset
-        if header.count > MERGE_MAX_COUNT or header.length > MERGE_MAX_BYTES:
+        if header.num_records > MERGE_MAX_COUNT or header.length > MERGE_MAX_BYTES:
             self._flush()
             self._append_as_it_is(header)
             return
@@ -246,7 +246,7 @@ class _Aborted:
 
 def _control_type(header: Header, buffer: memoryview) -> int | None:
     """0 abort, 1 commit; a control record's key is version int16, type int16."""
-    if header.count == 0:
+    if header.num_records == 0:
         return None
     key = decode(raw_records(header, buffer)[0]).key
     if key is None or len(key) < _CONTROL_TYPE_AT + 2:

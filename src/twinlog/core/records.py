@@ -98,7 +98,7 @@ def raw_records(header: Header, buffer: memoryview) -> list[RawRecord]:
     data = decompress(header.codec, buffer[header.position + HEADER_SIZE : header.end])
     records = []
     position = 0
-    for _ in range(header.count):
+    for _ in range(header.num_records):
         length, body = decode_varint(data, position)
         position = body + length
         if length < 1 or position > len(data):
@@ -224,7 +224,7 @@ def encoded(
         producer_id=NO_PRODUCER,
         producer_epoch=NO_EPOCH,
         base_sequence=NO_SEQUENCE,
-        count=count,
+        num_records=count,
     )
     return Encoded(header, data)
 
@@ -242,7 +242,9 @@ def whole(
     Args:
         batch: what to write.
         attributes: bits beside the codec's, such as `TRANSACTIONAL`.
-        producer_id: with `epoch` and `sequence`, who writes it.
+        producer_id: who writes it, or none.
+        epoch: the producer's.
+        sequence: of the first record.
     """
     header = batch.header
     return new_header(
@@ -254,6 +256,6 @@ def whole(
         producer_id=producer_id,
         epoch=epoch,
         sequence=sequence,
-        count=header.count,
+        count=header.num_records,
         records=batch.records,
     ) + bytes(batch.records)

@@ -16,7 +16,7 @@ SEQUENCE_MODULUS = 1 << 31
 
 
 def advance(sequence: Sequence, count: int) -> Sequence:
-    """The sequence that stands `count` records after `sequence` (wraps at 2^31, as the broker's)."""
+    """The sequence that stands `count` records after `sequence`; wraps at 2^31, as the broker's."""
     return Sequence((sequence + count) % SEQUENCE_MODULUS)
 
 

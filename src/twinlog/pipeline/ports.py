@@ -170,7 +170,9 @@ class DestinationPort(Protocol):
         """DescribeProducers."""
         ...
 
-    async def read(self, partitions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Fetched]:
+    async def read(
+        self, partitions: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, Fetched]:
         """The batches from these offsets on, whatever they are (read_uncommitted)."""
         ...
 
