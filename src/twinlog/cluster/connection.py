@@ -1,0 +1,704 @@
+"""One connection to one broker: many requests in flight, answers strictly in order.
+
+Why our own and not kafka-python's: bytes that are forwarded have to be received where they will be
+forwarded from. `_Receiver` is an `asyncio.BufferedProtocol`: the kernel writes into the buffer that
+`get_buffer` gives, and once a frame's length is known, that buffer is the frame itself. Its body
+goes to the caller as a `memoryview` that may be written to, and is patched in place and sent on.
+docs/decisions/0004-asyncio-connections.md has the figures.
+
+    state of the receiver    get_buffer gives            until
+    ---------------------    ------------------------    -------------------------------------
+    between frames           the free part of staging    four bytes of a length, and what came
+                                                         with them, are there
+    within a frame           the frame's missing part    it is full
+
+A broker answers a connection's requests in the order in which it got them, so the first request in
+flight is always the one that is answered; the correlation id only proves it. A request ends in one
+of three ways, and no fourth:
+
+    answered    the future has the response's body
+    not sent    Retriable: it has timed out while it waited for its turn; nothing has happened
+    unknown     Disconnected (or, for the request whose answer was nonsense, ProtocolError): the
+                connection is closed, and whether the broker has acted is not known
+
+A timeout closes the connection: a later answer could no longer be told from the next one's, and a
+broker that lets one request starve has the others behind it.
+
+What is sent waits in `_outbox` while a gate is closed: `writing` (the kernel takes no more),
+`throttle` (the broker asked for a pause, KIP-219), `authentication` (a session is being renewed,
+KIP-368: nothing but the exchange may be sent). Together with what is in flight it is bounded.
+"""
+
+import asyncio
+import os
+import random
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from kafka.errors import IncompatibleBrokerVersion
+from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from twinlog import __version__
+from twinlog.cluster.authentication import authenticate
+from twinlog.cluster.security import PLAINTEXT, Security
+from twinlog.core.errors import (
+    Disconnected,
+    ProtocolError,
+    Retriable,
+    TwinlogError,
+    UserError,
+    check,
+)
+from twinlog.wire import frames
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_IN_FLIGHT: Final = 64
+"""Requests of one connection that are sent and not answered, or wait to be sent."""
+MAX_ADDRESSES: Final = 8
+"""Addresses of one host name that are tried."""
+MAX_THROTTLE: Final = 60.0
+"""Seconds: no broker's wish for a pause is obeyed for longer."""
+WRITE_HIGH: Final = 4 << 20
+"""Bytes that the kernel has not taken yet; above it nothing more is written."""
+STAGING: Final = 16 << 10
+"""Bytes for what arrives between frames: whole small frames, or a large one's first bytes."""
+CLOSE_TIMEOUT: Final = 5.0
+MIN_REAUTHENTICATION: Final = 1.0
+
+_UNSUPPORTED_VERSION: Final = 35
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a connection's owner may choose. Times are in seconds, sizes in bytes."""
+
+    client_id: str = "twinlog"
+    request_timeout: float = 30.0
+    setup_timeout: float = 10.0
+    max_frame: int = frames.MAX_FRAME
+    max_in_flight: int = MAX_IN_FLIGHT
+    send_buffer: int = -1
+    """SO_SNDBUF; -1 leaves it to the kernel."""
+    receive_buffer: int = -1
+    """SO_RCVBUF; -1 leaves it to the kernel."""
+    user_timeout: float | None = None
+    """TCP_USER_TIMEOUT, where the platform has it: after this long without an acknowledgement the
+    kernel drops the connection *and what it still holds*, so that nothing old is sent later."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went through connections since they came into being. Only ever grows."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    requests: int = 0
+    responses: int = 0
+    opened: int = 0
+    throttled_seconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A request that has not ended. `correlation_id` is -1 until it is sent."""
+
+    api_key: int
+    api_version: int
+    flexible: bool
+    future: asyncio.Future[memoryview]
+    timer: asyncio.TimerHandle | None = None
+    correlation_id: int = -1
+    parts: Sequence[Buffer] = field(default=(), repr=False)
+
+
+class _Receiver(asyncio.BufferedProtocol):
+    """Makes frames of what arrives. Knows nothing of requests."""
+
+    def __init__(
+        self,
+        max_frame: int,
+        on_frame: Callable[[memoryview], None],
+        on_error: Callable[[TwinlogError], None],
+        on_gate: Callable[[str, bool], None],
+        on_lost: Callable[[Exception | None], None],
+    ) -> None:
+        self._max_frame = max_frame
+        self._on_frame = on_frame
+        self._on_error = on_error
+        self._on_gate = on_gate
+        self._on_lost = on_lost
+        self._staging = memoryview(bytearray(STAGING))
+        self._staged = 0
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self.stopped = False
+        self.received = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
+        """Where the next bytes belong: never empty."""
+        frame = self._frame
+        if frame is None:
+            return self._staging[self._staged :]
+        return frame[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` have been written where `get_buffer` said."""
+        self.received += nbytes
+        frame = self._frame
+        if frame is None:
+            self._staged += nbytes
+            self._unstage()
+            return
+        self._filled += nbytes
+        if self._filled == len(frame):
+            self._frame = None
+            self._deliver(frame)
+
+    def _unstage(self) -> None:
+        """Take the frames out of staging; the last, if it is not whole, gets its own buffer."""
+        staging, at, end = self._staging, 0, self._staged
+        while end - at >= frames.LENGTH_SIZE and not self.stopped:
+            try:
+                length = frames.frame_length(staging[at : at + frames.LENGTH_SIZE], self._max_frame)
+            except ProtocolError as error:
+                self._on_error(error)
+                return
+            at += frames.LENGTH_SIZE
+            frame = memoryview(bytearray(length))
+            have = min(length, end - at)
+            frame[:have] = staging[at : at + have]
+            at += have
+            if have < length:
+                self._frame, self._filled = frame, have
+                break
+            self._deliver(frame)
+        rest = end - at
+        staging[:rest] = staging[at:end]
+        self._staged = rest
+
+    def _deliver(self, frame: memoryview) -> None:
+        try:
+            self._on_frame(frame)
+        except ProtocolError as error:
+            self._on_error(error)
+
+    def pause_writing(self) -> None:
+        """The transport holds more than its high-water mark."""
+        self._on_gate("writing", True)
+
+    def resume_writing(self) -> None:
+        """The transport has room again."""
+        self._on_gate("writing", False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more will come."""
+        self._on_lost(exc)
+
+
+class Connection:
+    """A connection that is open, negotiated and authenticated (see `open`)."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        security: Security,
+        options: Options,
+        counters: Counters,
+        rng: random.Random,
+    ) -> None:
+        """Not for callers: `open` gives a connection that can be used."""
+        self.host = host
+        self.port = port
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        """API key to the lowest and highest version that the broker takes."""
+        self.counters = counters
+        self._security = security
+        self._options = options
+        self._rng = rng
+        self._client_id = options.client_id.encode()[: frames.MAX_CLIENT_ID]
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._receiver = _Receiver(
+            options.max_frame, self._on_frame, self._fail, self._gate, self._on_lost
+        )
+        self._counted_in = 0
+        self._in_flight: deque[_Request] = deque()
+        self._outbox: deque[_Request] = deque()
+        self._gates: set[str] = set()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._correlation_id = 0
+        self._error: TwinlogError | None = None
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._throttled_until = 0.0
+        self._renewal: asyncio.Task[None] | None = None
+        self._broker_versions: Any = None
+        self.last_used = self._loop.time()
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        security: Security = PLAINTEXT,
+        options: Options | None = None,
+        counters: Counters | None = None,
+        rng: random.Random | None = None,
+    ) -> Self:
+        """Connect, negotiate versions, authenticate; bounded by `options.setup_timeout`.
+
+        Raises:
+            Retriable: nobody there, or not in time; the message has the address and why.
+            UserError: TLS or SASL settings do not suit the broker's.
+            ProtocolError: what answers is no Kafka broker.
+        """
+        options = options or Options()
+        self = cls(
+            host,
+            port,
+            security=security,
+            options=options,
+            counters=counters or Counters(),
+            rng=rng or random.Random(),  # noqa: S311 (jitter, no secret)
+        )
+        try:
+            async with asyncio.timeout(options.setup_timeout):
+                await self._connect()
+                await self._negotiate()
+                await self._authenticate()
+        except TimeoutError as error:
+            await self.close()
+            raise Retriable(
+                f"{self.address}: no connection within {options.setup_timeout:g} s"
+            ) from error
+        except OSError as error:
+            await self.close()
+            raise _dial_error(self.address, error) from error
+        except BaseException:
+            await self.close()
+            raise
+        self.counters.opened += 1
+        return self
+
+    @property
+    def address(self) -> str:
+        """`host:port`, for messages."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more. What was in flight has failed by then."""
+        return self._error is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self._in_flight) + len(self._outbox)
+
+    @property
+    def can_send(self) -> bool:
+        """Whether a request would be written at once."""
+        return not self._gates and not self.closed and self.in_flight < self._options.max_in_flight
+
+    def negotiate(self, api_key: int, lowest: int, highest: int) -> int:
+        """The highest version of an API that the broker and `lowest`..`highest` have in common.
+
+        Raises:
+            UserError: there is none.
+        """
+        broker_lowest, broker_highest = self.versions.get(api_key, (0, -1))
+        version = min(highest, broker_highest)
+        if version < max(lowest, broker_lowest):
+            raise UserError(
+                f"{self.address}: API {api_key} is needed in a version from {lowest} to {highest}, "
+                f"the broker has {broker_lowest} to {broker_highest}",
+                code=_UNSUPPORTED_VERSION,
+            )
+        return version
+
+    async def ready(self) -> None:
+        """Wait until a request can be written at once. The caller bounds the wait.
+
+        Raises:
+            Disconnected: the connection is closed.
+        """
+        while not self.can_send:
+            self._raise_if_closed()
+            self._room.clear()
+            await self._room.wait()
+
+    async def call(self, request: Any, *, timeout: float | None = None) -> Any:
+        """Send one of kafka-python's requests; its response, decoded.
+
+        The version is the highest that both sides have, within the request's own `min_version` and
+        `max_version`. A pause that the response asks for is obeyed before the next request.
+
+        Raises:
+            Retriable: it was not sent in time.
+            Disconnected: the outcome is unknown.
+            ProtocolError: the response cannot be read; the connection is closed.
+            UserError: the broker does not have the API in a version that suits.
+        """
+        return await self._exchange(request, self._version(request), timeout)
+
+    def send_raw(
+        self,
+        api_key: int,
+        api_version: int,
+        parts: Sequence[Buffer],
+        *,
+        flexible: bool,
+        timeout: float | None = None,
+    ) -> asyncio.Future[memoryview]:
+        """Send a request whose body is `parts`, one after the other; the response's body to come.
+
+        For the hot path: nothing is encoded, nothing decoded. The parts must not change until the
+        future is done. The body is a view of a buffer of its own and may be written to.
+
+        Raises:
+            Disconnected: the connection is closed (nothing was sent).
+            Retriable: `max_in_flight` requests have not ended: `await ready()` first.
+        """
+        return self._submit(api_key, api_version, parts, flexible=flexible, timeout=timeout)
+
+    def throttle(self, milliseconds: int) -> None:
+        """Send nothing for this long: a response's `throttle_time_ms` (KIP-219)."""
+        pause = min(milliseconds / 1000, MAX_THROTTLE)
+        until = self._loop.time() + pause
+        if pause <= 0 or until <= self._throttled_until or self.closed:
+            return
+        self.counters.throttled_seconds += until - max(self._throttled_until, self._loop.time())
+        self._throttled_until = until
+        self._gate("throttle", True)
+        self._timer("throttle", pause, lambda: self._gate("throttle", False))
+
+    async def close(self) -> None:
+        """Close at once; what is in flight ends as Disconnected. Returns when nothing is left."""
+        self._fail(Disconnected(f"{self.address}: closed by this side"))
+        if self._renewal is not None and self._renewal is not asyncio.current_task():
+            await asyncio.wait({self._renewal}, timeout=CLOSE_TIMEOUT)
+        if self._transport is not None:
+            await asyncio.wait({self._lost}, timeout=CLOSE_TIMEOUT)
+
+    async def wait_closed(self) -> TwinlogError:
+        """Wait until the connection is gone; why it went."""
+        await asyncio.shield(self._lost)
+        assert self._error is not None
+        return self._error
+
+    # Setting up
+
+    async def _connect(self) -> None:
+        sock = await _dial(self._loop, self.host, self.port, self._options)
+        context = self._security.ssl_context()
+        try:
+            transport, _ = await self._loop.create_connection(
+                lambda: self._receiver,
+                sock=sock,
+                ssl=context,
+                server_hostname=self.host if context is not None else None,
+            )
+        except BaseException:
+            sock.close()
+            raise
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH)
+
+    async def _negotiate(self) -> None:
+        """ApiVersions in our version, or in the one that the broker names instead (KIP-511)."""
+        version = int(ApiVersionsRequest.max_version)
+        for _ in range(2):
+            request = ApiVersionsRequest(
+                client_software_name="twinlog", client_software_version=__version__
+            )
+            response = await self._exchange(request, version, None, urgent=True)
+            ranges = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
+            if response.error_code != _UNSUPPORTED_VERSION:
+                break
+            version = min(version, ranges.get(frames.API_VERSIONS, (0, 0))[1])
+        check(response.error_code, f"ask {self.address} for its versions")
+        self.versions = ranges
+        self._broker_versions = BrokerVersionData(api_versions=ranges)
+
+    async def _authenticate(self) -> None:
+        if self._security.sasl is None:
+            return
+        lifetime = await authenticate(self._urgently, self._security.sasl, self.host)
+        if lifetime > 0:
+            share = self._rng.uniform(0.85, 0.95)
+            delay = max(lifetime * share, MIN_REAUTHENTICATION)
+            self._timer("authentication", delay, self._start_renewal)
+
+    def _start_renewal(self) -> None:
+        self._renewal = self._loop.create_task(self._renew())
+
+    async def _renew(self) -> None:
+        """Authenticate again before the session ends; nothing else is sent meanwhile (KIP-368)."""
+        self._gate("authentication", True)
+        try:
+            async with asyncio.timeout(self._options.request_timeout):
+                await self._authenticate()
+        except TimeoutError:
+            self._fail(Disconnected(f"{self.address}: authenticating again took too long"))
+        except TwinlogError as error:
+            self._fail(error)
+        else:
+            self._gate("authentication", False)
+
+    async def _urgently(self, request: Any) -> Any:
+        return await self._exchange(request, self._version(request), None, urgent=True)
+
+    # Requests and responses
+
+    def _version(self, request: Any) -> int:
+        self._raise_if_closed()
+        try:
+            return int(self._broker_versions.api_version(request))
+        except IncompatibleBrokerVersion as error:
+            raise UserError(f"{self.address}: {error}", code=_UNSUPPORTED_VERSION) from error
+
+    async def _exchange(
+        self, request: Any, version: int, timeout: float | None, *, urgent: bool = False
+    ) -> Any:
+        timeout = self._options.request_timeout if timeout is None else timeout
+        deadline = self._loop.time() + timeout
+        if not urgent:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self.ready()
+            except TimeoutError as error:
+                raise Retriable(f"{self.address}: not sent within {timeout:g} s") from error
+        body = request.encode(version=version)
+        view = await self._submit(
+            request.API_KEY,
+            version,
+            (body,),
+            flexible=frames.request_flexible(request, version),
+            timeout=deadline - self._loop.time(),
+            urgent=urgent,
+        )
+        try:
+            response = frames.decode_body(frames.response_class(request.API_KEY), version, view)
+        except ProtocolError as error:
+            self._fail(error)
+            raise
+        self.throttle(getattr(response, "throttle_time_ms", 0) or 0)
+        return response
+
+    def _submit(
+        self,
+        api_key: int,
+        api_version: int,
+        parts: Sequence[Buffer],
+        *,
+        flexible: bool,
+        timeout: float | None,
+        urgent: bool = False,
+    ) -> asyncio.Future[memoryview]:
+        self._raise_if_closed()
+        if self.in_flight >= self._options.max_in_flight and not urgent:
+            raise Retriable(f"{self.address}: {self.in_flight} requests are in flight")
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        request = _Request(api_key, api_version, flexible, future, parts=parts)
+        timeout = self._options.request_timeout if timeout is None else timeout
+        request.timer = self._loop.call_later(timeout, self._timed_out, request, timeout)
+        if urgent or not self._gates:
+            self._transmit(request)
+        else:
+            self._outbox.append(request)
+        return future
+
+    def _transmit(self, request: _Request) -> None:
+        assert self._transport is not None
+        self._correlation_id = (self._correlation_id + 1) & frames.MAX_CORRELATION_ID
+        request.correlation_id = self._correlation_id
+        parts, request.parts = request.parts, ()
+        size = sum(map(len, parts))
+        header = frames.encode_request_header(
+            request.api_key,
+            request.api_version,
+            request.correlation_id,
+            self._client_id,
+            flexible=request.flexible,
+            body_size=size,
+        )
+        self._in_flight.append(request)
+        self.last_used = self._loop.time()
+        self.counters.requests += 1
+        self.counters.bytes_out += len(header) + size
+        self._transport.writelines([header, *parts])
+
+    def _on_frame(self, frame: memoryview) -> None:
+        if not self._in_flight:
+            raise ProtocolError(f"{self.address}: a response that nobody has asked for")
+        request = self._in_flight[0]
+        flexible = request.flexible and request.api_key != frames.API_VERSIONS
+        correlation_id, body_at = frames.parse_response_header(frame, flexible=flexible)
+        if correlation_id != request.correlation_id:
+            raise ProtocolError(
+                f"{self.address}: a response has correlation id {correlation_id}, "
+                f"{request.correlation_id} is next"
+            )
+        self._in_flight.popleft()
+        self._count_in()
+        self.counters.responses += 1
+        _stop_timer(request)
+        if not request.future.done():
+            request.future.set_result(frame[body_at:])
+        self._make_room()
+
+    def _timed_out(self, request: _Request, timeout: float) -> None:
+        if request.correlation_id < 0:
+            self._outbox.remove(request)
+            if not request.future.done():
+                request.future.set_exception(
+                    Retriable(f"{self.address}: not sent within {timeout:g} s")
+                )
+            return
+        self._fail(
+            Disconnected(f"{self.address}: no answer to API {request.api_key} within {timeout:g} s")
+        )
+
+    # Gates, timers, the end
+
+    def _gate(self, name: str, closed: bool) -> None:
+        if closed:
+            self._gates.add(name)
+        else:
+            self._gates.discard(name)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while self._outbox and not self._gates:
+            request = self._outbox.popleft()
+            if request.future.done():
+                _stop_timer(request)
+            else:
+                self._transmit(request)
+        if self.can_send:
+            self._room.set()
+
+    def _timer(self, name: str, delay: float, action: Callable[[], None]) -> None:
+        old = self._timers.pop(name, None)
+        if old is not None:
+            old.cancel()
+        self._timers[name] = self._loop.call_later(delay, action)
+
+    def _count_in(self) -> None:
+        self.counters.bytes_in += self._receiver.received - self._counted_in
+        self._counted_in = self._receiver.received
+
+    def _raise_if_closed(self) -> None:
+        if self._error is not None:
+            raise Disconnected(f"{self.address}: the connection is closed") from self._error
+
+    def _on_lost(self, exc: Exception | None) -> None:
+        reason = "the broker has closed the connection" if exc is None else str(exc)
+        self._fail(Disconnected(f"{self.address}: {reason}"))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def _fail(self, error: TwinlogError) -> None:
+        """Close, and end every request; a ProtocolError is about the first one's answer."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._receiver.stopped = True
+        self._count_in()
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._renewal is not None and self._renewal is not asyncio.current_task():
+            self._renewal.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        pending = [*self._in_flight, *self._outbox]
+        self._in_flight.clear()
+        self._outbox.clear()
+        for index, request in enumerate(pending):
+            _stop_timer(request)
+            if not request.future.done():
+                request.future.set_exception(_for_request(error, first=index == 0))
+        self._room.set()
+
+
+def _stop_timer(request: _Request) -> None:
+    if request.timer is not None:
+        request.timer.cancel()
+
+
+def _for_request(error: TwinlogError, *, first: bool) -> TwinlogError:
+    """An exception of the request's own: one instance must not be raised in two places."""
+    cls = ProtocolError if first and isinstance(error, ProtocolError) else Disconnected
+    own = cls(error.message, hint=error.hint)
+    own.__cause__ = error
+    return own
+
+
+async def _dial(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, options: Options
+) -> socket.socket:
+    """A socket that is connected to one of the host's addresses, tried one after the other."""
+    failure = OSError("the name has no address")
+    for family, kind, protocol, _, address in (await _resolve(loop, host, port))[:MAX_ADDRESSES]:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            _configure(sock, options)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
+    """Addresses of a name; a literal address needs no resolver (and so no thread)."""
+    kind, numeric = socket.SOCK_STREAM, socket.AI_NUMERICHOST
+    try:
+        return socket.getaddrinfo(host, port, type=kind, flags=numeric)
+    except socket.gaierror:
+        return list(await loop.getaddrinfo(host, port, type=kind))
+
+
+def _configure(sock: socket.socket, options: Options) -> None:
+    """Set what must be set before the connection is there (buffers decide the window's scale)."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if options.receive_buffer >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer)
+    if options.send_buffer >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
+    if options.user_timeout is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = int(options.user_timeout * 1000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def _dial_error(address: str, error: OSError) -> TwinlogError:
+    """Whose fault it is that there is no connection, in one line."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return UserError(
+            f"{address}: the broker's certificate is refused: {error.verify_message}",
+            hint="compare ssl.truststore.* and the certificate's names",
+        )
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        return UserError(
+            f"{address}: TLS fails: {error.reason or error}",
+            hint="compare security.protocol, ssl.keystore.* and ssl.truststore.* with the listener",
+        )
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return Retriable(f"{address}: {reason}")
