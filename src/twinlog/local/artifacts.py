@@ -1,0 +1,166 @@
+"""Jars from Maven repositories, fetched once into the cache.
+
+Apache Kafka's artifact `kafka_2.13` with its dependencies is a complete broker, so there is nothing
+to unpack or install. Maven fetches it where it is installed, with the user's own settings (mirrors,
+proxies, credentials); else the Ivy that comes inside PySpark does. Both check the checksums.
+
+    cache/jars/<coordinates>/*.jar     complete, never changed again
+    cache/jars/<coordinates>.partial   a fetch in progress, or a broken-off one
+    cache/jars/.lock                   held during a fetch: neither tool's own cache bears two
+
+The rename from partial to complete is the commit.
+"""
+
+import fcntl
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from twinlog.folders import cache_folder
+from twinlog.java import find_java
+from twinlog.local.errors import LocalError
+
+_COORDINATE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+)", re.ASCII)
+_FETCH_SECONDS = 900.0
+_DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+
+LOGGING = "org.slf4j:slf4j-simple:1.7.36"
+"""Kafka brings no logging backend of its own; this one writes to standard error, configured by
+system properties, and fits 3.9 and 4.x alike."""
+
+
+def kafka_jars(version: str) -> Path:
+    """Give the folder with the broker of that version and its console tools."""
+    return fetch(f"org.apache.kafka:kafka_2.13:{version}", LOGGING)
+
+
+def mirror_maker_jars(version: str) -> Path:
+    """Give the folder with MirrorMaker 2 of that version."""
+    return fetch(
+        f"org.apache.kafka:connect-mirror:{version}",
+        f"org.apache.kafka:connect-runtime:{version}",
+        LOGGING,
+    )
+
+
+def fetch(*coordinates: str) -> Path:
+    """Give the folder with the jars of `group:artifact:version`s and all that they depend on.
+
+    Raises:
+        LocalError: a coordinate is malformed, or the artifacts cannot be had.
+    """
+    parsed = [_parse(coordinate) for coordinate in coordinates]
+    jars = cache_folder() / "jars"
+    complete = jars / "+".join(sorted(f"{g}.{a}-{v}" for g, a, v in parsed))
+    if complete.is_dir():
+        return complete
+    with _lock(jars / ".lock"):
+        if not complete.is_dir():
+            _fetch_into(complete, parsed)
+    return complete
+
+
+def _parse(coordinate: str) -> tuple[str, str, str]:
+    match = _COORDINATE.fullmatch(coordinate)
+    if match is None:
+        raise LocalError(f"{coordinate!r} is no artifact: group:artifact:version is wanted")
+    return match[1], match[2], match[3]
+
+
+def _fetch_into(complete: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
+    partial = complete.with_name(complete.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    tool = _with_maven if shutil.which("mvn") else _with_ivy
+    what = ", ".join(f"{artifact} {version}" for _, artifact, version in parsed)
+    sys.stderr.write(f"fetching {what}, once, into {complete.parent}\n")
+    tool(partial, parsed)
+    if not any(partial.glob("*.jar")):
+        raise LocalError(f"cannot fetch {what}: no jar came")
+    partial.rename(complete)
+
+
+def _with_maven(target: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for group, artifact, version in parsed
+    )
+    pom = target / "pom.xml"
+    pom.write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>twinlog</groupId>"
+        "<artifactId>artifacts</artifactId><version>1</version><packaging>pom</packaging>"
+        f"<dependencies>{dependencies}</dependencies></project>\n"
+    )
+    maven = ["mvn", "--batch-mode", "--quiet", "--file", str(pom)]
+    goal = [f"{_DEPENDENCY_PLUGIN}:copy-dependencies", "-DincludeScope=runtime"]
+    _run([*maven, *goal, f"-DoutputDirectory={target}"], parsed)
+    pom.unlink()
+
+
+def _with_ivy(target: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
+    dependencies = "".join(
+        f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)}"
+        ' conf="default->default"/>'
+        for group, artifact, version in parsed
+    )
+    module = target / "ivy.xml"
+    module.write_text(
+        '<ivy-module version="2.0"><info organisation="twinlog" module="artifacts"/>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>\n"
+    )
+    # Ivy reads ~/.m2 first, and a pom there without its jar breaks it: it gets an empty home.
+    home = cache_folder() / "ivy"
+    java = [str(find_java().executable), f"-Duser.home={home}", "-jar", str(_ivy_jar())]
+    what = ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
+    _run([*java, *what, "-retrieve", f"{target}/[artifact]-[revision].[ext]"], parsed)
+    module.unlink()
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    folders = (spec.submodule_search_locations if spec else None) or []
+    for folder in folders:
+        for jar in Path(folder, "jars").glob("ivy-*.jar"):
+            return jar
+    raise LocalError("neither Maven (mvn) nor PySpark's Ivy is here to fetch jars: install one")
+
+
+def _run(command: list[str], parsed: Sequence[tuple[str, str, str]]) -> None:
+    what = ", ".join(":".join(each) for each in parsed)
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_FETCH_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LocalError(f"cannot fetch {what}: {error}") from error
+    if done.returncode != 0:
+        raise LocalError(f"cannot fetch {what}: {_cause(done.stdout)}")
+
+
+def _cause(output: str) -> str:
+    """Give the line of Maven's or Ivy's output that says what went wrong."""
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in output.splitlines()]
+    told = [line for line in lines if re.search(r"ERROR|UNRESOLVED|not found|FAILED", line)]
+    return (told or lines or ["no output"])[0].removeprefix("[ERROR] ")
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

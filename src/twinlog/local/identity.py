@@ -1,0 +1,59 @@
+"""Which process a pid meant when it was noted.
+
+The system gives pids out again. A process is known by its pid *and* the time it was started, which
+exec does not change; who signals a noted process checks both first, so that a recycled pid is never
+hit.
+"""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process: `started` is the system's own text for its start time."""
+
+    pid: int
+    started: str
+
+    def alive(self) -> bool:
+        """Say whether it runs or is stopped (a zombie does neither)."""
+        return identity_of(self.pid) == self
+
+    def signal(self, number: int) -> bool:
+        """Send a signal, and say whether the process was there to get it."""
+        if not self.alive():
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def identity_of(pid: int) -> Identity | None:
+    """Give the identity of the process that has this pid now, None if there is none."""
+    told = _from_proc(pid) if Path("/proc/self/stat").exists() else _from_ps(pid)
+    if told is None or told[0] == "Z":
+        return None
+    return Identity(pid, told[1])
+
+
+def _from_proc(pid: int) -> tuple[str, str] | None:
+    """Read state and start time (proc(5): fields 3 and 22; the name before may hold anything)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
+def _from_ps(pid: int) -> tuple[str, str] | None:
+    done = subprocess.run(
+        ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    state, _, started = done.stdout.strip().partition(" ")
+    return (state[:1], started.strip()) if started else None

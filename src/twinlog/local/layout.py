@@ -1,0 +1,155 @@
+"""What a local cluster consists of, and its nodes' properties. Pure.
+
+One broker is broker and controller in one process. With more, a controller of its own stands
+beside them: then any broker, and any number of them, may be killed and started while the cluster
+lives, and no controller election mixes into what a test wants to see.
+
+    --brokers 1     node 1: broker + controller
+    --brokers 3     nodes 1, 2, 3: brokers       node 100: controller
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import javaproperties
+
+from twinlog.local.errors import LocalError
+from twinlog.local.ports import HOST
+
+CONTROLLER_ID = 100
+MOST_BROKERS = 3
+OLDEST = (3, 9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One process of a cluster: the port of each of its roles, and the folder of its files."""
+
+    node_id: int
+    port: int | None
+    controller_port: int | None
+    directory: Path
+
+    @property
+    def roles(self) -> str:
+        """Kafka's `process.roles`."""
+        held = {"broker": self.port, "controller": self.controller_port}
+        return ",".join(role for role, port in held.items() if port is not None)
+
+    @property
+    def log(self) -> Path:
+        """Its log file."""
+        return self.directory / "server.log"
+
+    @property
+    def data(self) -> Path:
+        """Kafka's `log.dirs`."""
+        return self.directory / "data"
+
+    @property
+    def properties(self) -> Path:
+        """Its configuration file."""
+        return self.directory / "server.properties"
+
+
+def port_count(brokers: int) -> int:
+    """Say how many ports a cluster takes."""
+    return brokers + 1
+
+
+def plan_nodes(brokers: int, ports: tuple[int, ...], directory: Path) -> tuple[Node, ...]:
+    """Give the nodes of a cluster, the controller first.
+
+    Raises:
+        LocalError: so many brokers are not on offer.
+    """
+    *broker_ports, controller_port = ports
+    if brokers == 1:
+        return (_node(1, broker_ports[0], controller_port, directory),)
+    controller = _node(CONTROLLER_ID, None, controller_port, directory)
+    return controller, *(
+        _node(at + 1, port, None, directory) for at, port in enumerate(broker_ports)
+    )
+
+
+def check_brokers(brokers: int) -> None:
+    """Check the number of brokers.
+
+    Raises:
+        LocalError: so many are not on offer.
+    """
+    if not 1 <= brokers <= MOST_BROKERS:
+        raise LocalError(f"{brokers} brokers: 1 to {MOST_BROKERS} are on offer")
+
+
+def check_version(version: str) -> None:
+    """Check a Kafka version by its form and age.
+
+    Raises:
+        LocalError: it is not one, or too old to run without ZooKeeper.
+    """
+    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", version)
+    if match is None:
+        raise LocalError(f"Kafka version {version!r}: wanted is one like 4.3.1")
+    if (int(match[1]), int(match[2])) < OLDEST:
+        raise LocalError(f"Kafka version {version}: 3.9.0 is the oldest on offer")
+
+
+def render_properties(node: Node, nodes: tuple[Node, ...], overrides: Mapping[str, str]) -> str:
+    """Give the text of a node's configuration file; the overrides win."""
+    properties = {**_place(node, nodes), **_quick_start(nodes), **overrides}
+    return str(javaproperties.dumps(properties, timestamp=None))
+
+
+def _node(node_id: int, port: int | None, controller_port: int | None, directory: Path) -> Node:
+    return Node(
+        node_id=node_id,
+        port=port,
+        controller_port=controller_port,
+        directory=directory / f"node-{node_id}",
+    )
+
+
+def _place(node: Node, nodes: tuple[Node, ...]) -> dict[str, str]:
+    """Give what places a node in its cluster."""
+    listeners = {"PLAINTEXT": node.port, "CONTROLLER": node.controller_port}
+    urls = [f"{name}://{HOST}:{port}" for name, port in listeners.items() if port is not None]
+    voters = [node for node in nodes if node.controller_port is not None]
+    return {
+        "process.roles": node.roles,
+        "node.id": str(node.node_id),
+        "listeners": ",".join(urls),
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "controller.quorum.voters": ",".join(
+            f"{voter.node_id}@{HOST}:{voter.controller_port}" for voter in voters
+        ),
+        "log.dirs": str(node.data),
+    }
+
+
+def _quick_start(nodes: tuple[Node, ...]) -> dict[str, str]:
+    """Give what makes a small cluster start fast and notice a killed broker soon."""
+    brokers = sum(node.port is not None for node in nodes)
+    replicas, least = str(brokers), str(max(1, brokers - 1))
+    return {
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": least,
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": least,
+        "share.coordinator.state.topic.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        # Stock: 9 s until a killed broker's partitions get new leaders, and as long until the
+        # controller lets the same broker register again.
+        "broker.session.timeout.ms": "4000",
+        "broker.heartbeat.interval.ms": "500",
+        # Stock: 128 MB of the heap, filled with zeros at the start, for the log cleaner.
+        "log.cleaner.dedupe.buffer.size": str(16 << 20),
+    }

@@ -1,0 +1,64 @@
+"""TCP ports for brokers that several runs on one machine can choose at once.
+
+A port that was free a moment ago may be gone when the broker binds it, and again while a killed
+broker is down. Two measures: the ports lie below the range that systems hand out to outgoing
+connections (32768 on Linux, 49152 elsewhere), and each one is claimed by a lock (flock) on a file
+of its own. The brokers inherit the locks' descriptors: a claim lasts until the process that made
+it and the cluster's last broker are gone, however they end.
+"""
+
+import fcntl
+import os
+import secrets
+import socket
+import tempfile
+from pathlib import Path
+
+from twinlog.local.errors import LocalError
+
+HOST = "127.0.0.1"
+FIRST, END = 20000, 32000
+_TRIES = 1000
+
+
+class PortClaim:
+    """Some ports that no other claim has."""
+
+    def __init__(self, count: int) -> None:
+        self._locks: dict[int, int] = {}
+        for _ in range(_TRIES):
+            if len(self._locks) == count:
+                return
+            self._try(FIRST + secrets.randbelow(END - FIRST))
+        self.close()
+        raise LocalError(f"no {count} free ports in {FIRST}-{END - 1} on {HOST}")
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The claimed ports."""
+        return tuple(self._locks)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The locks' descriptors, for child processes to inherit."""
+        return tuple(self._locks.values())
+
+    def close(self) -> None:
+        """End this process's part of the claim."""
+        while self._locks:
+            os.close(self._locks.popitem()[1])
+
+    def _try(self, port: int) -> None:
+        if port in self._locks:
+            return
+        folder = Path(tempfile.gettempdir(), f"twinlog-ports-{os.getuid()}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind((HOST, port))
+        except OSError:
+            os.close(lock)
+        else:
+            self._locks[port] = lock
