@@ -1,0 +1,92 @@
+"""Real brokers for the tests: started once a run, when the first test asks for them.
+
+They are shared, so a test takes topics (and groups, and transactional ids) of its own: `topic`,
+`fresh_name`. A test that kills brokers takes `trio` only if it leaves it whole, else a cluster of
+its own. Logs stay in pytest's temporary folder after the run; data does not.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from twinlog.local.cluster import LocalCluster
+
+OLD_VERSION = "3.9.1"
+"""The oldest Kafka that every broker test has to pass on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A source and a destination, one broker each."""
+
+    source: LocalCluster
+    destination: LocalCluster
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker of the version that twinlog is built for."""
+    with _cluster(tmp_path_factory, "kafka") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka_391(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker of the oldest version."""
+    with _cluster(tmp_path_factory, "kafka-391", version=OLD_VERSION) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session", params=["kafka", "kafka_391"])
+def any_kafka(request: pytest.FixtureRequest) -> LocalCluster:
+    """One broker, of the newest and of the oldest version in turn."""
+    cluster = request.getfixturevalue(request.param)
+    assert isinstance(cluster, LocalCluster)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two clusters to mirror between."""
+    with (
+        _cluster(tmp_path_factory, "source") as source,
+        _cluster(tmp_path_factory, "destination") as destination,
+    ):
+        yield Pair(source, destination)
+
+
+@pytest.fixture(scope="session")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers: replicas, leaders that move."""
+    with _cluster(tmp_path_factory, "trio", brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def fresh_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Give a maker of names that no other test has: `fresh_name("group")`."""
+
+    def name(stem: str) -> str:
+        test = request.node.name.split("[")[0].removeprefix("test_")[:80]
+        return f"{test}.{stem}.{uuid.uuid4().hex[:8]}"
+
+    return name
+
+
+@pytest.fixture
+def topic(fresh_name: Callable[[str], str]) -> str:
+    """Give a topic name that no other test has; the test creates it."""
+    return fresh_name("topic")
+
+
+@contextmanager
+def _cluster(
+    factory: pytest.TempPathFactory, name: str, *, brokers: int = 1, version: str | None = None
+) -> Iterator[LocalCluster]:
+    directory = factory.mktemp(name)
+    chosen = {} if version is None else {"version": version}
+    with LocalCluster.start(brokers, directory=directory, **chosen) as cluster:
+        yield cluster

@@ -1,0 +1,32 @@
+"""Waiting for a condition with a deadline: the only way in which a test lets time pass."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+_POLL_SECONDS = 0.05
+
+
+def until(condition: Callable[[], T], seconds: float = 30.0, what: str = "the condition") -> T:
+    """Call the condition until it gives something true, and give that."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s (last: {result!r})"
+        time.sleep(_POLL_SECONDS)
+    return result
+
+
+async def until_async(
+    condition: Callable[[], Awaitable[T]], seconds: float = 30.0, what: str = "the condition"
+) -> T:
+    """Do the same in an event loop; a condition that hangs is cut off at the deadline."""
+    last: T | None = None
+    try:
+        async with asyncio.timeout(seconds):
+            while not (last := await condition()):
+                await asyncio.sleep(_POLL_SECONDS)
+            return last
+    except TimeoutError:
+        raise AssertionError(f"{what}: not within {seconds:g} s (last: {last!r})") from None
