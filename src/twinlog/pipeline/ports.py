@@ -9,7 +9,7 @@ none), never an exception for all. An exception is for the whole request:
 
 * `errors.Disconnected`: no answer came. Whether the request was carried out is not known.
 * `errors.Fenced`: somebody else has taken over what the request was made in the name of.
-* `errors.RetriableError`: it was not carried out; try again.
+* `errors.Retriable`: it was not carried out; try again.
 """
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
@@ -119,13 +119,20 @@ class SourcePort(Protocol):
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
+        fetcher: int = 0,
     ) -> FetchResult:
         """Read on from an offset of each wanted partition, up to its last stable offset.
 
-        One call at a time for each node. The port keeps a fetch session, so that only what
-        changes in `wanted` from one call to the next goes over the wire. Answers as soon as there
-        is data, or after `max_wait_ms`.
+        One call at a time for each node and fetcher. The port keeps a fetch session for each
+        such pair, on a connection of its own, so that only what changes in `wanted` from one call
+        to the next goes over the wire. Answers as soon as there is data, or after `max_wait_ms`.
         """
+        ...
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        """What stands at these offsets now, without a session (read_committed, no waiting)."""
         ...
 
     async def bounds(
@@ -171,9 +178,9 @@ class DestinationPort(Protocol):
         ...
 
     async def read(
-        self, partitions: Mapping[TopicPartition, int]
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
-        """The batches from these offsets on, whatever they are (read_uncommitted)."""
+        """What stands at these offsets now, aborted data included (read_uncommitted)."""
         ...
 
     async def init_producer(self, transactional_id: str) -> ProducerIdentity:
