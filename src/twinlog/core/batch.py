@@ -89,6 +89,10 @@ class Header(NamedTuple):
         """Where the batch ends in its buffer."""
         return self.position + LOG_OVERHEAD + self.length
 
+    def records(self, buffer: memoryview) -> memoryview:
+        """The bytes after the header, in the buffer that the batch was read from."""
+        return buffer[self.position + HEADER_SIZE : self.end]
+
     @property
     def next_offset(self) -> Offset:
         """The offset after the batch's last."""

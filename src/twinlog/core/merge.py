@@ -77,5 +77,5 @@ def merge_by_records(run: Sequence[Header], buffer: memoryview) -> Encoded:
     """As `merge`, over decoded records."""
     records: list[RawRecord] = []
     for header in run:
-        records += raw_records(header, buffer)
+        records += raw_records(header, header.records(buffer))
     return build(records, run[0].codec)

@@ -122,7 +122,7 @@ def _plan_modern(
             elif header.forwardable and header.base_offset >= pieces.end:
                 pieces.forward(header)
             else:
-                pieces.rebuild(raw_records(header, buffer), header.codec)
+                pieces.rebuild(raw_records(header, header.records(buffer)), header.codec)
                 pieces.gap(header.next_offset, seen=False)
     except LegacyBatch as legacy:
         return legacy.position
@@ -212,7 +212,7 @@ class _Pieces:
             )
 
     def _append_as_it_is(self, header: Header) -> None:
-        records = self._buffer[header.position + HEADER_SIZE : header.end]
+        records = header.records(self._buffer)
         self._pieces.append(Data(Offset(header.base_offset), header.next_offset, header, records))
 
     def _append_built(self, batch: Encoded) -> None:
@@ -248,7 +248,7 @@ def _control_type(header: Header, buffer: memoryview) -> int | None:
     """0 abort, 1 commit; a control record's key is version int16, type int16."""
     if header.num_records == 0:
         return None
-    key = decode(raw_records(header, buffer)[0]).key
+    key = decode(raw_records(header, header.records(buffer))[0]).key
     if key is None or len(key) < _CONTROL_TYPE_AT + 2:
         raise CorruptBatch(f"the control record at offset {header.base_offset} has no type")
     return int.from_bytes(key[_CONTROL_TYPE_AT : _CONTROL_TYPE_AT + 2], "big", signed=True)

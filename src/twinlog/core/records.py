@@ -85,18 +85,18 @@ def decode_varint(data: memoryview, position: int) -> tuple[int, int]:
     raise CorruptBatch("a number within a record is cut off or too long")
 
 
-def raw_records(header: Header, buffer: memoryview) -> list[RawRecord]:
+def raw_records(header: Header, records: memoryview) -> list[RawRecord]:
     """The records of one batch, with the offsets and timestamps that consumers see.
 
     Args:
         header: the batch's header.
-        buffer: what `header.position` counts in.
+        records: its bytes after the header, as compressed as the header says.
 
     Raises:
         CorruptBatch: the records do not fill the batch exactly, or are not as many as it says.
     """
-    data = decompress(header.codec, buffer[header.position + HEADER_SIZE : header.end])
-    records = []
+    data = decompress(header.codec, records)
+    found = []
     position = 0
     for _ in range(header.num_records):
         length, body = decode_varint(data, position)
@@ -114,12 +114,12 @@ def raw_records(header: Header, buffer: memoryview) -> list[RawRecord]:
             if header.is_log_append_time
             else header.base_timestamp + timestamp_delta
         )
-        records.append(
+        found.append(
             RawRecord(header.base_offset + offset_delta, timestamp, data[body], data[at:position])
         )
     if position != len(data):
         raise CorruptBatch(f"bytes follow the last record of the batch at {header.base_offset}")
-    return records
+    return found
 
 
 def decode(record: RawRecord) -> Record:

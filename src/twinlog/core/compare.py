@@ -1,0 +1,130 @@
+"""Whether two stretches of log hold the same records at the same offsets.
+
+The source's stretch is a plan (what a read_committed consumer sees), the destination's is raw.
+Equal means: each record of the plan stands on the destination at its offset with the same
+timestamp, key, value and headers, and no other data stands there. Batch boundaries, codecs and
+producers may differ: a mirror may have merged small batches, and it has its own producer.
+
+Where the source's plan has a gap that it has not *seen* (compaction may have taken records there
+since they were mirrored), data on the destination is not a difference: the source had it once.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from twinlog.core.plan import Data, Gap, Piece
+from twinlog.core.records import RawRecord, raw_records
+from twinlog.core.types import Offset
+
+
+class Difference(NamedTuple):
+    """Offsets `[start, end)` that differ, and how."""
+
+    start: Offset
+    end: Offset
+    reason: str
+
+
+def compare(
+    source: Iterable[Piece], destination: Iterable[Piece], start: Offset, end: Offset
+) -> Iterator[Difference]:
+    """The differences of two plans within `[start, end)`, in order of offset.
+
+    Args:
+        source: the plan of the source's stretch; covers all of `[start, end)`.
+        destination: the same of the destination's.
+        start: first offset to compare.
+        end: the offset after the last.
+    """
+    theirs = _Cursor(source)
+    ours = _Cursor(destination)
+    at = start
+    while at < end:
+        left, right = theirs.at(at), ours.at(at)
+        if left is not None and right is not None and _same_batch(left, right):
+            at = Offset(min(left.end, end))
+            continue
+        stop = Offset(min(_end(left, end), _end(right, end), end))
+        yield from _compare_records(theirs, ours, at, stop)
+        at = stop
+
+
+def _end(piece: Piece | None, end: Offset) -> Offset:
+    return end if piece is None else piece.end
+
+
+def _same_batch(left: Piece, right: Piece) -> bool:
+    """Whether both are one batch forwarded as it is: no record need be looked at."""
+    if isinstance(left, Gap) or isinstance(right, Gap):
+        return isinstance(left, Gap) and isinstance(right, Gap) and left.end == right.end
+    return (
+        left.start == right.start
+        and left.end == right.end
+        and left.header.codec is right.header.codec
+        and left.header.base_timestamp == right.header.base_timestamp
+        and left.header.max_timestamp == right.header.max_timestamp
+        and left.records == right.records
+    )
+
+
+def _compare_records(
+    theirs: "_Cursor", ours: "_Cursor", start: Offset, end: Offset
+) -> Iterator[Difference]:
+    """Compare record by record; neighbouring offsets that differ alike are one difference."""
+    found: Difference | None = None
+    for offset in range(start, end):
+        reason = _differs(theirs, ours, Offset(offset))
+        if found is not None and reason == found.reason:
+            found = Difference(found.start, Offset(offset + 1), found.reason)
+            continue
+        if found is not None:
+            yield found
+        found = Difference(Offset(offset), Offset(offset + 1), reason) if reason else None
+    if found is not None:
+        yield found
+
+
+def _differs(theirs: "_Cursor", ours: "_Cursor", offset: Offset) -> str:
+    left, right = theirs.at(offset), ours.at(offset)
+    expected, actual = theirs.record(offset), ours.record(offset)
+    if expected is None:
+        if actual is None or (isinstance(left, Gap) and not left.seen):
+            return ""
+        return "a record on the destination that the source does not have"
+    if actual is None:
+        return "missing on the destination" if right is not None else "beyond the destination's end"
+    if expected.tail != actual.tail:
+        return "key, value or headers differ"
+    if expected.timestamp != actual.timestamp:
+        return "the timestamp differs"
+    return ""
+
+
+class _Cursor:
+    """Walks a plan by offset, decoding records of a batch only when asked for one."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._pieces = iter(pieces)
+        self._piece: Piece | None = None
+        self._records: dict[int, RawRecord] = {}
+        self._decoded: Piece | None = None
+
+    def at(self, offset: Offset) -> Piece | None:
+        """The piece that holds this offset; None behind the plan's end. Offsets only grow."""
+        while self._piece is None or self._piece.end <= offset:
+            self._piece = next(self._pieces, None)
+            if self._piece is None:
+                return None
+        return self._piece
+
+    def record(self, offset: Offset) -> RawRecord | None:
+        """The record at this offset, if there is one."""
+        piece = self.at(offset)
+        if not isinstance(piece, Data):
+            return None
+        if self._decoded is not piece:
+            self._records = {
+                record.offset: record for record in raw_records(piece.header, piece.records)
+            }
+            self._decoded = piece
+        return self._records.get(offset)
