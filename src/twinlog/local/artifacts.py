@@ -80,10 +80,13 @@ def _fetch_into(complete: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
     tool = _with_maven if shutil.which("mvn") else _with_ivy
     what = ", ".join(f"{artifact} {version}" for _, artifact, version in parsed)
     sys.stderr.write(f"fetching {what}, once, into {complete.parent}\n")
-    tool(partial, parsed)
-    if not any(partial.glob("*.jar")):
-        raise LocalError(f"cannot fetch {what}: no jar came")
-    partial.rename(complete)
+    try:
+        tool(partial, parsed)
+        if not any(partial.glob("*.jar")):
+            raise LocalError(f"cannot fetch {what}: no jar came")
+        partial.rename(complete)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _with_maven(target: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
@@ -155,7 +158,7 @@ def _cause(output: str) -> str:
     """Give the line of Maven's or Ivy's output that says what went wrong."""
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in output.splitlines()]
     told = [line for line in lines if re.search(r"ERROR|UNRESOLVED|not found|FAILED", line)]
-    return (told or lines or ["no output"])[0].removeprefix("[ERROR] ")
+    return (told or lines or ["no output"])[0].removeprefix("[ERROR] ").removesuffix(" -> [Help 1]")
 
 
 @contextmanager

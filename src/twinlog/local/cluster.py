@@ -38,7 +38,7 @@ _SHUTDOWN_SECONDS = 60.0
 _POLL_SECONDS = 0.03
 _PORT_ATTEMPTS = 3
 _CONTROLLER_HEAP = "256m"
-_STATE = "cluster.json"
+STATE_FILE = "cluster.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class LocalCluster:
         kafka_jars(version)
         for _ in range(_PORT_ATTEMPTS):
             home = (directory or Path(tempfile.mkdtemp(prefix="twinlog-kafka-"))).absolute()
-            claim = PortClaim(layout.port_count(brokers))
+            claim = PortClaim.fresh(layout.port_count(brokers))
             cluster = cls(
                 directory=home,
                 temporary=directory is None,
@@ -142,7 +142,7 @@ class LocalCluster:
             LocalError: there is none.
         """
         try:
-            state = json.loads((directory / _STATE).read_text())
+            state = json.loads((directory / STATE_FILE).read_text())
             cluster = cls(
                 directory=directory,
                 temporary=False,
@@ -184,9 +184,14 @@ class LocalCluster:
         return process is not None and process.alive
 
     @property
-    def any_alive(self) -> bool:
-        """Whether any node's process is there."""
-        return any(process.alive for process in self._processes.values())
+    def node_ids(self) -> tuple[int, ...]:
+        """All nodes: the brokers, and the controller where it is one of its own."""
+        return tuple(self._nodes)
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """The nodes whose process is there."""
+        return tuple(node_id for node_id in self._nodes if self.alive(node_id))
 
     def kill(self, node_id: int) -> None:
         """End a node at once (SIGKILL)."""
@@ -215,6 +220,8 @@ class LocalCluster:
         node = self._node(node_id)
         if self.alive(node_id):
             raise LocalError(f"node {node_id} runs already")
+        if self._claim is None:
+            self._claim = PortClaim.again(self._ports())
         self._spawn(node)
         self._await(lambda: self._serves(node, {node_id}))
         self._write_state()
@@ -317,6 +324,10 @@ class LocalCluster:
             raise LocalError(f"no node {node_id} in this cluster: there are {known}")
         return self._nodes[node_id]
 
+    def _ports(self) -> list[int]:
+        both = [(node.port, node.controller_port) for node in self._nodes.values()]
+        return [port for pair in both for port in pair if port is not None]
+
     def _running(self, node_id: int) -> JavaProcess:
         if not self.alive(node_id):
             raise LocalError(f"node {node_id} does not run")
@@ -338,6 +349,7 @@ class LocalCluster:
     def _release_ports(self) -> None:
         if self._claim is not None:
             self._claim.close()
+            self._claim = None
 
     def _write_state(self) -> None:
         state: dict[str, Any] = {
@@ -349,9 +361,9 @@ class LocalCluster:
                 for node_id, process in self._processes.items()
             },
         }
-        partial = self.directory / f"{_STATE}.partial"
+        partial = self.directory / f"{STATE_FILE}.partial"
         partial.write_text(json.dumps(state, indent=1, default=str) + "\n")
-        partial.replace(self.directory / _STATE)
+        partial.replace(self.directory / STATE_FILE)
 
 
 def _random_id() -> str:

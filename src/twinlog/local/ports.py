@@ -12,7 +12,9 @@ import os
 import secrets
 import socket
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 from twinlog.local.errors import LocalError
 
@@ -22,16 +24,33 @@ _TRIES = 1000
 
 
 class PortClaim:
-    """Some ports that no other claim has."""
+    """Locks on ports; the ports of two claims never overlap."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self) -> None:
         self._locks: dict[int, int] = {}
+
+    @classmethod
+    def fresh(cls, count: int) -> Self:
+        """Claim free ports.
+
+        Raises:
+            LocalError: there are not so many.
+        """
+        claim = cls()
         for _ in range(_TRIES):
-            if len(self._locks) == count:
-                return
-            self._try(FIRST + secrets.randbelow(END - FIRST))
-        self.close()
+            if len(claim._locks) == count:
+                return claim
+            claim._claim_if_free(FIRST + secrets.randbelow(END - FIRST))
+        claim.close()
         raise LocalError(f"no {count} free ports in {FIRST}-{END - 1} on {HOST}")
+
+    @classmethod
+    def again(cls, ports: Iterable[int]) -> Self:
+        """Claim the ports of a cluster that has lost its brokers; living ones hold the claim."""
+        claim = cls()
+        for port in ports:
+            claim._lock(port)
+        return claim
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -48,17 +67,23 @@ class PortClaim:
         while self._locks:
             os.close(self._locks.popitem()[1])
 
-    def _try(self, port: int) -> None:
-        if port in self._locks:
+    def _claim_if_free(self, port: int) -> None:
+        if port in self._locks or not self._lock(port):
             return
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                os.close(self._locks.pop(port))
+
+    def _lock(self, port: int) -> bool:
         folder = Path(tempfile.gettempdir(), f"twinlog-ports-{os.getuid()}")
         folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with socket.socket() as probe:
-                probe.bind((HOST, port))
-        except OSError:
+        except BlockingIOError:
             os.close(lock)
-        else:
-            self._locks[port] = lock
+            return False
+        self._locks[port] = lock
+        return True

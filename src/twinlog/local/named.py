@@ -1,0 +1,121 @@
+"""Clusters that live on after the command that started them, by name.
+
+    state/clusters/NAME/        the cluster's directory (cluster.py)
+                   .NAME.lock   held by whoever works on it
+
+The directory is the record: there is no second list that could say something else. A name is in use
+while its directory exists, also when nothing of the cluster runs any more, since its data may be
+what somebody still wants to see; `down` removes both. Only what a start has left that never came
+to its end (there is no cluster.json) is removed by the next start.
+"""
+
+import fcntl
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from twinlog.folders import state_folder
+from twinlog.local.cluster import STATE_FILE, LocalCluster
+from twinlog.local.errors import LocalError
+
+
+def up(
+    name: str, brokers: int, version: str, *, config: Mapping[str, str], heap: str
+) -> LocalCluster:
+    """Start a cluster under a name that is not in use.
+
+    Raises:
+        LocalError, JavaError: the name is in use, or the cluster does not start.
+    """
+    directory = _directory(name)
+    with _lock(name):
+        if (directory / STATE_FILE).exists():
+            raise LocalError(_in_use(name, directory))
+        shutil.rmtree(directory, ignore_errors=True)
+        cluster = LocalCluster.start(
+            brokers, version, config=config, heap=heap, directory=directory
+        )
+        cluster.release()
+        return cluster
+
+
+def names() -> list[str]:
+    """Give the names in use."""
+    return sorted(path.name for path in _folder().glob("*") if path.is_dir())
+
+
+def find(name: str) -> LocalCluster:
+    """Give a cluster by its name.
+
+    Raises:
+        LocalError: there is none, or its start was broken off.
+    """
+    directory = _directory(name)
+    if not directory.is_dir():
+        raise LocalError(f"no cluster {name!r} here; there are: {', '.join(names()) or 'none'}")
+    return LocalCluster.open(directory)
+
+
+def kill(name: str, node_id: int) -> None:
+    """End a node of a cluster at once."""
+    with _lock(name):
+        find(name).kill(node_id)
+
+
+def start(name: str, node_id: int) -> LocalCluster:
+    """Start an ended node of a cluster again."""
+    with _lock(name):
+        cluster = find(name)
+        try:
+            cluster.start_broker(node_id)
+        except BaseException:
+            cluster.abandon()
+            raise
+        cluster.release()
+        return cluster
+
+
+def down(name: str) -> None:
+    """End a cluster and remove its files, also those of one that no longer runs."""
+    directory = _directory(name)
+    with _lock(name):
+        if not directory.is_dir():
+            find(name)
+        if (directory / STATE_FILE).exists():
+            find(name).stop()
+        shutil.rmtree(directory)
+
+
+def _in_use(name: str, directory: Path) -> str:
+    if LocalCluster.open(directory).living:
+        return f"a cluster {name!r} is up already (twinlog cluster down {name} ends it)"
+    return (
+        f"cluster {name!r} is there, but none of its nodes runs: twinlog cluster start {name} NODE"
+        f" starts one, twinlog cluster down {name} removes all of it"
+    )
+
+
+def _folder() -> Path:
+    return state_folder() / "clusters"
+
+
+def _directory(name: str) -> Path:
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name) is None:
+        raise LocalError(
+            f"{name!r} is no name for a cluster: letters, digits and - _ . are allowed"
+        )
+    return _folder() / name
+
+
+@contextmanager
+def _lock(name: str) -> Iterator[None]:
+    path = _directory(name).with_name(f".{name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LocalError(f"another command works on cluster {name!r} now") from error
+        yield
