@@ -700,5 +700,5 @@ def _dial_error(address: str, error: OSError) -> TwinlogError:
             f"{address}: TLS fails: {error.reason or error}",
             hint="compare security.protocol, ssl.keystore.* and ssl.truststore.* with the listener",
         )
-    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-    return Retriable(f"{address}: {reason}")
+    plain = error.errno is not None and not isinstance(error, socket.gaierror)
+    return Retriable(f"{address}: {os.strerror(error.errno) if plain else error.strerror or error}")

@@ -1,0 +1,437 @@
+"""One cluster: who its brokers are, who leads what, who coordinates whom, and calls that persist.
+
+A call has tries, each on a connection that is open or will be opened. Between tries there is a
+pause, and what the failure has shown to be out of date is asked for again:
+
+    failure                                   before the next try
+    ----------------------------------------  -----------------------------------------
+    no connection, connection lost            a pause; `node=None`: another broker
+    reaction RETRY                            a pause (short ones for 51
+                                              CONCURRENT_TRANSACTIONS, as Kafka's client)
+    reaction METADATA (NOT_CONTROLLER, ...)   the metadata
+    reaction COORDINATOR                      the coordinator
+    anything else                             no next try: the caller's
+
+So whatever goes through here may arrive more than once: after a lost connection nobody knows
+whether the request was carried out. Nothing that is not idempotent may be sent this way; data is
+sent with `Connection.send_raw`, which never tries twice.
+
+Answers about many partitions are never an exception because of one: see `partitions.py`.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from enum import Enum, IntEnum
+from typing import Any, Final, Self, TypeVar
+
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from twinlog.cluster.config import Address, ClusterConfig
+from twinlog.cluster.connection import Connection, Counters
+from twinlog.cluster.metadata import EMPTY, Leader, Metadata, merge
+from twinlog.cluster.pool import Backoff, Key, Lane, Pool
+from twinlog.core.errors import (
+    Disconnected,
+    ProtocolError,
+    Reaction,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    check,
+    code_of,
+)
+from twinlog.core.types import TopicPartition
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+CONTROL: Final = "control"
+"""The lane of requests that move no data."""
+MAX_TRIES: Final = 100
+"""Tries of one call; its deadline nearly always comes first."""
+MAX_NONSENSE: Final = 3
+"""Tries of one call whose answers cannot be read."""
+MAX_HOUSEKEEPING: Final = 30.0
+
+_CONCURRENT_TRANSACTIONS: Final = 51
+_CONCURRENT_BACKOFF: Final = Backoff(0.002, 0.1)
+
+
+class Role(Enum):
+    """A broker that is meant by what it does."""
+
+    CONTROLLER = "controller"
+
+
+class Coordinator(IntEnum):
+    """Kinds of coordinators, as FindCoordinator numbers them."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+CONTROLLER: Final = Role.CONTROLLER
+
+
+class _Batch:
+    """Topics whose metadata the next request will ask for; None is all of them."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] | None = set()
+        self.task: asyncio.Task[Metadata]
+
+    def add(self, topics: Collection[str] | None) -> None:
+        if topics is None:
+            self.topics = None
+        elif self.topics is not None:
+            self.topics.update(topics)
+
+
+class KafkaCluster:
+    """A cluster to talk to. `start` it, `close` it; or use it as an async context manager.
+
+    `name` stands in errors (`cluster source: ...`). The random source and the clock serve pauses
+    and ages only.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        name: str | None = None,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.name = name
+        self.metadata: Metadata = EMPTY
+        self.counters = Counters()
+        self.rng = rng or random.Random()  # noqa: S311 (jitter, no secret)
+        self._clock = clock
+        self._pool = Pool(config, rng=self.rng, clock=clock, counters=self.counters)
+        self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max)
+        self._coordinators: dict[tuple[Coordinator, str], int] = {}
+        self._next_batch: _Batch | None = None
+        self._refreshing = asyncio.Lock()  # guards the order of metadata requests
+        self._refreshed_at = float("-inf")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's own id. Only after `start`."""
+        assert self.metadata.cluster_id is not None, "start() first"
+        return self.metadata.cluster_id
+
+    async def start(self, timeout: float | None = None) -> None:
+        """Find the cluster through one of the bootstrap servers.
+
+        Raises:
+            Retriable: none answered in time; the message has each address and why.
+            UserError: the first one that answered refuses us.
+        """
+        try:
+            await self.persist(self._bootstrap, timeout)
+        except BaseException:
+            await self.close()
+            raise
+        self._spawn(self._keep_house())
+
+    async def close(self) -> None:
+        """Close all connections and end all tasks; when it returns nothing is left."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._pool.close()
+
+    # Metadata
+
+    async def refresh(self, topics: Collection[str] | None = ()) -> Metadata:
+        """Ask for the brokers and for these topics (None: all of them); the new snapshot.
+
+        Who asks while a request is under way shares the next one.
+        """
+        if self._closed:
+            raise Disconnected("the cluster is closed", cluster=self.name)
+        batch = self._next_batch
+        if batch is None:
+            batch = self._next_batch = _Batch()
+            batch.task = self._spawn(self._run(batch))
+        batch.add(topics)
+        return await asyncio.shield(batch.task)
+
+    def leader(self, partition: TopicPartition) -> Leader | Refusal:
+        """The leader as the last snapshot has it, or why there is none."""
+        return self.metadata.leader(partition)
+
+    async def leaders(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Leader | Refusal]:
+        """Leaders of partitions; topics without one in the snapshot are asked for once."""
+        wanted = list(partitions)
+        missing = {p.topic for p in wanted if isinstance(self.leader(p), Refusal)}
+        if missing:
+            await self.refresh(missing)
+        return {p: self.leader(p) for p in wanted}
+
+    # Connections
+
+    def connected(self, node_id: int, lane: Lane = CONTROL) -> Connection | None:
+        """The connection that `connection` would give, if it is open now."""
+        return self._pool.peek(Key(node_id, lane))
+
+    async def connection(self, node_id: int, lane: Lane = CONTROL) -> Connection:
+        """An open connection to a broker, of this lane's own.
+
+        Raises:
+            Retriable: the broker is not to be reached now, or not in the metadata.
+            UserError, ProtocolError: see `Connection.open`.
+        """
+        if node_id not in self.metadata.brokers:
+            await self.refresh()
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            raise Retriable("no broker has this id now", cluster=self.name, node=node_id)
+        return await self._pool.get(Key(node_id, lane), Address(broker.host, broker.port))
+
+    # Calls
+
+    async def call(
+        self,
+        request: Any,
+        *,
+        node: int | Role | None = None,
+        timeout: float | None = None,
+        request_timeout: float | None = None,
+    ) -> Any:
+        """Send a request to a broker (None: any) until one answers; the decoded response.
+
+        Errors within the response, other than a retriable one at its top, are the caller's.
+
+        Raises:
+            Retriable: no success within `timeout` (default.api.timeout.ms).
+            UserError: TLS, SASL or the broker's version do not suit.
+        """
+
+        async def attempt() -> Any:
+            connection = await self.connection(self._pick(node))
+            response = await connection.call(request, timeout=request_timeout)
+            await self._judge(response.error_code if "error_code" in response.fields else 0)
+            return response
+
+        return await self.persist(attempt, timeout)
+
+    async def coordinator(self, kind: Coordinator, key: str) -> int:
+        """The broker that coordinates a group or a transactional id (cached)."""
+        known = self._coordinators.get((kind, key))
+        if known is not None:
+            return known
+        request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
+        response = await self.call(request)
+        found = response.coordinators[0] if response.coordinators else response
+        what = f"find the coordinator of {kind.name.lower()} {key}"
+        check(found.error_code, what, found.error_message)
+        self._coordinators[kind, key] = found.node_id
+        return int(found.node_id)
+
+    def forget_coordinator(self, kind: Coordinator, key: str) -> None:
+        """Drop what `coordinator` has cached: it has moved, or does not answer."""
+        self._coordinators.pop((kind, key), None)
+
+    async def call_coordinator(
+        self,
+        kind: Coordinator,
+        key: str,
+        request: Any,
+        *,
+        code: Callable[[Any], int] | None = None,
+        timeout: float | None = None,
+        request_timeout: float | None = None,
+        lane: Lane = CONTROL,
+    ) -> Any:
+        """Send a request to a coordinator, wherever it moves, until it answers.
+
+        `code` takes the error code out of a response that does not have it at its top.
+
+        Raises:
+            Retriable: no success within `timeout` (default.api.timeout.ms).
+        """
+
+        async def attempt() -> Any:
+            node = await self.coordinator(kind, key)
+            try:
+                connection = await self.connection(node, lane)
+                response = await connection.call(request, timeout=request_timeout)
+            except (Retriable, ProtocolError):
+                self.forget_coordinator(kind, key)
+                raise
+            number = response.error_code if code is None else code(response)
+            if code_of(number).reaction is Reaction.COORDINATOR:
+                self.forget_coordinator(kind, key)
+                check(number, f"call the coordinator of {key}")
+            await self._judge(number)
+            return response
+
+        return await self.persist(attempt, timeout)
+
+    async def persist(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+        """Await `attempt()` until it raises nothing retriable; bounded in time and number.
+
+        Raises:
+            Retriable: the last try's error, or that the time is over.
+        """
+        timeout = self.config.api_timeout if timeout is None else timeout
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        failure: TwinlogError | None = None
+        for tries in range(1, MAX_TRIES + 1):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await attempt()
+            except TimeoutError as error:
+                late = Retriable(f"no success within {timeout:g} s", cluster=self.name)
+                raise (failure or late) from error
+            except TwinlogError as error:
+                failure = self._named(error)
+                if not _once_more(error, tries):
+                    raise
+            pause = self._pause(failure, tries)
+            if loop.time() + pause >= deadline:
+                break
+            await asyncio.sleep(pause)
+        assert failure is not None
+        raise failure
+
+    # Inside
+
+    def _named(self, error: TwinlogError) -> TwinlogError:
+        error.cluster = error.cluster or self.name
+        return error
+
+    def _pause(self, failure: TwinlogError, tries: int) -> float:
+        concurrent = failure.code == _CONCURRENT_TRANSACTIONS
+        return (_CONCURRENT_BACKOFF if concurrent else self._backoff).delay(tries, self.rng)
+
+    async def _judge(self, code: int) -> None:
+        """Raise if the whole request should be tried again, after asking for what is stale."""
+        reaction = code_of(code).reaction
+        if reaction is Reaction.METADATA:
+            await self.refresh()
+        if reaction in (Reaction.METADATA, Reaction.RETRY, Reaction.COORDINATOR):
+            check(code, "call the broker")
+
+    def _pick(self, node: int | Role | None) -> int:
+        if isinstance(node, int):
+            return node
+        if node is CONTROLLER and self.metadata.controller_id in self.metadata.brokers:
+            return self.metadata.controller_id
+        brokers = list(self.metadata.brokers)
+        if not brokers:
+            raise Retriable("the metadata names no broker", cluster=self.name)
+        self.rng.shuffle(brokers)
+        return min(brokers, key=self._reluctance)
+
+    def _reluctance(self, node_id: int) -> tuple[int, bool]:
+        key = Key(node_id, CONTROL)
+        return self._pool.failures(key), self._pool.peek(key) is None
+
+    async def _run(self, batch: _Batch) -> Metadata:
+        async with self._refreshing:
+            pause = self._refreshed_at + self.config.retry_backoff - self._clock()
+            await asyncio.sleep(max(pause, 0))
+            self._next_batch = None
+            return await self.persist(lambda: self._fetch_metadata(batch.topics))
+
+    async def _fetch_metadata(self, topics: set[str] | None) -> Metadata:
+        """From a broker that we know; if it does not answer, from a bootstrap server."""
+        try:
+            node = self.metadata.brokers[self._pick(None)]
+            address = Address(node.host, node.port)
+            connection = await self._pool.get(Key(node.node_id, CONTROL), address)
+            return await self._ask(connection, topics)
+        except (Retriable, ProtocolError):
+            return await self._bootstrap(topics)
+
+    async def _bootstrap(self, topics: Collection[str] | None = ()) -> Metadata:
+        """Metadata from the first bootstrap server that answers."""
+        failures: list[str] = []
+        servers = list(self.config.bootstrap_servers)
+        self.rng.shuffle(servers)
+        for address in servers:
+            try:
+                connection = await self._pool.open(address)
+                try:
+                    return await self._ask(connection, topics)
+                finally:
+                    await connection.close()
+            except (Retriable, ProtocolError) as error:
+                failures.append(error.message)
+        raise Retriable(
+            f"no bootstrap server answers: {'; '.join(failures)}",
+            cluster=self.name,
+            hint="compare bootstrap.servers with the brokers' listeners",
+        )
+
+    async def _ask(self, connection: Connection, topics: Collection[str] | None) -> Metadata:
+        item = MetadataRequest.MetadataRequestTopic
+        named = None if topics is None else [item(name=name) for name in sorted(topics)]
+        request = MetadataRequest(topics=named, allow_auto_topic_creation=False, min_version=4)
+        response = await connection.call(request)
+        check(response.error_code, "get metadata")
+        old = self.metadata
+        self.metadata = merge(old, response, everything=topics is None)
+        self._refreshed_at = self._clock()
+        moved = {n for n, b in old.brokers.items() if self.metadata.brokers.get(n) != b}
+        if moved:
+            await self._pool.close_where(lambda key, _: key.node_id in moved)
+        return self.metadata
+
+    async def _keep_house(self) -> None:
+        """Refresh what is old, close what is idle, until the cluster is closed."""
+        config = self.config
+        period = min(config.metadata_max_age / 2, config.max_idle / 2, MAX_HOUSEKEEPING)
+        while True:
+            await asyncio.sleep(period)
+            await self._pool.close_where(self._idle)
+            if self._clock() - self._refreshed_at >= config.metadata_max_age:
+                await self._refresh_old()
+
+    def _idle(self, _key: Key, connection: Connection) -> bool:
+        since = asyncio.get_running_loop().time() - connection.last_used
+        return not connection.in_flight and since > self.config.max_idle
+
+    async def _refresh_old(self) -> None:
+        try:
+            await self.refresh(list(self.metadata.topics))
+        except TwinlogError as error:
+            log.warning("the metadata stays as it was %s", error)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """Take note of the outcome: whoever waited for it may have been cancelled."""
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+
+def _once_more(error: TwinlogError, tries: int) -> bool:
+    if isinstance(error, ProtocolError):
+        return tries < MAX_NONSENSE
+    return isinstance(error, Retriable)
