@@ -1,1 +1,1 @@
-"""Pure core: record batches, the append machine, planning, states. No socket, clock, thread or Spark."""
+"""Pure core: record batches, the append machine, planning, states. No socket, clock or thread."""

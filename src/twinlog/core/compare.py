@@ -42,7 +42,7 @@ def compare(
     while at < end:
         left, right = theirs.at(at), ours.at(at)
         if left is not None and right is not None and _same_batch(left, right):
-            at = Offset(min(left.end, end))
+            at = Offset(min(left.end, right.end, end))
             continue
         stop = Offset(min(_end(left, end), _end(right, end), end))
         yield from _compare_records(theirs, ours, at, stop)
@@ -54,9 +54,9 @@ def _end(piece: Piece | None, end: Offset) -> Offset:
 
 
 def _same_batch(left: Piece, right: Piece) -> bool:
-    """Whether both are one batch forwarded as it is: no record need be looked at."""
+    """Whether no record need be looked at: both gaps, or one batch forwarded as it is."""
     if isinstance(left, Gap) or isinstance(right, Gap):
-        return isinstance(left, Gap) and isinstance(right, Gap) and left.end == right.end
+        return isinstance(left, Gap) and isinstance(right, Gap)
     return (
         left.start == right.start
         and left.end == right.end

@@ -1,0 +1,75 @@
+"""One mirror partition as a lane holds it: the append machine, and what is known around it."""
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from twinlog.core.append import PartitionAppend, Phase
+from twinlog.core.types import Offset, TopicPartition
+
+UNKNOWN: Final = Offset(-1)
+"""An offset that nobody has told us yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSpec:
+    """What a mirror partition is: given by the control plane, the same for every owner.
+
+    `shard` is its state partition. `compacted` says that the destination's topic refuses records
+    without a key and DeleteRecords, because its cleanup.policy contains `compact`.
+    """
+
+    partition: TopicPartition
+    source_topic_id: UUID
+    shard: int
+    compacted: bool
+
+
+class Stage(enum.Enum):
+    """What a lane says of a partition; the control plane maps it to KIP-1279's states."""
+
+    PREPARING = enum.auto()
+    MIRRORING = enum.auto()
+    FAILED = enum.auto()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class MirrorPartition:
+    """The mutable part. Only the engine's own loop touches it."""
+
+    spec: PartitionSpec
+    append: PartitionAppend
+    stage: Stage = Stage.PREPARING
+    reason: str = ""
+    transient: bool = False  # FAILED, yet trying again may help
+    attempts: int = 0  # failures in a row, for the backoff
+    retry_at: float = 0.0  # no step before this time
+    source_node: int = -1
+    destination_node: int = -1
+    source_start: Offset = UNKNOWN
+    source_high_watermark: Offset = UNKNOWN
+    source_stable: Offset = UNKNOWN
+    delete_before: Offset = UNKNOWN  # the destination's log start is to follow to here
+    destination_start: Offset = UNKNOWN
+    corrupt_reads: int = 0
+    records_moved: int = 0
+    bytes_moved: int = 0
+    caught_up_at: float = field(default=0.0)  # when it last held all that was stable
+
+    @property
+    def key(self) -> TopicPartition:
+        """The topic partition, the same in both clusters."""
+        return self.spec.partition
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the destination holds all that the source is known to have decided."""
+        return (
+            self.append.phase is Phase.APPENDING
+            and self.append.idle
+            and 0 <= self.source_stable <= self.append.log_end
+        )
+
+    def __str__(self) -> str:
+        return str(self.key)

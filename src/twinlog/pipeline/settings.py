@@ -1,0 +1,36 @@
+"""The named limits of a lane: every buffer, wait and retry of the data plane is one of these."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSettings:
+    """Limits of one lane, with their units in their names.
+
+    `buffer_bytes` bounds what a lane holds of the source's data, whatever the backlog: no fetch is
+    sent that could exceed it. A Fetch answer is held whole until its last batch is acknowledged.
+    """
+
+    buffer_bytes: int = 64 * 1024 * 1024
+    fetch_max_bytes: int = 8 * 1024 * 1024
+    partition_fetch_bytes: int = 1024 * 1024
+    partition_queue_bytes: int = 2 * 1024 * 1024
+    fetch_max_wait_ms: int = 500
+    fetch_busy_wait_ms: int = 5
+    fetchers_per_broker: int = 1
+    produce_max_bytes: int = 4 * 1024 * 1024
+    produce_in_flight: int = 4
+    fillers: int = 4
+    markers_at_once: int = 10_000
+    markers_from: int = 64
+    marker_deadline_s: float = 10.0
+    lease_s: float = 6.0
+    position_pause_s: float = 0.02
+    read_partitions_at_once: int = 50
+    backoff_s: float = 0.1
+    backoff_max_s: float = 30.0
+    ahead_patience_s: float = 30.0
+    corrupt_reads: int = 3
+    leaders_pause_s: float = 0.1
+    leaders_max_age_s: float = 30.0
+    trim_interval_s: float = 1.0

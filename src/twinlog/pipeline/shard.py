@@ -1,0 +1,204 @@
+"""What the mirror partitions of one state partition share: producer ids, and the filler rounds.
+
+A *shard* is a state partition as its owner works on it. Its data is fenced by nothing and need not
+be: the broker compares the sequence (docs/ARCHITECTURE.md). Its fillers are, before the first gap
+is filled: InitProducerId on each filler id ends a transaction that a former owner had under way
+and is answered when its markers stand, so that a log end read afterwards is final.
+
+A filler round fills many partitions at once. One empty transaction leaves one control record on
+each of its partitions, so `n` offsets need `n` transactions, of different ids, side by side:
+
+    id 0   P1 P2 P3        P1 needs 3 offsets, P2 needs 1, P3 needs 2: two ids this round,
+    id 1   P1    P3        P1 gets its third in the next one
+
+EndTxn is answered before the markers stand, so a round ends when the log ends show them. An id is
+*dirty* while markers of it may still come: it gets a new epoch before it is used again, and until
+then its partitions are left alone. So a partition whose leader is away, whose marker therefore
+cannot be written, holds up its own gap and the ids that it is in, not the other partitions.
+
+A gap of many offsets, on a cluster that lets us write markers (WriteTxnMarkers), is filled by
+these. Nothing fences them, so they are for gaps that may wait for the lease.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from twinlog.core.plan import Gap
+from twinlog.core.types import Offset, ProducerId, TopicPartition
+from twinlog.pipeline.ports import DestinationPort, LogEnd, ProducerIdentity
+from twinlog.pipeline.settings import LaneSettings
+
+log = logging.getLogger(__name__)
+
+_CLUSTER_AUTHORIZATION_FAILED = 31
+
+
+class Shard:
+    """One owned state partition."""
+
+    def __init__(
+        self, number: int, prefix: str, destination: DestinationPort, settings: LaneSettings
+    ) -> None:
+        self.number = number
+        self._id = f"{prefix}.{number}"
+        self._destination = destination
+        self._settings = settings
+        self._clean: dict[int, ProducerIdentity] = {}
+        # The other ids, with the partitions where markers of theirs may still come; None where
+        # nobody knows, which is what a former owner leaves.
+        self._dirty: dict[int, frozenset[TopicPartition] | None] = dict.fromkeys(
+            range(settings.fillers)
+        )
+        self._cleaning: asyncio.Task[None] | None = None
+        self.may_write_markers = True
+        self.data_producer = ProducerId(-1)
+
+    async def open(self) -> None:
+        """Learn the data producer's id.
+
+        Raises:
+            Retriable: the coordinator is not available; open it again.
+            Fenced: we may not write any more.
+        """
+        identity = await self._destination.init_producer(self._id)
+        self.data_producer = ProducerId(identity.producer_id)
+
+    async def close(self) -> None:
+        """End what runs in the background."""
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+            await asyncio.gather(self._cleaning, return_exceptions=True)
+
+    async def fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
+        """One round of empty transactions: use up offsets of each gap.
+
+        Args:
+            gaps: what to fill; the caller has nothing else under way on these partitions.
+
+        Returns:
+            Log ends, or errors, of the partitions that have no filler under way any more. The
+            others are left out: ask again.
+
+        Raises:
+            Fenced: the shard has another owner.
+            Retriable: the log ends cannot be had just now; ask again.
+        """
+        await self._fence()
+        free = [partition for partition in gaps if not self._held_up(partition)]
+        found = dict(await self._destination.log_ends(free)) if free else {}
+        now = {
+            p: Gap(Offset(end.log_end), gaps[p].end, gaps[p].seen)
+            for p, end in found.items()
+            if not end.error and gaps[p].start <= end.log_end < gaps[p].end
+        }
+        if now and self._clean:
+            for partition in now:
+                del found[partition]
+            found |= await self._round(now)
+        return found
+
+    async def _round(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
+        """Fill gaps whose starts are the log's ends with the clean ids."""
+        used: dict[int, frozenset[TopicPartition]] = {}
+        for nth, index in enumerate(sorted(self._clean)):
+            needing = frozenset(p for p, gap in gaps.items() if gap.end - gap.start > nth)
+            if needing:
+                used[index] = needing
+        identities = {index: self._clean.pop(index) for index in used}
+        self._dirty.update(used)
+        results = await asyncio.gather(
+            *(
+                self._destination.empty_transaction(identities[index], needing)
+                for index, needing in used.items()
+            ),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        expected = {p: min(gap.end, gap.start + len(used)) for p, gap in gaps.items()}
+        found = await self._wait_for(expected)
+        arrived = {p for p, end in found.items() if not end.error and end.log_end >= expected[p]}
+        for index, needing in used.items():
+            if needing <= arrived:
+                self._clean[index] = identities[index]
+                del self._dirty[index]
+        return {p: found[p] for p in arrived if not self._held_up(p)}
+
+    def _held_up(self, partition: TopicPartition) -> bool:
+        """Whether a marker may still come to this partition."""
+        return any(where is None or partition in where for where in self._dirty.values())
+
+    async def _fence(self) -> None:
+        """See to it that dirty ids are cleaned; wait for it where nobody knows of what."""
+        if self._dirty and (self._cleaning is None or self._cleaning.done()):
+            self._cleaning = asyncio.create_task(self._clean_up())
+        if self._cleaning is not None and (not self._clean or None in self._dirty.values()):
+            await asyncio.wait([self._cleaning])
+            if not self._cleaning.cancelled() and (error := self._cleaning.exception()):
+                raise error
+
+    async def _clean_up(self) -> None:
+        """Give the dirty ids a new epoch: what they had under way stands then, or never will."""
+        dirty = sorted(self._dirty)
+        results = await asyncio.gather(
+            *(self._destination.init_producer(f"{self._id}.filler.{index}") for index in dirty),
+            return_exceptions=True,
+        )
+        for index, result in zip(dirty, results, strict=True):
+            if isinstance(result, ProducerIdentity):
+                self._clean[index] = result
+                del self._dirty[index]
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def fill_at_once(
+        self, gaps: Mapping[TopicPartition, Gap]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Write many markers directly, where this is allowed (`may_write_markers` says so after).
+
+        Raises:
+            Disconnected: whether markers were written, or will be, is not known.
+        """
+        counts = {
+            p: min(gap.end - gap.start, self._settings.markers_at_once) for p, gap in gaps.items()
+        }
+        identity = ProducerIdentity(self._id, self.data_producer, 0)
+        answers = await self._destination.write_markers(counts, identity)
+        if _CLUSTER_AUTHORIZATION_FAILED in answers.values():
+            self.may_write_markers = False
+            log.info(
+                "long gaps are filled by empty transactions: WriteTxnMarkers needs CLUSTER_ACTION",
+                extra={"shard": self.number},
+            )
+            return {}
+        return await self._destination.log_ends(gaps)
+
+    async def _wait_for(
+        self, expected: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """The log ends, when each has reached what is expected or the deadline has passed."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.marker_deadline_s
+        pause = 0.001
+        found: dict[TopicPartition, LogEnd] = {}
+        waiting = set(expected)
+        while True:
+            found |= await self._destination.log_ends(waiting)
+            waiting = {p for p in waiting if not _reached(found.get(p), expected[p])}
+            if not waiting:
+                return found
+            if loop.time() > deadline:
+                log.warning(
+                    "filler markers are late",
+                    extra={"shard": self.number, "partitions": sorted(map(str, waiting))},
+                )
+                return found
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+
+def _reached(found: LogEnd | None, expected: int) -> bool:
+    return found is not None and (found.error != 0 or found.log_end >= expected)
