@@ -1,0 +1,200 @@
+"""Records of `__mirror_config`: what mirrors there are, and what is wanted of their topics.
+
+Keys and values are JSON, to be read with any console consumer. KIP-1279 keeps this in the
+destination's metadata log, which a stock broker does not let a client write to.
+
+    key                                  value, version 1
+    -----------------------------------  ---------------------------------------------------------
+    ["mirror", mirror]                   source: {property: value}, source_cluster_id,
+                                         topic_patterns: [regex], replication_factor: int or null
+    ["topic", mirror, topic]             topic_id (source's), partitions (when added),
+                                         wanted: MIRRORING, PAUSED or STOPPED
+    ["stop", node]                       requested_ms
+
+A mirror and its topics stand in one partition, that of the mirror's name (core/placement.py), so
+that they are read in the order in which they were written. A stop request stands in the node's.
+
+Source properties are kept as the user wrote them: a value that refers to a secret (`${file:...}`,
+`${env:...}`) stays a reference, resolved by whoever connects. Values that hold a secret itself are
+readable by whoever may read the topic.
+"""
+
+import base64
+import binascii
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from twinlog.core.errors import ProtocolError
+from twinlog.wire.json_fields import JsonObject, decode_json, encode_json
+
+_VERSION: Final = 1
+_WHAT: Final = "a record of __mirror_config"
+_UUID_BYTES: Final = 16
+
+
+class Wanted(enum.Enum):
+    """What the operator wants of a topic; its partitions get there through their states."""
+
+    MIRRORING = "MIRRORING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """A named set of topics that follow one source."""
+
+    name: str
+    source: Mapping[str, str] = field(repr=False)
+    """Properties of the connection and of the mirror, as the user gave them. May hold secrets."""
+    source_cluster_id: str
+    topic_patterns: tuple[str, ...] = ()
+    replication_factor: int | None = None
+    """Of the topics that are created for this mirror; None is the destination's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorTopic:
+    """A topic of a mirror."""
+
+    mirror: str
+    topic: str
+    topic_id: UUID
+    """Of the topic on the source."""
+    partitions: int
+    """As many as the source had when the topic was added."""
+    wanted: Wanted = Wanted.MIRRORING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest:
+    """A node is asked to end."""
+
+    node: str
+    requested_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A tombstone for what stood under this key."""
+
+    key: tuple[str, ...]
+
+
+ConfigRecord: TypeAlias = Mirror | MirrorTopic | StopRequest
+ConfigChange: TypeAlias = ConfigRecord | Removed
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    """A topic id as Kafka's tools write it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def topic_id_of(text: str) -> UUID:
+    """A topic id from Kafka's form.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError(f"{text[:80]!r} is no topic id: {error}") from error
+    if len(data) != _UUID_BYTES:
+        raise ProtocolError(f"{text[:80]!r} is no topic id: it has {len(data)} bytes")
+    return UUID(bytes=data)
+
+
+def key_of(record: ConfigRecord) -> tuple[str, ...]:
+    """What a record stands under."""
+    match record:
+        case Mirror():
+            return ("mirror", record.name)
+        case MirrorTopic():
+            return ("topic", record.mirror, record.topic)
+        case StopRequest():
+            return ("stop", record.node)
+
+
+def encode_key(key: tuple[str, ...]) -> bytes:
+    """A key as it is written; with a null value it is the key's tombstone."""
+    return encode_json(key)
+
+
+def encode(record: ConfigRecord) -> tuple[bytes, bytes]:
+    """Key and value."""
+    return encode_key(key_of(record)), encode_json({"version": _VERSION, **_fields(record)})
+
+
+def _fields(record: ConfigRecord) -> dict[str, Any]:
+    match record:
+        case Mirror():
+            return {
+                "source": dict(record.source),
+                "source_cluster_id": record.source_cluster_id,
+                "topic_patterns": record.topic_patterns,
+                "replication_factor": record.replication_factor,
+            }
+        case MirrorTopic():
+            return {
+                "topic_id": topic_id_text(record.topic_id),
+                "partitions": record.partitions,
+                "wanted": record.wanted.value,
+            }
+        case StopRequest():
+            return {"requested_ms": record.requested_ms}
+
+
+def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
+    """What a record of `__mirror_config` says; None for a kind that is newer than we are.
+
+    Raises:
+        ProtocolError: the bytes are not what is written here.
+    """
+    parts = decode_json(key or b"", f"the key of {_WHAT}")
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise ProtocolError(f"the key of {_WHAT} is no list of strings")
+    match parts:
+        case ["mirror", _] | ["topic", _, _] | ["stop", _]:
+            pass
+        case _:
+            return None
+    if value is None:
+        return Removed(tuple(parts))
+    body = JsonObject(decode_json(value, _WHAT), f"{_WHAT}, {'/'.join(parts)[:80]}")
+    version = body.number("version")
+    if version != _VERSION:
+        raise body.error("version", str(_VERSION))
+    return _decoded(parts, body)
+
+
+def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
+    match parts:
+        case ["mirror", name]:
+            return Mirror(
+                name=name,
+                source=body.properties("source"),
+                source_cluster_id=body.text("source_cluster_id"),
+                topic_patterns=body.texts("topic_patterns"),
+                replication_factor=body.optional_number("replication_factor"),
+            )
+        case ["topic", mirror, topic]:
+            return MirrorTopic(
+                mirror=mirror,
+                topic=topic,
+                topic_id=topic_id_of(body.text("topic_id")),
+                partitions=body.number("partitions"),
+                wanted=_wanted(body),
+            )
+        case _:
+            return StopRequest(node=parts[1], requested_ms=body.number("requested_ms"))
+
+
+def _wanted(body: JsonObject) -> Wanted:
+    try:
+        return Wanted(body.text("wanted"))
+    except ValueError as error:
+        raise body.error("wanted", ", ".join(one.value for one in Wanted)) from error

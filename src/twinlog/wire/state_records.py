@@ -1,0 +1,168 @@
+"""Records of `__mirror_state`: each mirror partition's state, and its last mirrored epoch.
+
+The schemas are KIP-1279's "Metadata Records", written as Kafka's coordinators write theirs: a key
+is an int16 record type and the key's fields, a value an int16 version and the value's fields.
+
+    type  key, as the KIP has it   our extension                 value, version 0
+    ----  -----------------------  ----------------------------  -------------------------------
+    1     mirror name string       topic string, partition int32 LastMirrorEpochsValue
+    2     mirror name string       topic string, partition int32 MirrorPartitionStateValue
+
+    MirrorPartitionStateValue  topic compact string | partition int32 | state int8 | tags
+                               tag 10000: why it is FAILED, UTF-8
+    LastMirrorEpochsValue      topics: name compact string | partitions: index int32, epoch int32
+
+Why the keys are longer, and what that means for a reader of the KIP's own, stands in
+docs/decisions/0005-state-record-keys.md. What such a reader would write is read here too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from twinlog.core.errors import ProtocolError
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State, state_of
+from twinlog.core.types import LeaderEpoch
+from twinlog.wire.fields import (
+    INT8,
+    INT16,
+    INT32,
+    Reader,
+    compact_count,
+    compact_string,
+    string,
+    tags,
+)
+
+LAST_MIRROR_EPOCHS: Final = 1
+MIRROR_PARTITION_STATE: Final = 2
+
+REASON_TAG: Final = 10_000
+"""Kafka numbers a schema's tags from 0 up; this is out of the way of any that the KIP may add."""
+MAX_REASON: Final = 4096
+"""Characters of a reason that are kept."""
+
+_VERSION: Final = 0
+_NO_TAGS: Final = tags({})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The state that a mirror partition is in, and why, where it is FAILED."""
+
+    partition: MirrorPartition
+    state: State
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastMirroredEpochs:
+    """The greatest leader epoch of the source that each mirror partition has."""
+
+    epochs: tuple[tuple[MirrorPartition, LeaderEpoch], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A tombstone: what was said of the mirror partition under this record type no longer holds.
+
+    `partition` is None where the key is the KIP's own, which names the mirror only.
+    """
+
+    record_type: int
+    mirror: str
+    partition: MirrorPartition | None
+
+
+StateRecord: TypeAlias = PartitionState | LastMirroredEpochs | Forgotten
+
+
+def state_key(partition: MirrorPartition) -> bytes:
+    """The key under which a mirror partition's state stands."""
+    return _key(MIRROR_PARTITION_STATE, partition)
+
+
+def epochs_key(partition: MirrorPartition) -> bytes:
+    """The key under which a mirror partition's last mirrored epoch stands."""
+    return _key(LAST_MIRROR_EPOCHS, partition)
+
+
+def _key(record_type: int, partition: MirrorPartition) -> bytes:
+    mirror, topic, index = partition
+    return INT16.pack(record_type) + string(mirror) + string(topic) + INT32.pack(index)
+
+
+def encode_state(record: PartitionState) -> tuple[bytes, bytes]:
+    """Key and value."""
+    partition = record.partition
+    reason = {}
+    if record.reason is not None:
+        reason[REASON_TAG] = record.reason[:MAX_REASON].encode(errors="replace")
+    value = (
+        INT16.pack(_VERSION)
+        + compact_string(partition.topic)
+        + INT32.pack(partition.partition)
+        + INT8.pack(record.state)
+        + tags(reason)
+    )
+    return state_key(partition), value
+
+
+def encode_epoch(partition: MirrorPartition, epoch: LeaderEpoch) -> tuple[bytes, bytes]:
+    """Key and value of one partition's last mirrored epoch."""
+    one = INT32.pack(partition.partition) + INT32.pack(epoch) + _NO_TAGS
+    topic = compact_string(partition.topic) + compact_count(1) + one + _NO_TAGS
+    return epochs_key(partition), INT16.pack(_VERSION) + compact_count(1) + topic + _NO_TAGS
+
+
+def decode(key: bytes | None, value: bytes | None) -> StateRecord | None:
+    """What a record of `__mirror_state` says; None for a record type that is newer than we are.
+
+    Raises:
+        ProtocolError: the bytes are not what the schemas allow.
+    """
+    if key is None:
+        raise ProtocolError("a record of __mirror_state has no key")
+    reader = Reader(key, "a key of __mirror_state")
+    record_type = reader.int16()
+    if record_type not in {LAST_MIRROR_EPOCHS, MIRROR_PARTITION_STATE}:
+        return None
+    mirror = reader.string()
+    partition = None
+    if not reader.done:
+        partition = MirrorPartition(mirror, reader.string(), reader.int32())
+    reader.finish()
+    if value is None:
+        return Forgotten(record_type, mirror, partition)
+    body = Reader(value, "a value of __mirror_state")
+    version = body.int16()
+    if version != _VERSION:
+        raise ProtocolError(f"a value of __mirror_state has version {version}, known is {_VERSION}")
+    if record_type == MIRROR_PARTITION_STATE:
+        return _state(mirror, partition, body)
+    return LastMirroredEpochs(tuple(_epochs(mirror, body)))
+
+
+def _state(mirror: str, keyed: MirrorPartition | None, body: Reader) -> PartitionState:
+    partition = MirrorPartition(mirror, body.compact_string(), body.int32())
+    state = state_of(body.int8())
+    reason = body.tags().get(REASON_TAG)
+    body.finish()
+    if keyed not in {None, partition}:
+        raise ProtocolError(f"a record of __mirror_state says {keyed} and {partition}")
+    return PartitionState(
+        partition, state, None if reason is None else reason.decode(errors="replace")
+    )
+
+
+def _epochs(mirror: str, body: Reader) -> Iterable[tuple[MirrorPartition, LeaderEpoch]]:
+    for _ in range(body.compact_count()):
+        topic = body.compact_string()
+        for _ in range(body.compact_count()):
+            partition = MirrorPartition(mirror, topic, body.int32())
+            yield partition, LeaderEpoch(body.int32())
+            body.tags()
+        body.tags()
+    body.tags()
+    body.finish()

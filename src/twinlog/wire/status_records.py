@@ -1,0 +1,156 @@
+"""Records of `__mirror_status`: how far each mirror partition is, as its lane sees it.
+
+One record for each state partition, overwritten about once a second:
+
+    key     the state partition's number, decimal
+    value   zstd of JSON: version, lane, node, time_ms, partitions (a row for each mirror partition)
+
+A row is a list, in the order of `PartitionStatus`'s fields: names would be most of its bytes. Later
+versions may append to it. `decode` gives what it knows of a row, and refuses one that is shorter.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from twinlog.core.compression import Codec, compress, decompress
+from twinlog.core.errors import CorruptBatch, ProtocolError
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State, state_of
+from twinlog.wire.json_fields import JsonObject, decode_json, encode_json
+
+UNKNOWN_OFFSET: Final = -1
+
+MAX_STATUS: Final = 64 * 1024 * 1024
+"""Bytes of JSON: some 400,000 mirror partitions in one state partition."""
+
+_VERSION: Final = 1
+_WHAT: Final = "a record of __mirror_status"
+_ROW: Final = (str, str, int, int, int, int, int, int, int)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """How far one mirror partition is. Offsets that are not known are -1."""
+
+    partition: MirrorPartition
+    state: State
+    source_end: int = UNKNOWN_OFFSET
+    """The source's high watermark."""
+    source_last_stable: int = UNKNOWN_OFFSET
+    """The source's last stable offset: what can be mirrored ends there."""
+    destination_end: int = UNKNOWN_OFFSET
+    """The destination's log end offset."""
+    records: int = 0
+    """Appended since this owner has the partition."""
+    bytes: int = 0
+    """Of batches, as they were appended, since this owner has the partition."""
+    reason: str | None = None
+    """Why it is FAILED."""
+    lag_ms: int | None = None
+    """Age of the oldest record that is not mirrored yet; None where it is not known."""
+
+    @property
+    def lag(self) -> int:
+        """Offsets that the destination is behind the source; -1 where it is not known."""
+        if UNKNOWN_OFFSET in {self.source_end, self.destination_end}:
+            return UNKNOWN_OFFSET
+        return max(self.source_end - self.destination_end, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What the owner of a state partition says of its mirror partitions."""
+
+    state_partition: int
+    lane: str
+    node: str
+    time_ms: int
+    partitions: tuple[PartitionStatus, ...]
+
+
+def status_key(state_partition: int) -> bytes:
+    """The key under which a state partition's status stands."""
+    return str(state_partition).encode()
+
+
+def encode(status: Status) -> tuple[bytes, bytes]:
+    """Key and value."""
+    body = {
+        "version": _VERSION,
+        "lane": status.lane,
+        "node": status.node,
+        "time_ms": status.time_ms,
+        "partitions": [_row(one) for one in status.partitions],
+    }
+    return status_key(status.state_partition), bytes(compress(Codec.ZSTD, encode_json(body)))
+
+
+def _row(one: PartitionStatus) -> list[Any]:
+    return [
+        *one.partition,
+        int(one.state),
+        one.source_end,
+        one.source_last_stable,
+        one.destination_end,
+        one.records,
+        one.bytes,
+        one.reason,
+        one.lag_ms,
+    ]
+
+
+def decode(key: bytes | None, value: bytes | None) -> Status | None:
+    """What a record of `__mirror_status` says; None for a tombstone.
+
+    Raises:
+        ProtocolError: the bytes are not what is written here.
+    """
+    number = _number(key)
+    if value is None:
+        return None
+    try:
+        data = decompress(Codec.ZSTD, memoryview(value))
+    except CorruptBatch as error:
+        raise ProtocolError(f"{_WHAT}: {error}") from error
+    if len(data) > MAX_STATUS:
+        raise ProtocolError(f"{_WHAT} has {len(data)} bytes, allowed are {MAX_STATUS}")
+    body = JsonObject(decode_json(bytes(data), _WHAT), f"{_WHAT}, {number}")
+    if body.number("version") != _VERSION:
+        raise body.error("version", str(_VERSION))
+    return Status(
+        state_partition=number,
+        lane=body.text("lane"),
+        node=body.text("node"),
+        time_ms=body.number("time_ms"),
+        partitions=tuple(_partition(row, body) for row in body.list("partitions")),
+    )
+
+
+def _number(key: bytes | None) -> int:
+    if key is None or not key.isdigit() or len(key) > 10:
+        raise ProtocolError(f"the key of {_WHAT} is {(key or b'')[:20]!r}, no partition's number")
+    return int(key)
+
+
+def _partition(row: Any, body: JsonObject) -> PartitionStatus:
+    if not isinstance(row, list) or len(row) < len(_ROW) + 2:
+        raise body.error("partitions", "a list of rows")
+    reason, lag_ms = row[len(_ROW) : len(_ROW) + 2]
+    if (
+        not all(type(cell) is kind for cell, kind in zip(row, _ROW, strict=False))
+        or not (reason is None or isinstance(reason, str))
+        or not (lag_ms is None or type(lag_ms) is int)
+    ):
+        raise body.error("partitions", "rows of names and numbers")
+    mirror, topic, partition, state, source, stable, destination, records, size = row[: len(_ROW)]
+    return PartitionStatus(
+        partition=MirrorPartition(mirror, topic, partition),
+        state=state_of(state),
+        source_end=source,
+        source_last_stable=stable,
+        destination_end=destination,
+        records=records,
+        bytes=size,
+        reason=reason,
+        lag_ms=lag_ms,
+    )

@@ -1,0 +1,121 @@
+"""Records of `__mirror_config`: there and back, readable, and any bytes at all."""
+
+from contextlib import suppress
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.core.errors import ProtocolError
+from twinlog.wire.config_records import (
+    ConfigRecord,
+    Mirror,
+    MirrorTopic,
+    Removed,
+    StopRequest,
+    Wanted,
+    decode,
+    encode,
+    encode_key,
+    key_of,
+    topic_id_of,
+    topic_id_text,
+)
+
+text = st.text(max_size=20)
+records = st.one_of(
+    st.builds(
+        Mirror,
+        name=text,
+        source=st.dictionaries(text, text, max_size=4),
+        source_cluster_id=text,
+        topic_patterns=st.lists(text, max_size=3).map(tuple),
+        replication_factor=st.none() | st.integers(1, 9),
+    ),
+    st.builds(
+        MirrorTopic,
+        mirror=text,
+        topic=text,
+        topic_id=st.uuids(),
+        partitions=st.integers(1, 10_000),
+        wanted=st.sampled_from(Wanted),
+    ),
+    st.builds(StopRequest, node=text, requested_ms=st.integers(0, 2**62)),
+)
+
+
+@given(records)
+def test_records_come_back(record: ConfigRecord) -> None:
+    key, value = encode(record)
+    assert decode(key, value) == record
+    assert decode(key, None) == Removed(key_of(record))
+    assert key == encode_key(key_of(record))
+
+
+def test_a_topic_is_readable_with_any_consumer() -> None:
+    """The exact bytes: they are stored, so they never change."""
+    topic = MirrorTopic(mirror="m", topic="orders", topic_id=UUID(int=(1 << 64) + 2), partitions=3)
+    assert encode(topic) == (
+        b'["topic","m","orders"]',
+        b'{"partitions":3,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","version":1,"wanted":"MIRRORING"}',
+    )
+
+
+def test_a_mirror_keeps_references_to_secrets_and_shows_none() -> None:
+    """What the user wrote is what is stored; `repr` leaves the properties out."""
+    source = {"bootstrap.servers": "h:1", "ssl.key.password": "${file:/etc/s.properties:key}"}
+    mirror = Mirror(name="m", source=source, source_cluster_id="id")
+    decoded = decode(*encode(mirror))
+    assert isinstance(decoded, Mirror)
+    assert decoded.source == source
+    assert "password" not in repr(mirror)
+
+
+def test_kinds_of_later_versions_are_left_alone() -> None:
+    assert decode(b'["flow","f"]', b"whatever") is None
+    assert decode(b'["mirror","m","n"]', b"whatever") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "trouble"),
+    [
+        (None, b"{}", "no JSON"),
+        (b"{}", b"{}", "no list of strings"),
+        (b"[1]", b"{}", "no list of strings"),
+        (b'["mirror","m"]', b"[]", "no JSON object"),
+        (b'["mirror","m"]', b'{"version":2}', "version is 2, wanted is 1"),
+        (b'["stop","n"]', b'{"version":1,"requested_ms":"1"}', "requested_ms is '1'"),
+        (
+            b'["topic","m","t"]',
+            b'{"version":1,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","partitions":1,"wanted":"GONE"}',
+            "wanted is 'GONE', wanted is MIRRORING, PAUSED, STOPPED",
+        ),
+        (b'["topic","m","t"]', b'{"version":1,"topic_id":"AA","partitions":1}', "1 bytes"),
+    ],
+)
+def test_what_is_refused(key: bytes | None, value: bytes, trouble: str) -> None:
+    with pytest.raises(ProtocolError, match=trouble):
+        decode(key, value)
+
+
+@given(st.uuids())
+def test_topic_ids_are_in_kafkas_form(topic_id: UUID) -> None:
+    assert topic_id_of(topic_id_text(topic_id)) == topic_id
+    assert len(topic_id_text(topic_id)) == 22
+
+
+@given(
+    st.none() | st.binary(max_size=60) | st.sampled_from([b'["mirror","m"]', b'["topic","m","t"]']),
+    st.none() | st.binary(max_size=60) | st.text().map(str.encode),
+)
+def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
+    """A record, None, or ProtocolError."""
+    with suppress(ProtocolError):
+        decode(key, value)
+
+
+@given(st.text(max_size=30))
+def test_any_text_as_a_topic_id(text: str) -> None:
+    with suppress(ProtocolError):
+        topic_id_of(text)

@@ -1,0 +1,125 @@
+"""Records of `__mirror_status`: there and back, small, and any bytes at all."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.core.compression import Codec, compress
+from twinlog.core.errors import ProtocolError
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.wire.json_fields import encode_json
+from twinlog.wire.status_records import PartitionStatus, Status, decode, encode, status_key
+
+text = st.text(max_size=20)
+offsets = st.integers(-1, 2**63 - 1)
+rows = st.builds(
+    PartitionStatus,
+    partition=st.builds(MirrorPartition, text, text, st.integers(0, 2**31 - 1)),
+    state=st.sampled_from(State),
+    source_end=offsets,
+    source_last_stable=offsets,
+    destination_end=offsets,
+    records=st.integers(0, 2**62),
+    bytes=st.integers(0, 2**62),
+    reason=st.none() | text,
+    lag_ms=st.none() | st.integers(0, 2**40),
+)
+statuses = st.builds(
+    Status,
+    state_partition=st.integers(0, 10_000),
+    lane=text,
+    node=text,
+    time_ms=st.integers(0, 2**50),
+    partitions=st.lists(rows, max_size=5).map(tuple),
+)
+
+
+@given(statuses)
+def test_statuses_come_back(status: Status) -> None:
+    key, value = encode(status)
+    assert decode(key, value) == status
+    assert key == status_key(status.state_partition)
+    assert decode(key, None) is None
+
+
+def test_a_thousand_partitions_are_small() -> None:
+    """Written each second, so the size matters: under 10 bytes for a partition."""
+    partitions = tuple(
+        PartitionStatus(
+            partition=MirrorPartition("mirror", f"orders-{index // 10}", index % 10),
+            state=State.MIRRORING,
+            source_end=index * 1009,
+            source_last_stable=index * 1009,
+            destination_end=index * 1009,
+        )
+        for index in range(1000)
+    )
+    status = Status(state_partition=1, lane="l", node="n", time_ms=1, partitions=partitions)
+    assert len(encode(status)[1]) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "lag"), [(10, 7, 3), (7, 7, 0), (7, 9, 0), (-1, 7, -1), (7, -1, -1)]
+)
+def test_lag(source: int, destination: int, lag: int) -> None:
+    """Never negative but for unknown: the source's end is read before the destination's."""
+    status = PartitionStatus(
+        partition=MirrorPartition("m", "t", 0),
+        state=State.MIRRORING,
+        source_end=source,
+        destination_end=destination,
+    )
+    assert status.lag == lag
+
+
+def packed(body: object) -> bytes:
+    return bytes(compress(Codec.ZSTD, encode_json(body)))
+
+
+HEAD = {"version": 1, "lane": "l", "node": "n", "time_ms": 1}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "trouble"),
+    [
+        (None, b"", "no partition's number"),
+        (b"x", b"", "no partition's number"),
+        (b"1" * 20, b"", "no partition's number"),
+        (b"1", b"not zstd", "cannot be decompressed"),
+        (b"1", packed([]), "no JSON object"),
+        (b"1", packed({**HEAD, "version": 2}), "version is 2"),
+        (b"1", packed(HEAD), "partitions is '\\(missing\\)'"),
+        (b"1", packed({**HEAD, "partitions": [[1]]}), "a list of rows"),
+        (b"1", packed({**HEAD, "partitions": [list("abcdefghijk")]}), "names and numbers"),
+        (b"1", packed({**HEAD, "partitions": [["m", "t", 0, 9, *[0] * 5, None, None]]}), "is 9"),
+    ],
+)
+def test_what_is_refused(key: bytes | None, value: bytes, trouble: str) -> None:
+    with pytest.raises(ProtocolError, match=trouble):
+        decode(key, value)
+
+
+def test_a_later_version_may_append_to_a_row() -> None:
+    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, "new"]
+    status = decode(b"1", packed({**HEAD, "partitions": [row]}))
+    assert status is not None
+    assert status.partitions[0].partition == MirrorPartition("m", "t", 0)
+
+
+cells = st.none() | st.integers() | st.floats() | st.text(max_size=3) | st.booleans()
+
+
+@given(
+    st.sampled_from([b"1", b"", b"-1", "²".encode()]) | st.binary(max_size=4),
+    st.binary(max_size=40)
+    | st.lists(st.lists(cells, max_size=12), max_size=2).map(
+        lambda rows: packed({**HEAD, "partitions": rows})
+    ),
+)
+def test_any_bytes(key: bytes, value: bytes) -> None:
+    """A status, or ProtocolError."""
+    with suppress(ProtocolError):
+        decode(key, value)
