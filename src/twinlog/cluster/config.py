@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from twinlog.cluster.connection import Options
+from twinlog.cluster.dial import Options
 from twinlog.cluster.security import PLAINTEXT, Security
 
 

@@ -1,16 +1,9 @@
 """One connection to one broker: many requests in flight, answers strictly in order.
 
 Why our own and not kafka-python's: bytes that are forwarded have to be received where they will be
-forwarded from. `_Receiver` is an `asyncio.BufferedProtocol`: the kernel writes into the buffer that
-`get_buffer` gives, and once a frame's length is known, that buffer is the frame itself. Its body
-goes to the caller as a `memoryview` that may be written to, and is patched in place and sent on.
+forwarded from. The kernel writes into the frame itself (`receiver.py`); its body goes to the caller
+as a `memoryview` that may be written to, is patched in place and sent on.
 docs/decisions/0004-asyncio-connections.md has the figures.
-
-    state of the receiver    get_buffer gives            until
-    ---------------------    ------------------------    -------------------------------------
-    between frames           the free part of staging    four bytes of a length, and what came
-                                                         with them, are there
-    within a frame           the frame's missing part    it is full
 
 A broker answers a connection's requests in the order in which it got them, so the first request in
 flight is always the one that is answered; the correlation id only proves it. A request ends in one
@@ -30,10 +23,7 @@ KIP-368: nothing but the exchange may be sent). Together with what is in flight 
 """
 
 import asyncio
-import os
 import random
-import socket
-import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +35,8 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from twinlog import __version__
 from twinlog.cluster.authentication import authenticate
+from twinlog.cluster.dial import Options, dial, dial_error
+from twinlog.cluster.receiver import Receiver
 from twinlog.cluster.security import PLAINTEXT, Security
 from twinlog.core.errors import (
     Disconnected,
@@ -58,38 +50,14 @@ from twinlog.wire import frames
 
 Buffer = bytes | bytearray | memoryview
 
-MAX_IN_FLIGHT: Final = 64
-"""Requests of one connection that are sent and not answered, or wait to be sent."""
-MAX_ADDRESSES: Final = 8
-"""Addresses of one host name that are tried."""
 MAX_THROTTLE: Final = 60.0
 """Seconds: no broker's wish for a pause is obeyed for longer."""
 WRITE_HIGH: Final = 4 << 20
 """Bytes that the kernel has not taken yet; above it nothing more is written."""
-STAGING: Final = 16 << 10
-"""Bytes for what arrives between frames: whole small frames, or a large one's first bytes."""
 CLOSE_TIMEOUT: Final = 5.0
 MIN_REAUTHENTICATION: Final = 1.0
 
 _UNSUPPORTED_VERSION: Final = 35
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a connection's owner may choose. Times are in seconds, sizes in bytes."""
-
-    client_id: str = "twinlog"
-    request_timeout: float = 30.0
-    setup_timeout: float = 10.0
-    max_frame: int = frames.MAX_FRAME
-    max_in_flight: int = MAX_IN_FLIGHT
-    send_buffer: int = -1
-    """SO_SNDBUF; -1 leaves it to the kernel."""
-    receive_buffer: int = -1
-    """SO_RCVBUF; -1 leaves it to the kernel."""
-    user_timeout: float | None = None
-    """TCP_USER_TIMEOUT, where the platform has it: after this long without an acknowledgement the
-    kernel drops the connection *and what it still holds*, so that nothing old is sent later."""
 
 
 @dataclass(slots=True)
@@ -117,90 +85,6 @@ class _Request:
     parts: Sequence[Buffer] = field(default=(), repr=False)
 
 
-class _Receiver(asyncio.BufferedProtocol):
-    """Makes frames of what arrives. Knows nothing of requests."""
-
-    def __init__(
-        self,
-        max_frame: int,
-        on_frame: Callable[[memoryview], None],
-        on_error: Callable[[TwinlogError], None],
-        on_gate: Callable[[str, bool], None],
-        on_lost: Callable[[Exception | None], None],
-    ) -> None:
-        self._max_frame = max_frame
-        self._on_frame = on_frame
-        self._on_error = on_error
-        self._on_gate = on_gate
-        self._on_lost = on_lost
-        self._staging = memoryview(bytearray(STAGING))
-        self._staged = 0
-        self._frame: memoryview | None = None
-        self._filled = 0
-        self.stopped = False
-        self.received = 0
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
-        """Where the next bytes belong: never empty."""
-        frame = self._frame
-        if frame is None:
-            return self._staging[self._staged :]
-        return frame[self._filled :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` have been written where `get_buffer` said."""
-        self.received += nbytes
-        frame = self._frame
-        if frame is None:
-            self._staged += nbytes
-            self._unstage()
-            return
-        self._filled += nbytes
-        if self._filled == len(frame):
-            self._frame = None
-            self._deliver(frame)
-
-    def _unstage(self) -> None:
-        """Take the frames out of staging; the last, if it is not whole, gets its own buffer."""
-        staging, at, end = self._staging, 0, self._staged
-        while end - at >= frames.LENGTH_SIZE and not self.stopped:
-            try:
-                length = frames.frame_length(staging[at : at + frames.LENGTH_SIZE], self._max_frame)
-            except ProtocolError as error:
-                self._on_error(error)
-                return
-            at += frames.LENGTH_SIZE
-            frame = memoryview(bytearray(length))
-            have = min(length, end - at)
-            frame[:have] = staging[at : at + have]
-            at += have
-            if have < length:
-                self._frame, self._filled = frame, have
-                break
-            self._deliver(frame)
-        rest = end - at
-        staging[:rest] = staging[at:end]
-        self._staged = rest
-
-    def _deliver(self, frame: memoryview) -> None:
-        try:
-            self._on_frame(frame)
-        except ProtocolError as error:
-            self._on_error(error)
-
-    def pause_writing(self) -> None:
-        """The transport holds more than its high-water mark."""
-        self._on_gate("writing", True)
-
-    def resume_writing(self) -> None:
-        """The transport has room again."""
-        self._on_gate("writing", False)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing more will come."""
-        self._on_lost(exc)
-
-
 class Connection:
     """A connection that is open, negotiated and authenticated (see `open`)."""
 
@@ -226,7 +110,7 @@ class Connection:
         self._client_id = options.client_id.encode()[: frames.MAX_CLIENT_ID]
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._receiver = _Receiver(
+        self._receiver = Receiver(
             options.max_frame, self._on_frame, self._fail, self._gate, self._on_lost
         )
         self._counted_in = 0
@@ -283,7 +167,7 @@ class Connection:
             ) from error
         except OSError as error:
             await self.close()
-            raise _dial_error(self.address, error) from error
+            raise dial_error(self.address, error) from error
         except BaseException:
             await self.close()
             raise
@@ -399,7 +283,7 @@ class Connection:
     # Setting up
 
     async def _connect(self) -> None:
-        sock = await _dial(self._loop, self.host, self.port, self._options)
+        sock = await dial(self._loop, self.host, self.port, self._options)
         context = self._security.ssl_context()
         try:
             transport, _ = await self._loop.create_connection(
@@ -642,63 +526,3 @@ def _for_request(error: TwinlogError, *, first: bool) -> TwinlogError:
     own = cls(error.message, hint=error.hint)
     own.__cause__ = error
     return own
-
-
-async def _dial(
-    loop: asyncio.AbstractEventLoop, host: str, port: int, options: Options
-) -> socket.socket:
-    """A socket that is connected to one of the host's addresses, tried one after the other."""
-    failure = OSError("the name has no address")
-    for family, kind, protocol, _, address in (await _resolve(loop, host, port))[:MAX_ADDRESSES]:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            _configure(sock, options)
-            await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failure
-
-
-async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
-    """Addresses of a name; a literal address needs no resolver (and so no thread)."""
-    kind, numeric = socket.SOCK_STREAM, socket.AI_NUMERICHOST
-    try:
-        return socket.getaddrinfo(host, port, type=kind, flags=numeric)
-    except socket.gaierror:
-        return list(await loop.getaddrinfo(host, port, type=kind))
-
-
-def _configure(sock: socket.socket, options: Options) -> None:
-    """Set what must be set before the connection is there (buffers decide the window's scale)."""
-    sock.setblocking(False)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if options.receive_buffer >= 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer)
-    if options.send_buffer >= 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
-    if options.user_timeout is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
-        milliseconds = int(options.user_timeout * 1000)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-
-
-def _dial_error(address: str, error: OSError) -> TwinlogError:
-    """Whose fault it is that there is no connection, in one line."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return UserError(
-            f"{address}: the broker's certificate is refused: {error.verify_message}",
-            hint="compare ssl.truststore.* and the certificate's names",
-        )
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-        return UserError(
-            f"{address}: TLS fails: {error.reason or error}",
-            hint="compare security.protocol, ssl.keystore.* and ssl.truststore.* with the listener",
-        )
-    plain = error.errno is not None and not isinstance(error, socket.gaierror)
-    return Retriable(f"{address}: {os.strerror(error.errno) if plain else error.strerror or error}")
