@@ -1,0 +1,474 @@
+"""A cluster in memory: topics, leaders, replication, and what its brokers answer.
+
+Every method is what a broker does when a request has arrived: it returns the answer, or a future
+of it where the broker waits (acks=all, a fetch without data). `network.py` brings requests here.
+
+A partition is one log with a high watermark that follows its end after `replication_seconds`, or
+not at all while a follower lags. A leader change takes `election_seconds`, raises the leader epoch,
+and cuts the log at what the new leader has: nothing below the high watermark, unless it is unclean.
+
+A marker that the coordinator has written, but that was not confirmed when the leader changed, is
+written *again*: the broker does not compare markers with former ones (see the contract suite).
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from model.coordinator import Coordinator
+from model.log import Log, Marker
+from model.loop import VirtualLoop
+from model.producers import Refused
+from twinlog.core.batch import batches
+from twinlog.core.types import TopicPartition
+from twinlog.pipeline.ports import Appended, Batch, Bounds, Fetched, Leader, LogEnd, Producers
+
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+LEADER_NOT_AVAILABLE: Final = 5
+NOT_LEADER: Final = 6
+REQUEST_TIMED_OUT: Final = 7
+NOT_ENOUGH_REPLICAS_AFTER_APPEND: Final = 20
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
+POLICY_VIOLATION: Final = 44
+OFFSET_NOT_AVAILABLE: Final = 78
+UNKNOWN_TOPIC_ID: Final = 100
+
+EPOCH_MS: Final = 1_700_000_000_000
+"""The wall clock's milliseconds when virtual time begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """The cluster's clockwork, in seconds; configuration names are Kafka's."""
+
+    replication: float = 0.003
+    election: float = 0.3
+    markers: float = 0.01
+    late_markers: float = 1.0
+    produce_timeout: float = 5.0
+    producer_id_expiration: float = 86_400.0
+    producer_id_expiration_check: float = 600.0
+    transaction_timeout: float = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """A partition and who leads it. `lagging`: a follower in sync does not follow."""
+
+    log: Log
+    leader: int
+    lagging: bool = False
+    waiting: list[tuple[int, "asyncio.Future[int]"]] = field(default_factory=list)
+
+    def settle(self, error: int = 0) -> None:
+        """Answer those who wait for the high watermark, or all with an error."""
+        left = []
+        for end, future in self.waiting:
+            if future.done():
+                continue
+            if error or self.log.high_watermark >= end:
+                future.set_result(error)
+            else:
+                left.append((end, future))
+        self.waiting = left
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic and the part of its configuration that a mirror meets."""
+
+    topic_id: UUID
+    partitions: list[Partition]
+    compact: bool
+    delete: bool
+    log_append_time: bool
+
+
+class Cluster:
+    """The cluster."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        rng: random.Random,
+        *,
+        nodes: Sequence[int] = (1, 2, 3),
+        timings: Timings | None = None,
+        markers_allowed: bool = True,
+    ) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.nodes = tuple(nodes)
+        self.timings = Timings() if timings is None else timings
+        self.markers_allowed = markers_allowed
+        self.topics: dict[str, Topic] = {}
+        self.coordinator = Coordinator(self._write_later, self._watch_transaction)
+        self.changed: list[asyncio.Future[None]] = []
+        self._check_producers()
+
+    @property
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return EPOCH_MS + int(self.loop.time() * 1000)
+
+    # --- topics and leaders -----------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        compact: bool = False,
+        delete: bool = True,
+        log_append_time: bool = False,
+        on_append: Callable[[TopicPartition], Callable[[Any], None]] | None = None,
+    ) -> Topic:
+        """Create a topic; leaders are dealt out in turn."""
+        states = []
+        for index in range(partitions):
+            log = Log(compact=compact)
+            if on_append is not None:
+                log.on_append = on_append(TopicPartition(name, index))
+            states.append(Partition(log, self.nodes[index % len(self.nodes)]))
+        topic_id = UUID(int=self.rng.getrandbits(128))
+        topic = Topic(topic_id, states, compact, delete, log_append_time)
+        self.topics[name] = topic
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; who waits for it is told."""
+        for partition in self.topics.pop(name).partitions:
+            partition.settle(UNKNOWN_TOPIC_OR_PARTITION)
+
+    def partition(self, key: TopicPartition) -> Partition:
+        """One partition; KeyError if there is none."""
+        partitions = self.topics[key.topic].partitions
+        if not 0 <= key.partition < len(partitions):
+            raise KeyError(key)
+        return partitions[key.partition]
+
+    def log(self, key: TopicPartition) -> Log:
+        """One partition's log."""
+        return self.partition(key).log
+
+    def move_leader(
+        self, key: TopicPartition, *, lose: int | None = None, snapshot: bool = False
+    ) -> None:
+        """Elect another leader.
+
+        Args:
+            key: the partition.
+            lose: cut that many offsets below the high watermark (unclean); else the new leader's
+                log ends somewhere from the high watermark on.
+            snapshot: it has just loaded its log, and remembers one batch of each producer.
+        """
+        partition = self.partition(key)
+        if partition.leader < 0:
+            return
+        log = partition.log
+        former, partition.leader = partition.leader, -1
+        partition.settle(NOT_LEADER)
+        if lose is None:
+            end = self.rng.randint(log.high_watermark, log.end)
+        else:
+            end = max(log.start, log.high_watermark - lose)
+        log.truncate(end, snapshot=snapshot)
+        log.leader_epoch += 1
+        others = [node for node in self.nodes if node != former] or [former]
+        chosen = self.rng.choice(others)
+
+        def elect() -> None:
+            partition.leader = chosen
+            partition.lagging = False
+            self._replicate(partition)
+
+        self.loop.later(self.rng.uniform(0.05, 1.0) * self.timings.election, elect)
+
+    def lag(self, key: TopicPartition, seconds: float) -> None:
+        """Let a follower of the partition stand still for a while; acks=all waits for it."""
+        partition = self.partition(key)
+        partition.lagging = True
+
+        def go_on() -> None:
+            partition.lagging = False
+            self._replicate(partition)
+
+        self.loop.later(seconds, go_on)
+
+    def _replicate(self, partition: Partition) -> None:
+        end = partition.log.end
+        delay = self.rng.uniform(0.2, 1.0) * self.timings.replication
+        epoch = partition.log.leader_epoch
+        self.loop.later(delay, lambda: self._replicated(partition, epoch, end))
+
+    def _replicated(self, partition: Partition, epoch: int, end: int) -> None:
+        log = partition.log
+        if partition.lagging or partition.leader < 0 or log.leader_epoch != epoch:
+            return
+        if end > log.high_watermark:
+            log.high_watermark = min(end, log.end)
+            partition.settle()
+            self._wake()
+
+    def _wake(self) -> None:
+        changed, self.changed = self.changed, []
+        for future in changed:
+            if not future.done():
+                future.set_result(None)
+
+    def _check_producers(self) -> None:
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                partition.log.producers.expire(
+                    self.now_ms, int(self.timings.producer_id_expiration * 1000)
+                )
+        self.loop.later(self.timings.producer_id_expiration_check, self._check_producers)
+
+    # --- what brokers answer ----------------------------------------------------------------
+
+    def metadata(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+        """Metadata."""
+        return {
+            TopicPartition(name, index): Leader(
+                partition.leader,
+                partition.log.leader_epoch,
+                self.topics[name].topic_id,
+                LEADER_NOT_AVAILABLE if partition.leader < 0 else 0,
+            )
+            for name in sorted(topics)
+            if name in self.topics
+            for index, partition in enumerate(self.topics[name].partitions)
+        }
+
+    def _led(self, key: TopicPartition, node: int | None) -> Partition | int:
+        try:
+            partition = self.partition(key)
+        except KeyError:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        if partition.leader < 0 or (node is not None and partition.leader != node):
+            return NOT_LEADER
+        return partition
+
+    def produce(
+        self, node: int, wanted: Sequence[Batch]
+    ) -> "asyncio.Future[Mapping[TopicPartition, Appended]]":
+        """Produce with acks=all: answered when all batches are replicated, or cannot be."""
+        answer: asyncio.Future[Mapping[TopicPartition, Appended]] = self.loop.create_future()
+        results: dict[TopicPartition, Appended] = {}
+        waits: list[asyncio.Future[int]] = []
+        for batch in wanted:
+            results[batch.partition] = self._append(node, batch, results, waits)
+        pending = len(waits)
+
+        def one_more(_: object = None) -> None:
+            nonlocal pending
+            pending -= 1
+            if pending <= 0 and not answer.done():
+                answer.set_result(results)
+
+        if not waits:
+            answer.set_result(results)
+        for wait in waits:
+            wait.add_done_callback(one_more, context=self.loop.outside)
+        return answer
+
+    def _append(
+        self,
+        node: int,
+        batch: Batch,
+        results: dict[TopicPartition, Appended],
+        waits: "list[asyncio.Future[int]]",
+    ) -> Appended:
+        partition = self._led(batch.partition, node)
+        if isinstance(partition, int):
+            return Appended(partition, -1, -1)
+        log = partition.log
+        data = batch.header + bytes(batch.records)
+        try:
+            base_offset = log.append(data)
+        except Refused as refused:
+            return Appended(refused.code, -1, log.start, str(refused))
+        if not partition.lagging:
+            self._replicate(partition)
+        key = batch.partition
+
+        def replicated(error: int) -> None:
+            if error:
+                results[key] = Appended(error, -1, -1)
+
+        end = base_offset + batches_span(data)
+        waits.append(self._wait(partition, end, replicated))
+        return Appended(0, base_offset, log.start)
+
+    def _wait(
+        self, partition: Partition, end: int, then: Callable[[int], None]
+    ) -> "asyncio.Future[int]":
+        """Wait until the high watermark is there, the leader changes, or time is up."""
+        future: asyncio.Future[int] = self.loop.create_future()
+        future.add_done_callback(lambda done: then(done.result()), context=self.loop.outside)
+        if partition.log.high_watermark >= end:
+            future.set_result(0)
+            return future
+        partition.waiting.append((end, future))
+        self.loop.later(
+            self.timings.produce_timeout,
+            partial(_settle, future, REQUEST_TIMED_OUT),
+        )
+        return future
+
+    def log_end(self, key: TopicPartition) -> LogEnd:
+        """ListOffsets, latest, as replica -2."""
+        partition = self._led(key, None)
+        if isinstance(partition, int):
+            return LogEnd(partition, -1, -1)
+        return LogEnd(0, partition.log.end, partition.log.leader_epoch)
+
+    def bounds(self, key: TopicPartition) -> Bounds:
+        """ListOffsets as a consumer: earliest, latest, latest of read_committed."""
+        partition = self._led(key, None)
+        if isinstance(partition, int):
+            return Bounds(partition, -1, -1, -1)
+        log = partition.log
+        return Bounds(0, log.start, log.high_watermark, log.stable_end)
+
+    def producers(self, key: TopicPartition) -> Producers:
+        """DescribeProducers."""
+        partition = self._led(key, None)
+        if isinstance(partition, int):
+            return Producers(partition, ())
+        return Producers(0, partition.log.producers.described())
+
+    def fetch(
+        self,
+        key: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        *,
+        committed: bool,
+        node: int | None = None,
+        topic_id: UUID | None = None,
+    ) -> Fetched:
+        """One partition's part of a Fetch."""
+        topic = self.topics.get(key.topic)
+        if topic_id is not None and (topic is None or topic.topic_id != topic_id):
+            return _fetch_error(UNKNOWN_TOPIC_ID)
+        partition = self._led(key, node)
+        if isinstance(partition, int):
+            return _fetch_error(partition)
+        log = partition.log
+        limit = log.stable_end if committed else log.high_watermark
+        if not log.start <= offset <= log.high_watermark:
+            return Fetched(1, log.high_watermark, log.stable_end, log.start, (), memoryview(b""))
+        records = b"".join(log.read(offset, limit, max_bytes))
+        aborted = log.aborted(offset, limit) if committed else ()
+        return Fetched(
+            0, log.high_watermark, log.stable_end, log.start, aborted, memoryview(records)
+        )
+
+    def delete_records(self, key: TopicPartition, before: int) -> int:
+        """DeleteRecords."""
+        partition = self._led(key, None)
+        if isinstance(partition, int):
+            return partition
+        if not self.topics[key.topic].delete:
+            return POLICY_VIOLATION
+        log = partition.log
+        target = log.high_watermark if before == -1 else before
+        if target > log.high_watermark or target < 0:
+            return 1
+        log.delete_before(target)
+        return 0
+
+    # --- transactions -----------------------------------------------------------------------
+
+    def _watch_transaction(self, time_out: Callable[[], None]) -> None:
+        self.loop.later(self.timings.transaction_timeout, time_out)
+
+    def _write_later(self, key: TopicPartition, marker: Marker, stands: Callable[[], None]) -> None:
+        late = self.timings.late_markers if self.rng.random() < 0.02 else self.timings.markers
+        self.loop.later(
+            self.rng.uniform(0.05, 1.0) * late, lambda: self._write_marker(key, marker, stands)
+        )
+
+    def _write_marker(
+        self, key: TopicPartition, marker: Marker, stands: Callable[[], None]
+    ) -> None:
+        """Write it, until it is replicated; one whose topic is gone needs no writing."""
+        partition = self._led(key, None)
+        if partition == UNKNOWN_TOPIC_OR_PARTITION:
+            stands()
+            return
+        if isinstance(partition, int):
+            self._write_later(key, marker, stands)
+            return
+        try:
+            offset = partition.log.append_marker(marker, self.now_ms)
+        except Refused:
+            stands()  # the coordinator gives up on a marker of an old epoch
+            return
+        if not partition.lagging:
+            self._replicate(partition)
+
+        def confirmed(error: int) -> None:
+            if error:
+                self._write_later(key, marker, stands)
+            else:
+                stands()
+
+        self._wait(partition, offset + 1, confirmed)
+
+    def write_markers(
+        self, counts: Mapping[TopicPartition, int], producer_id: int, epoch: int
+    ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
+        """WriteTxnMarkers of clients that may: answered when the markers are replicated."""
+        answer: asyncio.Future[Mapping[TopicPartition, int]] = self.loop.create_future()
+        results: dict[TopicPartition, int] = {}
+        if not self.markers_allowed:
+            answer.set_result(dict.fromkeys(counts, CLUSTER_AUTHORIZATION_FAILED))
+            return answer
+        waits = []
+        for key, count in counts.items():
+            partition = self._led(key, None)
+            if isinstance(partition, int):
+                results[key] = partition
+                continue
+            results[key] = 0
+            for _ in range(count):
+                partition.log.append_marker(Marker(producer_id, epoch, True), self.now_ms)
+            self._replicate(partition)
+
+            def replicated(error: int, key: TopicPartition = key) -> None:
+                results[key] = error
+
+            waits.append(self._wait(partition, partition.log.end, replicated))
+        pending = len(waits)
+
+        def one_more(_: object = None) -> None:
+            nonlocal pending
+            pending -= 1
+            if pending <= 0 and not answer.done():
+                answer.set_result(results)
+
+        if not waits:
+            answer.set_result(results)
+        for wait in waits:
+            wait.add_done_callback(one_more, context=self.loop.outside)
+        return answer
+
+
+def _settle(future: "asyncio.Future[int]", error: int) -> None:
+    if not future.done():
+        future.set_result(error)
+
+
+def batches_span(data: bytes) -> int:
+    """How many offsets a batch takes."""
+    return next(batches(memoryview(data))).last_offset_delta + 1
+
+
+def _fetch_error(code: int) -> Fetched:
+    return Fetched(code, -1, -1, -1, (), memoryview(b""))

@@ -1,0 +1,221 @@
+"""What lies between a client and the brokers: connections that delay, break and deliver late.
+
+A connection is a stream, as TCP's is. Requests arrive in the order in which they were sent, the
+broker works on one at a time and answers in order. When it breaks, at a moment that the seed
+chooses,
+
+    client                            broker
+      │ r1 r2 r3 r4 ───────────────►    │   r1 done, its answer under way:  lost
+      │      break                      │   r2 being worked on:             goes on, answer lost
+      │                                 │   r3 .. rk on the wire:           delivered, maybe late
+      ▼ Disconnected for r1 to r4       │   rest:                           never delivered
+
+every call that waits gets Disconnected at once, and the next call opens a new connection, which may
+overtake what the old one still delivers. Late means by at most `late_seconds`.
+
+Several calls that need no order have a connection for each.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from model.loop import VirtualLoop
+from twinlog.core.errors import Disconnected
+
+Handler = Callable[[], object]
+"""What a broker does for a request: gives the answer, or a future of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """How bad the network is. `break_share` of the requests see their connection break."""
+
+    break_share: float = 0.0
+    late_seconds: float = 2.0
+    delay_seconds: float = 0.002
+    slow_share: float = 0.0
+    slow_seconds: float = 0.5
+    request_timeout_s: float = 10.0
+
+
+class Network:
+    """All connections, and which of them are cut."""
+
+    def __init__(self, loop: VirtualLoop, rng: random.Random, faults: Faults) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.faults = faults
+        self.quiet = False
+        self.broken = 0
+        self._alone = 0
+        self._cut: set[tuple[str, int]] = set()
+        self._dead: set[str] = set()
+        self._connections: dict[tuple[str, int, str], Connection] = {}
+
+    def send(self, client: str, node: int, purpose: str, handler: Handler) -> "asyncio.Future[Any]":
+        """Send a request on the client's connection for this purpose, now."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        if client in self._dead or (client, node) in self._cut:
+            refused = Disconnected(f"{client} cannot reach node {node}")
+            self.loop.later(self.delay(), lambda: _fail(future, refused))
+            return future
+        key = (client, node, purpose)
+        connection = self._connections.get(key)
+        if connection is None or connection.closed:
+            connection = self._connections[key] = Connection(self, client, node)
+        connection.send(handler, future)
+        return future
+
+    def send_alone(self, client: str, node: int, handler: Handler) -> "asyncio.Future[Any]":
+        """Send a request on a connection of its own: in no order with others."""
+        self._alone += 1
+        purpose = f"alone {self._alone}"
+        future = self.send(client, node, purpose, handler)
+        future.add_done_callback(
+            lambda _: self._connections.pop((client, node, purpose), None),
+            context=self.loop.outside,
+        )
+        return future
+
+    def cut(self, client: str, node: int) -> None:
+        """Let nothing pass between these two, from now on."""
+        self._cut.add((client, node))
+        self._break(lambda key: key[:2] == (client, node))
+
+    def heal(self) -> None:
+        """Let everything pass again."""
+        self._cut.clear()
+
+    def stop_client(self, client: str) -> None:
+        """Break the connections of a process that has died."""
+        self._dead.add(client)
+        self._break(lambda key: key[0] == client)
+
+    def stop_node(self, node: int) -> None:
+        """Break the connections of a broker that has died."""
+        self._break(lambda key: key[1] == node)
+
+    def _break(self, chosen: Callable[[tuple[str, int, str]], bool]) -> None:
+        for key in [key for key in self._connections if chosen(key)]:
+            self._connections.pop(key).break_now()
+
+    def delay(self) -> float:
+        """How long a request or an answer is under way."""
+        faults = self.faults
+        if not self.quiet and self.rng.random() < faults.slow_share:
+            return self.rng.uniform(0.0, faults.slow_seconds)
+        return self.rng.uniform(0.1, 1.0) * faults.delay_seconds
+
+    def breaks(self) -> float | None:
+        """After how long the connection of this request breaks, if it does."""
+        if self.quiet or self.rng.random() >= self.faults.break_share:
+            return None
+        return self.rng.uniform(0.0, 4.0) * self.faults.delay_seconds
+
+
+@dataclass(slots=True)
+class _Request:
+    handler: Handler
+    future: "asyncio.Future[Any]"
+    delivered: bool = False
+    dropped: bool = False
+
+
+class Connection:
+    """One stream between a client and a broker."""
+
+    def __init__(self, network: Network, client: str, node: int) -> None:
+        self._network = network
+        self._loop = network.loop
+        self._name = f"{client} to {node}"
+        self._wire: deque[_Request] = deque()  # sent, not delivered
+        self._inbox: deque[_Request] = deque()  # delivered, not begun
+        self._waiting: list[_Request] = []  # callers without an answer
+        self._busy = False
+        self._last_arrival = 0.0
+        self.closed = False
+
+    def send(self, handler: Handler, future: "asyncio.Future[Any]") -> None:
+        """Put a request on the wire."""
+        request = _Request(handler, future)
+        self._wire.append(request)
+        self._waiting.append(request)
+        now = self._loop.time()
+        self._last_arrival = max(self._last_arrival, now + self._network.delay())
+        self._loop.later(self._last_arrival - now, lambda: self._deliver(request))
+        self._loop.later(self._network.faults.request_timeout_s, lambda: self._time_out(request))
+        after = self._network.breaks()
+        if after is not None:
+            self._loop.later(after, self.break_now)
+
+    def break_now(self) -> None:
+        """Break: see the module."""
+        if self.closed:
+            return
+        self.closed = True
+        network = self._network
+        network.broken += 1
+        rng = network.rng
+        still = rng.randint(0, len(self._wire))
+        late = rng.uniform(0.0, network.faults.late_seconds) if rng.random() < 0.5 else 0.0
+        on_wire = list(self._wire)
+        self._wire.clear()
+        for request in on_wire[still:]:
+            request.dropped = True
+        for request in on_wire[:still]:
+            self._loop.later(late, partial(self._accept, request))
+            request.dropped = True
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            _fail(request.future, Disconnected(f"the connection of {self._name} broke"))
+
+    def _time_out(self, request: _Request) -> None:
+        if not request.future.done():
+            self.break_now()
+
+    def _deliver(self, request: _Request) -> None:
+        if not request.dropped:
+            self._wire.remove(request)
+            self._accept(request)
+
+    def _accept(self, request: _Request) -> None:
+        self._inbox.append(request)
+        if not self._busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Work on the next request, if the one before is answered."""
+        if not self._inbox:
+            self._busy = False
+            return
+        self._busy = True
+        request = self._inbox.popleft()
+        result = request.handler()
+        if isinstance(result, asyncio.Future):
+            result.add_done_callback(
+                lambda done: self._finish(request, done.result()), context=self._loop.outside
+            )
+        else:
+            self._finish(request, result)
+
+    def _finish(self, request: _Request, result: object) -> None:
+        self._loop.later(self._network.delay(), lambda: self._answer(request, result))
+        self._begin()
+
+    def _answer(self, request: _Request, result: object) -> None:
+        if not self.closed and not request.future.done():
+            with suppress(ValueError):
+                self._waiting.remove(request)
+            request.future.set_result(result)
+
+
+def _fail(future: "asyncio.Future[Any]", error: Disconnected) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # nobody may be left to ask

@@ -1,0 +1,344 @@
+"""The two ports of `twinlog.pipeline.ports` on the model, over its network.
+
+A port belongs to one client (a process): when that dies, its connections do. What the real port
+does by itself, such as trying again while a coordinator is busy, this one does too; what it hands
+to the engine (Disconnected, error codes), this one hands on as the model's network gives it.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+from uuid import UUID
+
+from model.cluster import NOT_LEADER, Cluster
+from model.coordinator import CONCURRENT_TRANSACTIONS
+from model.network import Network
+from twinlog.core.errors import Disconnected, Refusal, Retriable
+from twinlog.core.types import TopicPartition
+from twinlog.pipeline.ports import (
+    Appended,
+    Batch,
+    Bounds,
+    Fetched,
+    FetchResult,
+    Leader,
+    LogEnd,
+    ProducerIdentity,
+    Producers,
+)
+
+T = TypeVar("T")
+
+CALL_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 0.02
+
+
+class _Client:
+    """What both ports do alike."""
+
+    def __init__(self, cluster: Cluster, network: Network, name: str) -> None:
+        self.cluster = cluster
+        self.network = network
+        self.name = name
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+        """Metadata, of any broker."""
+        node = self.network.rng.choice(self.cluster.nodes)
+        wanted = frozenset(topics)
+        result: Mapping[TopicPartition, Leader] = await self.network.send_alone(
+            self.name, node, lambda: self.cluster.metadata(wanted)
+        )
+        return result
+
+    async def ask(
+        self,
+        partitions: Collection[TopicPartition],
+        answer: Callable[[TopicPartition], T],
+        failed: Callable[[int], T],
+    ) -> Mapping[TopicPartition, T]:
+        """Ask each partition's leader; who is not reached is NETWORK_EXCEPTION for its own."""
+        by_node: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for key in sorted(partitions):
+            by_node[self._leader(key)].append(key)
+        results: dict[TopicPartition, T] = {}
+        requests = [(node, keys, self._one(node, keys, answer)) for node, keys in by_node.items()]
+        for node, keys, request in requests:
+            if node < 0:
+                results.update((key, failed(NOT_LEADER)) for key in keys)
+                request.cancel()
+                continue
+            try:
+                results.update(await request)
+            except Disconnected:
+                results.update((key, failed(13)) for key in keys)
+        return results
+
+    def _leader(self, key: TopicPartition) -> int:
+        try:
+            return self.cluster.partition(key).leader
+        except KeyError:
+            return self.cluster.nodes[0]
+
+    def _one(
+        self, node: int, keys: Sequence[TopicPartition], answer: Callable[[TopicPartition], T]
+    ) -> "asyncio.Future[Mapping[TopicPartition, T]]":
+        if node < 0:
+            return asyncio.get_running_loop().create_future()
+        return self.network.send_alone(self.name, node, lambda: {key: answer(key) for key in keys})
+
+    async def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Bounds]:
+        """ListOffsets as a consumer."""
+        return await self.ask(
+            partitions, self.cluster.bounds, lambda code: Bounds(code, -1, -1, -1)
+        )
+
+    async def _read(
+        self,
+        partitions: Mapping[TopicPartition, int],
+        partition_max_bytes: int,
+        *,
+        committed: bool,
+    ) -> Mapping[TopicPartition, Fetched]:
+        cluster = self.cluster
+        return await self.ask(
+            partitions,
+            lambda key: cluster.fetch(
+                key, partitions[key], partition_max_bytes, committed=committed
+            ),
+            lambda code: Fetched(code, -1, -1, -1, (), memoryview(b"")),
+        )
+
+
+class ModelSource(_Client):
+    """SourcePort."""
+
+    def __init__(self, cluster: Cluster, network: Network, name: str) -> None:
+        super().__init__(cluster, network, name)
+        self._ids: dict[str, UUID] = {}
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+        """Metadata; fetches name topics by the id that was last seen here."""
+        found = await super().leaders(topics)
+        for key, leader in found.items():
+            self._ids[key.topic] = leader.topic_id
+        return found
+
+    async def fetch(
+        self,
+        node: int,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+        fetcher: int = 0,
+    ) -> FetchResult:
+        """Fetch of read_committed; waits at the broker while there is nothing."""
+        asked = dict(wanted)
+        known = dict(self._ids)
+        cluster = self.cluster
+        deadline = cluster.loop.time() + max_wait_ms / 1000
+
+        def look() -> FetchResult:
+            return self._fetch_now(node, asked, known, max_bytes, partition_max_bytes)
+
+        def handle() -> object:
+            found = look()
+            if found.size or any(f.error for f in found.partitions.values()):
+                return found
+            answer: asyncio.Future[FetchResult] = cluster.loop.create_future()
+            self._wait_for_data(answer, look, deadline)
+            return answer
+
+        result: FetchResult = await self.network.send(self.name, node, f"fetch {fetcher}", handle)
+        return result
+
+    def _wait_for_data(
+        self,
+        answer: "asyncio.Future[FetchResult]",
+        look: Callable[[], FetchResult],
+        deadline: float,
+    ) -> None:
+        """Look again whenever the high watermark of something has moved, until the deadline."""
+        loop = self.cluster.loop
+
+        def finish() -> None:
+            if not answer.done():
+                answer.set_result(look())
+
+        def changed(_: object) -> None:
+            if answer.done():
+                return
+            found = look()
+            if found.size or any(f.error for f in found.partitions.values()):
+                answer.set_result(found)
+            else:
+                watch()
+
+        def watch() -> None:
+            future: asyncio.Future[None] = loop.create_future()
+            future.add_done_callback(changed, context=loop.outside)
+            self.cluster.changed.append(future)
+
+        watch()
+        loop.later(max(0.0, deadline - loop.time()), finish)
+
+    def _fetch_now(
+        self,
+        node: int,
+        wanted: Mapping[TopicPartition, int],
+        ids: Mapping[str, UUID],
+        max_bytes: int,
+        partition_max_bytes: int,
+    ) -> FetchResult:
+        left = max_bytes
+        size = 0
+        partitions: dict[TopicPartition, Fetched] = {}
+        for key, offset in wanted.items():
+            found = self.cluster.fetch(
+                key,
+                offset,
+                min(left, partition_max_bytes) if left > 0 else 0,
+                committed=True,
+                node=node,
+                topic_id=ids.get(key.topic),
+            )
+            if left <= 0 and not found.error:
+                found = found._replace(records=memoryview(b""))
+            left -= len(found.records)
+            size += len(found.records)
+            partitions[key] = found
+        return FetchResult(partitions, size)
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        """Fetch without a session, read_committed."""
+        return await self._read(partitions, partition_max_bytes, committed=True)
+
+
+class ModelDestination(_Client):
+    """DestinationPort."""
+
+    def produce(
+        self, node: int, batches: Sequence[Batch]
+    ) -> Awaitable[Mapping[TopicPartition, Appended]]:
+        """Produce; on the wire when this returns."""
+        # The bytes are the kernel's from here on, whatever the caller does with its buffers.
+        taken = [b._replace(records=memoryview(bytes(b.records))) for b in batches]
+        return self.network.send(
+            self.name, node, "produce", lambda: self.cluster.produce(node, taken)
+        )
+
+    async def log_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """ListOffsets as replica -2."""
+        return await self.ask(partitions, self.cluster.log_end, lambda code: LogEnd(code, -1, -1))
+
+    async def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Producers]:
+        """DescribeProducers."""
+        return await self.ask(partitions, self.cluster.producers, lambda code: Producers(code, ()))
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        """Fetch without a session, read_uncommitted."""
+        return await self._read(partitions, partition_max_bytes, committed=False)
+
+    async def init_producer(self, transactional_id: str) -> ProducerIdentity:
+        """InitProducerId, again while the coordinator is busy (51) or not reached."""
+        coordinator = self.cluster.coordinator
+
+        async def attempt() -> ProducerIdentity | None:
+            error, producer_id, epoch = await self._coordinated(
+                transactional_id, lambda: coordinator.init(transactional_id)
+            )
+            if error == CONCURRENT_TRANSACTIONS:
+                return None
+            assert error == 0
+            return ProducerIdentity(transactional_id, producer_id, epoch)
+
+        return await self._persist(attempt)
+
+    async def empty_transaction(
+        self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> None:
+        """AddPartitionsToTxn, again while the coordinator is busy (51), then EndTxn."""
+        coordinator = self.cluster.coordinator
+        keys = tuple(sorted(partitions))
+        await self._until_zero(
+            producer, lambda: coordinator.add_partitions(*producer, keys), "add partitions"
+        )
+        await self._until_zero(
+            producer, lambda: coordinator.end(*producer, committed=True), "end the transaction"
+        )
+
+    async def _until_zero(
+        self, producer: ProducerIdentity, step: Callable[[], int], what: str
+    ) -> None:
+        async def attempt() -> bool | None:
+            code: int = await self._coordinated(producer.transactional_id, step)
+            if code == CONCURRENT_TRANSACTIONS:
+                return None
+            if code:
+                Refusal(code).fail(f"{what} of {producer.transactional_id}")
+            return True
+
+        await self._persist(attempt)
+
+    def _coordinated(self, transactional_id: str, step: Callable[[], T]) -> "asyncio.Future[T]":
+        nodes = self.cluster.nodes
+        node = nodes[len(transactional_id) % len(nodes)]
+        return self.network.send(self.name, node, f"transactions {transactional_id}", step)
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T | None]]) -> T:
+        """Try until something comes; what the last attempt met is raised after the deadline."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CALL_SECONDS
+        while True:
+            failure = Retriable("the coordinator is busy")
+            try:
+                result = await attempt()
+            except Disconnected as error:
+                failure, result = error, None
+            if result is not None:
+                return result
+            if loop.time() > deadline:
+                raise failure
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def write_markers(
+        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
+    ) -> Mapping[TopicPartition, int]:
+        """WriteTxnMarkers, sent once."""
+        by_node: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        for key in sorted(partitions):
+            by_node[self._leader(key)][key] = partitions[key]
+        results: dict[TopicPartition, int] = dict.fromkeys(by_node.pop(-1, {}), NOT_LEADER)
+        requests = [
+            self.network.send_alone(
+                self.name,
+                node,
+                partial(self.cluster.write_markers, counts, producer.producer_id, producer.epoch),
+            )
+            for node, counts in by_node.items()
+        ]
+        for answer in await asyncio.gather(*requests):
+            results.update(answer)
+        return results
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """DeleteRecords."""
+        cluster = self.cluster
+        return await self.ask(
+            before, lambda key: cluster.delete_records(key, before[key]), lambda code: code
+        )
