@@ -72,13 +72,9 @@ class TwinlogError(Exception):
 
     def __str__(self) -> str:
         """One line: where, what, and what to do."""
-        topic = self.topic
-        place = f"{topic}-{self.partition}" if self.partition is not None else topic
-        where = "".join(
-            f"{name} {value}: "
-            for name, value in (("cluster", self.cluster), ("node", self.node), ("", place))
-            if value is not None
-        ).lstrip()
+        place = self.topic if self.partition is None else f"{self.topic}-{self.partition}"
+        labels = {"cluster ": self.cluster, "node ": self.node, "": place}
+        where = "".join(f"{label}{value}: " for label, value in labels.items() if value is not None)
         at = "" if self.offset is None else f" (offset {self.offset})"
         return f"{where}{self.message}{at}{'; ' if self.hint else ''}{self.hint}"
 
