@@ -157,6 +157,24 @@ class PartitionAppend:
         """Whether all that was planned has been appended."""
         return not self._queue and not self._in_flight
 
+    @property
+    def in_flight(self) -> int:
+        """How many batches have been sent and not answered."""
+        return len(self._in_flight)
+
+    @property
+    def oldest_in_flight(self) -> Data:
+        """The batch that the next answer is about."""
+        return self._in_flight[0]
+
+    def waits_for_lease(self, now: float) -> bool:
+        """Whether only the former owner's lease holds it up."""
+        position = self._position
+        if position is None or not self._queue or now >= self.unguarded_from:
+            return False
+        head = self._queue[0]
+        return not head.seen if isinstance(head, Gap) else not position.guarded
+
     def place(self, position: Position) -> None:
         """Go on from a position that was just read."""
         assert self.phase is Phase.PLACING

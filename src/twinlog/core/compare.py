@@ -26,7 +26,12 @@ class Difference(NamedTuple):
 
 
 def compare(
-    source: Iterable[Piece], destination: Iterable[Piece], start: Offset, end: Offset
+    source: Iterable[Piece],
+    destination: Iterable[Piece],
+    start: Offset,
+    end: Offset,
+    *,
+    compacted: bool = False,
 ) -> Iterator[Difference]:
     """The differences of two plans within `[start, end)`, in order of offset.
 
@@ -35,6 +40,7 @@ def compare(
         destination: the same of the destination's.
         start: first offset to compare.
         end: the offset after the last.
+        compacted: the destination's own cleaner may have taken records, too.
     """
     theirs = _Cursor(source)
     ours = _Cursor(destination)
@@ -45,7 +51,7 @@ def compare(
             at = Offset(min(left.end, right.end, end))
             continue
         stop = Offset(min(_end(left, end), _end(right, end), end))
-        yield from _compare_records(theirs, ours, at, stop)
+        yield from _compare_records(theirs, ours, at, stop, compacted=compacted)
         at = stop
 
 
@@ -68,12 +74,12 @@ def _same_batch(left: Piece, right: Piece) -> bool:
 
 
 def _compare_records(
-    theirs: "_Cursor", ours: "_Cursor", start: Offset, end: Offset
+    theirs: "_Cursor", ours: "_Cursor", start: Offset, end: Offset, *, compacted: bool
 ) -> Iterator[Difference]:
     """Compare record by record; neighbouring offsets that differ alike are one difference."""
     found: Difference | None = None
     for offset in range(start, end):
-        reason = _differs(theirs, ours, Offset(offset))
+        reason = _differs(theirs, ours, Offset(offset), compacted=compacted)
         if found is not None and reason == found.reason:
             found = Difference(found.start, Offset(offset + 1), found.reason)
             continue
@@ -84,7 +90,7 @@ def _compare_records(
         yield found
 
 
-def _differs(theirs: "_Cursor", ours: "_Cursor", offset: Offset) -> str:
+def _differs(theirs: "_Cursor", ours: "_Cursor", offset: Offset, *, compacted: bool) -> str:
     left, right = theirs.at(offset), ours.at(offset)
     expected, actual = theirs.record(offset), ours.record(offset)
     if expected is None:
@@ -92,12 +98,11 @@ def _differs(theirs: "_Cursor", ours: "_Cursor", offset: Offset) -> str:
             return ""
         return "a record on the destination that the source does not have"
     if actual is None:
-        return "missing on the destination" if right is not None else "beyond the destination's end"
+        cleaned = compacted and isinstance(right, Gap) and not right.seen
+        return "" if cleaned else "missing on the destination"
     if expected.tail != actual.tail:
         return "key, value or headers differ"
-    if expected.timestamp != actual.timestamp:
-        return "the timestamp differs"
-    return ""
+    return "" if expected.timestamp == actual.timestamp else "the timestamp differs"
 
 
 class _Cursor:

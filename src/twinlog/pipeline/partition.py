@@ -10,6 +10,7 @@ from twinlog.core.types import Offset, TopicPartition
 
 UNKNOWN: Final = Offset(-1)
 """An offset that nobody has told us yet."""
+START: Final = Offset(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,9 @@ class MirrorPartition:
     source_stable: Offset = UNKNOWN
     delete_before: Offset = UNKNOWN  # the destination's log start is to follow to here
     destination_start: Offset = UNKNOWN
+    bulk_until: Offset = START  # empty records are appended up to here, then deleted
+    touched: int = 0  # the fetcher's clock when the position was last set
+    ahead_since: float = 0.0  # when the destination was first seen ahead of the source, or 0
     corrupt_reads: int = 0
     records_moved: int = 0
     bytes_moved: int = 0

@@ -27,6 +27,7 @@ class LaneSettings:
     lease_s: float = 6.0
     position_pause_s: float = 0.02
     read_partitions_at_once: int = 50
+    attempts: int = 10
     backoff_s: float = 0.1
     backoff_max_s: float = 30.0
     ahead_patience_s: float = 30.0

@@ -1,0 +1,636 @@
+"""The engine of a lane: moves the mirror partitions of one mirror that the lane owns.
+
+It is written against `ports.py`, knows no thread and no process, and does all its waiting in one
+event loop. A partition's way through it:
+
+    own() ─► placer ─► fetcher (one for each source broker) ─► pump (one for each destination
+               ▲                                                broker) ─► answers
+               │                                                    │
+               └──────────── any answer that makes its position uncertain
+                                       gaps ─► filler (one for each shard)
+
+What may be done with a partition is always asked of its machine (`core/append.py`); the engine
+only keeps the sets of partitions that wait for something, so that no step costs more than the
+partitions that it concerns:
+
+    to_place     position to be read       ready[node]    a batch to send to this broker
+    wanted[...]  to be fetched             gaps[shard]    a gap to be filled
+    holes        behind, yet no data came  to_trim        log start to follow the source's
+
+One partition's trouble is its own: it waits with backoff and jitter (`trouble`), or is FAILED with
+its reason (`fail`) and is tried again where trying can help. What concerns all, that we may not
+write any more (Fenced), ends `run`.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from random import Random
+
+from twinlog.core.append import Misplaced, PartitionAppend, Phase
+from twinlog.core.batch import patched_header
+from twinlog.core.bulk import empty_records
+from twinlog.core.errors import Disconnected, Fenced, Reaction, Retriable, code_of
+from twinlog.core.plan import Gap, Piece
+from twinlog.core.types import Offset, TopicPartition
+from twinlog.pipeline.fetcher import Fetcher
+from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.pipeline.placer import Placer
+from twinlog.pipeline.ports import Appended, Batch, DestinationPort, Leader, SourcePort
+from twinlog.pipeline.settings import LaneSettings
+from twinlog.pipeline.shard import Shard
+
+log = logging.getLogger(__name__)
+
+_MESSAGE_TOO_LARGE = 10
+
+
+class Engine:
+    """The mirror partitions of one source cluster that one lane owns.
+
+    Args:
+        source: the mirror's source.
+        destination: shared by all engines of a lane.
+        settings: the limits.
+        random: for jitter.
+        observe: told of each change of a partition's stage.
+    """
+
+    def __init__(
+        self,
+        source: SourcePort,
+        destination: DestinationPort,
+        settings: LaneSettings,
+        random: Random,
+        observe: Callable[[MirrorPartition], None],
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.settings = settings
+        self.partitions: dict[TopicPartition, MirrorPartition] = {}
+        self._random = random
+        self._observe = observe
+        self._shards: dict[int, Shard] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: asyncio.Future[None] | None = None
+        self._ready: defaultdict[int, dict[MirrorPartition, None]] = defaultdict(dict)
+        self._in_flight: defaultdict[int, int] = defaultdict(int)
+        self._gaps: defaultdict[int, set[MirrorPartition]] = defaultdict(set)
+        self._filling: set[int] = set()
+        self._stale_source: set[str] = set()
+        self._stale_destination: set[str] = set()
+        self._leaders_wanted = asyncio.Event()
+        self._to_trim: set[MirrorPartition] = set()
+        self.held_bytes = 0
+        self._fetcher = Fetcher(self)
+        self._placer = Placer(self)
+
+    # ---- ownership -----------------------------------------------------------------------------
+
+    def own(self, shard: Shard, specs: Iterable[PartitionSpec]) -> None:
+        """Begin to mirror these partitions of an opened shard, or some more of them.
+
+        What the sequence does not guard waits until a former owner's lease has ended.
+        """
+        self._shards[shard.number] = shard
+        unguarded_from = self.now() + self.settings.lease_s
+        for spec in specs:
+            if spec.partition in self.partitions:
+                continue
+            append = PartitionAppend(unguarded_from)
+            partition = MirrorPartition(spec=spec, append=append)
+            self.partitions[spec.partition] = partition
+            self._stale_source.add(spec.partition.topic)
+            self._stale_destination.add(spec.partition.topic)
+            self._observe(partition)
+        self._leaders_wanted.set()
+
+    async def disown(self, specs: Collection[TopicPartition]) -> None:
+        """Stop mirroring these partitions: nothing of theirs is sent after this was called.
+
+        Returns when all that had been sent was answered.
+        """
+        leaving = [self.partitions.pop(key) for key in specs if key in self.partitions]
+        for partition in leaving:
+            self._forget(partition)
+            self._release(partition, lambda p: p.append.replace())
+        while any(partition.append.in_flight for partition in leaving):
+            await asyncio.sleep(self.settings.position_pause_s)
+
+    async def close(self) -> None:
+        """End all tasks; nothing is awaited that the network could hold up."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- running -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Mirror until cancelled.
+
+        Raises:
+            Fenced: this lane may not write any more.
+        """
+        self._failure = asyncio.get_running_loop().create_future()
+        self.start(self._follow_leaders())
+        self.start(self._trim())
+        self._leaders_wanted.set()
+        try:
+            await self._failure
+        finally:
+            await self.close()
+
+    def start(self, coroutine: Coroutine[object, object, None]) -> None:
+        """Run something beside; if it ends with an exception, `run` does."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    def shard(self, partition: MirrorPartition) -> Shard:
+        """The state partition that a mirror partition belongs to."""
+        return self._shards[partition.spec.shard]
+
+    def holds(self, partition: MirrorPartition) -> bool:
+        """Whether it is still ours, after something was waited for."""
+        return self.partitions.get(partition.key) is partition
+
+    def jitter(self) -> float:
+        """A number from 0 to 1."""
+        return self._random.random()
+
+    @staticmethod
+    def now() -> float:
+        """The loop's clock, in seconds."""
+        return asyncio.get_running_loop().time()
+
+    # ---- what a partition waits for ------------------------------------------------------------
+
+    def advance(self, partition: MirrorPartition) -> None:
+        """Put a partition where its machine says that it has to wait."""
+        if not self.holds(partition):
+            return
+        now = self.now()
+        if partition.retry_at > now:
+            asyncio.get_running_loop().call_at(partition.retry_at, self.advance, partition)
+            self._fetcher.leave(partition)
+            return
+        append = partition.append
+        if append.phase is Phase.PLACING:
+            self._fetcher.leave(partition)
+            self._placer.want(partition)
+        elif append.phase is Phase.APPENDING:
+            self._prepare(partition)
+            if append.waits_for_lease(now):
+                loop = asyncio.get_running_loop()
+                loop.call_at(append.unguarded_from, self._when_unguarded, partition)
+            elif append.gap_to_fill(now) is not None:
+                self._want_filler(partition)
+            elif not append.idle:
+                self._ready[partition.destination_node][partition] = None
+            self._fetcher.update(partition)
+        else:
+            self._fetcher.leave(partition)
+
+    def _prepare(self, partition: MirrorPartition) -> None:
+        """Below the source's log start nothing is to be read: use the offsets up in bulk."""
+        append = partition.append
+        if append.planned_end >= partition.bulk_until:
+            return
+        if append.queued_bytes == 0:
+            self.offer(partition, [empty_records(append.planned_end, partition.bulk_until)])
+        self._set_stage(partition, Stage.PREPARING, "")
+
+    def offer(self, partition: MirrorPartition, pieces: Iterable[Piece]) -> None:
+        """Queue pieces of a partition, and count what they hold."""
+        before = partition.append.queued_bytes
+        partition.append.offer(pieces)
+        self.held_bytes += partition.append.queued_bytes - before
+
+    def _when_unguarded(self, partition: MirrorPartition) -> None:
+        self.advance(partition)
+        self.pump(partition.destination_node)
+
+    def _forget(self, partition: MirrorPartition) -> None:
+        self._fetcher.leave(partition)
+        self._placer.forget(partition)
+        self._to_trim.discard(partition)
+        for ready in self._ready.values():
+            ready.pop(partition, None)
+        for gaps in self._gaps.values():
+            gaps.discard(partition)
+
+    # ---- trouble -------------------------------------------------------------------------------
+
+    def trouble(self, partition: MirrorPartition, what: str, code: int = 0) -> None:
+        """Something did not work for this partition; the position is read again, after a pause."""
+        reaction = code_of(code).reaction if code else Reaction.RETRY
+        if reaction is Reaction.METADATA:
+            self.leaders_are_stale(partition)
+        if reaction in (Reaction.USER, Reaction.PARTITION, Reaction.PEER, Reaction.FENCED):
+            self.fail(partition, f"{what}: {_name(code)}", transient=True)
+            return
+        if partition.attempts >= self.settings.attempts:
+            self.fail(partition, f"{what}: {_name(code)}" if code else what, transient=True)
+            return
+        partition.attempts += 1
+        partition.retry_at = self.now() + self._backoff(partition.attempts)
+        self._release(partition, lambda p: p.append.replace())
+        log.info("%s: %s; trying again", partition, what, extra={"attempt": partition.attempts})
+        self.advance(partition)
+
+    def fail(self, partition: MirrorPartition, reason: str, *, transient: bool = False) -> None:
+        """Stop one partition, alone. Where trying can help, it is tried again by and by."""
+        already = partition.append.phase is Phase.FAILED
+        self._release(partition, lambda p: p.append.fail())
+        partition.transient = transient
+        self._set_stage(partition, Stage.FAILED, reason)
+        self._forget(partition)
+        if transient and not already:
+            partition.attempts += 1
+            delay = max(self._backoff(partition.attempts), 1.0)
+            asyncio.get_running_loop().call_later(delay, self._try_again, partition)
+
+    def _try_again(self, partition: MirrorPartition) -> None:
+        if partition.append.phase is Phase.FAILED and partition.transient:
+            partition.append.retry()
+            self.leaders_are_stale(partition)
+            self.advance(partition)
+
+    def _backoff(self, attempts: int) -> float:
+        """Exponential, with jitter: all partitions of a lost broker do not come back at once."""
+        longest = self.settings.backoff_s * 2 ** min(attempts - 1, 20)
+        return min(longest, self.settings.backoff_max_s) * (0.5 + self.jitter())
+
+    def placed(self, partition: MirrorPartition) -> None:
+        """The position is known."""
+        partition.touched = self._fetcher.touch()
+        if partition.append.log_end >= partition.bulk_until:
+            self._set_stage(partition, Stage.MIRRORING, "")
+        self.advance(partition)
+        self.pump(partition.destination_node)
+
+    def _set_stage(self, partition: MirrorPartition, stage: Stage, reason: str) -> None:
+        if (partition.stage, partition.reason) != (stage, reason):
+            partition.stage, partition.reason = stage, reason
+            if stage is Stage.FAILED:
+                log.error("%s is FAILED: %s", partition, reason)
+            self._observe(partition)
+
+    # ---- sending -------------------------------------------------------------------------------
+
+    def pump(self, node: int) -> None:
+        """Send what is ready for one destination broker, several requests at a time."""
+        ready = self._ready[node]
+        while ready and self._in_flight[node] < self.settings.produce_in_flight:
+            batches, owners = self._next_request(ready)
+            if not batches:
+                return
+            self._in_flight[node] += 1
+            answers = self.destination.produce(node, batches)
+            self.start(self._answer(node, owners, answers))
+
+    def _next_request(
+        self, ready: dict[MirrorPartition, None]
+    ) -> tuple[list[Batch], list[MirrorPartition]]:
+        """One batch of each ready partition, as many as the request may hold."""
+        now = self.now()
+        room = self.settings.produce_max_bytes
+        batches: list[Batch] = []
+        owners: list[MirrorPartition] = []
+        for partition in list(ready):
+            # Whoever was served goes to the end, so that all have their turn.
+            del ready[partition]
+            outgoing = partition.append.take(now)
+            if outgoing is None:
+                continue
+            ready[partition] = None
+            data, producer_id, epoch, sequence = outgoing
+            header = patched_header(data.header, data.records, producer_id, epoch, sequence)
+            batches.append(Batch(partition.key, header, data.records))
+            owners.append(partition)
+            room -= data.size
+            if room <= 0:
+                break
+        return batches, owners
+
+    async def _answer(
+        self,
+        node: int,
+        owners: list[MirrorPartition],
+        request: Awaitable[Mapping[TopicPartition, Appended]],
+    ) -> None:
+        """What became of one Produce request."""
+        fenced: Fenced | None = None
+        try:
+            answers = await request
+        except Disconnected as error:
+            unguarded_from = self.now() + self.settings.lease_s
+            for partition in owners:
+                self.leaders_are_stale(partition)
+                self._not_appended(
+                    partition,
+                    lambda p: p.append.lost(unguarded_from),
+                    f"no answer to an append: {error}",
+                )
+        except (Fenced, Retriable) as error:
+            # Nothing was sent.
+            fenced = error if isinstance(error, Fenced) else None
+            for partition in owners:
+                self._not_appended(
+                    partition, lambda p: p.append.refused(), f"an append was not sent: {error}"
+                )
+        else:
+            for partition in owners:
+                self._answer_one(partition, answers.get(partition.key))
+        self._in_flight[node] -= 1
+        self._fetcher.room()
+        self.pump(node)
+        if fenced is not None:
+            raise fenced
+
+    def _answer_one(self, partition: MirrorPartition, answer: Appended | None) -> None:
+        if answer is None:
+            unguarded_from = self.now() + self.settings.lease_s
+            lost = "an append was not answered"
+            self._not_appended(partition, lambda p: p.append.lost(unguarded_from), lost)
+            return
+        if answer.error:
+            what = f"an append was refused{': ' if answer.message else ''}{answer.message}"
+            self._not_appended(partition, lambda p: p.append.refused(), what, answer.error)
+            return
+        appending = partition.append.phase is Phase.APPENDING
+        data = partition.append.oldest_in_flight
+        misplaced = self._release(partition, lambda p: p.append.answered(answer.base_offset))
+        if misplaced is not None:
+            self.fail(
+                partition,
+                f"the batch of offset {misplaced.expected} landed at {misplaced.found} on the "
+                f"destination: somebody else writes to this topic",
+            )
+            return
+        if not appending:
+            self.advance(partition)
+            return
+        partition.attempts = 0
+        if partition.stage is Stage.PREPARING and data.end >= partition.bulk_until:
+            self._set_stage(partition, Stage.MIRRORING, "")
+        partition.records_moved += data.header.num_records
+        partition.bytes_moved += data.size
+        if partition.delete_before > partition.destination_start:
+            self._to_trim.add(partition)
+        self.advance(partition)
+
+    def _not_appended(
+        self,
+        partition: MirrorPartition,
+        step: Callable[[MirrorPartition], None],
+        what: str,
+        code: int = 0,
+    ) -> None:
+        """A batch did not land, or nobody knows; of several in flight the first one counts."""
+        appending = partition.append.phase is Phase.APPENDING
+        self._release(partition, step)
+        if appending and self.holds(partition):
+            self.trouble(partition, what, code)
+        else:
+            self.advance(partition)
+
+    def _release(
+        self,
+        partition: MirrorPartition,
+        step: Callable[[MirrorPartition], Misplaced | None],
+    ) -> Misplaced | None:
+        """Do a step of the machine and count what it no longer holds."""
+        before = partition.append.queued_bytes
+        result = step(partition)
+        self.held_bytes -= before - partition.append.queued_bytes
+        return result
+
+    # ---- gaps ----------------------------------------------------------------------------------
+
+    def _want_filler(self, partition: MirrorPartition) -> None:
+        number = partition.spec.shard
+        self._gaps[number].add(partition)
+        if number not in self._filling:
+            self._filling.add(number)
+            self.start(self._fill(number))
+
+    async def _fill(self, number: int) -> None:
+        """Fill the gaps of one shard, round after round, until there are none."""
+        pause = self.settings.backoff_s
+        waiting = self._gaps[number]
+        shard = self._shards[number]
+        try:
+            while waiting:
+                gaps = {p: g for p in waiting if (g := p.append.gap_to_fill(self.now()))}
+                waiting.clear()
+                if not gaps:
+                    break
+                try:
+                    progressed = await self._fill_round(shard, gaps)
+                except Retriable as error:
+                    log.info("shard %d: gaps wait: %s", number, error)
+                    progressed = False
+                waiting.update(p for p in gaps if self._still_gap(p))
+                if progressed:
+                    pause = self.settings.backoff_s
+                elif waiting:
+                    await asyncio.sleep(pause * (0.5 + self.jitter()))
+                    pause = min(2 * pause, self.settings.backoff_max_s)
+        finally:
+            self._filling.discard(number)
+
+    def _still_gap(self, partition: MirrorPartition) -> bool:
+        return self.holds(partition) and partition.append.gap_to_fill(self.now()) is not None
+
+    async def _fill_round(self, shard: Shard, gaps: Mapping[MirrorPartition, Gap]) -> bool:
+        """One round; whether any log end moved."""
+        now = self.now()
+        at_once = {
+            p.key: gap
+            for p, gap in gaps.items()
+            if shard.may_write_markers
+            and gap.end - gap.start >= self.settings.markers_from
+            and now >= p.append.unguarded_from
+        }
+        try:
+            found = dict(await shard.fill_at_once(at_once)) if at_once else {}
+        except Disconnected:
+            # Markers that nothing fences may still be under way.
+            for key in at_once:
+                self._lose_markers(key)
+            found = {}
+        rest = {p.key: gap for p, gap in gaps.items() if p.key not in at_once}
+        if rest:
+            found |= await shard.fill(rest)
+        moved = False
+        for partition, gap in gaps.items():
+            end = found.get(partition.key)
+            if end is None or not self.holds(partition):
+                continue
+            if end.error:
+                self.trouble(partition, "a gap cannot be filled", end.error)
+                continue
+            misplaced = partition.append.filled(Offset(end.log_end))
+            if misplaced is not None:
+                self.fail(
+                    partition,
+                    f"the log ends at {misplaced.found} where it was to end at "
+                    f"{misplaced.expected}: somebody else writes to this topic",
+                )
+                continue
+            moved = moved or end.log_end > gap.start
+            partition.attempts = 0
+            self.advance(partition)
+            self.pump(partition.destination_node)
+        return moved
+
+    def _lose_markers(self, key: TopicPartition) -> None:
+        partition = self.partitions.get(key)
+        if partition is not None:
+            partition.append.unguarded_from = self.now() + self.settings.lease_s
+            self.trouble(partition, "no answer to markers")
+
+    # ---- leaders -------------------------------------------------------------------------------
+
+    def leaders_are_stale(self, partition: MirrorPartition) -> None:
+        """Ask both clusters again who leads this partition's topic."""
+        self._stale_source.add(partition.key.topic)
+        self._stale_destination.add(partition.key.topic)
+        self._leaders_wanted.set()
+
+    async def _follow_leaders(self) -> None:
+        """Keep the leaders known: at once where an answer said that they moved, else by age."""
+        while True:
+            try:
+                async with asyncio.timeout(self.settings.leaders_max_age_s):
+                    await self._leaders_wanted.wait()
+            except TimeoutError:
+                topics = {key.topic for key in self.partitions}
+                self._stale_source |= topics
+                self._stale_destination |= topics
+            self._leaders_wanted.clear()
+            source, self._stale_source = self._stale_source, set()
+            destination, self._stale_destination = self._stale_destination, set()
+            await asyncio.gather(
+                self._ask_leaders(self.source, source, self._source_leader),
+                self._ask_leaders(self.destination, destination, self._destination_leader),
+            )
+            await asyncio.sleep(self.settings.leaders_pause_s)
+
+    async def _ask_leaders(
+        self,
+        port: SourcePort | DestinationPort,
+        topics: set[str],
+        tell: Callable[[MirrorPartition, Leader | None], None],
+    ) -> None:
+        if not topics:
+            return
+        try:
+            leaders = await port.leaders(topics)
+        except Retriable as error:
+            log.info("leaders are not known yet: %s", error)
+            (self._stale_source if port is self.source else self._stale_destination).update(topics)
+            asyncio.get_running_loop().call_later(self._backoff(3), self._leaders_wanted.set)
+            return
+        for partition in [p for p in self.partitions.values() if p.key.topic in topics]:
+            tell(partition, leaders.get(partition.key))
+
+    def _source_leader(self, partition: MirrorPartition, leader: Leader | None) -> None:
+        if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:
+            self.fail(partition, "the source does not have this partition", transient=True)
+            return
+        if leader.error == 0 and leader.topic_id != partition.spec.source_topic_id:
+            self.fail(
+                partition,
+                f"the source's topic was deleted and made again: it has the id {leader.topic_id}, "
+                f"the mirror was made for {partition.spec.source_topic_id}",
+            )
+            return
+        if leader.error and not code_of(leader.error).reaction.retriable:
+            self.fail(partition, f"the source refuses: {_name(leader.error)}", transient=True)
+            return
+        if partition.source_node != leader.node:
+            self._fetcher.leave(partition)
+            partition.source_node = leader.node
+        self._led(partition)
+
+    def _destination_leader(self, partition: MirrorPartition, leader: Leader | None) -> None:
+        if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:
+            self.fail(partition, "the destination does not have this partition", transient=True)
+            return
+        if leader.error and not code_of(leader.error).reaction.retriable:
+            self.fail(partition, f"the destination refuses: {_name(leader.error)}", transient=True)
+            return
+        if partition.destination_node != leader.node:
+            self._ready[partition.destination_node].pop(partition, None)
+            partition.destination_node = leader.node
+        self._led(partition)
+
+    def _led(self, partition: MirrorPartition) -> None:
+        if partition.source_node < 0 or partition.destination_node < 0:
+            asyncio.get_running_loop().call_later(
+                self._backoff(2), self.leaders_are_stale, partition
+            )
+        else:
+            self.advance(partition)
+
+    # ---- log starts ----------------------------------------------------------------------------
+
+    def source_starts_at(self, partition: MirrorPartition, start: int) -> None:
+        """The source's log begins here now: the destination's is to follow."""
+        if start > partition.source_start:
+            partition.source_start = Offset(start)
+        if start > partition.destination_start and not partition.spec.compacted:
+            partition.delete_before = Offset(start)
+            self._to_trim.add(partition)
+
+    async def _trim(self) -> None:
+        """Move the destination's log starts to where the source's are."""
+        while True:
+            await asyncio.sleep(self.settings.trim_interval_s)
+            due = {
+                p.key: p.delete_before
+                for p in self._to_trim
+                if p.append.phase is Phase.APPENDING and p.append.log_end >= p.delete_before
+            }
+            if not due:
+                continue
+            try:
+                answers = await self.destination.delete_records(due)
+            except Retriable as error:
+                log.info("log starts wait: %s", error)
+                continue
+            for key, code in answers.items():
+                partition = self.partitions.get(key)
+                if partition is None:
+                    continue
+                if not code:
+                    partition.destination_start = due[key]
+                    self._to_trim.discard(partition)
+                elif not code_of(code).reaction.retriable:
+                    self._to_trim.discard(partition)
+                    log.warning(
+                        "%s: the destination's log start cannot follow the source's to %d: %s",
+                        partition,
+                        due[key],
+                        _name(code),
+                    )
+
+
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+
+
+def _name(code: int) -> str:
+    """A code as people know it: `OUT_OF_ORDER_SEQUENCE_NUMBER (45)`."""
+    return f"{code_of(code).name} ({code})"

@@ -1,0 +1,223 @@
+"""Reads the source: for each of its brokers a fetch session with all partitions that it leads.
+
+Back-pressure is by leaving out: a partition with enough in its queue is not asked for until its
+queue has drained, and no fetch is sent while the lane holds all that it may. While somebody is
+left out the others are asked without long waits, so that it is back soon.
+
+The answer to a fetch belongs to the offsets that were asked for. A partition whose position was
+read anew in the meantime is *touched*, by a clock that only counts these events, and its part of
+the answer is dropped.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from twinlog.core.append import Phase
+from twinlog.core.errors import CorruptBatch, ProtocolError, Reaction, Retriable, code_of
+from twinlog.core.plan import Gap, plan
+from twinlog.core.types import Offset, TopicPartition
+from twinlog.pipeline.partition import MirrorPartition
+from twinlog.pipeline.ports import Fetched, FetchResult
+
+if TYPE_CHECKING:
+    from twinlog.pipeline.engine import Engine
+
+log = logging.getLogger(__name__)
+
+_Key = tuple[int, int]  # source broker, fetcher
+
+
+class Fetcher:
+    """All fetch loops of an engine."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._wanted: defaultdict[_Key, dict[TopicPartition, int]] = defaultdict(dict)
+        self._left_out: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
+        self._holes: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
+        self._wake: dict[_Key, asyncio.Event] = {}
+        self._room = asyncio.Event()
+        self._clock = 0
+
+    def touch(self) -> int:
+        """A new moment: answers to fetches that are under way are older."""
+        self._clock += 1
+        return self._clock
+
+    def update(self, partition: MirrorPartition) -> None:
+        """Fetch it on from its plan's end, unless it has enough to do."""
+        append = partition.append
+        if partition.source_node < 0 or append.planned_end < partition.bulk_until:
+            return
+        key = self._key(partition)
+        if append.queued_bytes >= self._engine.settings.partition_queue_bytes:
+            self._wanted[key].pop(partition.key, None)
+            self._left_out[key].add(partition)
+            return
+        self._left_out[key].discard(partition)
+        self._wanted[key][partition.key] = append.planned_end
+        if key not in self._wake:
+            self._wake[key] = asyncio.Event()
+            self._engine.start(self._loop(key))
+        self._wake[key].set()
+
+    def leave(self, partition: MirrorPartition) -> None:
+        """Do not fetch it."""
+        key = self._key(partition)
+        if key in self._wake:
+            self._wanted[key].pop(partition.key, None)
+            self._left_out[key].discard(partition)
+            self._holes[key].discard(partition)
+
+    def room(self) -> None:
+        """The lane holds less than before."""
+        self._room.set()
+
+    def _key(self, partition: MirrorPartition) -> _Key:
+        fetchers = self._engine.settings.fetchers_per_broker
+        return partition.source_node, partition.key.partition % fetchers
+
+    # ---- one loop ------------------------------------------------------------------------------
+
+    async def _loop(self, key: _Key) -> None:
+        node, fetcher = key
+        settings = self._engine.settings
+        failures = 0
+        while True:
+            await self._something_to_do(key)
+            started = self._clock
+            wait_ms = (
+                settings.fetch_busy_wait_ms if self._left_out[key] else settings.fetch_max_wait_ms
+            )
+            try:
+                result = await self._engine.source.fetch(
+                    node,
+                    dict(self._wanted[key]),
+                    max_wait_ms=wait_ms,
+                    max_bytes=settings.fetch_max_bytes,
+                    partition_max_bytes=settings.partition_fetch_bytes,
+                    fetcher=fetcher,
+                )
+            except (Retriable, ProtocolError) as error:
+                failures += 1
+                log.info("source broker %d: %s", node, error, extra={"failures": failures})
+                self._leaders_may_have_moved(key)
+                pause = min(settings.backoff_s * 2 ** min(failures, 10), settings.backoff_max_s)
+                await asyncio.sleep(pause * (0.5 + self._engine.jitter()))
+                continue
+            failures = 0
+            self._take_all(result, started)
+            if result.size == 0 and self._holes[key]:
+                await self._probe(key)
+
+    async def _something_to_do(self, key: _Key) -> None:
+        """Wait for partitions to fetch, and for room to hold what comes."""
+        settings = self._engine.settings
+        while True:
+            if not self._wanted[key]:
+                self._wake[key].clear()
+                await self._wake[key].wait()
+            elif self._engine.held_bytes + settings.fetch_max_bytes > settings.buffer_bytes:
+                self._room.clear()
+                await self._room.wait()
+            else:
+                return
+
+    def _leaders_may_have_moved(self, key: _Key) -> None:
+        for name in self._wanted[key]:
+            partition = self._engine.partitions.get(name)
+            if partition is not None:
+                self._engine.leaders_are_stale(partition)
+
+    # ---- answers -------------------------------------------------------------------------------
+
+    def _take_all(self, result: FetchResult, started: int) -> None:
+        nodes = set()
+        for name, fetched in result.partitions.items():
+            partition = self._engine.partitions.get(name)
+            if (
+                partition is None
+                or partition.touched > started
+                or partition.append.phase is not Phase.APPENDING
+            ):
+                continue
+            if fetched.error:
+                self._refused(partition, fetched.error)
+            else:
+                self._take(partition, fetched)
+                nodes.add(partition.destination_node)
+        for node in nodes:
+            self._engine.pump(node)
+
+    def _take(self, partition: MirrorPartition, fetched: Fetched) -> None:
+        partition.source_high_watermark = Offset(fetched.high_watermark)
+        partition.source_stable = Offset(fetched.last_stable)
+        self._engine.source_starts_at(partition, fetched.log_start)
+        append = partition.append
+        if len(fetched.records):
+            try:
+                pieces = plan(fetched.records, append.planned_end, fetched.aborted)
+            except CorruptBatch as error:
+                self._corrupt(partition, error)
+                return
+            partition.corrupt_reads = 0
+            self._engine.offer(partition, pieces)
+        holes = self._holes[self._key(partition)]
+        if fetched.last_stable > append.planned_end and not len(fetched.records):
+            holes.add(partition)
+        else:
+            holes.discard(partition)
+        self._engine.advance(partition)
+
+    def _corrupt(self, partition: MirrorPartition, error: CorruptBatch) -> None:
+        """Read it again, in case the network did it; if it stays, a person has to look."""
+        partition.corrupt_reads += 1
+        if partition.corrupt_reads < self._engine.settings.corrupt_reads:
+            self._engine.trouble(partition, f"what the source sent is corrupt: {error}")
+        else:
+            self._engine.fail(
+                partition, f"the source's log holds a corrupt batch: {error}", transient=True
+            )
+
+    def _refused(self, partition: MirrorPartition, code: int) -> None:
+        if code_of(code).reaction is Reaction.METADATA:
+            self.leave(partition)
+            partition.source_node = -1
+            self._engine.leaders_are_stale(partition)
+        else:
+            # Among these OFFSET_OUT_OF_RANGE: the placer finds out which end was passed.
+            self._engine.trouble(partition, "the source refused a fetch", code)
+
+    async def _probe(self, key: _Key) -> None:
+        """Find out whether nothing is left where the source has offsets, yet sends no data.
+
+        Compaction can remove the last records of a log. A whole answer without a byte was not cut
+        short for its size, so what reads as empty up to the last stable offset is empty.
+        """
+        asked = {p.key: p.append.planned_end for p in self._holes[key]}
+        touched = {p.key: p.touched for p in self._holes[key]}
+        self._holes[key].clear()
+        try:
+            found = await self._engine.source.read(
+                asked, partition_max_bytes=self._engine.settings.partition_fetch_bytes
+            )
+        except Retriable as error:
+            log.info("source broker %d: %s", key[0], error)
+            return
+        for name, fetched in found.items():
+            partition = self._engine.partitions.get(name)
+            if (
+                partition is None
+                or fetched.error
+                or len(fetched.records)
+                or partition.touched != touched[name]
+                or partition.append.phase is not Phase.APPENDING
+                or partition.append.planned_end != asked[name]
+                or fetched.last_stable <= asked[name]
+            ):
+                continue
+            hole = Gap(Offset(asked[name]), Offset(fetched.last_stable), seen=False)
+            self._engine.offer(partition, [hole])
+            self._engine.advance(partition)

@@ -1,0 +1,243 @@
+"""Reads back where partitions stand on the destination, and proves that this is the source's log.
+
+A position is believed only when three things agree (docs/ARCHITECTURE.md, "Position"): the log end
+before and after the producers were asked is the same, in one leader epoch, and the high watermark
+has reached it, so that nothing below it can still be lost by a clean election.
+
+Then the destination's last batch is compared with what the source holds at the same offsets: what
+somebody else wrote while nobody mirrored would otherwise be taken for ours, and every offset after
+it would be wrong.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from twinlog.core.append import Phase, Position, position_of
+from twinlog.core.batch import batches
+from twinlog.core.bulk import is_bulk
+from twinlog.core.compare import compare
+from twinlog.core.errors import CorruptBatch, Retriable
+from twinlog.core.plan import Gap, plan
+from twinlog.core.types import Offset
+from twinlog.pipeline.partition import MirrorPartition
+from twinlog.pipeline.ports import Bounds, Fetched
+
+if TYPE_CHECKING:
+    from twinlog.pipeline.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+class _Found(NamedTuple):
+    """A position that was read, and the source's bounds."""
+
+    position: Position
+    source: Bounds
+    fresh: bool = False  # nobody has read it: empty, or bulk as far as it goes
+
+
+class Placer:
+    """Places the partitions that ask for it, many in one go, those of one broker together."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._due: dict[MirrorPartition, None] = {}
+        self._placing: set[MirrorPartition] = set()
+        self._scheduled = False
+
+    def want(self, partition: MirrorPartition) -> None:
+        """Read this partition's position, then tell the engine."""
+        if partition not in self._placing:
+            self._due[partition] = None
+            if not self._scheduled:
+                self._scheduled = True
+                asyncio.get_running_loop().call_soon(self._flush)
+
+    def forget(self, partition: MirrorPartition) -> None:
+        """It needs no position any more."""
+        self._due.pop(partition, None)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        due, self._due = self._due, {}
+        # A broker that does not answer holds up its own partitions only.
+        groups: defaultdict[tuple[int, int], list[MirrorPartition]] = defaultdict(list)
+        for partition in due:
+            groups[partition.source_node, partition.destination_node].append(partition)
+        size = self._engine.settings.read_partitions_at_once
+        for group in groups.values():
+            for start in range(0, len(group), size):
+                batch = group[start : start + size]
+                self._placing.update(batch)
+                self._engine.start(self._place(batch))
+
+    async def _place(self, batch: Sequence[MirrorPartition]) -> None:
+        found: dict[MirrorPartition, _Found] = {}
+        trouble = ""
+        try:
+            found = await self._read(batch)
+            await self._prove(found)
+        except Retriable as error:
+            trouble = str(error)
+        self._placing.difference_update(batch)
+        for partition in batch:
+            if not self._engine.holds(partition) or partition.append.phase is not Phase.PLACING:
+                continue
+            if trouble:
+                self._engine.trouble(partition, f"the position cannot be read: {trouble}")
+                self._engine.leaders_are_stale(partition)
+            elif partition in found:
+                self._settle(partition, found[partition])
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    async def _read(self, batch: Sequence[MirrorPartition]) -> dict[MirrorPartition, _Found]:
+        """The positions that can be believed; the engine has been told of the others' trouble."""
+        keys = [partition.key for partition in batch]
+        destination = self._engine.destination
+        before = await destination.log_ends(keys)
+        producers, bounds, source = await asyncio.gather(
+            destination.producers(keys),
+            destination.bounds(keys),
+            self._engine.source.bounds(keys),
+        )
+        after = await destination.log_ends(keys)
+        found = {}
+        for partition in batch:
+            key = partition.key
+            if not self._engine.holds(partition):
+                continue
+            answers = (before[key], producers[key], bounds[key], after[key])
+            code = next((answer.error for answer in answers if answer.error), 0)
+            if code:
+                self._placing.discard(partition)
+                self._engine.trouble(partition, "the destination's position cannot be read", code)
+            elif source[key].error:
+                self._placing.discard(partition)
+                self._engine.trouble(
+                    partition, "the source's bounds cannot be read", source[key].error
+                )
+            elif before[key] != after[key] or bounds[key].high_watermark != after[key].log_end:
+                self._again_soon(partition)
+            else:
+                partition.destination_start = Offset(bounds[key].start)
+                position = position_of(
+                    Offset(after[key].log_end),
+                    producers[key].active,
+                    self._engine.shard(partition).data_producer,
+                )
+                found[partition] = _Found(position, source[key])
+        return {p: f for p, f in found.items() if not self._ahead(p, f)}
+
+    def _again_soon(self, partition: MirrorPartition) -> None:
+        """Something is still under way on the destination: read again in a moment."""
+        self._placing.discard(partition)
+        partition.attempts += 1
+        pause = self._engine.settings.position_pause_s
+        partition.retry_at = self._engine.now() + pause * min(partition.attempts, 50)
+        self._engine.advance(partition)
+
+    def _ahead(self, partition: MirrorPartition, found: _Found) -> bool:
+        """Whether the destination holds more than the source has decided.
+
+        For a moment this is so after a source leader's clean failover (its high watermark catches
+        up); if it stays so, the source has lost records that the mirror has.
+        """
+        if found.source.last_stable >= found.position.log_end:
+            partition.ahead_since = 0.0
+            return False
+        now = self._engine.now()
+        partition.ahead_since = partition.ahead_since or now
+        self._placing.discard(partition)
+        if now - partition.ahead_since > self._engine.settings.ahead_patience_s:
+            self._engine.fail(
+                partition,
+                f"the destination holds offsets up to {found.position.log_end}, the source only "
+                f"up to {found.source.last_stable}: the source has lost records, or is another log",
+                transient=True,
+            )
+        else:
+            self._again_soon(partition)
+        return True
+
+    # ---- proving -------------------------------------------------------------------------------
+
+    async def _prove(self, found: dict[MirrorPartition, _Found]) -> None:
+        """Drop from `found`, as FAILED, what does not end as the source's log does."""
+        engine = self._engine
+        size = engine.settings.partition_fetch_bytes
+        to_read = {
+            p.key: f.position.log_end - 1
+            for p, f in found.items()
+            if f.position.log_end > p.destination_start
+        }
+        tails = await engine.destination.read(to_read, partition_max_bytes=size) if to_read else {}
+        starts = {}
+        for partition, (position, source, _) in list(found.items()):
+            tail = tails.get(partition.key)
+            header = None if tail is None else next(batches(tail.records), None)
+            if tail is None or header is None:
+                found[partition] = _Found(position, source, fresh=position.log_end == 0)
+            elif is_bulk(header.records(tail.records), header.num_records):
+                found[partition] = _Found(position, source, fresh=partition.destination_start == 0)
+            elif source.start < position.log_end:
+                starts[partition.key] = max(header.base_offset, source.start)
+        theirs = await engine.source.read(starts, partition_max_bytes=size) if starts else {}
+        for partition, (position, _, _) in list(found.items()):
+            key = partition.key
+            if key not in starts:
+                continue
+            if tails[key].error or key not in theirs or theirs[key].error:
+                del found[partition]
+                self._placing.discard(partition)
+                engine.trouble(partition, "the last batch cannot be compared")
+            elif reason := _difference(
+                theirs[key],
+                tails[key],
+                Offset(starts[key]),
+                position.log_end,
+                compacted=partition.spec.compacted,
+            ):
+                del found[partition]
+                self._placing.discard(partition)
+                engine.fail(partition, reason)
+
+    # ---- going on ------------------------------------------------------------------------------
+
+    def _settle(self, partition: MirrorPartition, found: _Found) -> None:
+        """Give the machine its position, and what lies below the source's log start to use up."""
+        position, source, fresh = found
+        append = partition.append
+        append.place(position)
+        partition.source_high_watermark = Offset(source.high_watermark)
+        partition.source_stable = Offset(source.last_stable)
+        self._engine.source_starts_at(partition, source.start)
+        if position.log_end < source.start:
+            if fresh and not partition.spec.compacted:
+                # PREPARING until the log start is moved; nobody reads it before.
+                partition.bulk_until = Offset(source.start)
+            else:
+                append.offer([Gap(position.log_end, Offset(source.start), seen=False)])
+        self._engine.placed(partition)
+
+
+def _difference(
+    source: Fetched, destination: Fetched, start: Offset, end: Offset, *, compacted: bool
+) -> str:
+    """Why the two do not hold the same in `[start, end)`; empty if they do."""
+    try:
+        theirs = plan(source.records, start, source.aborted)
+        ours = plan(destination.records, start)
+        # The source's answer may be shorter; what it does not show cannot be compared.
+        end = Offset(min(end, theirs[-1].end if theirs else start))
+        for difference in compare(theirs, ours, start, end, compacted=compacted):
+            return (
+                f"the destination differs from the source at offset {difference.start}: "
+                f"{difference.reason}"
+            )
+    except CorruptBatch as error:
+        return f"the last batch cannot be compared: {error}"
+    return ""
