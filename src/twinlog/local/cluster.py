@@ -18,13 +18,14 @@ import tempfile
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from twinlog.local import layout, probe
+from twinlog.local.archive import archive_flags
 from twinlog.local.artifacts import kafka_jars
 from twinlog.local.errors import LocalError
 from twinlog.local.identity import Identity
@@ -62,6 +63,7 @@ class Settings:
     version: str
     heap: str
     config: Mapping[str, str]
+    jvm_flags: Sequence[str]
 
 
 class _PortTakenError(LocalError):
@@ -98,6 +100,7 @@ class LocalCluster:
         *,
         config: Mapping[str, str] | None = None,
         heap: str = "512m",
+        jvm_flags: Sequence[str] = (),
         directory: Path | None = None,
     ) -> Self:
         """Start a cluster and wait until all its brokers serve.
@@ -110,8 +113,21 @@ class LocalCluster:
         """
         layout.check_brokers(brokers)
         layout.check_version(version)
-        settings = Settings(version=version, heap=heap, config=dict(config or {}))
-        kafka_jars(version)
+        quick = archive_flags(version, lambda flags: cls._train(version, flags))
+        settings = Settings(
+            version=version, heap=heap, config=dict(config or {}), jvm_flags=(*quick, *jvm_flags)
+        )
+        return cls._start(brokers, settings, directory)
+
+    @classmethod
+    def _train(cls, version: str, flags: tuple[str, ...]) -> None:
+        """Run one broker once, for archive.py."""
+        settings = Settings(version=version, heap="512m", config={}, jvm_flags=flags)
+        with cls._start(1, settings, None) as cluster:
+            cluster.shut_down(1)
+
+    @classmethod
+    def _start(cls, brokers: int, settings: Settings, directory: Path | None) -> Self:
         for _ in range(_PORT_ATTEMPTS):
             home = (directory or Path(tempfile.mkdtemp(prefix="twinlog-kafka-"))).absolute()
             claim = PortClaim.fresh(layout.port_count(brokers))
@@ -287,7 +303,7 @@ class LocalCluster:
             jars=kafka_jars(self.version),
             main="kafka.tools.StorageTool",
             arguments=arguments,
-            flags=["-XX:TieredStopAtLevel=1"],
+            flags=[*_archive_only(self.settings.jvm_flags), "-XX:TieredStopAtLevel=1"],
             heap=_CONTROLLER_HEAP,
             log=node.log,
         )
@@ -298,6 +314,7 @@ class LocalCluster:
                 jars=kafka_jars(self.version),
                 main="kafka.Kafka",
                 arguments=[str(node.properties)],
+                flags=self.settings.jvm_flags,
                 heap=self.settings.heap if node.port is not None else _CONTROLLER_HEAP,
                 log=node.log,
                 descriptors=self._claim.descriptors if self._claim is not None else (),
@@ -371,3 +388,8 @@ def _random_id() -> str:
     while (text := urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
+
+
+def _archive_only(flags: Sequence[str]) -> list[str]:
+    """Give the flags that let another main class use the brokers' class archive."""
+    return [flag for flag in flags if flag.startswith(("-XX:SharedArchiveFile", "-Xlog:disable"))]
