@@ -20,9 +20,9 @@ Offsets, all of the source's log, which is the destination's too:
 Invariants: the pieces in flight and in the queue follow each other without a hole from `log_end`
 to `planned_end`; a gap is never in flight together with data; `sequence` belongs to `sent_end`.
 
-What the sequence does not guard (a filler in a gap that may once have been data; a first batch
-where the broker has forgotten the producer) waits for `unguarded_from`: until then somebody else,
-or a request of our own whose outcome we do not know, may still be under way.
+What the sequence does not guard (a filler that nothing fences; a first batch where the broker has
+forgotten the producer) needs a position that was read after `unguarded_from`: until then somebody
+else, or a request of our own whose outcome we do not know, may still be under way.
 """
 
 import enum
@@ -127,6 +127,7 @@ class PartitionAppend:
 
     __slots__ = (
         "_in_flight",
+        "_placed_at",
         "_position",
         "_queue",
         "_sequence",
@@ -143,6 +144,7 @@ class PartitionAppend:
         self.queued_bytes = 0
         self.unguarded_from = unguarded_from
         self._position: Position | None = None
+        self._placed_at = 0.0
         self._sequence = Sequence(0)
         self._queue: deque[Piece] = deque()
         self._in_flight: deque[Data] = deque()
@@ -167,19 +169,30 @@ class PartitionAppend:
         """The batch that the next answer is about."""
         return self._in_flight[0]
 
-    def waits_for_lease(self, now: float) -> bool:
-        """Whether only the former owner's lease holds it up."""
+    def waits_for_lease(self, *, fenced: bool) -> bool:
+        """Whether it needs a position that is read after `unguarded_from` (`gap_to_fill`)."""
         position = self._position
-        if position is None or not self._queue or now >= self.unguarded_from:
+        if position is None or not self._queue or self._alone:
             return False
         head = self._queue[0]
-        return not head.seen if isinstance(head, Gap) else not position.guarded
+        return not (head.seen and fenced) if isinstance(head, Gap) else not position.guarded
 
-    def place(self, position: Position) -> None:
-        """Go on from a position that was just read."""
+    @property
+    def _alone(self) -> bool:
+        """Whether nobody else can have been at work since the position was read."""
+        return self._placed_at >= self.unguarded_from
+
+    def place(self, position: Position, read_at: float) -> None:
+        """Go on from a position.
+
+        Args:
+            position: as the destination has it.
+            read_at: when it was asked for.
+        """
         assert self.phase is Phase.PLACING
         assert self.idle
         self._position = position
+        self._placed_at = read_at
         self._sequence = position.sequence
         self.log_end = self.planned_end = position.log_end
         self.phase = Phase.APPENDING
@@ -193,7 +206,7 @@ class PartitionAppend:
             if isinstance(piece, Data):
                 self.queued_bytes += piece.size
 
-    def take(self, now: float) -> Outgoing | None:
+    def take(self) -> Outgoing | None:
         """The next batch to send, if one may be sent now. It counts as sent."""
         position = self._position
         if (
@@ -201,7 +214,7 @@ class PartitionAppend:
             or not self._queue
             or len(self._in_flight) >= MAX_IN_FLIGHT
             or position is None
-            or not (position.guarded or now >= self.unguarded_from)
+            or not (position.guarded or self._alone)
         ):
             return None
         data = self._queue[0]
@@ -247,12 +260,17 @@ class PartitionAppend:
         if self.phase is Phase.APPENDING:
             self._drain()
 
-    def gap_to_fill(self, now: float) -> Gap | None:
-        """The gap whose turn it is, if it may be filled now."""
+    def gap_to_fill(self, *, fenced: bool) -> Gap | None:
+        """The gap whose turn it is, if it may be filled now.
+
+        Args:
+            fenced: whether a former owner's fillers are fenced, so that only a gap that may once
+                have been data has to wait.
+        """
         if self.phase is not Phase.APPENDING or self._in_flight or not self._queue:
             return None
         gap = self._queue[0]
-        if isinstance(gap, Data) or not (gap.seen or now >= self.unguarded_from):
+        if isinstance(gap, Data) or not ((gap.seen and fenced) or self._alone):
             return None
         return gap
 

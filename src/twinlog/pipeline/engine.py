@@ -37,7 +37,14 @@ from twinlog.core.types import Offset, TopicPartition
 from twinlog.pipeline.fetcher import Fetcher
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.placer import Placer
-from twinlog.pipeline.ports import Appended, Batch, DestinationPort, Leader, SourcePort
+from twinlog.pipeline.ports import (
+    Appended,
+    Batch,
+    DestinationPort,
+    Leader,
+    LogEnd,
+    SourcePort,
+)
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 
@@ -115,7 +122,7 @@ class Engine:
         for partition in leaving:
             self._forget(partition)
             self._release(partition, lambda p: p.append.replace())
-        while any(partition.append.in_flight for partition in leaving):
+        while any(partition.append.in_flight or partition.filling for partition in leaving):
             await asyncio.sleep(self.settings.position_pause_s)
 
     async def close(self) -> None:
@@ -177,7 +184,7 @@ class Engine:
 
     def advance(self, partition: MirrorPartition) -> None:
         """Put a partition where its machine says that it has to wait."""
-        if not self.holds(partition):
+        if not self.holds(partition) or partition.filling:
             return
         now = self.now()
         if partition.retry_at > now:
@@ -190,10 +197,9 @@ class Engine:
             self._placer.want(partition)
         elif append.phase is Phase.APPENDING:
             self._prepare(partition)
-            if append.waits_for_lease(now):
-                loop = asyncio.get_running_loop()
-                loop.call_at(append.unguarded_from, self._when_unguarded, partition)
-            elif append.gap_to_fill(now) is not None:
+            if append.waits_for_lease(fenced=self._fenced(partition)):
+                self._place_after_lease(partition)
+            elif self._gap(partition) is not None:
                 self._want_filler(partition)
             elif not append.idle:
                 self._ready[partition.destination_node][partition] = None
@@ -216,9 +222,14 @@ class Engine:
         partition.append.offer(pieces)
         self.held_bytes += partition.append.queued_bytes - before
 
-    def _when_unguarded(self, partition: MirrorPartition) -> None:
-        self.advance(partition)
-        self.pump(partition.destination_node)
+    def _place_after_lease(self, partition: MirrorPartition) -> None:
+        """Read the position again when nobody else can write any more."""
+        if self.now() >= partition.append.unguarded_from:
+            self._release(partition, lambda p: p.append.replace())
+            asyncio.get_running_loop().call_soon(self.advance, partition)
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_at(partition.append.unguarded_from, self.advance, partition)
 
     def _forget(self, partition: MirrorPartition) -> None:
         self._fetcher.leave(partition)
@@ -268,7 +279,7 @@ class Engine:
 
     def _backoff(self, attempts: int) -> float:
         """Exponential, with jitter: all partitions of a lost broker do not come back at once."""
-        longest = self.settings.backoff_s * 2 ** min(attempts - 1, 20)
+        longest = self.settings.backoff_s * float(2 ** min(attempts - 1, 20))
         return min(longest, self.settings.backoff_max_s) * (0.5 + self.jitter())
 
     def placed(self, partition: MirrorPartition) -> None:
@@ -303,14 +314,13 @@ class Engine:
         self, ready: dict[MirrorPartition, None]
     ) -> tuple[list[Batch], list[MirrorPartition]]:
         """One batch of each ready partition, as many as the request may hold."""
-        now = self.now()
         room = self.settings.produce_max_bytes
         batches: list[Batch] = []
         owners: list[MirrorPartition] = []
         for partition in list(ready):
             # Whoever was served goes to the end, so that all have their turn.
             del ready[partition]
-            outgoing = partition.append.take(now)
+            outgoing = partition.append.take()
             if outgoing is None:
                 continue
             ready[partition] = None
@@ -432,15 +442,11 @@ class Engine:
         shard = self._shards[number]
         try:
             while waiting:
-                gaps = {p: g for p in waiting if (g := p.append.gap_to_fill(self.now()))}
+                gaps = {p: g for p in waiting if (g := self._gap(p))}
                 waiting.clear()
                 if not gaps:
                     break
-                try:
-                    progressed = await self._fill_round(shard, gaps)
-                except Retriable as error:
-                    log.info("shard %d: gaps wait: %s", number, error)
-                    progressed = False
+                progressed = await self._fill_round(shard, gaps)
                 waiting.update(p for p in gaps if self._still_gap(p))
                 if progressed:
                     pause = self.settings.backoff_s
@@ -451,55 +457,67 @@ class Engine:
             self._filling.discard(number)
 
     def _still_gap(self, partition: MirrorPartition) -> bool:
-        return self.holds(partition) and partition.append.gap_to_fill(self.now()) is not None
+        return self.holds(partition) and self._gap(partition) is not None
+
+    def _gap(self, partition: MirrorPartition) -> Gap | None:
+        return partition.append.gap_to_fill(fenced=self._fenced(partition))
+
+    def _fenced(self, partition: MirrorPartition) -> bool:
+        """Whether gaps are filled in a way that fences former owners."""
+        return not self.shard(partition).may_write_markers
 
     async def _fill_round(self, shard: Shard, gaps: Mapping[MirrorPartition, Gap]) -> bool:
         """One round; whether any log end moved."""
-        now = self.now()
-        at_once = {
-            p.key: gap
-            for p, gap in gaps.items()
-            if shard.may_write_markers
-            and gap.end - gap.start >= self.settings.markers_from
-            and now >= p.append.unguarded_from
-        }
+        needs = {partition.key: gap for partition, gap in gaps.items()}
+        for partition in gaps:
+            partition.filling = True
+        found: Mapping[TopicPartition, LogEnd] = {}
         try:
-            found = dict(await shard.fill_at_once(at_once)) if at_once else {}
-        except Disconnected:
-            # Markers that nothing fences may still be under way.
-            for key in at_once:
-                self._lose_markers(key)
-            found = {}
-        rest = {p.key: gap for p, gap in gaps.items() if p.key not in at_once}
-        if rest:
-            found |= await shard.fill(rest)
+            if shard.may_write_markers:
+                found = await shard.write_markers(needs)
+            else:
+                found = await shard.fill(needs)
+        except Disconnected as error:
+            for partition in gaps:
+                self._lose_markers(partition, str(error))
+        except Retriable as error:
+            log.info("shard %d: gaps wait: %s", shard.number, error)
+        finally:
+            for partition in gaps:
+                partition.filling = False
         moved = False
-        for partition, gap in gaps.items():
+        for partition in gaps:
             end = found.get(partition.key)
             if end is None or not self.holds(partition):
-                continue
-            if end.error:
+                self.advance(partition)
+            elif end.error:
                 self.trouble(partition, "a gap cannot be filled", end.error)
-                continue
-            misplaced = partition.append.filled(Offset(end.log_end))
-            if misplaced is not None:
-                self.fail(
-                    partition,
-                    f"the log ends at {misplaced.found} where it was to end at "
-                    f"{misplaced.expected}: somebody else writes to this topic",
-                )
-                continue
-            moved = moved or end.log_end > gap.start
-            partition.attempts = 0
-            self.advance(partition)
-            self.pump(partition.destination_node)
+            else:
+                moved = self._filled(partition, Offset(end.log_end)) or moved
         return moved
 
-    def _lose_markers(self, key: TopicPartition) -> None:
-        partition = self.partitions.get(key)
-        if partition is not None:
+    def _filled(self, partition: MirrorPartition, log_end: Offset) -> bool:
+        """The log ends here after a round; whether that is further than before."""
+        before = partition.append.log_end
+        misplaced = partition.append.filled(log_end)
+        if misplaced is not None:
+            self.fail(
+                partition,
+                f"the log ends at {misplaced.found} where it was to end at {misplaced.expected}: "
+                f"somebody else writes to this topic",
+            )
+            return False
+        if partition.append.phase is Phase.APPENDING:
+            partition.attempts = 0
+        self.advance(partition)
+        self.pump(partition.destination_node)
+        return log_end > before
+
+    def _lose_markers(self, partition: MirrorPartition, why: str) -> None:
+        """Nobody knows whether markers were written, or still will be."""
+        if self.holds(partition):
             partition.append.unguarded_from = self.now() + self.settings.lease_s
-            self.trouble(partition, "no answer to markers")
+            self.trouble(partition, f"no answer to markers: {why}")
 
     # ---- leaders -------------------------------------------------------------------------------
 

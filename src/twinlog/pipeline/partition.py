@@ -46,6 +46,7 @@ class MirrorPartition:
     transient: bool = False  # FAILED, yet trying again may help
     attempts: int = 0  # failures in a row, for the backoff
     retry_at: float = 0.0  # no step before this time
+    filling: bool = False  # a filler is under way: its position must not be read
     source_node: int = -1
     destination_node: int = -1
     source_start: Offset = UNKNOWN

@@ -77,6 +77,7 @@ class Placer:
     async def _place(self, batch: Sequence[MirrorPartition]) -> None:
         found: dict[MirrorPartition, _Found] = {}
         trouble = ""
+        read_at = self._engine.now()
         try:
             found = await self._read(batch)
             await self._prove(found)
@@ -90,7 +91,7 @@ class Placer:
                 self._engine.trouble(partition, f"the position cannot be read: {trouble}")
                 self._engine.leaders_are_stale(partition)
             elif partition in found:
-                self._settle(partition, found[partition])
+                self._settle(partition, found[partition], read_at)
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -207,11 +208,11 @@ class Placer:
 
     # ---- going on ------------------------------------------------------------------------------
 
-    def _settle(self, partition: MirrorPartition, found: _Found) -> None:
+    def _settle(self, partition: MirrorPartition, found: _Found, read_at: float) -> None:
         """Give the machine its position, and what lies below the source's log start to use up."""
         position, source, fresh = found
         append = partition.append
-        append.place(position)
+        append.place(position, read_at)
         partition.source_high_watermark = Offset(source.high_watermark)
         partition.source_stable = Offset(source.last_stable)
         self._engine.source_starts_at(partition, source.start)

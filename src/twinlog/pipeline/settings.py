@@ -22,7 +22,6 @@ class LaneSettings:
     produce_in_flight: int = 4
     fillers: int = 4
     markers_at_once: int = 10_000
-    markers_from: int = 64
     marker_deadline_s: float = 10.0
     lease_s: float = 6.0
     position_pause_s: float = 0.02

@@ -1,23 +1,27 @@
-"""What the mirror partitions of one state partition share: producer ids, and the filler rounds.
+"""What the mirror partitions of one state partition share: producer ids, and how gaps are filled.
 
 A *shard* is a state partition as its owner works on it. Its data is fenced by nothing and need not
-be: the broker compares the sequence (docs/ARCHITECTURE.md). Its fillers are, before the first gap
-is filled: InitProducerId on each filler id ends a transaction that a former owner had under way
-and is answered when its markers stand, so that a log end read afterwards is final.
+be: the broker compares the sequence (docs/ARCHITECTURE.md). Gaps are filled in one of two ways.
 
-A filler round fills many partitions at once. One empty transaction leaves one control record on
-each of its partitions, so `n` offsets need `n` transactions, of different ids, side by side:
+**Written markers**, where the cluster grants CLUSTER_ACTION (one without an authorizer does):
+WriteTxnMarkers puts control records on a partition, as many as are wanted, and answers when they
+stand. Nothing fences it, so a new owner waits for the former one's lease; and nobody but us ever
+sends it again, so that after a lost answer the log end says what happened.
+
+**Empty transactions**, elsewhere. Each leaves one control record on each of its partitions, so `n`
+offsets need `n` transactions, of different ids, side by side:
 
     id 0   P1 P2 P3        P1 needs 3 offsets, P2 needs 1, P3 needs 2: two ids this round,
     id 1   P1    P3        P1 gets its third in the next one
 
-EndTxn is answered before the markers stand, so a round ends when the log ends show them. An id is
-*dirty* while markers of it may still come: it gets a new epoch before it is used again, and until
-then its partitions are left alone. So a partition whose leader is away, whose marker therefore
-cannot be written, holds up its own gap and the ids that it is in, not the other partitions.
-
-A gap of many offsets, on a cluster that lets us write markers (WriteTxnMarkers), is filled by
-these. Nothing fences them, so they are for gaps that may wait for the lease.
+InitProducerId on each filler id fences a former owner: it ends a transaction that he had under way
+and is answered when its markers stand. EndTxn is answered before the markers stand, so a round
+ends when the log ends show them. An id is *dirty* while markers of it may still come: it gets a
+new epoch before it is used again, and until then its partitions are left alone. So a partition
+whose leader is away, whose marker therefore cannot be written, holds up its own gap and the ids
+that it is in, not the other partitions. What cannot be helped: a coordinator whose marker was
+appended, but not confirmed when the leader or itself died, writes it *again*
+(tests/contract). The log end then tells, and the partition is FAILED.
 """
 
 import asyncio
@@ -51,6 +55,7 @@ class Shard:
             range(settings.fillers)
         )
         self._cleaning: asyncio.Task[None] | None = None
+        self._marker: ProducerIdentity | None = None  # whose name written markers bear
         self.may_write_markers = True
         self.data_producer = ProducerId(-1)
 
@@ -154,27 +159,39 @@ class Shard:
             if isinstance(result, BaseException):
                 raise result
 
-    async def fill_at_once(
+    async def write_markers(
         self, gaps: Mapping[TopicPartition, Gap]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """Write many markers directly, where this is allowed (`may_write_markers` says so after).
+        """Write as many markers as the gaps need, up to a limit.
+
+        Args:
+            gaps: what to fill, whose partitions' logs end at their starts; the caller has nothing
+                else under way there, and former owners' leases have ended.
+
+        Returns:
+            Log ends or errors; none if this cluster does not allow it (`may_write_markers`).
 
         Raises:
             Disconnected: whether markers were written, or will be, is not known.
         """
+        if self._marker is None:
+            self._marker = await self._destination.init_producer(f"{self._id}.marker")
         counts = {
             p: min(gap.end - gap.start, self._settings.markers_at_once) for p, gap in gaps.items()
         }
-        identity = ProducerIdentity(self._id, self.data_producer, 0)
-        answers = await self._destination.write_markers(counts, identity)
-        if _CLUSTER_AUTHORIZATION_FAILED in answers.values():
+        errors = await self._destination.write_markers(counts, self._marker)
+        if _CLUSTER_AUTHORIZATION_FAILED in errors.values():
             self.may_write_markers = False
             log.info(
-                "long gaps are filled by empty transactions: WriteTxnMarkers needs CLUSTER_ACTION",
-                extra={"shard": self.number},
+                "shard %d: gaps are filled by empty transactions, which is slower; "
+                "WriteTxnMarkers needs CLUSTER_ACTION",
+                self.number,
             )
             return {}
-        return await self._destination.log_ends(gaps)
+        return {
+            p: LogEnd(error, -1, -1) if error else LogEnd(0, gaps[p].start + counts[p], -1)
+            for p, error in errors.items()
+        }
 
     async def _wait_for(
         self, expected: Mapping[TopicPartition, int]
