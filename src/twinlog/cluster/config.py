@@ -1,10 +1,29 @@
-"""A cluster's configuration: Kafka's own property names, parsed once into a frozen dataclass."""
+"""A cluster's configuration: Kafka's own property names, parsed once into a frozen dataclass.
 
+A file that works for Kafka's own clients works here. What twinlog does not use is named in a
+warning; what it uses is checked, and a bad value is refused with its name, the value and what is
+allowed. Values may refer to secrets as Kafka's config providers write it (KIP-297):
+
+    ${env:NAME}                an environment variable
+    ${file:/a/path:key}        a key of a .properties file
+    ${directory:/a/path:name}  a file's whole content (KIP-421)
+
+Differences from Kafka's defaults, on purpose: socket buffers are left to the kernel (-1), which
+sizes them by the round trip; certificates are PEM, whatever ssl.truststore.type defaults to.
+"""
+
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import javaproperties
 
 from twinlog.cluster.dial import Options
-from twinlog.cluster.security import PLAINTEXT, Security
+from twinlog.cluster.jaas import parse_jaas
+from twinlog.cluster.security import PLAINTEXT, Sasl, Security, Tls
+from twinlog.core.errors import UserError
 
 
 class Address(NamedTuple):
@@ -38,6 +57,7 @@ class ClusterConfig:
     send_buffer: int = -1
     receive_buffer: int = -1
     user_timeout: float | None = None
+    """TCP_USER_TIMEOUT (`tcp.user.timeout.ms`, twinlog's own); see `dial.Options`."""
 
     def options(self) -> Options:
         """What a connection needs of it."""
@@ -49,3 +69,258 @@ class ClusterConfig:
             receive_buffer=self.receive_buffer,
             user_timeout=self.user_timeout,
         )
+
+
+class Parsed(NamedTuple):
+    """A configuration, and what in the properties was not used, a line each."""
+
+    config: ClusterConfig
+    warnings: tuple[str, ...]
+
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+
+_MILLISECONDS: Final = {
+    "request.timeout.ms": "request_timeout",
+    "default.api.timeout.ms": "api_timeout",
+    "socket.connection.setup.timeout.ms": "setup_timeout",
+    "metadata.max.age.ms": "metadata_max_age",
+    "reconnect.backoff.ms": "reconnect_backoff",
+    "reconnect.backoff.max.ms": "reconnect_backoff_max",
+    "retry.backoff.ms": "retry_backoff",
+    "retry.backoff.max.ms": "retry_backoff_max",
+    "connections.max.idle.ms": "max_idle",
+    "tcp.user.timeout.ms": "user_timeout",
+}
+_BYTES: Final = {
+    "receive.buffer.bytes": "receive_buffer",
+    "socket.receive.buffer.bytes": "receive_buffer",
+    "send.buffer.bytes": "send_buffer",
+    "socket.send.buffer.bytes": "send_buffer",
+}
+_MAX_MILLISECONDS: Final = 1 << 31
+_MAX_BYTES: Final = 1 << 30
+_CONVERT: Final = (
+    "openssl pkcs12 -in STORE.p12 -out STORE.pem (a JKS first: keytool -importkeystore)"
+)
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A Java .properties file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            return dict(javaproperties.load(file))
+    except (OSError, ValueError, javaproperties.InvalidUEscapeError) as error:
+        raise UserError(f"{path}: cannot be read as properties: {error}") from error
+
+
+def parse_config(
+    properties: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> Parsed:
+    """Parse a client's properties.
+
+    Raises:
+        UserError: a value is missing, malformed, or refers to what is not there.
+    """
+    reader = _Reader(properties, environment)
+    times = {field: reader.milliseconds(key) for key, field in _MILLISECONDS.items()}
+    sizes: dict[str, int | None] = {}
+    for key, field in _BYTES.items():
+        sizes[field] = reader.size(key) if key in properties else sizes.get(field)
+    client_id = reader.text("client.id")
+    config = ClusterConfig(
+        bootstrap_servers=_bootstrap(reader),
+        security=_security(reader),
+        **_given({"client_id": client_id}),
+        **_given(times),
+        **_given(sizes),
+    )
+    return Parsed(config, reader.unused())
+
+
+def _given(values: Mapping[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class _Reader:
+    """Properties by name, references resolved; remembers which were asked for."""
+
+    def __init__(self, properties: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        self._properties = properties
+        self._environment = environment
+        self._used: set[str] = set()
+
+    def text(self, key: str) -> str | None:
+        self._used.add(key)
+        value = self._properties.get(key)
+        return None if value is None else resolve(key, value.strip(), self._environment)
+
+    def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
+        value = self.text(key)
+        if value is None:
+            return default
+        if value not in allowed:
+            raise _bad(key, value, f"one of {', '.join(allowed)}")
+        return value
+
+    def milliseconds(self, key: str) -> float | None:
+        number = self._number(key, 1, _MAX_MILLISECONDS)
+        return None if number is None else number / 1000
+
+    def size(self, key: str) -> int | None:
+        return self._number(key, -1, _MAX_BYTES)
+
+    def unused(self) -> tuple[str, ...]:
+        unused = sorted(self._properties.keys() - self._used)
+        return tuple(f"{key} is not used by twinlog" for key in unused)
+
+    def _number(self, key: str, lowest: int, highest: int) -> int | None:
+        value = self.text(key)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            number = None
+        if number is None or not lowest <= number <= highest:
+            raise _bad(key, value, f"a whole number from {lowest} to {highest}")
+        return number
+
+
+def _bad(key: str, value: str, allowed: str) -> UserError:
+    return UserError(f"{key} is {value!r}: allowed is {allowed}")
+
+
+def resolve(key: str, value: str, environment: Mapping[str, str]) -> str:
+    """A value with its references (`${env:NAME}`, ...) replaced by what they refer to.
+
+    Raises:
+        UserError: a reference leads nowhere. What other references gave is not in the message.
+    """
+    parts: list[str] = []
+    rest = value
+    while (start := rest.find("${")) >= 0 and (end := rest.find("}", start)) >= 0:
+        reference = rest[start + 2 : end]
+        provider, colon, argument = reference.partition(":")
+        if not colon:
+            parts.append(rest[: end + 1])
+        elif provider not in _PROVIDERS:
+            raise _bad(key, rest[start : end + 1], "a reference to env:, file: or directory:")
+        else:
+            found = _PROVIDERS[provider](argument, environment)
+            if found is None:
+                raise UserError(f"{key}: {rest[start : end + 1]} leads nowhere")
+            parts += [rest[:start], found]
+        rest = rest[end + 1 :]
+    return "".join([*parts, rest])
+
+
+def _from_environment(name: str, environment: Mapping[str, str]) -> str | None:
+    return environment.get(name)
+
+
+def _from_file(argument: str, _environment: Mapping[str, str]) -> str | None:
+    path, _, key = argument.rpartition(":")
+    return read_properties(Path(path)).get(key) if path else None
+
+
+def _from_directory(argument: str, _environment: Mapping[str, str]) -> str | None:
+    path, _, name = argument.rpartition(":")
+    file = Path(path, name)
+    return file.read_text(encoding="utf-8").rstrip("\n") if path and file.is_file() else None
+
+
+_Provider = Callable[[str, Mapping[str, str]], str | None]
+_PROVIDERS: Final[dict[str, _Provider]] = {
+    "env": _from_environment,
+    "file": _from_file,
+    "directory": _from_directory,
+}
+
+
+def _bootstrap(reader: _Reader) -> tuple[Address, ...]:
+    key = "bootstrap.servers"
+    value = reader.text(key) or ""
+    servers = tuple(_address(key, item.strip()) for item in value.split(",") if item.strip())
+    if not servers:
+        raise _bad(key, value, "a list HOST:PORT,HOST:PORT,...")
+    return servers
+
+
+def _address(key: str, text: str) -> Address:
+    name = text.rpartition("://")[2]
+    host, _, port = name.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise _bad(key, text, "HOST:PORT, with a port from 1 to 65535")
+    return Address(host, int(port))
+
+
+def _security(reader: _Reader) -> Security:
+    protocol = reader.choice("security.protocol", PROTOCOLS, "PLAINTEXT")
+    tls = _tls(reader) if protocol.endswith("SSL") else None
+    sasl = _sasl(reader) if protocol.startswith("SASL") else None
+    return Security(sasl=sasl, tls=tls)
+
+
+def _sasl(reader: _Reader) -> Sasl:
+    mechanism = reader.choice("sasl.mechanism", MECHANISMS, "GSSAPI")
+    jaas = reader.text("sasl.jaas.config")
+    token_url = reader.text("sasl.oauthbearer.token.endpoint.url") or ""
+    service = reader.text("sasl.kerberos.service.name")
+    if mechanism == "OAUTHBEARER":
+        if not token_url.startswith("file:///"):
+            allowed = "file:///PATH of a file that is kept fresh with a token"
+            raise _bad("sasl.oauthbearer.token.endpoint.url", token_url, allowed)
+        return Sasl(mechanism=mechanism, token_url=token_url)
+    options = {} if jaas is None else parse_jaas(jaas, mechanism)
+    if mechanism == "GSSAPI":
+        name = service or options.get("serviceName") or "kafka"
+        return Sasl(mechanism=mechanism, kerberos_service=name)
+    if not options.get("username") or "password" not in options:
+        raise UserError(
+            f"sasl.jaas.config has no username or no password, {mechanism} needs both",
+            hint='write: ...LoginModule required username="..." password="...";',
+        )
+    return Sasl(mechanism=mechanism, username=options["username"], password=options["password"])
+
+
+def _tls(reader: _Reader) -> Tls:
+    trusted_file = _pem_file(reader, "ssl.truststore")
+    identity_file = _pem_file(reader, "ssl.keystore")
+    algorithm = "ssl.endpoint.identification.algorithm"
+    tls = Tls(
+        trusted_file=trusted_file,
+        trusted=reader.text("ssl.truststore.certificates"),
+        identity_file=identity_file,
+        chain=reader.text("ssl.keystore.certificate.chain"),
+        key=reader.text("ssl.keystore.key"),
+        key_password=reader.text("ssl.key.password"),
+        check_hostname=reader.choice(algorithm, ("https", ""), "https") == "https",
+    )
+    if (tls.chain is None) != (tls.key is None):
+        raise UserError("ssl.keystore.certificate.chain and ssl.keystore.key need each other")
+    return tls
+
+
+def _pem_file(reader: _Reader, store: str) -> str | None:
+    """A store's file, which has to be PEM whether or not its type says so."""
+    location = reader.text(f"{store}.location")
+    kind = reader.text(f"{store}.type")
+    if kind not in (None, "PEM"):
+        raise UserError(f"{store}.type is {kind!r}: allowed is PEM", hint=f"convert it: {_CONVERT}")
+    if location is None:
+        return None
+    try:
+        text = Path(location).read_bytes()
+    except OSError as error:
+        raise UserError(f"{store}.location is {location!r}: {error.strerror}") from error
+    if b"-----BEGIN" not in text:
+        hint = f"convert it: {_CONVERT}"
+        raise UserError(f"{store}.location is {location!r}: it is not PEM", hint=hint)
+    return location

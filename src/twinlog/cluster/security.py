@@ -1,8 +1,33 @@
-"""Who we are to a cluster, and how we know that it is the one."""
+"""Who we are to a cluster, and how we know that it is the one.
 
+TLS by Python's own `ssl`, which reads PEM. A context is built anew for each connection, from the
+files as they are then: renewed certificates are used with the next connection, without a restart.
+Secrets never show in a `repr`, and so in no log.
+"""
+
+import os
 import ssl
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from twinlog.core.errors import UserError
+
+
+class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
+    """An OAuth token that something else keeps fresh in a file (KIP-768's `file:` URL)."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def token(self) -> str:
+        """The token as the file has it now."""
+        return self.path.read_text(encoding="utf-8").strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,25 +37,103 @@ class Sasl:
     mechanism: str
     username: str = ""
     password: str = field(default="", repr=False)
+    token_url: str = ""
+    """OAUTHBEARER: `file:` URL of the token."""
+    kerberos_service: str = "kafka"
 
     def mechanism_options(self) -> dict[str, Any]:
-        """What kafka-python's mechanisms take."""
-        return {
+        """What kafka-python's mechanisms take.
+
+        Raises:
+            UserError: the token's file cannot be read.
+        """
+        options: dict[str, Any] = {
             "sasl_mechanism": self.mechanism,
             "sasl_plain_username": self.username,
             "sasl_plain_password": self.password,
+            "sasl_kerberos_service_name": self.kerberos_service,
         }
+        if self.mechanism.startswith("SCRAM-"):
+            # RFC 5802 escapes these two in names; kafka-python does not.
+            name = self.username.replace("=", "=3D").replace(",", "=2C")
+            options["sasl_plain_username"] = name
+        if self.token_url:
+            path = Path(unquote(urlsplit(self.token_url).path))
+            if not path.is_file():
+                raise UserError(f"sasl.oauthbearer.token.endpoint.url: {path} is no file")
+            options["sasl_oauth_token_provider"] = TokenFile(path)
+        return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """TLS: whom to trust, and who we are. PEM throughout; a text, or a file's path."""
+
+    trusted_file: str | None = None
+    trusted: str | None = None
+    """Certificates themselves. Neither this nor a file: what the system trusts."""
+    identity_file: str | None = None
+    """A file with our private key and our certificate's chain."""
+    chain: str | None = None
+    key: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """A new context, from the files as they are now.
+
+        Raises:
+            UserError: a file is not there, or not what it should be.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.check_hostname
+        try:
+            self._trust(context)
+        except (OSError, ValueError) as error:
+            raise UserError(f"ssl.truststore: cannot be used as PEM: {error}") from error
+        try:
+            self._identify(context)
+        except (OSError, ValueError) as error:
+            raise UserError(f"ssl.keystore: cannot be used as PEM: {error}") from error
+        return context
+
+    def _trust(self, context: ssl.SSLContext) -> None:
+        if self.trusted_file is None and self.trusted is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cafile=self.trusted_file, cadata=self.trusted)
+
+    def _identify(self, context: ssl.SSLContext) -> None:
+        # An empty password instead of none, so that OpenSSL never asks on a terminal.
+        password = self.key_password or ""
+        if self.identity_file is not None:
+            context.load_cert_chain(self.identity_file, password=password)
+        elif self.chain is not None and self.key is not None:
+            _load_from_text(context, f"{self.key}\n{self.chain}\n", password)
+
+
+def _load_from_text(context: ssl.SSLContext, pem: str, password: str) -> None:
+    """`ssl` reads files only: the text is in one that nobody else may read, for a moment."""
+    descriptor, name = tempfile.mkstemp()
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(pem)
+        context.load_cert_chain(name, password=password)
+    finally:
+        Path(name).unlink()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """How a connection is protected and authenticated."""
+    """How a connection is protected (`tls`) and authenticated (`sasl`)."""
 
     sasl: Sasl | None = None
+    tls: Tls | None = None
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """A new context, from the files as they are now; None without TLS."""
-        return None
+        return None if self.tls is None else self.tls.context()
 
 
 PLAINTEXT = Security()

@@ -1,0 +1,221 @@
+"""Kafka's property files: what works there works here; what is wrong is named."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from twinlog.cluster.config import Address, ClusterConfig, parse_config, read_properties
+from twinlog.cluster.jaas import parse_jaas
+from twinlog.cluster.security import Sasl, Tls
+from twinlog.core.errors import UserError
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+BASE = {"bootstrap.servers": "a:1"}
+
+
+def config(**properties: str) -> ClusterConfig:
+    named = {key.replace("_", "."): value for key, value in properties.items()}
+    return parse_config(BASE | named, {}).config
+
+
+def test_servers_alone_are_enough() -> None:
+    parsed = parse_config({"bootstrap.servers": " kafka1:9092, [::1]:9093,PLAINTEXT://b:3 "}, {})
+    assert parsed.config.bootstrap_servers == (
+        Address("kafka1", 9092),
+        Address("::1", 9093),
+        Address("b", 3),
+    )
+    assert parsed.warnings == ()
+    assert str(parsed.config.bootstrap_servers[1]) == "[::1]:9093"
+
+
+def test_numbers_have_kafkas_names_and_our_units() -> None:
+    parsed = config(
+        request_timeout_ms="1500",
+        metadata_max_age_ms="1000",
+        socket_receive_buffer_bytes="65536",
+        send_buffer_bytes="-1",
+        client_id="me",
+        tcp_user_timeout_ms="500",
+    )
+    assert parsed.request_timeout == 1.5
+    assert parsed.metadata_max_age == 1.0
+    assert parsed.receive_buffer == 65536
+    assert parsed.options().user_timeout == 0.5
+    assert parsed.options().client_id == "me"
+
+
+def test_what_is_not_used_is_named() -> None:
+    parsed = parse_config(BASE | {"group.id": "g", "acks": "all"}, {})
+    assert parsed.warnings == ("acks is not used by twinlog", "group.id is not used by twinlog")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("bootstrap.servers", "", "HOST:PORT"),
+        ("bootstrap.servers", "host", "HOST:PORT"),
+        ("bootstrap.servers", "host:0", "from 1 to 65535"),
+        ("bootstrap.servers", "host:99999", "from 1 to 65535"),
+        ("request.timeout.ms", "soon", "a whole number from 1"),
+        ("request.timeout.ms", "0", "a whole number from 1"),
+        ("send.buffer.bytes", "-2", "a whole number from -1"),
+        ("security.protocol", "TLS", "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+    ],
+)
+def test_bad_values_are_named_with_what_is_allowed(key: str, value: str, allowed: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_config(BASE | {key: value}, {})
+    message = str(caught.value)
+    assert message.startswith(key)
+    assert repr(value) in message
+    assert allowed in message
+
+
+def test_secrets_by_reference(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text("pw=from file\n")
+    (tmp_path / "name").write_text("alice\n")
+    jaas = (
+        f'{PLAIN} required username="${{directory:{tmp_path}:name}}" '
+        f'password="${{file:{secrets}:pw}}-${{env:SUFFIX}}";'
+    )
+    properties = BASE | {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": jaas,
+    }
+    parsed = parse_config(properties, {"SUFFIX": "x"}).config
+    assert parsed.security.sasl == Sasl(mechanism="PLAIN", username="alice", password="from file-x")
+    assert "from file" not in repr(parsed)
+    assert pickle.loads(pickle.dumps(parsed)) == parsed
+
+
+@pytest.mark.parametrize(
+    "reference", ["${env:GONE}", "${file:/nowhere:key}", "${directory:/nowhere:key}", "${vault:x}"]
+)
+def test_references_that_lead_nowhere_are_named(reference: str) -> None:
+    with pytest.raises(UserError):
+        parse_config(BASE | {"client.id": reference}, {})
+
+
+def test_a_dollar_without_provider_stays() -> None:
+    assert config(client_id="a${b}c").client_id == "a${b}c"
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (f"{PLAIN} required;", {}),
+        (f"{PLAIN} required username=a password=b;", {"username": "a", "password": "b"}),
+        (rf'{PLAIN} required password="a\"b\\;= c" ;', {"password": 'a"b\\;= c'}),
+        (f'{PLAIN}\n required\n username="a"\n;\n', {"username": "a"}),
+    ],
+)
+def test_jaas_entries(text: str, options: dict[str, str]) -> None:
+    assert parse_jaas(text, "PLAIN") == options
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f'{PLAIN} required password="geheim"',
+        f'{PLAIN} password="geheim";',
+        f'{PLAIN} required "geheim";',
+        'a.ScramLoginModule required password="geheim";',
+    ],
+)
+def test_bad_jaas_is_refused_without_its_secret(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_jaas(text, "PLAIN")
+    assert "geheim" not in str(caught.value)
+
+
+def test_sasl_needs_name_and_password() -> None:
+    with pytest.raises(UserError, match="no username or no password"):
+        config(
+            security_protocol="SASL_SSL",
+            sasl_mechanism="PLAIN",
+            sasl_jaas_config=f"{PLAIN} required;",
+        )
+
+
+def test_scram_names_are_escaped() -> None:
+    """RFC 5802: kafka-python puts the name into the message as it is."""
+    sasl = Sasl(mechanism="SCRAM-SHA-256", username="a=b,c", password="p")
+    assert sasl.mechanism_options()["sasl_plain_username"] == "a=3Db=2Cc"
+
+
+def test_oauth_token_comes_from_a_file_each_time(tmp_path: Path) -> None:
+    token = tmp_path / "a token"
+    token.write_text("one\n")
+    parsed = parse_config(
+        BASE
+        | {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": f"file://{str(token).replace(' ', '%20')}",
+        },
+        {},
+    ).config
+    assert parsed.security.sasl is not None
+    provider = parsed.security.sasl.mechanism_options()["sasl_oauth_token_provider"]
+    assert provider.token() == "one"
+    token.write_text("two")
+    assert provider.token() == "two"
+
+
+def test_oauth_over_http_is_refused() -> None:
+    with pytest.raises(UserError, match="file:///PATH"):
+        parse_config(
+            BASE
+            | {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": "https://login.example",
+            },
+            {},
+        )
+
+
+def test_stores_must_be_pem(tmp_path: Path) -> None:
+    jks = tmp_path / "trust.jks"
+    jks.write_bytes(b"\xfe\xed\xfe\xed")
+    for properties in (
+        {"ssl.truststore.location": str(jks)},
+        {"ssl.truststore.location": str(jks), "ssl.truststore.type": "JKS"},
+        {"ssl.keystore.type": "PKCS12"},
+    ):
+        with pytest.raises(UserError, match="openssl pkcs12"):
+            parse_config(BASE | {"security.protocol": "SSL"} | properties, {})
+    missing = {"ssl.truststore.location": str(tmp_path / "gone")}
+    with pytest.raises(UserError, match="No such file"):
+        parse_config(BASE | {"security.protocol": "SSL"} | missing, {})
+
+
+def test_tls_files_that_are_not_what_they_say(tmp_path: Path) -> None:
+    fake = tmp_path / "fake.pem"
+    fake.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    with pytest.raises(UserError, match=r"ssl\.truststore"):
+        Tls(trusted_file=str(fake)).context()
+    with pytest.raises(UserError, match=r"ssl\.keystore"):
+        Tls(identity_file=str(fake)).context()
+
+
+def test_hostnames_are_checked_unless_told_not_to() -> None:
+    assert Tls().context().check_hostname
+    parsed = config(security_protocol="SSL", ssl_endpoint_identification_algorithm="")
+    assert parsed.security.tls is not None
+    assert not parsed.security.tls.context().check_hostname
+
+
+def test_properties_are_javas(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("# a comment\nbootstrap.servers = a:1,\\\n  b:2\n! another\nclient.id:x\n")
+    parsed = parse_config(read_properties(path), {}).config
+    assert parsed.bootstrap_servers == (Address("a", 1), Address("b", 2))
+    assert parsed.client_id == "x"
+    with pytest.raises(UserError, match="cannot be read as properties"):
+        read_properties(tmp_path / "gone")
