@@ -25,7 +25,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from enum import Enum, IntEnum
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
@@ -46,6 +46,7 @@ from twinlog.core.errors import (
 from twinlog.core.types import TopicPartition
 
 T = TypeVar("T")
+BeforeSend: TypeAlias = Callable[[], None]
 log = logging.getLogger(__name__)
 
 CONTROL: Final = "control"
@@ -58,6 +59,10 @@ MAX_HOUSEKEEPING: Final = 30.0
 
 _CONCURRENT_TRANSACTIONS: Final = 51
 _CONCURRENT_BACKOFF: Final = Backoff(0.002, 0.1)
+
+
+def nothing() -> None:
+    """What is done before a request is sent that anybody may send."""
 
 
 class Role(Enum):
@@ -260,10 +265,12 @@ class KafkaCluster:
         timeout: float | None = None,
         request_timeout: float | None = None,
         lane: Lane = CONTROL,
+        before_send: BeforeSend = nothing,
     ) -> Any:
         """Send a request to a coordinator, wherever it moves, until it answers.
 
         `code` takes the error code out of a response that does not have it at its top.
+        `before_send` is called each time before bytes are handed over; what it raises ends it all.
 
         Raises:
             Retriable: no success within `timeout` (default.api.timeout.ms).
@@ -273,6 +280,8 @@ class KafkaCluster:
             node = await self.coordinator(kind, key)
             try:
                 connection = await self.connection(node, lane)
+                await connection.ready()
+                before_send()
                 response = await connection.call(request, timeout=request_timeout)
             except (Retriable, ProtocolError):
                 self.forget_coordinator(kind, key)

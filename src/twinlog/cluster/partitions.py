@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
-from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.client import BeforeSend, KafkaCluster, nothing
 from twinlog.cluster.metadata import Leader
 from twinlog.cluster.pool import Backoff
 from twinlog.core.append import ProducerState
@@ -170,7 +170,11 @@ async def describe_producers(
 
 
 async def delete_records(
-    cluster: KafkaCluster, before: Mapping[TopicPartition, int], *, tries: int = TRIES
+    cluster: KafkaCluster,
+    before: Mapping[TopicPartition, int],
+    *,
+    tries: int = TRIES,
+    before_send: BeforeSend = nothing,
 ) -> Answers[int]:
     """Move log starts up to these offsets; the low watermark of each. Idempotent."""
     topic = DeleteRecordsRequest.DeleteRecordsTopic
@@ -187,7 +191,7 @@ async def delete_records(
             for name, group in _by_topic(asked)
         ]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=_milliseconds(cluster))
-        response = await _send(cluster, node, request)
+        response = await _send(cluster, node, request, before_send)
         return {
             TopicPartition(t.name, p.partition_index): Refusal(p.error_code)
             if p.error_code
@@ -266,8 +270,12 @@ async def _ask_node(node: int, asked: Asked[Q], ask: Ask[Q, T]) -> Answers[T]:
         return dict.fromkeys(asked, Refusal(_NETWORK_EXCEPTION, str(error)))
 
 
-async def _send(cluster: KafkaCluster, node: int, request: Any) -> Any:
+async def _send(
+    cluster: KafkaCluster, node: int, request: Any, before_send: BeforeSend = nothing
+) -> Any:
     connection = await cluster.connection(node)
+    await connection.ready()
+    before_send()
     return await connection.call(request)
 
 

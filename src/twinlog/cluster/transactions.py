@@ -15,7 +15,8 @@ from kafka.protocol.producer import (
     WriteTxnMarkersRequest,
 )
 
-from twinlog.cluster.client import Coordinator, KafkaCluster
+from twinlog.cluster.client import CONTROL, BeforeSend, Coordinator, KafkaCluster, nothing
+from twinlog.cluster.pool import Lane
 from twinlog.core.errors import Reaction, Refusal, check, code_of
 from twinlog.core.types import TopicPartition
 
@@ -46,6 +47,7 @@ async def init_producer_id(
     *,
     timeout_ms: int = 60_000,
     timeout: float | None = None,
+    before_send: BeforeSend = nothing,
 ) -> ProducerId:
     """A producer id, or the next epoch of a transactional id's: earlier ones are fenced with it.
 
@@ -61,9 +63,12 @@ async def init_producer_id(
         transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, max_version=5
     )
     if transactional_id is None:
+        before_send()
         response = await cluster.call(request, timeout=timeout)
     else:
-        response = await _coordinated(cluster, transactional_id, request, timeout)
+        response = await _coordinated(
+            cluster, transactional_id, request, timeout, before_send=before_send
+        )
     check(response.error_code, f"initialise the producer id of {transactional_id}")
     return ProducerId(response.producer_id, response.producer_epoch)
 
@@ -75,6 +80,7 @@ async def add_partitions_to_txn(
     partitions: Collection[TopicPartition],
     *,
     timeout: float | None = None,
+    before_send: BeforeSend = nothing,
 ) -> dict[TopicPartition, Refusal | None]:
     """Make partitions part of the transaction (opening it); None for each that is.
 
@@ -94,7 +100,9 @@ async def add_partitions_to_txn(
         ],
         max_version=3,
     )
-    response = await _coordinated(cluster, transactional_id, request, timeout, code=_whole)
+    response = await _coordinated(
+        cluster, transactional_id, request, timeout, code=_whole, before_send=before_send
+    )
     if code_of(_whole(response)).reaction is Reaction.FENCED:
         check(_whole(response), f"add partitions to the transaction of {transactional_id}")
     return {
@@ -113,6 +121,7 @@ async def end_txn(
     *,
     commit: bool,
     timeout: float | None = None,
+    before_send: BeforeSend = nothing,
 ) -> None:
     """End the transaction. The markers are written some time *after* the answer.
 
@@ -127,23 +136,30 @@ async def end_txn(
         committed=commit,
         max_version=4,
     )
-    response = await _coordinated(cluster, transactional_id, request, timeout)
+    response = await _coordinated(
+        cluster, transactional_id, request, timeout, before_send=before_send
+    )
     check(response.error_code, f"end the transaction of {transactional_id}")
 
 
 async def write_txn_markers(
-    cluster: KafkaCluster, node: int, markers: Sequence[Marker]
+    cluster: KafkaCluster,
+    node: int,
+    markers: Sequence[Marker],
+    *,
+    lane: Lane = CONTROL,
+    before_send: BeforeSend = nothing,
 ) -> dict[int, dict[TopicPartition, Refusal | None]]:
     """Control records straight to the leader `node`: for each producer id, each partition's result.
 
-    Needs the right CLUSTER_ACTION; nothing fences it. The answer names producer ids only, so each
-    may stand in one marker. Sent once: after a Disconnected nobody knows what was written.
+    Needs the right CLUSTER_ACTION; nothing fences it. The answer names producer ids only: where one
+    stands in several markers, the last one's result hides the others'. Sent once: after a
+    Disconnected nobody knows what was written.
 
     Raises:
         Disconnected: the outcome is unknown.
         UserError: no right to do it (31).
     """
-    assert len({m.producer_id for m in markers}) == len(markers), "a producer id stands twice"
     item = WriteTxnMarkersRequest.WritableTxnMarker
     request = WriteTxnMarkersRequest(
         markers=[
@@ -161,7 +177,9 @@ async def write_txn_markers(
         ],
         max_version=1,
     )
-    connection = await cluster.connection(node)
+    connection = await cluster.connection(node, lane)
+    await connection.ready()
+    before_send()
     response = await connection.call(request)
     return {
         m.producer_id: {
