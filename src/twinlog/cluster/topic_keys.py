@@ -1,0 +1,55 @@
+"""What stands for a topic on the wire: its name, or from some version on its id (KIP-516).
+
+The maps only grow. A topic that has vanished keeps its key, so that a fetch session can still be
+told to forget it, and an answer that was under way can still be read.
+"""
+
+from twinlog.cluster.connection import Connection
+from twinlog.cluster.metadata import EMPTY, NO_TOPIC_ID, Metadata
+from twinlog.wire.compact import topic_key
+
+
+class TopicKeys:
+    """The keys of all topics that the metadata has ever named."""
+
+    def __init__(self) -> None:
+        self._by_name: tuple[dict[str, bytes], dict[bytes, str]] = {}, {}
+        self._by_id: tuple[dict[str, bytes], dict[bytes, str]] = {}, {}
+        self._learned = EMPTY
+
+    def learn(self, metadata: Metadata) -> bool:
+        """Take over a snapshot; whether a topic that was known now has another id."""
+        if metadata is self._learned:
+            return False
+        self._learned = metadata
+        renewed = False
+        for name, topic in metadata.topics.items():
+            known = self._by_id[0].get(name)
+            renewed |= known is not None and known != topic.topic_id.bytes
+            _add(self._by_id, name, topic.topic_id.bytes)
+            _add(self._by_name, name, topic_key(name, None))
+        return renewed
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._by_name[0]
+
+    def maps(self, *, by_id: bool) -> tuple[dict[str, bytes], dict[bytes, str]]:
+        """Keys of topics, and topics of keys."""
+        return self._by_id if by_id else self._by_name
+
+    def version(
+        self, connection: Connection, api_key: int, lowest: int, highest: int, by_id: int
+    ) -> int:
+        """The version to speak: one before `by_id` if some topic has no id (metadata before 2.8).
+
+        Raises:
+            UserError: the broker is too old.
+        """
+        if NO_TOPIC_ID in self._learned.by_id:
+            highest = by_id - 1
+        return connection.negotiate(api_key, lowest, highest)
+
+
+def _add(maps: tuple[dict[str, bytes], dict[bytes, str]], name: str, key: bytes) -> None:
+    maps[0][name] = key
+    maps[1][key] = name

@@ -1,0 +1,324 @@
+"""The two ports on real brokers (see `ports.py` for what each method promises).
+
+Connections are kept apart by lane, since a broker answers one connection's requests one after the
+other: each fetcher has its own, since a Fetch may wait; Produce has its own (`node_writer.py`);
+short questions and transactions go over the client's control connection; reads without a session
+and WriteTxnMarkers, which may be large, have theirs.
+
+What writes asks the lease guard immediately before its bytes are handed over, each time that a
+request is tried. What the kernel still holds then is the connection's to throw away: the
+destination's `ClusterConfig.user_timeout` has to be set, to less than the lease.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from twinlog.cluster import partitions as questions
+from twinlog.cluster import transactions
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.fetch_session import SESSION_ERRORS, FetchSession
+from twinlog.cluster.metadata import Leader as KnownLeader
+from twinlog.cluster.partitions import DEBUGGING, Isolation, ListedOffset, OffsetSpec
+from twinlog.cluster.topic_keys import TopicKeys
+from twinlog.core.errors import Disconnected, Fenced, ProtocolError, Refusal, Retriable, check
+from twinlog.core.types import TopicPartition
+from twinlog.pipeline.node_reader import Limits, NodeReader
+from twinlog.pipeline.node_writer import Answers, NodeWriter
+from twinlog.pipeline.ports import (
+    Batch,
+    Bounds,
+    Fetched,
+    FetchResult,
+    Leader,
+    LogEnd,
+    ProducerIdentity,
+    Producers,
+)
+from twinlog.wire.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResponse
+
+MAX_MARKERS: Final = 10_000
+"""Markers of one WriteTxnMarkers request; on 4.3.1 it takes half a second."""
+
+_MARKERS_LANE: Final = "markers"
+_TRIES: Final = 3
+_NOT_ATTEMPTED: Final = 55
+_LEFT_OUT: Final = Refusal(13, "the broker's answer leaves it out")
+
+
+class KafkaSource:
+    """`SourcePort` on a cluster that has been started."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._keys = TopicKeys()
+        self._reader = NodeReader(cluster, self._keys)
+        self._sessions: dict[tuple[int, int], FetchSession] = {}
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+        """All partitions of these topics, asked anew."""
+        return await _leaders(self._cluster, topics)
+
+    async def fetch(
+        self,
+        node: int,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+        fetcher: int = 0,
+    ) -> FetchResult:
+        """Read on from an offset of each wanted partition, up to its last stable offset."""
+        gone = await self._reader.unknown(wanted)
+        wanted = {p: offset for p, offset in wanted.items() if p not in gone}
+        if gone or not wanted:
+            await asyncio.sleep(0 if gone else max_wait_ms / 1000)
+            return FetchResult(gone, 0)
+        limits = Limits(READ_COMMITTED, max_wait_ms, max_bytes, partition_max_bytes)
+        for _ in range(_TRIES):
+            response, size = await self._fetch(node, fetcher, wanted, limits)
+            if response.error not in SESSION_ERRORS:
+                break
+        check(response.error, f"fetch from node {node}")
+        return FetchResult({p: Fetched(*part) for p, part in response.partitions.items()}, size)
+
+    async def _fetch(
+        self, node: int, fetcher: int, wanted: Mapping[TopicPartition, int], limits: Limits
+    ) -> tuple[FetchResponse, int]:
+        """Once, within the session. Whatever goes wrong, the next request begins a new one."""
+        connection = await self._cluster.connection(node, f"fetch.{fetcher}")
+        await connection.ready()
+        if self._keys.learn(self._cluster.metadata):
+            for each in self._sessions.values():
+                each.renew()
+        session = self._sessions.setdefault((node, fetcher), FetchSession())
+        ask = session.ask(wanted, limits.partition_max_bytes)
+        answered = False
+        try:
+            response, size = await self._reader.exchange(
+                connection, ask.partitions, ask.forgotten, (ask.session_id, ask.epoch), limits
+            )
+            answered = not response.error
+        finally:
+            if answered:
+                session.answered(response.session_id)
+            else:
+                session.renew()
+        return response, size
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        """What stands at these offsets now, without a session (read_committed, no waiting)."""
+        return await self._reader.read(partitions, READ_COMMITTED, partition_max_bytes)
+
+    async def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Bounds]:
+        """First, high watermark and last stable offsets, asked anew."""
+        return await _bounds(self._cluster, partitions)
+
+
+class KafkaDestination:
+    """`DestinationPort` on a cluster that has been started.
+
+    `may_write` is asked before each request that writes; when it says no, the request ends in
+    Fenced, and nothing was sent.
+    """
+
+    def __init__(self, cluster: KafkaCluster, may_write: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._may_write = may_write
+        self._keys = TopicKeys()
+        self._reader = NodeReader(cluster, self._keys)
+        self._writers: dict[int, NodeWriter] = {}
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+        """All partitions of these topics, asked anew."""
+        return await _leaders(self._cluster, topics)
+
+    def produce(self, node: int, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
+        """Append one batch to each of these partitions, all led by `node`, with acks=all.
+
+        Ask for the topics' leaders first: a topic that the metadata does not have is refused.
+        """
+        self._keys.learn(self._cluster.metadata)
+        writer = self._writers.get(node)
+        if writer is None:
+            writer = NodeWriter(self._cluster, node, self._keys, self._permit)
+            self._writers[node] = writer
+        return writer.send(batches)
+
+    async def log_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Log end offsets (ListOffsets as replica -2, of the leaders)."""
+        asked = list(partitions)  # a mapping would be taken for one of timestamps
+        answers = await questions.list_offsets(self._cluster, asked, replica_id=DEBUGGING)
+        return {
+            p: LogEnd(answer.code, -1, -1)
+            if isinstance(answer, Refusal)
+            else LogEnd(0, answer.offset, answer.leader_epoch)
+            for p, answer in answers.items()
+        }
+
+    async def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Bounds]:
+        """First, high watermark and last stable offsets."""
+        return await _bounds(self._cluster, partitions)
+
+    async def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Producers]:
+        """DescribeProducers."""
+        answers = await questions.describe_producers(self._cluster, partitions)
+        return {
+            p: Producers(answer.code, ()) if isinstance(answer, Refusal) else Producers(0, answer)
+            for p, answer in answers.items()
+        }
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        """What stands at these offsets now, aborted data included (read_uncommitted)."""
+        return await self._reader.read(partitions, READ_UNCOMMITTED, partition_max_bytes)
+
+    async def init_producer(self, transactional_id: str) -> ProducerIdentity:
+        """InitProducerId; waits while the coordinator loads, moves, or ends a transaction."""
+        identity = await transactions.init_producer_id(
+            self._cluster, transactional_id, before_send=self._permit
+        )
+        return ProducerIdentity(transactional_id, identity.producer_id, identity.epoch)
+
+    async def empty_transaction(
+        self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> None:
+        """One control record on each of these partitions, some time after the answer.
+
+        Both requests may be sent again: within one epoch, partitions can be added twice, and a
+        transaction that has been committed can be committed again.
+
+        Raises:
+            Fenced: the id has a newer epoch, or we may not write.
+            Disconnected: whether control records will be written is not known.
+            UserError, Retriable: some partition was refused (the error names it), and so were all.
+        """
+        name, identity = producer.transactional_id, transactions.ProducerId(*producer[1:])
+        try:
+            answers = await transactions.add_partitions_to_txn(
+                self._cluster, name, identity, partitions, before_send=self._permit
+            )
+        except (Retriable, ProtocolError) as error:
+            raise Disconnected(str(error), cluster=self._cluster.name) from error
+        _raise_refusal(answers)
+        try:
+            await transactions.end_txn(
+                self._cluster, name, identity, commit=True, before_send=self._permit
+            )
+        except (Retriable, ProtocolError) as error:
+            raise Disconnected(str(error), cluster=self._cluster.name) from error
+
+    async def write_markers(
+        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
+    ) -> Mapping[TopicPartition, int]:
+        """That many control records on each of these partitions, now; an error code for each.
+
+        13 NETWORK_EXCEPTION: how many were written is not known.
+        """
+
+        async def ask(node: int, asked: questions.Asked[int]) -> questions.Answers[None]:
+            counts = {p: count for p, (_, count) in asked.items()}
+            return await self._write_markers(node, counts, producer)
+
+        answers = await questions.by_leader(self._cluster, partitions, ask, tries=1)
+        return {p: _code(answer) for p, answer in answers.items()}
+
+    async def _write_markers(
+        self, node: int, counts: dict[TopicPartition, int], producer: ProducerIdentity
+    ) -> questions.Answers[None]:
+        """Requests of a bounded size, one after the other; a refused partition gets no more."""
+        answers: questions.Answers[None] = dict.fromkeys(counts)
+        while left := [p for p, count in counts.items() if count > 0 and not answers[p]]:
+            markers: list[transactions.Marker] = []
+            room = MAX_MARKERS
+            while left and (room >= len(left) or not markers):
+                markers.append(transactions.Marker(producer.producer_id, producer.epoch, left))
+                room -= len(left)
+                counts.update((p, counts[p] - 1) for p in left)
+                left = [p for p in left if counts[p] > 0]
+            found = await transactions.write_txn_markers(
+                self._cluster, node, markers, lane=_MARKERS_LANE, before_send=self._permit
+            )
+            results = found.get(producer.producer_id, {})
+            answers.update((p, results.get(p, _LEFT_OUT)) for p in markers[0].partitions)
+        return answers
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Move log starts up to these offsets; an error code for each."""
+        answers = await questions.delete_records(self._cluster, before, before_send=self._permit)
+        return {p: _code(answer) for p, answer in answers.items()}
+
+    def _permit(self) -> None:
+        """Raise if we may not write any more."""
+        if not self._may_write():
+            raise Fenced("the lease has ended, nothing was sent", cluster=self._cluster.name)
+
+
+async def _leaders(
+    cluster: KafkaCluster, topics: Collection[str]
+) -> Mapping[TopicPartition, Leader]:
+    metadata = await cluster.refresh(topics)
+    leaders: dict[TopicPartition, Leader] = {}
+    for name in topics:
+        topic = metadata.topics.get(name)
+        for index in topic.partitions if topic is not None else ():
+            assert topic is not None
+            partition = TopicPartition(name, index)
+            known = metadata.leader(partition)
+            if isinstance(known, KnownLeader):
+                leaders[partition] = Leader(known.node_id, known.epoch, topic.topic_id)
+            else:
+                leaders[partition] = Leader(-1, -1, topic.topic_id, known.code)
+    return leaders
+
+
+async def _bounds(
+    cluster: KafkaCluster, partitions: Collection[TopicPartition]
+) -> Mapping[TopicPartition, Bounds]:
+    asked = list(partitions)  # a mapping would be taken for one of timestamps
+    start, high_watermark, last_stable = await asyncio.gather(
+        questions.list_offsets(cluster, asked, OffsetSpec.EARLIEST),
+        questions.list_offsets(cluster, asked, OffsetSpec.LATEST),
+        questions.list_offsets(
+            cluster, asked, OffsetSpec.LATEST, isolation=Isolation.READ_COMMITTED
+        ),
+    )
+    return {p: _bound(start[p], high_watermark[p], last_stable[p]) for p in partitions}
+
+
+def _bound(*answers: ListedOffset | Refusal) -> Bounds:
+    offsets: list[int] = []
+    for answer in answers:
+        if isinstance(answer, Refusal):
+            return Bounds(answer.code, -1, -1, -1)
+        offsets.append(answer.offset)
+    return Bounds(0, *offsets)
+
+
+def _code(answer: object) -> int:
+    return answer.code if isinstance(answer, Refusal) else 0
+
+
+def _raise_refusal(answers: Mapping[TopicPartition, Refusal | None]) -> None:
+    """Raise the refusal that is behind the others'; those have 55 OPERATION_NOT_ATTEMPTED."""
+    refused = [(p, answer) for p, answer in answers.items() if answer is not None]
+    for partition, refusal in sorted(refused, key=lambda each: each[1].code == _NOT_ATTEMPTED):
+        refusal.fail(
+            "add a partition to a transaction",
+            topic=partition.topic,
+            partition=partition.partition,
+        )

@@ -1,0 +1,171 @@
+"""Produce requests to one broker, on one connection, in the order in which they were given.
+
+The order is what the append stands on: a batch that overtakes the one before it is refused where
+the sequence guards it, and lands in the wrong place where nothing does yet (a partition's first).
+So a request either follows the one before it on the same connection, or is not sent:
+
+    the connection                 a request
+    ---------------------------    -----------------------------------------------------------
+    is open and takes requests     is handed to it before `send` returns
+    is open, takes none just now   waits for *this* connection, behind those that wait already
+    is not there                   waits until it is
+    is lost, or late               is refused (Retriable: nothing was sent), and so is all that
+                                   waits behind it
+
+Whether we may still write is asked when bytes are handed over, not when they are given: what waits
+here when the lease ends is never sent.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.connection import Connection
+from twinlog.cluster.topic_keys import TopicKeys
+from twinlog.core.errors import Disconnected, ProtocolError, Retriable, TwinlogError
+from twinlog.core.types import TopicPartition
+from twinlog.pipeline.ports import Appended, Batch
+from twinlog.wire import produce
+
+LANE: Final = "produce"
+MAX_WAITING: Final = 256
+"""Requests that wait for the connection."""
+_BROKER_SHARE: Final = 0.8
+"""How much of a request's time the broker may wait for its followers."""
+
+Answers: TypeAlias = Mapping[TopicPartition, Appended]
+
+
+class _Given(NamedTuple):
+    batches: Sequence[Batch]
+    answer: asyncio.Future[Answers]
+
+
+class NodeWriter:
+    """The writer to one broker. `permit` raises when nothing may be written any more."""
+
+    def __init__(
+        self, cluster: KafkaCluster, node: int, keys: TopicKeys, permit: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._keys = keys
+        self._permit = permit
+        self._waiting: deque[_Given] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timeout = cluster.config.request_timeout
+
+    def send(self, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
+        """One request; its answer. Cancelling the future does not take the request back."""
+        answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        given = _Given(batches, answer)
+        connection = self._cluster.connected(self._node, LANE)
+        if not self._waiting and connection is not None and connection.can_send:
+            self._transmit(connection, given)
+        elif len(self._waiting) >= MAX_WAITING:
+            _refuse(given, self._unsent("too many requests wait"))
+        else:
+            self._waiting.append(given)
+            if len(self._waiting) == 1:
+                self._spawn(self._send_waiting(connection))
+        return answer
+
+    async def _send_waiting(self, connection: Connection | None) -> None:
+        """Send what waits, in its order, on one connection, or refuse all that is left."""
+        failure: TwinlogError = self._unsent("closed")
+        try:
+            async with asyncio.timeout(self._timeout) as deadline:
+                if connection is None:
+                    connection = await self._cluster.connection(self._node, LANE)
+                while self._waiting:
+                    await connection.ready()
+                    self._transmit(connection, self._waiting.popleft())
+                    deadline.reschedule(asyncio.get_running_loop().time() + self._timeout)
+        except TimeoutError:
+            failure = self._unsent(f"not sent within {self._timeout:g} s")
+        except Retriable as error:
+            failure = self._unsent(str(error))
+        except TwinlogError as error:
+            failure = error
+        finally:
+            while self._waiting:
+                _refuse(self._waiting.popleft(), copy(failure))
+
+    def _transmit(self, connection: Connection, given: _Given) -> None:
+        """Hand a request over. What is wrong with it is its answer."""
+        try:
+            version = self._keys.version(
+                connection,
+                produce.API_KEY,
+                produce.MIN_VERSION,
+                produce.MAX_VERSION,
+                produce.BY_ID,
+            )
+            keys, names = self._keys.maps(by_id=version >= produce.BY_ID)
+            milliseconds = int(self._timeout * _BROKER_SHARE * 1000)
+            parts = produce.encode_produce(keys, given.batches, timeout_ms=milliseconds)
+            self._permit()
+            body = connection.send_raw(produce.API_KEY, version, parts, flexible=True)
+        except Retriable as error:
+            _refuse(given, self._unsent(str(error)))
+        except TwinlogError as error:
+            _refuse(given, error)
+        else:
+            decode = partial(produce.decode_produce, version, names)
+            body.add_done_callback(partial(self._answered, connection, given, decode))
+
+    def _answered(
+        self,
+        connection: Connection,
+        given: _Given,
+        decode: Callable[[memoryview], produce.ProduceResponse],
+        body: asyncio.Future[memoryview],
+    ) -> None:
+        """The response, or that there is none. One that cannot be read is none."""
+        try:
+            response = decode(body.result())
+            answers = _answers(response, given.batches)
+        except ProtocolError as error:
+            self._spawn(connection.close())
+            _refuse(given, self._unknown(error))
+        except TwinlogError as error:
+            _refuse(given, self._unknown(error))
+        else:
+            connection.throttle(response.throttle_ms)
+            if not given.answer.done():
+                given.answer.set_result(answers)
+
+    def _unsent(self, why: str) -> Retriable:
+        return Retriable(f"nothing was sent: {why}", cluster=self._cluster.name, node=self._node)
+
+    def _unknown(self, error: TwinlogError) -> Disconnected:
+        unknown = Disconnected(str(error), cluster=self._cluster.name, node=self._node)
+        unknown.__cause__ = error
+        return unknown
+
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _answers(response: produce.ProduceResponse, batches: Sequence[Batch]) -> Answers:
+    """Each batch's result.
+
+    Raises:
+        ProtocolError: there is one that has none.
+    """
+    answers = {p: Appended(*part) for p, part in response.partitions.items()}
+    for batch in batches:
+        if batch.partition not in answers:
+            raise ProtocolError(f"a Produce response leaves out {batch.partition}")
+    return answers
+
+
+def _refuse(given: _Given, error: TwinlogError) -> None:
+    if not given.answer.done():
+        given.answer.set_exception(error)

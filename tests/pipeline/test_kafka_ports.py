@@ -1,0 +1,653 @@
+"""The two ports on real brokers, of the newest and the oldest version."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+from kafka.protocol.admin import DeleteTopicsRequest
+
+from clients import client, make_topic
+from twinlog.cluster import transactions
+from twinlog.cluster.client import CONTROLLER, KafkaCluster
+from twinlog.core.append import ProducerState
+from twinlog.core.batch import Header, batches, new_header, patched_header
+from twinlog.core.errors import Disconnected, Fenced, Retriable
+from twinlog.core.records import encode_tail, varint
+from twinlog.core.types import ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
+from twinlog.pipeline.ports import Appended, Batch, Fetched, FetchResult
+from waiting import until_async
+
+pytestmark = pytest.mark.broker
+
+COUNT = 3
+"""Records in each batch."""
+OUT_OF_ORDER = 45
+UNKNOWN_TOPIC = 3
+
+
+class Ports(NamedTuple):
+    """Both ports, on one cluster."""
+
+    cluster: KafkaCluster
+    source: KafkaSource
+    destination: KafkaDestination
+
+
+class Guard:
+    """A lease that a test can end."""
+
+    def __init__(self) -> None:
+        self.held = True
+        self.asked = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.held
+
+
+@asynccontextmanager
+async def ports_of(
+    kafka: LocalCluster, guard: Callable[[], bool] = lambda: True
+) -> AsyncIterator[Ports]:
+    async with client(kafka) as cluster:
+        yield Ports(cluster, KafkaSource(cluster), KafkaDestination(cluster, guard))
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine, bounded."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(120):
+            await test
+
+    asyncio.run(bounded())
+
+
+def partitions_of(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, index) for index in range(count)]
+
+
+def batch(
+    partition: TopicPartition,
+    producer: tuple[int, int] = (-1, -1),
+    sequence: int = -1,
+    value: bytes = b"value",
+) -> Batch:
+    """A batch of `COUNT` records."""
+    tail = encode_tail(b"key", value)
+    body = b""
+    for delta in range(COUNT):
+        record = b"\0" + varint(0) + varint(delta) + tail
+        body += varint(len(record)) + record
+    header = new_header(
+        length=49 + len(body),
+        attributes=0,
+        last_offset_delta=COUNT - 1,
+        base_timestamp=1_700_000_000_000,
+        max_timestamp=1_700_000_000_000,
+        producer_id=producer[0],
+        epoch=producer[1],
+        sequence=sequence,
+        count=COUNT,
+        records=body,
+    )
+    return Batch(partition, header, memoryview(body))
+
+
+async def fetch(
+    source: KafkaSource, node: int, wanted: Mapping[TopicPartition, int], wait: int = 2000
+) -> FetchResult:
+    return await source.fetch(
+        node, wanted, max_wait_ms=wait, max_bytes=1 << 26, partition_max_bytes=1 << 20
+    )
+
+
+async def node_of(ports: Ports, topic: str) -> int:
+    """The one broker; asks for leaders, as the engine does before it produces."""
+    leaders = await ports.destination.leaders([topic])
+
+    async def serving() -> bool:  # 3.9 names leaders in its metadata before they take requests
+        ends = await ports.destination.log_ends(leaders)
+        return not any(end.error for end in ends.values())
+
+    await until_async(serving)
+    (node,) = {leader.node for leader in leaders.values()}
+    return node
+
+
+def headers(fetched: Fetched) -> list[Header]:
+    return list(batches(fetched.records))
+
+
+def test_what_is_produced_is_fetched(any_kafka: LocalCluster, topic: str) -> None:
+    """Many partitions in one request each way: same bytes, offsets from 0, and on."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 50)
+            partitions = partitions_of(topic, 50)
+            node = await node_of(ports, topic)
+            sent = [batch(p, value=str(p).encode()) for p in partitions]
+            for base in (0, COUNT):
+                answers = await ports.destination.produce(node, sent)
+                assert answers == {p: Appended(0, base, 0) for p in partitions}
+            result = await fetch(ports.source, node, dict.fromkeys(partitions, 0))
+            assert result.partitions.keys() == set(partitions)
+            for each in sent:
+                fetched = result.partitions[each.partition]
+                end = 2 * COUNT
+                assert fetched[:5] == (0, end, end, 0, ())
+                for header in headers(fetched):
+                    records = fetched.records[header.position + 61 : header.end]
+                    assert records == each.records
+            assert result.size > sum(len(f.records) for f in result.partitions.values())
+
+    run(scenario())
+
+
+def test_a_session_names_only_what_is_new(any_kafka: LocalCluster, topic: str) -> None:
+    """Incremental fetches: news alone comes back, what is added and dropped is heeded."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 20)
+            partitions = partitions_of(topic, 20)
+            node = await node_of(ports, topic)
+            wanted = dict.fromkeys(partitions, 0)
+            first = await fetch(ports.source, node, wanted, 0)
+            assert first.partitions.keys() == set(partitions)
+            assert (await fetch(ports.source, node, wanted, 0)).partitions == {}
+            await ports.destination.produce(node, [batch(partitions[7])])
+            news = await fetch(ports.source, node, wanted)
+            assert news.partitions.keys() == {partitions[7]}
+            wanted[partitions[7]] = COUNT
+            await ports.destination.produce(node, [batch(partitions[7]), batch(partitions[8])])
+            del wanted[partitions[8]]
+            news = await fetch(ports.source, node, wanted)
+            assert [h.base_offset for h in headers(news.partitions[partitions[7]])] == [COUNT]
+            assert partitions[8] not in news.partitions
+            wanted = {partitions[8]: 0}
+            news = await fetch(ports.source, node, wanted)
+            assert news.partitions.keys() == {partitions[8]}
+
+    run(scenario())
+
+
+def test_fetchers_have_sessions_of_their_own(any_kafka: LocalCluster, topic: str) -> None:
+    """Two fetchers of one broker wait at the same time."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 2)
+            partitions = partitions_of(topic, 2)
+            node = await node_of(ports, topic)
+            waits = [
+                asyncio.create_task(
+                    ports.source.fetch(
+                        node,
+                        {p: COUNT},
+                        max_wait_ms=20_000,
+                        max_bytes=1 << 20,
+                        partition_max_bytes=1 << 20,
+                        fetcher=p.partition,
+                    )
+                )
+                for p in partitions
+            ]
+            await asyncio.sleep(0.2)
+            await ports.destination.produce(node, [batch(p) for p in partitions])
+            out_of_range = 1  # while the logs were empty, offset 3 was none of theirs
+            for wait, p in zip(waits, partitions, strict=True):
+                assert (await wait).partitions[p].error in (0, out_of_range)
+
+    run(scenario())
+
+
+def test_a_bad_partition_does_not_break_the_session(any_kafka: LocalCluster, topic: str) -> None:
+    """An offset out of range and a topic that is not there are those partitions' errors."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 2)
+            good, bad = partitions_of(topic, 2)
+            gone = TopicPartition(f"{topic}.gone", 0)
+            node = await node_of(ports, topic)
+            await ports.destination.produce(node, [batch(good)])
+            result = await fetch(ports.source, node, {good: 0, bad: 99, gone: 0}, 0)
+            assert result.partitions[gone].error == UNKNOWN_TOPIC
+            for _ in range(2):
+                result = await fetch(ports.source, node, {good: 0, bad: 99}, 0)
+                assert result.partitions[bad].error == 1
+                assert headers(result.partitions[good])
+            read = await ports.source.read({good: 0, bad: 99, gone: 0}, partition_max_bytes=1 << 20)
+            assert {p: part.error for p, part in read.items()} == {
+                good: 0,
+                bad: 1,
+                gone: UNKNOWN_TOPIC,
+            }
+
+    run(scenario())
+
+
+def test_a_lost_session_is_replaced(any_kafka: LocalCluster, topic: str) -> None:
+    """The connection goes, or the broker knows another session: the next fetch has everything."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 4)
+            partitions = partitions_of(topic, 4)
+            node = await node_of(ports, topic)
+            wanted = dict.fromkeys(partitions, 0)
+            await fetch(ports.source, node, wanted, 0)
+            waiting = asyncio.create_task(fetch(ports.source, node, wanted, 20_000))
+            await asyncio.sleep(0.2)
+            await (await ports.cluster.connection(node, "fetch.0")).close()
+            with pytest.raises(Disconnected):
+                await waiting
+            again = await fetch(ports.source, node, wanted, 0)
+            assert again.partitions.keys() == set(partitions)
+            session = ports.source._sessions[node, 0]
+            session._epoch += 5
+            again = await fetch(ports.source, node, wanted, 0)
+            assert again.partitions.keys() == set(partitions)
+            session._id += 1
+            again = await fetch(ports.source, node, wanted, 0)
+            assert again.partitions.keys() == set(partitions)
+            assert (await fetch(ports.source, node, wanted, 0)).partitions == {}
+
+    run(scenario())
+
+
+def test_cancelled_fetch_leaves_a_session_that_works(any_kafka: LocalCluster, topic: str) -> None:
+    """Who stops waiting does not know whether the broker has counted the request."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 1)
+            (partition,) = partitions_of(topic, 1)
+            node = await node_of(ports, topic)
+            await fetch(ports.source, node, {partition: 0}, 0)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await fetch(ports.source, node, {partition: 0}, 300)
+            await ports.destination.produce(node, [batch(partition)])
+            result = await fetch(ports.source, node, {partition: 0})
+            assert headers(result.partitions[partition])
+
+    run(scenario())
+
+
+def test_the_broker_compares_and_swaps(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """A duplicate is answered with its first offset; a hole in the sequence is refused."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 3)
+            partitions = partitions_of(topic, 3)
+            node = await node_of(ports, topic)
+            identity = await ports.destination.init_producer(fresh_name("data"))
+            who = identity[1:]
+            for sequence in (0, COUNT, 0, COUNT):
+                sent = [batch(p, who, sequence) for p in partitions]
+                answers = await ports.destination.produce(node, sent)
+                assert {a[:2] for a in answers.values()} == {(0, sequence)}
+            mixed = [
+                batch(partitions[0], who, 2 * COUNT),
+                batch(partitions[1], who, 2 * COUNT + 1),
+                batch(partitions[2], who, 2 * COUNT),
+            ]
+            answers = await ports.destination.produce(node, mixed)
+            assert [answers[p].error for p in partitions] == [0, OUT_OF_ORDER, 0]
+            producers = await ports.destination.producers(partitions)
+            last = dict.fromkeys(partitions, 3 * COUNT - 1) | {partitions[1]: 2 * COUNT - 1}
+            for p in partitions:
+                assert producers[p] == (0, (ProducerState(*who, last[p]),))
+            ends = await ports.destination.log_ends(partitions)
+            assert {p: end.log_end for p, end in ends.items()} == {
+                p: s + 1 for p, s in last.items()
+            }
+            assert {end.error for end in ends.values()} == {0}
+            assert {end.leader_epoch for end in ends.values()} == {0}
+
+    run(scenario())
+
+
+def test_a_fetched_batch_is_patched_and_lands_unchanged(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """Source to destination, records never copied by us: the second topic has the same bytes."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            copy = f"{topic}.copy"
+            await make(ports.cluster, topic, 1)
+            await make(ports.cluster, copy, 1)
+            (p,), (q,) = partitions_of(topic, 1), partitions_of(copy, 1)
+            node = await node_of(ports, topic)
+            await node_of(ports, copy)
+            await ports.destination.produce(node, [batch(p)])
+            fetched = (await fetch(ports.source, node, {p: 0})).partitions[p]
+            (header,) = headers(fetched)
+            records = fetched.records[header.position + 61 : header.end]
+            identity = await ports.destination.init_producer(fresh_name("data"))
+            patched = patched_header(
+                header,
+                records,
+                ProducerId(identity.producer_id),
+                ProducerEpoch(identity.epoch),
+                Sequence(0),
+            )
+            answers = await ports.destination.produce(node, [Batch(q, patched, records)])
+            assert answers[q] == Appended(0, 0, 0)
+            read = (await ports.destination.read({q: 0}, partition_max_bytes=1 << 20))[q]
+            (landed,) = headers(read)
+            assert read.records[landed.position + 61 : landed.end] == records
+
+    run(scenario())
+
+
+def test_calls_land_in_their_order(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """From the first call on, when there is no connection yet, to more than it takes at once."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 1)
+            (p,) = partitions_of(topic, 1)
+            node = await node_of(ports, topic)
+            who = (await ports.destination.init_producer(fresh_name("data")))[1:]
+            answers = [
+                ports.destination.produce(node, [batch(p, who, COUNT * at, bytes(100_000))])
+                for at in range(120)
+            ]
+            landed = [(await answer)[p] for answer in answers]
+            assert landed == [Appended(0, COUNT * at, 0) for at in range(120)]
+
+    run(scenario())
+
+
+def test_what_waits_falls_with_its_connection(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """In flight: unknown. Behind it: not sent, on no other connection either."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 1)
+            (p,) = partitions_of(topic, 1)
+            node = await node_of(ports, topic)
+            who = (await ports.destination.init_producer(fresh_name("data")))[1:]
+            await ports.destination.produce(node, [batch(p, who, 0)])
+            connection = await ports.cluster.connection(node, "produce")
+            sent = ports.destination.produce(node, [batch(p, who, COUNT)])
+            connection.throttle(50_000)
+            waiting = [
+                ports.destination.produce(node, [batch(p, who, COUNT * at)]) for at in (2, 3)
+            ]
+            await asyncio.sleep(0)
+            await connection.close()
+            with pytest.raises(Disconnected):
+                await sent
+            for answer in waiting:
+                with pytest.raises(Retriable, match="nothing was sent") as caught:
+                    await answer
+                assert not isinstance(caught.value, Disconnected)
+            end = (await ports.destination.log_ends([p]))[p].log_end
+            assert end in (COUNT, 2 * COUNT)
+            answers = await ports.destination.produce(node, [batch(p, who, end)])
+            assert answers[p] == Appended(0, end, 0)
+
+    run(scenario())
+
+
+def test_empty_transactions_leave_one_marker_each(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """One control record on each partition; a newer epoch fences the older."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 10)
+            partitions = partitions_of(topic, 10)
+            await node_of(ports, topic)
+            filler = fresh_name("filler")
+            first = await ports.destination.init_producer(filler)
+            for rounds in (1, 2):
+                await ports.destination.empty_transaction(first, partitions)
+                await until_async(partial(_all_end_at, ports, partitions, rounds))
+            read = await ports.destination.read(
+                dict.fromkeys(partitions, 0), partition_max_bytes=1 << 20
+            )
+            for part in read.values():
+                assert [(h.is_control, h.base_offset) for h in headers(part)] == [
+                    (True, 0),
+                    (True, 1),
+                ]
+            second = await ports.destination.init_producer(filler)
+            assert (second.producer_id, second.epoch) == (first.producer_id, first.epoch + 1)
+            with pytest.raises(Fenced):
+                await ports.destination.empty_transaction(first, partitions)
+            gone = TopicPartition(f"{topic}.gone", 0)
+            with pytest.raises(Retriable) as caught:
+                await ports.destination.empty_transaction(second, [*partitions, gone])
+            assert (caught.value.topic, caught.value.partition) == gone
+            assert await _all_end_at(ports, partitions, 2)
+
+    run(scenario())
+
+
+async def _all_end_at(ports: Ports, partitions: list[TopicPartition], end: int) -> bool:
+    ends = await ports.destination.log_ends(partitions)
+    return all(found.log_end == end for found in ends.values())
+
+
+def test_an_open_transaction_of_a_former_owner_ends_with_init(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """When init_producer returns, the marker of what was left open stands."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 5)
+            partitions = partitions_of(topic, 5)
+            await node_of(ports, topic)
+            filler = fresh_name("filler")
+            former = await ports.destination.init_producer(filler)
+            await transactions.add_partitions_to_txn(
+                ports.cluster, filler, transactions.ProducerId(*former[1:]), partitions
+            )
+            await ports.destination.init_producer(filler)
+            assert await _all_end_at(ports, partitions, 1)
+
+    run(scenario())
+
+
+def test_markers_are_written_in_their_number(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """Each partition gets as many as it was to get, and the data's sequence goes on."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 3)
+            partitions = partitions_of(topic, 3)
+            node = await node_of(ports, topic)
+            identity = await ports.destination.init_producer(fresh_name("data"))
+            who = identity[1:]
+            await ports.destination.produce(node, [batch(p, who, 0) for p in partitions])
+            counts = {p: 1 + 500 * p.partition for p in partitions}
+            gone = TopicPartition(f"{topic}.gone", 0)
+            answers = await ports.destination.write_markers(counts | {gone: 1}, identity)
+            assert answers == dict.fromkeys(partitions, 0) | {gone: UNKNOWN_TOPIC}
+            ends = await ports.destination.log_ends(partitions)
+            assert {p: end.log_end - COUNT for p, end in ends.items()} == counts
+            sent = [batch(p, who, COUNT) for p in partitions]
+            produced = await ports.destination.produce(node, sent)
+            assert {p: a.base_offset - COUNT for p, a in produced.items()} == counts
+
+    run(scenario())
+
+
+def test_bounds_and_deleted_records(any_kafka: LocalCluster, topic: str) -> None:
+    """The log start moves up; a topic that is not there has its own error."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 2)
+            p, q = partitions_of(topic, 2)
+            gone = TopicPartition(f"{topic}.gone", 0)
+            node = await node_of(ports, topic)
+            await ports.destination.produce(node, [batch(p), batch(q)])
+            codes = await ports.destination.delete_records({p: 2, q: 99, gone: 0})
+            assert codes == {p: 0, q: 1, gone: UNKNOWN_TOPIC}
+            expected = {p: (0, 2, COUNT, COUNT), q: (0, 0, COUNT, COUNT)}
+            missing = {gone: (UNKNOWN_TOPIC, -1, -1, -1)}
+            for port in (ports.source, ports.destination):
+                assert await port.bounds([p, q, gone]) == expected | missing
+
+    run(scenario())
+
+
+def test_without_a_lease_nothing_is_sent(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """Each writing request asks first, the second half of an empty transaction too."""
+
+    async def scenario() -> None:
+        guard = Guard()
+        async with ports_of(any_kafka, guard) as ports:
+            await make(ports.cluster, topic, 1)
+            (p,) = partitions_of(topic, 1)
+            node = await node_of(ports, topic)
+            filler = await ports.destination.init_producer(fresh_name("filler"))
+            await ports.destination.produce(node, [batch(p)])
+            guard.held = False
+            destination, asked = ports.destination, guard.asked
+            for step in (
+                lambda: destination.produce(node, [batch(p)]),
+                lambda: destination.init_producer(filler.transactional_id),
+                lambda: destination.empty_transaction(filler, [p]),
+                lambda: destination.write_markers({p: 1}, filler),
+                lambda: destination.delete_records({p: 1}),
+            ):
+                sent = ports.cluster.counters.requests
+                with pytest.raises(Fenced):
+                    await step()
+                asked += 1
+                assert (guard.asked, ports.cluster.counters.requests - sent) <= (asked, 2)
+            assert (await destination.bounds([p]))[p] == (0, 0, COUNT, COUNT)
+
+            def only_once() -> bool:
+                guard.asked += 1
+                return guard.asked == asked + 1
+
+            half = KafkaDestination(ports.cluster, only_once)
+            with pytest.raises(Fenced):
+                await half.empty_transaction(filler, [p])
+            assert guard.asked == asked + 2
+            assert (await destination.bounds([p]))[p] == (0, 0, COUNT, COUNT)
+
+    run(scenario())
+
+
+def test_what_waits_when_the_lease_ends_is_never_sent(any_kafka: LocalCluster, topic: str) -> None:
+    """The guard is asked when bytes are handed over, not when they are given."""
+
+    async def scenario() -> None:
+        guard = Guard()
+        async with ports_of(any_kafka, guard) as ports:
+            await make(ports.cluster, topic, 1)
+            (p,) = partitions_of(topic, 1)
+            node = await node_of(ports, topic)
+            await ports.destination.produce(node, [batch(p)])
+            (await ports.cluster.connection(node, "produce")).throttle(300)
+            waiting = ports.destination.produce(node, [batch(p)])
+            guard.held = False
+            with pytest.raises(Fenced):
+                await waiting
+            assert (await ports.destination.log_ends([p]))[p].log_end == COUNT
+
+    run(scenario())
+
+
+def test_a_partition_led_elsewhere_is_its_own_error(trio: LocalCluster, topic: str) -> None:
+    """Leaders of three brokers; a batch for the wrong one is refused alone."""
+
+    async def scenario() -> None:
+        async with ports_of(trio) as ports:
+            await make(ports.cluster, topic, 6)
+            partitions = partitions_of(topic, 6)
+            leaders = await ports.destination.leaders([topic])
+            assert {leader.node for leader in leaders.values()} == {b.node_id for b in trio.brokers}
+            node = leaders[partitions[0]].node
+            mine = {p for p in partitions if leaders[p].node == node}
+            answers = await ports.destination.produce(node, [batch(p) for p in partitions])
+            assert {p for p, answer in answers.items() if answer.error == 0} == mine
+            assert {a.error for p, a in answers.items() if p not in mine} == {6}
+            ends = await ports.destination.log_ends(partitions)
+            assert {p: end.log_end for p, end in ends.items()} == {
+                p: COUNT if p in mine else 0 for p in partitions
+            }
+            read = await ports.destination.read(
+                dict.fromkeys(partitions, 0), partition_max_bytes=1 << 20
+            )
+            assert {part.error for part in read.values()} == {0}
+
+    run(scenario())
+
+
+def test_a_topic_created_anew_has_a_new_id(any_kafka: LocalCluster, topic: str) -> None:
+    """The session forgets the old topic, and the new one's records come."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            await make(ports.cluster, topic, 1)
+            (p,) = partitions_of(topic, 1)
+            node = await node_of(ports, topic)
+            await fetch(ports.source, node, {p: 0}, 0)
+            await delete_topic(ports.cluster, topic)
+            await make(ports.cluster, topic, 1)
+
+            async def produced() -> bool:
+                await ports.source.leaders([topic])
+                answers = await ports.destination.produce(node, [batch(p, value=b"anew")])
+                return answers[p].error == 0
+
+            async def fetched() -> bool:
+                result = await fetch(ports.source, node, {p: 0}, 100)
+                return p in result.partitions and bool(headers(result.partitions[p]))
+
+            await until_async(produced)
+            await until_async(fetched)
+
+    run(scenario())
+
+
+async def make(cluster: KafkaCluster, topic: str, partitions: int) -> None:
+    """A topic that keeps these old timestamps."""
+    await make_topic(cluster, topic, partitions, configs={"retention.ms": "-1"})
+
+
+async def delete_topic(cluster: KafkaCluster, topic: str) -> None:
+    """Delete, and wait until the cluster does not name it any more."""
+    await cluster.call(
+        DeleteTopicsRequest(
+            topic_names=[topic],
+            topics=[DeleteTopicsRequest.DeleteTopicState(name=topic)],
+            timeout_ms=30_000,
+        ),
+        node=CONTROLLER,
+    )
+
+    async def gone() -> bool:
+        return topic not in (await cluster.refresh([topic])).topics
+
+    await until_async(gone)
