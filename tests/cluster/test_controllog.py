@@ -267,14 +267,16 @@ def test_a_large_log_is_read_to_its_end(kafka: LocalCluster, topic: str) -> None
 
 
 def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str]) -> None:
-    """The leader is killed: what is written afterwards is read by the same tail."""
+    """The leader is killed: the same writer writes on, the same tail reads it."""
 
     async def run() -> None:
         topic = fresh_name("topic")
         async with client(trio) as cluster:
             await make_topic(cluster, topic, 1, replication_factor=3, configs=COMPACTED)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
             async with aclosing(Tail(cluster, topic).follow()) as news:
-                await append(cluster, entries(topic, (0, b"k", b"1")), acks=ALL)
+                await writer.write(entries(topic, (0, b"k", b"1")))
                 assert values(await anext(news)) == [b"1"]
                 leader = cluster.leader(TopicPartition(topic, 0))
                 node = leader.node_id  # type: ignore[union-attr]

@@ -1,0 +1,370 @@
+"""Reading a control topic: whole up to its end, and then each change as it comes.
+
+The `__mirror_*` topics are the database: small, compacted, written by few. A reader wants the last
+value for each key, and to hear of a new one within milliseconds.
+
+    catch_up()   from where the reader stands to what was the end when it was asked
+    follow()     for ever: one long poll at a time to each leader, on a connection of its own
+
+Reading is read_committed: control batches and aborted data are left out (core/plan.py knows how).
+The end that is caught up with is the *high watermark*, and not the last stable offset: what has
+been written and is being decided right now is waited for, so that who has written and been answered
+finds what it wrote, although a transaction's markers are written after its answer. A transaction
+that nobody ends (its owner has died) is waited for `UNDECIDED` seconds at most.
+
+A record that cannot be read is the caller's to judge: bytes are handed on as they are.
+"""
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.consumer import FetchRequest
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.partitions import Answers, Isolation, ListedOffset, OffsetSpec, list_offsets
+from twinlog.cluster.pool import Backoff
+from twinlog.core.errors import ProtocolError, Reaction, Refusal, Retriable, TwinlogError
+from twinlog.core.plan import AbortedTransaction, Data, plan
+from twinlog.core.records import decode, raw_records
+from twinlog.core.types import Offset, TopicPartition
+
+LONG_POLL: Final = 1.0
+"""Seconds that a leader holds a Fetch that finds nothing new; also how long it may take until a
+partition whose leader has moved is asked for at the new one."""
+UNDECIDED: Final = 5.0
+"""Seconds that an open transaction at the log's end is waited for."""
+PAUSE: Final = 0.02
+"""Seconds between two questions to a leader that has nothing and does not hold them."""
+MAX_BYTES: Final = 16 << 20
+PARTITION_MAX_BYTES: Final = 2 << 20
+
+_SHORT_POLL: Final = 0.05
+_OUT_OF_RANGE: Final = 1
+_FETCH_VERSION: Final = 12  # the last with topic names; Kafka 2.8 has it
+_lanes = itertools.count()
+
+
+class ControlRecord(NamedTuple):
+    """A record as it stands in a control topic. `value` is None for a tombstone."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+def latest(records: Iterable[ControlRecord]) -> dict[tuple[int, bytes | None], ControlRecord]:
+    """What compaction will leave of these: the last record for each key, no tombstones.
+
+    A key counts within its partition, as it does for the broker.
+    """
+    table: dict[tuple[int, bytes | None], ControlRecord] = {}
+    for record in records:
+        slot = (record.partition, record.key)
+        if record.value is None:
+            table.pop(slot, None)
+        else:
+            table[slot] = record
+    return table
+
+
+async def read_whole(cluster: KafkaCluster, topic: str) -> list[ControlRecord]:
+    """All records of a control topic, as far as it goes now; those of a partition in order.
+
+    Raises:
+        Retriable: see `Tail.catch_up`.
+        UserError: no right to read it, or it does not exist.
+    """
+    tail = Tail(cluster, topic)
+    try:
+        return await tail.catch_up()
+    finally:
+        await tail.close()
+
+
+async def read_last(cluster: KafkaCluster, topic: str) -> list[ControlRecord]:
+    """The last record of each partition, for topics that hold one key in each (`__mirror_status`).
+
+    Sees plain records only: behind a transaction the last offset is its marker's.
+
+    Raises:
+        Retriable, UserError: as `read_whole`.
+    """
+    tail = Tail(cluster, topic)
+    try:
+        ends = await tail.ends()
+        starts = await tail.starts()
+        tail.positions = {index: max(starts[index], end - 1) for index, end in ends.items()}
+        return await tail.catch_up()
+    finally:
+        await tail.close()
+
+
+class Tail:
+    """A reader of a control topic, or of some of its partitions. `positions` is where it stands."""
+
+    def __init__(
+        self, cluster: KafkaCluster, topic: str, partitions: Collection[int] | None = None
+    ) -> None:
+        self.positions: dict[int, int] = {}
+        self._cluster = cluster
+        self._topic = topic
+        self._wanted = partitions
+        self._lane = f"log {next(_lanes)}"
+        self._stable: dict[int, int] = {}
+        self._nodes: set[int] = set()
+
+    async def catch_up(self) -> list[ControlRecord]:
+        """Records from where the reader stands to the end as it is now, and stand there.
+
+        Raises:
+            Retriable: the brokers do not answer for default.api.timeout.ms.
+            UserError: no right to read the topic, or it does not exist.
+        """
+        loop = asyncio.get_running_loop()
+        ends = await self.ends()
+        if not self.positions:
+            self.positions = await self.starts()
+        records: list[ControlRecord] = []
+        undecided_until = loop.time() + UNDECIDED
+        patience = _Patience(self._cluster)
+        while behind := {i for i, end in ends.items() if self.positions[i] < end}:
+            if all(self._stuck(i) for i in behind) and loop.time() > undecided_until:
+                break
+            polls = await self._polls(behind, _SHORT_POLL, patience)
+            news = await asyncio.gather(*(poll for poll, _ in polls))
+            records += itertools.chain.from_iterable(news)
+        return records
+
+    async def follow(self) -> AsyncIterator[list[ControlRecord]]:
+        """What is written from where the reader stands, as it comes; never ends by itself.
+
+        Each list holds records of one leader's partitions, at least one. Close the generator
+        (`contextlib.aclosing`) to stop.
+
+        Raises:
+            Retriable: no leader has answered for default.api.timeout.ms.
+            UserError: no right to read the topic, or it does not exist.
+        """
+        if not self.positions:
+            self.positions = await self.starts()
+        patience = _Patience(self._cluster)
+        polls: dict[asyncio.Task[list[ControlRecord]], Collection[int]] = {}
+        try:
+            while True:
+                busy = set(itertools.chain.from_iterable(polls.values()))
+                free = self.positions.keys() - busy
+                for poll, indexes in await self._polls(free, LONG_POLL, patience):
+                    polls[asyncio.create_task(poll)] = indexes
+                done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del polls[task]
+                for task in done:
+                    if records := task.result():
+                        yield records
+        finally:
+            for task in polls:
+                task.cancel()
+            await asyncio.gather(*polls, return_exceptions=True)
+            await self.close()
+
+    async def ends(self) -> dict[int, int]:
+        """The high watermark of each partition."""
+        return await self._offsets(OffsetSpec.LATEST)
+
+    async def starts(self) -> dict[int, int]:
+        """The log start of each partition."""
+        return await self._offsets(OffsetSpec.EARLIEST)
+
+    async def close(self) -> None:
+        """Close the reader's own connections."""
+        for node in self._nodes:
+            connection = self._cluster.connected(node, self._lane)
+            if connection is not None:
+                await connection.close()
+        self._nodes.clear()
+
+    async def _offsets(self, spec: OffsetSpec) -> dict[int, int]:
+        answers = await list_offsets(
+            self._cluster, await self._partitions(), spec, isolation=Isolation.READ_UNCOMMITTED
+        )
+        return dict(_granted(answers, f"find the ends of {self._topic}"))
+
+    async def _partitions(self) -> list[TopicPartition]:
+        await self._cluster.leaders([TopicPartition(self._topic, 0)])
+        topic = self._cluster.metadata.topics.get(self._topic)
+        if topic is None or topic.error:
+            code = 3 if topic is None else topic.error
+            raise Refusal(code).error("read the control topic", topic=self._topic)
+        indexes = topic.partitions if self._wanted is None else self._wanted
+        return [TopicPartition(self._topic, index) for index in sorted(indexes)]
+
+    def _stuck(self, index: int) -> bool:
+        """Whether all that is decided of a partition has been read."""
+        return self.positions[index] >= self._stable.get(index, 1 << 63)
+
+    async def _polls(
+        self, indexes: Collection[int], wait: float, patience: "_Patience"
+    ) -> list[tuple[Coroutine[Any, Any, list[ControlRecord]], list[int]]]:
+        """What asks for these partitions: a Fetch for each leader, a pause for those without."""
+        nodes: defaultdict[int, list[int]] = defaultdict(list)
+        homeless: list[int] = []
+        missing: TwinlogError | None = None
+        try:
+            leaders = await self._cluster.leaders(
+                [TopicPartition(self._topic, index) for index in indexes]
+            )
+        except Retriable as error:
+            return [(self._pause(error, patience), list(indexes))] if indexes else []
+        for partition, leader in leaders.items():
+            if isinstance(leader, Refusal):
+                homeless.append(partition.partition)
+                missing = leader.error("read", topic=self._topic, partition=partition.partition)
+            else:
+                nodes[leader.node_id].append(partition.partition)
+        polls = [
+            (self._try_fetch(node, group, wait, patience), group) for node, group in nodes.items()
+        ]
+        if missing is not None:
+            polls.append((self._pause(missing, patience), homeless))
+        return polls
+
+    async def _pause(self, error: TwinlogError, patience: "_Patience") -> list[ControlRecord]:
+        await patience.pause(error)
+        return []
+
+    async def _try_fetch(
+        self, node: int, indexes: Collection[int], wait: float, patience: "_Patience"
+    ) -> list[ControlRecord]:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        try:
+            records = await self._fetch(node, indexes, wait)
+        except (Retriable, ProtocolError) as error:
+            await patience.pause(error)
+            await self._refresh(patience)
+            return []
+        patience.reset()
+        if not records and loop.time() < before + wait / 2:
+            # A new leader's high watermark lags behind what it has (until its followers have
+            # fetched once), and it answers at once and with nothing whoever stands above it.
+            await asyncio.sleep(PAUSE)
+        return records
+
+    async def _refresh(self, patience: "_Patience") -> None:
+        try:
+            await self._cluster.refresh([self._topic])
+        except Retriable as error:
+            await patience.pause(error)
+
+    async def _fetch(self, node: int, indexes: Collection[int], wait: float) -> list[ControlRecord]:
+        """One Fetch of one leader; moves `positions`."""
+        connection = await self._cluster.connection(node, self._lane)
+        self._nodes.add(node)
+        timeout = wait + self._cluster.config.request_timeout
+        response = await connection.call(self._request(indexes, wait), timeout=timeout)
+        records: list[ControlRecord] = []
+        failure: Refusal | None = None
+        for topic in response.responses:
+            for part in topic.partitions:
+                if part.error_code == _OUT_OF_RANGE:
+                    self.positions.update(await self._restart(part.partition_index))
+                elif part.error_code:
+                    failure = Refusal(part.error_code)
+                else:
+                    records += self._taken(part)
+        if failure is not None and not records:
+            failure.fail("read the control topic", topic=self._topic)
+        return records
+
+    async def _restart(self, index: int) -> dict[int, int]:
+        """The log no longer has the position (an unclean election): read the partition anew."""
+        return {index: (await self.starts())[index]}
+
+    def _request(self, indexes: Collection[int], wait: float) -> Any:
+        topic = FetchRequest.FetchTopic
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=int(wait * 1000),
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            isolation_level=int(Isolation.READ_COMMITTED),
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                topic(
+                    topic=self._topic,
+                    partitions=[
+                        topic.FetchPartition(
+                            partition=index,
+                            fetch_offset=self.positions[index],
+                            partition_max_bytes=PARTITION_MAX_BYTES,
+                        )
+                        for index in indexes
+                    ],
+                )
+            ],
+            forgotten_topics_data=[],
+            rack_id="",
+            min_version=_FETCH_VERSION,
+            max_version=_FETCH_VERSION,
+        )
+
+    def _taken(self, part: Any) -> Iterator[ControlRecord]:
+        """The records of one partition's part of an answer; its position moves behind them."""
+        index = part.partition_index
+        self._stable[index] = part.last_stable_offset
+        aborted = (
+            AbortedTransaction(one.producer_id, one.first_offset)
+            for one in part.aborted_transactions or ()
+        )
+        pieces = plan(memoryview(part.records or b""), Offset(self.positions[index]), aborted)
+        for piece in pieces:
+            if isinstance(piece, Data):
+                for raw in raw_records(piece.header, piece.records):
+                    record = decode(raw)
+                    yield ControlRecord(
+                        index, record.offset, record.timestamp, record.key, record.value
+                    )
+        if pieces:
+            self.positions[index] = pieces[-1].end
+
+
+class _Patience:
+    """How long failures may follow each other, and the pauses between them."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        config = cluster.config
+        self._limit = config.api_timeout
+        self._backoff = Backoff(min(config.retry_backoff, 0.05), config.retry_backoff_max)
+        self._rng = cluster.rng
+        self._failures = 0
+        self._since = 0.0
+
+    def reset(self) -> None:
+        """Something has answered."""
+        self._failures = 0
+
+    async def pause(self, error: TwinlogError) -> None:
+        """Wait before the next try, or raise `error` when it has gone on for too long."""
+        now = asyncio.get_running_loop().time()
+        if not self._failures:
+            self._since = now
+        if not isinstance(error, Retriable | ProtocolError) or now > self._since + self._limit:
+            raise error
+        self._failures += 1
+        await asyncio.sleep(self._backoff.delay(self._failures, self._rng))
+
+
+def _granted(answers: Answers[ListedOffset], what: str) -> Iterator[tuple[int, int]]:
+    for (topic, index), answer in answers.items():
+        if isinstance(answer, Refusal):
+            if answer.reaction in {Reaction.RETRY, Reaction.METADATA} or answer.code == 13:
+                raise Retriable(f"cannot {what}: {answer}", topic=topic, partition=index)
+            answer.fail(what, topic=topic, partition=index)
+        else:
+            yield index, answer.offset

@@ -1,0 +1,51 @@
+"""Our own client on the tests' clusters, and topics made with it."""
+
+from collections.abc import Mapping
+
+from kafka.protocol.admin import CreateTopicsRequest
+
+from twinlog.cluster.client import CONTROLLER, KafkaCluster
+from twinlog.cluster.config import Address, ClusterConfig
+from twinlog.core.errors import check
+from twinlog.core.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from waiting import until_async
+
+
+def client(cluster: LocalCluster, name: str | None = None, **settings: float) -> KafkaCluster:
+    """A client that is not started yet."""
+    hosts = (server.rpartition(":") for server in cluster.bootstrap_servers.split(","))
+    servers = tuple(Address(host, int(port)) for host, _, port in hosts)
+    return KafkaCluster(ClusterConfig(bootstrap_servers=servers, **settings), name=name)
+
+
+async def make_topic(
+    cluster: KafkaCluster,
+    name: str,
+    partitions: int = 1,
+    *,
+    replication_factor: int = 1,
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    """Create a topic, and wait until each partition has a leader."""
+    topic = CreateTopicsRequest.CreatableTopic
+    item = topic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[],
+        configs=[
+            topic.CreatableTopicConfig(name=key, value=value)
+            for key, value in (configs or {}).items()
+        ],
+    )
+    request = CreateTopicsRequest(topics=[item], timeout_ms=30_000, validate_only=False)
+    response = await cluster.call(request, node=CONTROLLER)
+    check(response.topics[0].error_code, f"create {name}", response.topics[0].error_message)
+    wanted = [TopicPartition(name, index) for index in range(partitions)]
+
+    async def led() -> bool:
+        leaders = await cluster.leaders(wanted)
+        return all(hasattr(leader, "node_id") for leader in leaders.values())
+
+    await until_async(led, what=f"leaders of {name}")
