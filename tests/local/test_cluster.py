@@ -1,24 +1,155 @@
 """Twin of twinlog.local.cluster: real brokers start, die, come back, and leave nothing behind."""
 
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from twinlog.local import probe
+from twinlog.local.artifacts import kafka_jars
 from twinlog.local.cluster import LocalCluster
+from twinlog.local.errors import LocalError
+from twinlog.local.identity import Identity
+from twinlog.local.processes import JavaProgram, ProcessGroup
+from waiting import until
 
 pytestmark = pytest.mark.broker
 
 
-def test_one_broker_serves(any_kafka: LocalCluster) -> None:
-    """An outside client finds the one broker, the cluster id, and the version's own features."""
-    metadata = AdminClient({"bootstrap.servers": any_kafka.bootstrap_servers}).list_topics(
-        timeout=10
-    )
+def _quiet(cluster: LocalCluster, **more: str) -> dict[str, str]:
+    """Give an outside client's configuration; its log lines are noise here."""
+    return {"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0", **more}
+
+
+def _create(cluster: LocalCluster, topic: str) -> None:
+    admin = AdminClient(_quiet(cluster))
+    for future in admin.create_topics([NewTopic(topic, 1)]).values():
+        future.result(30)
+
+
+def _produce(cluster: LocalCluster, topic: str, value: str) -> None:
+    producer = Producer(_quiet(cluster, acks="all"))
+    producer.produce(topic, value)
+    assert producer.flush(60) == 0
+
+
+def _values(cluster: LocalCluster, topic: str, count: int) -> list[str]:
+    consumer = Consumer(_quiet(cluster, **{"group.id": "unused"}))
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return [message.value().decode() for message in consumer.consume(count, 60)]
+    finally:
+        consumer.close()
+
+
+def test_one_broker_serves(any_kafka: LocalCluster, topic: str) -> None:
+    """An outside client finds the broker and the cluster id, and records go in and out."""
+    metadata = AdminClient(_quiet(any_kafka)).list_topics(timeout=10)
     assert sorted(metadata.brokers) == [1]
     assert metadata.cluster_id == any_kafka.cluster_id
+    _create(any_kafka, topic)
+    _produce(any_kafka, topic, "a")
+    assert _values(any_kafka, topic, 1) == ["a"]
 
 
-def test_three_brokers_serve(trio: LocalCluster) -> None:
-    """Every broker lists all three, so a client may ask any of them."""
+def test_three_brokers_bear_the_loss_of_any(
+    trio: LocalCluster, fresh_name: Callable[[str], str]
+) -> None:
+    """With each broker killed in turn, acks=all goes on, and the broker comes back to its place."""
+    everyone = {broker.node_id for broker in trio.brokers}
     for broker in trio.brokers:
-        assert probe.live_brokers(broker.port) == {1, 2, 3}
+        topic = fresh_name(str(broker.node_id))
+        _create(trio, topic)
+        trio.kill(broker.node_id)
+        _produce(trio, topic, "while it is down")
+        assert _values(trio, topic, 1) == ["while it is down"]
+        trio.start_broker(broker.node_id)
+        for each in trio.brokers:
+            until(lambda port=each.port: probe.live_brokers(port) == everyone, 60)
+
+
+def test_a_cluster_of_its_own(fresh_name: Callable[[str], str], kafka: LocalCluster) -> None:
+    """A second cluster of the same code has other ports; a killed broker has kept its records."""
+    with LocalCluster.start(config={"log.segment.bytes": "1048576"}) as cluster:
+        assert cluster.bootstrap_servers != kafka.bootstrap_servers
+        assert cluster.cluster_id != kafka.cluster_id
+        topic = fresh_name("topic")
+        _create(cluster, topic)
+        _produce(cluster, topic, "kept")
+        cluster.kill(1)
+        assert not cluster.alive(1)
+        with pytest.raises(LocalError, match="does not run"):
+            cluster.pause(1)
+        cluster.start_broker(1)
+        assert _values(cluster, topic, 1) == ["kept"]
+        with pytest.raises(LocalError, match="runs already"):
+            cluster.start_broker(1)
+        cluster.pause(1)
+        assert cluster.alive(1)
+        cluster.resume(1)
+        cluster.shut_down(1)
+        assert not cluster.alive(1)
+    assert not cluster.directory.exists()
+
+
+_OWNER = """
+import os, signal
+from twinlog.local.cluster import LocalCluster
+cluster = LocalCluster.start()
+for process in cluster._processes.values():
+    print(process.identity.pid, process.identity.started)
+print(cluster.directory, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_owner_leaves_no_broker() -> None:
+    """A test run that is killed with SIGKILL leaves files, and nothing that runs."""
+    told = _output(_OWNER)
+    broker, directory = told.splitlines()
+    pid, _, started = broker.partition(" ")
+    left = Identity(int(pid), started)
+    until(lambda: not left.alive(), what="the end of the broker")
+    assert (Path(directory) / "node-1" / "server.log").exists()
+    subprocess.run(["rm", "-r", directory], check=True)
+
+
+def test_a_bad_property_is_one_line(tmp_path: Path) -> None:
+    """Kafka's own words and the log's place; nothing runs, the log is kept."""
+    with pytest.raises(LocalError) as caught:
+        LocalCluster.start(config={"log.segment.bytes": "much"}, directory=tmp_path / "it")
+    message = str(caught.value)
+    assert "Invalid value much for configuration log.segment.bytes" in message
+    assert "\n" not in message
+    assert str(tmp_path / "it" / "node-1" / "server.log") in message
+
+
+def test_a_version_that_nobody_published() -> None:
+    """The artifact that is missing is named, on one line."""
+    with pytest.raises(LocalError, match=r"cannot fetch .*kafka_2\.13:4\.3\.999") as caught:
+        LocalCluster.start(version="4.3.999")
+    assert "\n" not in str(caught.value)
+
+
+def test_kafkas_console_tools(kafka: LocalCluster, tmp_path: Path) -> None:
+    """Any main class of the fetched jars runs to its end and gives what it printed."""
+    with ProcessGroup() as group:
+        printed = group.run(
+            JavaProgram(
+                jars=kafka_jars(kafka.version),
+                main="kafka.tools.StorageTool",
+                arguments=["random-uuid"],
+                log=tmp_path / "tool.log",
+            )
+        )
+    assert len(printed.strip()) == 22
+
+
+def _output(code: str) -> str:
+    """Run Python code in a process of its own, however that ends, and give what it printed."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout

@@ -121,10 +121,10 @@ def _with_ivy(target: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
     )
     # Ivy reads ~/.m2 first, and a pom there without its jar breaks it: it gets an empty home.
     home = cache_folder() / "ivy"
-    java = find_java()
+    ivy_jar, java = _ivy_jar(), find_java()
     home.mkdir(parents=True, exist_ok=True)
     trust = java_trust_flags(home) if java.bundled else []
-    ivy = [str(java.executable), *trust, f"-Duser.home={home}", "-jar", str(_ivy_jar())]
+    ivy = [str(java.executable), *trust, f"-Duser.home={home}", "-jar", str(ivy_jar)]
     what = ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
     _run([*ivy, *what, "-retrieve", f"{target}/[artifact]-[revision].[ext]"], parsed)
     module.unlink()

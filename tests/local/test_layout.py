@@ -1,0 +1,75 @@
+"""Twin of twinlog.local.layout: nodes, roles and properties."""
+
+from pathlib import Path
+
+import javaproperties
+import pytest
+
+from twinlog.local import layout
+from twinlog.local.errors import LocalError
+
+
+def _properties(brokers: int, **overrides: str) -> dict[int, dict[str, str]]:
+    ports = tuple(range(20000, 20000 + layout.port_count(brokers)))
+    nodes = layout.plan_nodes(brokers, ports, Path("/x y"))
+    return {
+        node.node_id: javaproperties.loads(layout.render_properties(node, nodes, overrides))
+        for node in nodes
+    }
+
+
+def test_one_broker_is_its_own_controller() -> None:
+    """One process holds both roles."""
+    assert {node: text["process.roles"] for node, text in _properties(1).items()} == {
+        1: "broker,controller"
+    }
+
+
+def test_three_brokers_have_a_controller_of_its_own() -> None:
+    """So all three may be killed while the controller lives."""
+    properties = _properties(3)
+    assert {node: text["process.roles"] for node, text in properties.items()} == {
+        100: "controller",
+        1: "broker",
+        2: "broker",
+        3: "broker",
+    }
+    assert {text["controller.quorum.voters"] for text in properties.values()} == {
+        "100@127.0.0.1:20003"
+    }
+
+
+@pytest.mark.parametrize(("brokers", "replicas", "least"), [(1, 1, 1), (2, 2, 1), (3, 3, 2)])
+def test_internal_topics_bear_one_lost_broker(brokers: int, replicas: int, least: int) -> None:
+    """Transactions go on while one broker is down, wherever there are two."""
+    for text in _properties(brokers).values():
+        assert int(text["transaction.state.log.replication.factor"]) == replicas
+        assert int(text["transaction.state.log.min.isr"]) == least
+        assert int(text["offsets.topic.replication.factor"]) == replicas
+
+
+def test_the_users_properties_win() -> None:
+    """What is given on the command line replaces our own, and odd characters survive."""
+    text = _properties(1, **{"auto.create.topics.enable": "true", "x": "a=b\\c:ü"})[1]
+    assert text["auto.create.topics.enable"] == "true"
+    assert text["x"] == "a=b\\c:ü"
+
+
+@pytest.mark.parametrize("version", ["3.9.0", "3.9.1", "4.0.0", "4.3.1", "10.0.0"])
+def test_versions_on_offer(version: str) -> None:
+    """All versions that run without ZooKeeper as we start them."""
+    layout.check_version(version)
+
+
+@pytest.mark.parametrize("version", ["3.8.1", "2.8.0", "4", "4.3", "latest", "4.3.1 ", "", "../x"])
+def test_versions_not_on_offer(version: str) -> None:
+    """The message says what is wanted."""
+    with pytest.raises(LocalError, match=r"4\.3\.1|3\.9\.0"):
+        layout.check_version(version)
+
+
+@pytest.mark.parametrize("brokers", [-1, 0, 4])
+def test_broker_counts_not_on_offer(brokers: int) -> None:
+    """The message says what is on offer."""
+    with pytest.raises(LocalError, match="1 to 3"):
+        layout.check_brokers(brokers)

@@ -1,0 +1,121 @@
+"""Twin of twinlog.local.processes and watcher: nothing outlives its purpose, or it is released."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from twinlog.java import Java
+from twinlog.local import processes
+from twinlog.local.errors import LocalError
+from twinlog.local.identity import Identity
+from twinlog.local.processes import JavaProgram, ProcessGroup
+from waiting import until
+
+
+@pytest.fixture(autouse=True)
+def shell_as_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let a shell script stand for Java: its main class is a command to run."""
+    executable = tmp_path / "bin" / "java"
+    executable.parent.mkdir()
+    executable.write_text('#!/bin/sh\nwhile [ "$1" != -cp ]; do shift; done\nexec sh -c "$3"\n')
+    executable.chmod(0o755)
+    monkeypatch.setattr(processes, "find_java", lambda: Java(home=tmp_path, version=17))
+
+
+@pytest.fixture
+def group() -> Iterator[ProcessGroup]:
+    """Give a group that ends with the test."""
+    with ProcessGroup() as group:
+        yield group
+
+
+def _program(folder: Path, command: str) -> JavaProgram:
+    return JavaProgram(jars=folder, main=command, log=folder / "logs" / "program.log")
+
+
+def test_a_program_runs_and_is_ended(tmp_path: Path) -> None:
+    """It lives inside the block, and not after it; what it says is in its log."""
+    program = _program(tmp_path, "echo here; exec sleep 1000")
+    with ProcessGroup() as group:
+        process = group.start(program)
+        until(lambda: "here" in program.log.read_text(), what="the program's output")
+        assert process.alive
+    assert not process.alive
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_paused_program_is_ended_too(tmp_path: Path) -> None:
+    """SIGKILL reaches what SIGSTOP has frozen."""
+    with ProcessGroup() as group:
+        process = group.start(_program(tmp_path, "exec sleep 1000"))
+        assert process.signal(signal.SIGSTOP)
+        assert process.alive
+    assert not process.alive
+
+
+def test_a_tool_gives_its_output(group: ProcessGroup, tmp_path: Path) -> None:
+    """Standard output is the result, standard error goes to the log."""
+    assert group.run(_program(tmp_path, "echo result; echo noise >&2")) == "result\n"
+    assert (tmp_path / "logs" / "program.log").read_text() == "noise\n"
+
+
+def test_a_tool_that_fails_says_why(group: ProcessGroup, tmp_path: Path) -> None:
+    """The line with the exception is the one that is told."""
+    command = "echo x; echo 'java.lang.FooException: bar' >&2; echo '  at y' >&2; exit 3"
+    with pytest.raises(LocalError, match=r"FooException: bar \(log: .*program\.log\)"):
+        group.run(_program(tmp_path, command))
+
+
+def test_a_tool_that_hangs_is_ended(group: ProcessGroup, tmp_path: Path) -> None:
+    """The deadline is kept and the process is gone."""
+    with pytest.raises(LocalError, match="still runs after"):
+        group.run(_program(tmp_path, "echo $$ >pid; exec sleep 1000"), seconds=0.5)
+    pid = int((tmp_path / "logs" / "pid").read_text())
+    assert processes.identity_of(pid) is None
+
+
+_OWNER = """
+import os, signal, sys, time
+from pathlib import Path
+from twinlog.java import Java
+from twinlog.local import processes
+from twinlog.local.processes import *
+folder = Path({folder!r})
+processes.find_java = lambda: Java(home=folder, version=17)
+group = ProcessGroup()
+for _ in range(2):
+    process = group.start(JavaProgram(jars=folder, main="exec sleep 1000", log=folder / "log"))
+    print(process.identity.pid, process.identity.started, flush=True)
+{end}
+"""
+_ENDS = {
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "failed": "raise SystemExit(3)",
+    "hard exit": "os._exit(0)",
+    "released": "group.release()",
+}
+
+
+@pytest.mark.parametrize("end", _ENDS)
+def test_what_a_process_leaves_when_it_ends(end: str, tmp_path: Path) -> None:
+    """However the owner ends, its programs end with it, unless it has released them."""
+    code = _OWNER.format(folder=str(tmp_path), end=_ENDS[end])
+    told = _output(code)
+    left = []
+    for line in told.splitlines():
+        pid, _, started = line.partition(" ")
+        left.append(Identity(int(pid), started))
+    assert len(left) == 2
+    if end == "released":
+        assert all(each.signal(signal.SIGKILL) for each in left)
+    until(lambda: not any(each.alive() for each in left), what="the end of the programs")
+
+
+def _output(code: str) -> str:
+    """Run Python code in a process of its own, however that ends, and give what it printed."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout

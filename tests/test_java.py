@@ -1,0 +1,85 @@
+"""Twin of twinlog.java: which Java is taken, and what is said when there is none."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from twinlog import java
+from twinlog.java import JavaError, find_java
+
+
+def _fake(folder: Path, version: str, *, runs: bool = True) -> Path:
+    """Write a Java that only answers what it is; gives its home."""
+    home = folder / f"java-{version}"
+    (home / "bin").mkdir(parents=True)
+    executable = home / "bin" / "java"
+    executable.write_text(
+        f"#!/bin/sh\necho '    java.home = {home}' >&2\n"
+        f"echo '    java.specification.version = {version}' >&2\nexit {0 if runs else 1}\n"
+    )
+    executable.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide the machine's own Java."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr(java, "_BUNDLED", "no_such_package")
+
+
+def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Java in JAVA_HOME is taken before one on the PATH."""
+    monkeypatch.setenv("JAVA_HOME", str(_fake(tmp_path, "17")))
+    monkeypatch.setenv("PATH", str(_fake(tmp_path, "21") / "bin"))
+    assert find_java().version == 17
+
+
+def test_an_old_java_home_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the one in JAVA_HOME is too old, the one on the PATH does."""
+    monkeypatch.setenv("JAVA_HOME", str(_fake(tmp_path, "1.8")))
+    monkeypatch.setenv("PATH", str(newer := _fake(tmp_path, "21") / "bin"))
+    found = find_java()
+    assert found.version == 21
+    assert found.executable == newer / "java"
+
+
+def test_only_old_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error names each Java that was found, and its version."""
+    monkeypatch.setenv("JAVA_HOME", str(_fake(tmp_path, "1.8")))
+    monkeypatch.setenv("PATH", str(_fake(tmp_path, "11") / "bin"))
+    with pytest.raises(JavaError, match=r"JAVA_HOME\) is Java 8; .*PATH\) is Java 11; install"):
+        find_java()
+
+
+def test_one_that_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Java that fails (macOS has such a placeholder) is named, not a traceback."""
+    monkeypatch.setenv("PATH", str(_fake(tmp_path, "21", runs=False) / "bin"))
+    with pytest.raises(JavaError, match=r"does not run"):
+        find_java()
+
+
+def test_none_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error says where was looked."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaError, match="none is in JAVA_HOME or on the PATH"):
+        find_java()
+
+
+def test_the_shim_drops_one_argument(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark's module argument goes, all others reach the Java behind it unchanged."""
+    behind = tmp_path / "be hind"
+    behind.write_text('#!/bin/sh\nfor a; do echo "<$a>"; done\n')
+    behind.chmod(0o755)
+    monkeypatch.setenv("TWINLOG_CACHE", str(tmp_path / "cache"))
+    shim = java.write_shim(behind)
+    assert shim == java.write_shim(behind)
+    told = subprocess.run(
+        ["/bin/sh", shim, "-a b", "--add-modules=jdk.incubator.vector", "", "--x=*"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert told == "<-a b>\n<>\n<--x=*>\n"
