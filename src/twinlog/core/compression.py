@@ -2,7 +2,9 @@
 
 Kafka's names are the names of the codecs, their numbers those of a batch's attributes (bits 0 to
 2). snappy is written in the block framing of snappy-java, which is what Java clients write and
-all clients read; both that and bare snappy are read. lz4 is the LZ4 frame format.
+all clients read; both that and bare snappy are read. lz4 is the LZ4 frame format, written with
+independent blocks: a broker answers a frame of linked blocks with UNKNOWN_SERVER_ERROR (3.9.1 and
+4.3.1, tests/contract/test_log.py).
 
 A compressed batch says nothing of its decompressed size, so every decompression is bounded: what
 grows past `MAX_DECOMPRESSED` is refused before it has been allocated.
@@ -25,6 +27,12 @@ SNAPPY_JAVA_MAGIC: Final = b"\x82SNAPPY\x00"
 _SNAPPY_JAVA_HEADER: Final = SNAPPY_JAVA_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK: Final = 32 * 1024
 _LENGTH: Final = struct.Struct(">i")
+_LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
+"""Magic, version 1 with independent blocks, blocks of at most 64 KiB, the header's checksum."""
+_LZ4_BLOCK: Final = 64 * 1024
+_LZ4_LENGTH: Final = struct.Struct("<I")
+_LZ4_STORED: Final = 1 << 31
+_LZ4_END: Final = bytes(4)
 
 
 class Codec(enum.IntEnum):
@@ -62,7 +70,7 @@ def compress(codec: Codec, data: bytes | bytearray | memoryview) -> bytes | memo
     if codec is Codec.SNAPPY:
         return _snappy(memoryview(data))
     if codec is Codec.LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        return _lz4(memoryview(data))
     return bytes(cramjam.zstd.compress(data))
 
 
@@ -125,3 +133,15 @@ def _snappy(data: memoryview) -> bytes:
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _SNAPPY_BLOCK]))
         parts += (_LENGTH.pack(len(block)), block)
     return b"".join(parts)
+
+
+def _lz4(data: memoryview) -> bytes:
+    parts = [_LZ4_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK):
+        plain = data[start : start + _LZ4_BLOCK]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            parts += (_LZ4_LENGTH.pack(len(block)), block)
+        else:
+            parts += (_LZ4_LENGTH.pack(len(plain) | _LZ4_STORED), bytes(plain))
+    return b"".join((*parts, _LZ4_END))
