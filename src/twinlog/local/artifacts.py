@@ -37,8 +37,18 @@ system properties, and fits 3.9 and 4.x alike."""
 
 
 def kafka_jars(version: str) -> Path:
-    """Give the folder with the broker of that version and its console tools."""
+    """Give the folder with the broker of that version."""
     return fetch(f"org.apache.kafka:kafka_2.13:{version}", LOGGING)
+
+
+def tools_jars(version: str) -> Path:
+    """Give the folder with the console tools of that version, and all that they work on.
+
+    Main classes moved between versions: `DumpLogSegments` is in the package `kafka.tools` in 3.9.1
+    and in `org.apache.kafka.tools` in 4.3.1.
+    """
+    broker = f"org.apache.kafka:kafka_2.13:{version}"
+    return fetch(broker, f"org.apache.kafka:kafka-tools:{version}", LOGGING)
 
 
 def mirror_maker_jars(version: str) -> Path:
