@@ -95,13 +95,16 @@ class Engine:
 
     # ---- ownership -----------------------------------------------------------------------------
 
-    def own(self, shard: Shard, specs: Iterable[PartitionSpec]) -> None:
+    def own(self, shard: Shard, specs: Iterable[PartitionSpec], lease_s: float) -> None:
         """Begin to mirror these partitions of an opened shard, or some more of them.
 
-        What the sequence does not guard waits until a former owner's lease has ended.
+        Args:
+            shard: the state partition that they belong to.
+            specs: the partitions; those that are ours already are left as they are.
+            lease_s: for how long a former owner might still write; 0 where there was none.
         """
         self._shards[shard.number] = shard
-        unguarded_from = self.now() + self.settings.lease_s
+        unguarded_from = self.now() + lease_s
         for spec in specs:
             if spec.partition in self.partitions:
                 continue

@@ -23,7 +23,7 @@ class LaneSettings:
     fillers: int = 4
     markers_at_once: int = 10_000
     marker_deadline_s: float = 10.0
-    lease_s: float = 6.0
+    lease_s: float = 10.0
     position_pause_s: float = 0.02
     read_partitions_at_once: int = 50
     attempts: int = 10

@@ -1,0 +1,529 @@
+"""A lane: one long-lived Spark task, which owns state partitions and moves what hashes to them.
+
+    group (cluster/group.py)   which partitions of __mirror_state are ours
+    __mirror_config            which mirrors and topics there are, followed as it is written
+    engines (engine.py)        one for each source cluster, all appending through one connection
+                               to each destination broker
+    __mirror_state             a record for each change of a partition's state, under a
+                               transactional id of its state partition: a former owner's is refused
+    __mirror_status            progress, once a second, for each state partition that has any
+
+Order at a takeover: fence the state partition (a former owner can say nothing any more), read the
+states, then place and append. A mirror partition that has no state yet has never had an owner;
+every other one waits for the former owner's lease before anything that the broker does not guard.
+
+A lane never ends because of one partition, one mirror or one unreachable source. It ends when it
+is asked to (a stop request for its node), or when its instance id has another process; then
+whatever it still had is another's business already.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from typing import Final
+
+from twinlog.cluster import admin
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import parse_config
+from twinlog.cluster.controllog import ControlRecord, Tail
+from twinlog.cluster.controlwriter import Entry, TransactionalWriter, append
+from twinlog.cluster.group import GroupConfig, GroupMember
+from twinlog.core import placement
+from twinlog.core.errors import Fenced, Refusal, Retriable, TwinlogError
+from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
+from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
+from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.pipeline.settings import LaneSettings
+from twinlog.pipeline.shard import Shard
+from twinlog.wire import config_records, state_records, status_records
+from twinlog.wire.config_records import Mirror, MirrorTopic, Removed, StopRequest, Wanted
+
+log = logging.getLogger(__name__)
+
+CONFIG_TOPIC: Final = "__mirror_config"
+STATE_TOPIC: Final = "__mirror_state"
+STATUS_TOPIC: Final = "__mirror_status"
+
+_STATES: Final = {
+    Stage.PREPARING: State.PREPARING,
+    Stage.MIRRORING: State.MIRRORING,
+    Stage.FAILED: State.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneConfig:
+    """All that a lane is told; it goes through Spark as it is.
+
+    `destination` holds client properties, with references to secrets unresolved.
+    """
+
+    node: str
+    index: int
+    destination: Mapping[str, str] = field(repr=False)
+    settings: LaneSettings
+    group_id: str
+    session_timeout_s: float
+    log_level: str = "WARNING"
+
+    @property
+    def name(self) -> str:
+        """The lane's name, and its static member id in the group."""
+        return f"{self.node}-{self.index}"
+
+
+def run_lane(config: LaneConfig) -> None:
+    """Be a lane until it is asked to stop: the body of a Spark task."""
+    logging.basicConfig(
+        level=config.log_level,
+        format=f"%(asctime)s %(levelname)s lane {config.name} %(name)s: %(message)s",
+        force=True,
+    )
+    asyncio.run(Lane(config).run())
+
+
+class Lane:
+    """A running lane. Its group's callbacks are its own methods."""
+
+    def __init__(self, config: LaneConfig) -> None:
+        self.config = config
+        self._settings = config.settings
+        self._random = random.Random()  # noqa: S311 - jitter
+        self._stack = AsyncExitStack()
+        self._mirrors: dict[str, Mirror] = {}
+        self._topics: dict[tuple[str, str], MirrorTopic] = {}
+        self._owned: dict[int, _OwnedShard] = {}
+        self._engines: dict[str, _RunningEngine] = {}
+        self._compacted: dict[str, bool] = {}
+        self._stop = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._changing = asyncio.Lock()  # guards what is owned, and the engines
+
+    async def run(self) -> None:
+        """Run until asked to stop.
+
+        Raises:
+            Fenced: another process runs under this lane's name.
+        """
+        async with self._stack:
+            destination = parse_config(
+                {"tcp.user.timeout.ms": "2000", **self.config.destination}
+            ).config
+            self._cluster = await self._stack.enter_async_context(
+                KafkaCluster(destination, name="destination")
+            )
+            self._port = KafkaDestination(self._cluster, self._may_write)
+            self._group = GroupMember(
+                self._cluster,
+                GroupConfig(
+                    group_id=self.config.group_id,
+                    topic=STATE_TOPIC,
+                    instance_id=self.config.name,
+                    session_timeout=self.config.session_timeout_s,
+                    heartbeat_interval=min(1.0, self.config.session_timeout_s / 6),
+                ),
+                self,
+            )
+            tail = Tail(self._cluster, CONFIG_TOPIC)
+            self._apply(await tail.catch_up())
+            self._shards = len(
+                (await self._cluster.refresh([STATE_TOPIC])).topics[STATE_TOPIC].partitions
+            )
+            group = asyncio.create_task(self._group.run())
+            tasks = [
+                group,
+                asyncio.create_task(self._follow(tail)),
+                asyncio.create_task(self._reconcile_when_changed()),
+                asyncio.create_task(self._report()),
+                asyncio.create_task(self._stop.wait()),
+            ]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                await self._group.close(leave=True)
+                await group
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await self.on_lost(set(self._owned))
+                for running in self._engines.values():
+                    await running.close()
+
+    def _may_write(self) -> bool:
+        return time.monotonic() < self._group.lease_until
+
+    # ---- the group's callbacks -----------------------------------------------------------------
+
+    async def on_assigned(self, partitions: set[int]) -> None:
+        """These state partitions are ours; opening them goes on beside."""
+        async with self._changing:
+            for number in partitions:
+                shard = Shard(number, self.config.group_id, self._port, self._settings)
+                self._owned[number] = _OwnedShard(
+                    shard, self._cluster, self.config, self._may_write
+                )
+        self._changed.set()
+
+    async def on_revoked(self, partitions: set[int]) -> None:
+        """End what is under way on these, then give them away."""
+        async with self._changing:
+            for engine in self._running():
+                await engine.disown(
+                    [p.key for p in engine.partitions.values() if p.spec.shard in partitions]
+                )
+            for number in partitions:
+                if (owned := self._owned.pop(number, None)) is not None:
+                    await owned.shard.close()
+
+    async def on_lost(self, partitions: set[int]) -> None:
+        """Drop these: another lane may have them."""
+        await self.on_revoked(partitions)
+
+    def _running(self) -> list[Engine]:
+        return [one.engine for one in self._engines.values() if one.engine is not None]
+
+    # ---- what is wanted ------------------------------------------------------------------------
+
+    async def _follow(self, tail: Tail) -> None:
+        async with aclosing(tail.follow()) as changes:
+            async for records in changes:
+                self._apply(records)
+                self._changed.set()
+
+    def _apply(self, records: Iterable[ControlRecord]) -> None:
+        for record in records:
+            try:
+                change = config_records.decode(record.key, record.value)
+            except TwinlogError as error:
+                log.warning("a record of %s is ignored: %s", CONFIG_TOPIC, error)
+                continue
+            match change:
+                case Mirror():
+                    self._mirrors[change.name] = change
+                case MirrorTopic():
+                    self._topics[change.mirror, change.topic] = change
+                case StopRequest():
+                    if change.node == self.config.node:
+                        self._stop.set()
+                case Removed(("mirror", name)):
+                    self._mirrors.pop(name, None)
+                case Removed(("topic", mirror, topic)):
+                    self._topics.pop((mirror, topic), None)
+                case _:
+                    pass
+
+    async def _reconcile_when_changed(self) -> None:
+        """Bring what runs to what is owned and wanted; again when that could not be done."""
+        pause = self._settings.backoff_s
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                async with self._changing:
+                    await self._reconcile()
+                pause = self._settings.backoff_s
+            except TwinlogError as error:
+                log.warning("not all that is owned can be worked on yet: %s", error)
+                await asyncio.sleep(pause * (0.5 + self._random.random()))
+                pause = min(2 * pause, self._settings.backoff_max_s)
+                self._changed.set()
+
+    async def _reconcile(self) -> None:
+        wanted: defaultdict[str, dict[int, list[PartitionSpec]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for topic in self._topics.values():
+            if topic.wanted is Wanted.MIRRORING and topic.mirror in self._mirrors:
+                for spec in await self._specs(topic):
+                    wanted[topic.mirror][spec.shard].append(spec)
+        for name, running in self._engines.items():
+            if running.engine is not None:
+                keep = {spec.partition for specs in wanted[name].values() for spec in specs}
+                await running.engine.disown(running.engine.partitions.keys() - keep)
+        shards = {number for specs in wanted.values() for number in specs}
+        for number in sorted(shards & self._owned.keys()):
+            await self._owned[number].open()
+        for name, by_shard in wanted.items():
+            for number, specs in by_shard.items():
+                if (owned := self._owned.get(number)) is not None:
+                    await self._own(name, owned, specs)
+
+    async def _specs(self, topic: MirrorTopic) -> list[PartitionSpec]:
+        """The partitions of a topic that hash to a state partition of ours."""
+        ours = []
+        for index in range(topic.partitions):
+            number = placement.state_partition(topic.mirror, topic.topic_id, index, self._shards)
+            if number in self._owned:
+                ours.append((index, number))
+        if not ours:
+            return []
+        compacted = await self._is_compacted(topic.topic)
+        return [
+            PartitionSpec(
+                partition=TopicPartition(topic.topic, index),
+                source_topic_id=topic.topic_id,
+                shard=number,
+                compacted=compacted,
+            )
+            for index, number in ours
+        ]
+
+    async def _is_compacted(self, topic: str) -> bool:
+        if topic not in self._compacted:
+            resource = admin.topic_resource(topic)
+            answers = await admin.describe_configs(self._cluster, [resource], ["cleanup.policy"])
+            entries = answers[resource]
+            if isinstance(entries, Refusal):
+                raise Retriable(f"the cleanup.policy of {topic} is not known: {entries}")
+            self._compacted[topic] = "compact" in (entries["cleanup.policy"].value or "")
+        return self._compacted[topic]
+
+    async def _own(
+        self, mirror: str, owned: "_OwnedShard", specs: Collection[PartitionSpec]
+    ) -> None:
+        running = self._engines.get(mirror)
+        if running is None or running.engine is None:
+            if running is None:
+                self._engines[mirror] = _RunningEngine(self, self._mirrors[mirror])
+            return
+        engine = running.engine
+        new = [spec for spec in specs if spec.partition not in engine.partitions]
+        if new:
+            fresh = await owned.prepare(mirror, [spec.partition for spec in new])
+            engine.own(owned.shard, [s for s in new if s.partition in fresh], lease_s=0.0)
+            engine.own(owned.shard, new, lease_s=self._settings.lease_s)
+
+    def engine_for(self, mirror: str, cluster: KafkaCluster) -> Engine:
+        """An engine for a source that is connected."""
+        return Engine(
+            KafkaSource(cluster),
+            self._port,
+            self._settings,
+            self._random,
+            lambda partition: self._observe(mirror, partition),
+        )
+
+    def engine_changed(self, mirror: str, *, ended: bool) -> None:
+        """A mirror's engine can be given partitions, or has none any more."""
+        if ended:
+            self._engines.pop(mirror, None)
+        self._changed.set()
+
+    # ---- what is said --------------------------------------------------------------------------
+
+    def _observe(self, mirror: str, partition: MirrorPartition) -> None:
+        owned = self._owned.get(partition.spec.shard)
+        if owned is not None:
+            owned.changed(mirror, partition)
+
+    async def _report(self) -> None:
+        """States as they change, progress once a second."""
+        while True:
+            await asyncio.sleep(1.0)
+            for number, owned in list(self._owned.items()):
+                try:
+                    await owned.write_states()
+                except Fenced as error:
+                    await self._fenced(number, error)
+                except TwinlogError as error:
+                    log.warning("states of state partition %d wait: %s", number, error)
+            await self._write_status()
+
+    async def _fenced(self, number: int, error: Fenced) -> None:
+        """Another lane has this state partition; the group will say so, or that it is ours."""
+        log.warning("state partition %d: %s", number, error)
+        await self.on_lost({number})
+        if number in self._group.owned:
+            await self.on_assigned({number})
+
+    async def _write_status(self) -> None:
+        rows: defaultdict[int, list[status_records.PartitionStatus]] = defaultdict(list)
+        for name, running in self._engines.items():
+            if running.engine is not None:
+                for partition in running.engine.partitions.values():
+                    rows[partition.spec.shard].append(_status(name, partition))
+        entries = []
+        for number, statuses in rows.items():
+            owned = self._owned.get(number)
+            if owned is not None and owned.last_status != (now := tuple(statuses)):
+                owned.last_status = now
+                record = status_records.Status(
+                    state_partition=number,
+                    lane=self.config.name,
+                    node=self.config.node,
+                    time_ms=time.time_ns() // 1_000_000,
+                    partitions=now,
+                )
+                entries.append(Entry(STATUS_TOPIC, number, *status_records.encode(record)))
+        if entries and self._may_write():
+            try:
+                await append(self._cluster, entries)
+            except Retriable as error:
+                log.warning("progress could not be written: %s", error)
+
+
+class _RunningEngine:
+    """A mirror's source and its engine, which is None until the source is connected."""
+
+    def __init__(self, lane: Lane, mirror: Mirror) -> None:
+        self.engine: Engine | None = None
+        self.trouble = ""
+        self._lane = lane
+        self._mirror = mirror
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        """Connect, however long it takes, then mirror until the lease lapses."""
+        name = self._mirror.name
+        pause = 0.5
+        while True:
+            try:
+                async with KafkaCluster(
+                    parse_config(self._mirror.source).config, name=f"source of {name}"
+                ) as cluster:
+                    self._check(cluster)
+                    self.engine = self._lane.engine_for(name, cluster)
+                    self.trouble = ""
+                    self._lane.engine_changed(name, ended=False)
+                    await self.engine.run()
+            except Fenced as error:
+                # Nothing may be written now; what is still ours then gets a new engine.
+                log.warning("mirror %s: %s", name, error)
+                await asyncio.sleep(pause)
+                self._lane.engine_changed(name, ended=True)
+                return
+            except TwinlogError as error:
+                self.trouble = str(error)
+                log.warning("mirror %s: %s", name, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 30.0)
+
+    def _check(self, cluster: KafkaCluster) -> None:
+        if cluster.cluster_id != self._mirror.source_cluster_id:
+            raise Retriable(
+                f"the source is cluster {cluster.cluster_id}, "
+                f"the mirror was made for {self._mirror.source_cluster_id}"
+            )
+
+    async def close(self) -> None:
+        """End it."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class _OwnedShard:
+    """A state partition that is ours: its shard, and the states that are written there."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        cluster: KafkaCluster,
+        config: LaneConfig,
+        may_write: Callable[[], bool],
+    ) -> None:
+        self.shard = shard
+        self.last_status: tuple[status_records.PartitionStatus, ...] = ()
+        self._cluster = cluster
+        self._writer = TransactionalWriter(cluster, f"{config.group_id}.{shard.number}.state")
+        self._known: dict[placement.MirrorPartition, State] = {}
+        self._to_write: dict[placement.MirrorPartition, state_records.PartitionState] = {}
+        self._may_write = may_write
+        self._open = False
+        self._writing = asyncio.Lock()  # guards the writer, which serves one at a time
+
+    async def open(self) -> None:
+        """Fence the former owner, and read what he wrote."""
+        if self._open:
+            return
+        await self._writer.fence()
+        await self.shard.open()
+        tail = Tail(self._cluster, STATE_TOPIC, [self.shard.number])
+        try:
+            for record in await tail.catch_up():
+                decoded = state_records.decode(record.key, record.value)
+                match decoded:
+                    case state_records.PartitionState():
+                        self._known[decoded.partition] = decoded.state
+                    case state_records.Forgotten() if decoded.partition is not None:
+                        self._known.pop(decoded.partition, None)
+                    case _:
+                        pass
+        finally:
+            await tail.close()
+        self._open = True
+
+    async def prepare(
+        self, mirror: str, partitions: Collection[TopicPartition]
+    ) -> set[TopicPartition]:
+        """Say that these are ours now, before anything is done with them.
+
+        Returns:
+            Those that nobody has ever owned before.
+        """
+        names = {key: placement.MirrorPartition(mirror, *key) for key in partitions}
+        fresh = {key for key, name in names.items() if name not in self._known}
+        for name in names.values():
+            self._to_write[name] = state_records.PartitionState(name, State.PREPARING)
+        await self.write_states()
+        return fresh
+
+    def changed(self, mirror: str, partition: MirrorPartition) -> None:
+        """A partition's state, to be written with the next."""
+        name = placement.MirrorPartition(mirror, *partition.key)
+        state = _STATES[partition.stage]
+        self._to_write[name] = state_records.PartitionState(name, state, partition.reason or None)
+
+    async def write_states(self) -> None:
+        """Write what has changed, all at once.
+
+        Raises:
+            Fenced: the state partition has another owner.
+        """
+        async with self._writing:
+            if not self._to_write or not self._open:
+                return
+            changes, self._to_write = self._to_write, {}
+            entries = [
+                Entry(STATE_TOPIC, self.shard.number, *state_records.encode_state(change))
+                for change in changes.values()
+            ]
+            try:
+                if not self._may_write():
+                    raise Fenced("the lease has ended")
+                if not self._writer.ready:
+                    await self._writer.fence()
+                await self._writer.write(entries)
+            except TwinlogError:
+                self._to_write = {**changes, **self._to_write}
+                raise
+            self._known.update((change.partition, change.state) for change in changes.values())
+
+
+def _status(mirror: str, partition: MirrorPartition) -> status_records.PartitionStatus:
+    return status_records.PartitionStatus(
+        partition=placement.MirrorPartition(mirror, partition.key.topic, partition.key.partition),
+        state=_STATES[partition.stage],
+        source_end=partition.source_high_watermark,
+        source_last_stable=partition.source_stable,
+        destination_end=partition.append.log_end if partition.append.position else -1,
+        records=partition.records_moved,
+        bytes=partition.bytes_moved,
+        reason=partition.reason or None,
+        lag_ms=None,
+    )
+
+
+def default_node_name() -> str:
+    """A node's name where none is given: this host's and this process's."""
+    return f"{socket.gethostname()}-{os.getpid()}"

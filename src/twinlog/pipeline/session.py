@@ -1,0 +1,97 @@
+"""Spark: the session that lanes run in, and the one job of long-lived tasks.
+
+Each lane is one task of one stage, for as long as the node runs. Spark places it, starts it again
+where it died, and has no other part in it: no byte goes through the JVM.
+
+    setting                                  why
+    ---------------------------------------  ----------------------------------------------------
+    spark.python.unix.domain.socket.enabled  over TCP each Python task waits 37 ms for Nagle
+    spark.speculation = false                a second attempt beside the first gains nothing
+    spark.task.maxFailures                   a lane that died comes back, however often
+    spark.python.daemon.module               imports are done once, before the fork (daemon.py)
+    spark.ui.enabled = false                 nothing of ours is in it; one port less
+    spark.executorEnv.*                      the same for executors elsewhere
+
+All of them can be set otherwise by `--conf`. An executor needs this package and Python version;
+docs/spark.md says how they get there.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pyspark import SparkConf, SparkContext
+
+from twinlog.core.errors import UserError
+from twinlog.java import JavaError, find_java
+
+T = TypeVar("T")
+
+MAX_FAILURES: Final = 1_000_000
+"""Failures of one task that Spark takes before it gives the job up: practically none does."""
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.app.name": "twinlog",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.log.level": "ERROR",
+    "spark.python.daemon.module": "twinlog.pipeline.daemon",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.speculation": "false",
+    "spark.task.maxFailures": str(MAX_FAILURES),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL_ONLY: Final = ("spark.driver.bindAddress", "spark.driver.host")
+_LOCAL: Final = re.compile(r"local\[(\d+|\*)\]")
+
+
+def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
+    """A Spark application.
+
+    Args:
+        master: as for spark-submit; `local[*]` has one task slot for each core.
+        conf: settings that win over ours.
+
+    Raises:
+        UserError: there is no Java, or the master cannot be reached.
+    """
+    try:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    except JavaError as error:
+        raise UserError(str(error)) from error
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = dict(DEFAULTS)
+    if local := _LOCAL.fullmatch(master):
+        # In local mode the number of failures is part of the master's name.
+        master = f"local[{local[1]},{MAX_FAILURES}]"
+    elif not master.startswith("local"):
+        for name in _LOCAL_ONLY:
+            del settings[name]
+    settings |= conf
+    spark_conf = SparkConf().setMaster(master).setAll(list(settings.items()))
+    try:
+        return SparkContext.getOrCreate(spark_conf)
+    except Exception as error:  # py4j wraps whatever the JVM threw
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
+        raise UserError(f"Spark does not start at {master}: {reason}") from error
+
+
+def run_tasks(spark: SparkContext, task: Callable[[T], Any], arguments: Sequence[T]) -> None:
+    """Run one task for each argument, all at once; returns when all have ended.
+
+    Args:
+        spark: the application; it must have a slot for each.
+        task: a function at the top of a module.
+        arguments: picklable; each goes to one task.
+    """
+
+    def body(part: Iterable[T]) -> Iterator[None]:
+        for argument in part:
+            task(argument)
+        return iter(())
+
+    spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
