@@ -18,7 +18,7 @@ A record that cannot be read is the caller's to judge: bytes are handed on as th
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.consumer import FetchRequest
@@ -140,7 +140,7 @@ class Tail:
             records += itertools.chain.from_iterable(news)
         return records
 
-    async def follow(self) -> AsyncIterator[list[ControlRecord]]:
+    async def follow(self) -> AsyncGenerator[list[ControlRecord], None]:
         """What is written from where the reader stands, as it comes; never ends by itself.
 
         Each list holds records of one leader's partitions, at least one. Close the generator

@@ -1,0 +1,303 @@
+"""The control topics of a destination cluster: their names, their making, and what they say.
+
+    __mirror_config   what is wanted: mirrors, their topics      wire/config_records.py
+    __mirror_state    each mirror partition's state and epoch    wire/state_records.py
+    __mirror_status   how far each mirror partition is           wire/status_records.py
+
+They come into being with the first mirror. The first two are what must not be lost, so they are
+replicated as Kafka's own internal topics are; the third is overwritten each second.
+"""
+
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from twinlog.cluster.admin import NewTopic, create_topics
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controllog import (
+    ControlRecord,
+    Tail,
+    latest,
+    read_last,
+    read_whole,
+)
+from twinlog.cluster.controlwriter import Entry
+from twinlog.core.errors import ProtocolError, Refusal, Retriable
+from twinlog.core.placement import MirrorPartition, config_partition
+from twinlog.core.types import LeaderEpoch, TopicPartition
+from twinlog.wire import config_records, state_records, status_records
+from twinlog.wire.config_records import ConfigRecord, Mirror, MirrorTopic, StopRequest
+from twinlog.wire.snapshot import Snapshot, Written
+from twinlog.wire.state_records import (
+    MIRROR_PARTITION_STATE,
+    Forgotten,
+    LastMirroredEpochs,
+    PartitionState,
+)
+from twinlog.wire.status_records import Status
+
+CONFIG_TOPIC: Final = "__mirror_config"
+STATE_TOPIC: Final = "__mirror_state"
+STATUS_TOPIC: Final = "__mirror_status"
+CONTROL_TOPICS: Final = (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC)
+
+CONFIG_WRITER: Final = "twinlog.config"
+"""The transactional id of whoever writes `__mirror_config`."""
+
+CONFIG_PARTITIONS: Final = 8
+STATE_PARTITIONS: Final = 50
+MAX_REPLICATION: Final = 3
+MAX_PARTITIONS: Final = 10_000
+
+_ALREADY_EXISTS: Final = 36
+_UNKNOWN_TOPIC: Final = 3
+_DURABLE: Final = {
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    # As Kafka's own __consumer_offsets: small segments, so that loading stays quick.
+    "segment.bytes": str(100 << 20),
+}
+_STATUS: Final = {
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    # The cleaner leaves the active segment alone, and a status is old after a second: the
+    # smallest segment that brokers take, cleaned early, tombstones gone soon.
+    "segment.bytes": str(1 << 20),
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": str(60 * 1000),
+    "min.insync.replicas": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlTopics:
+    """How the control topics are made. `replication_factor` None: 3, or as many as brokers."""
+
+    state_partitions: int = STATE_PARTITIONS
+    replication_factor: int | None = None
+
+
+async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) -> None:
+    """Create the control topics that are not there. Safe to be called by several at once.
+
+    Raises:
+        UserError: no right to create topics, or fewer brokers than the replication factor.
+        Retriable: they are not led by anybody within default.api.timeout.ms.
+    """
+    await cluster.refresh(CONTROL_TOPICS)
+    missing = [name for name in CONTROL_TOPICS if name not in cluster.metadata.topics]
+    if not missing:
+        return
+    replication = wanted.replication_factor
+    if replication is None:
+        replication = min(MAX_REPLICATION, len(cluster.metadata.brokers))
+    durable = dict(_DURABLE)
+    if replication >= MAX_REPLICATION:
+        durable["min.insync.replicas"] = "2"
+    topics = {
+        CONFIG_TOPIC: (CONFIG_PARTITIONS, durable),
+        STATE_TOPIC: (wanted.state_partitions, durable),
+        STATUS_TOPIC: (wanted.state_partitions, _STATUS),
+    }
+    answers = await create_topics(
+        cluster,
+        [
+            NewTopic(
+                name=name,
+                partitions=topics[name][0],
+                replication_factor=replication,
+                configs=topics[name][1],
+            )
+            for name in missing
+        ],
+    )
+    for name, answer in answers.items():
+        if isinstance(answer, Refusal) and answer.code != _ALREADY_EXISTS:
+            answer.fail(f"create the control topic {name}")
+    await _led(cluster, {name: topics[name][0] for name in missing})
+
+
+async def _led(cluster: KafkaCluster, counts: Mapping[str, int]) -> None:
+    """Wait until each partition has a leader that the brokers know of."""
+
+    async def attempt() -> None:
+        wanted = [TopicPartition(name, 0) for name in counts]
+        await cluster.refresh(counts)
+        for name in counts:
+            topic = cluster.metadata.topics.get(name)
+            known = () if topic is None else topic.partitions
+            wanted += [TopicPartition(name, index) for index in known]
+        for partition in wanted:
+            leader = cluster.leader(partition)
+            if isinstance(leader, Refusal):
+                raise Retriable(f"{partition} has no leader yet: {leader}")
+
+    await cluster.persist(attempt)
+
+
+async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> int | None:
+    """How many partitions a control topic has; None where it does not exist.
+
+    Raises:
+        UserError: no right to see it.
+    """
+    metadata = await cluster.refresh([topic])
+    found = metadata.topics.get(topic)
+    if found is None:
+        return None
+    if found.error:
+        Refusal(found.error).fail("see the control topic", topic=topic)
+    return len(found.partitions)
+
+
+def config_entry(record: ConfigRecord, count: int) -> Entry:
+    """A record as it is written to `__mirror_config`, which has `count` partitions."""
+    key, value = config_records.encode(record)
+    return Entry(CONFIG_TOPIC, config_partition(_placed_by(record), count), key, value)
+
+
+def removal_entry(record: ConfigRecord, count: int) -> Entry:
+    """The tombstone of a record."""
+    return config_entry(record, count)._replace(value=None)
+
+
+def _placed_by(record: ConfigRecord) -> str:
+    match record:
+        case Mirror():
+            return record.name
+        case MirrorTopic():
+            return record.mirror
+        case StopRequest():
+            return record.node
+
+
+async def read_config(cluster: KafkaCluster) -> Snapshot:
+    """What is wanted now; nothing where no mirror was ever created.
+
+    Raises:
+        Retriable, UserError: see `controllog.read_whole`.
+    """
+    if await partition_count(cluster, CONFIG_TOPIC) is None:
+        return Snapshot()
+    return Snapshot().after(_written(await read_whole(cluster, CONFIG_TOPIC)))
+
+
+async def follow_config(
+    cluster: KafkaCluster, partitions: Collection[int] | None = None
+) -> AsyncGenerator[Snapshot, None]:
+    """What is wanted now, and anew with each change, within milliseconds; never ends by itself.
+
+    Close the generator (`contextlib.aclosing`) to stop.
+
+    Raises:
+        Retriable, UserError: see `controllog.Tail`.
+    """
+    tail = Tail(cluster, CONFIG_TOPIC, partitions)
+    snapshot = Snapshot().after(_written(await tail.catch_up()))
+    yield snapshot
+    async with aclosing(tail.follow()) as news:
+        async for records in news:
+            snapshot = snapshot.after(_written(records))
+            yield snapshot
+
+
+def _written(records: Iterable[ControlRecord]) -> Iterable[Written]:
+    return (Written(r.partition, r.offset, r.key, r.value) for r in records)
+
+
+class States(NamedTuple):
+    """What `__mirror_state` says of each mirror partition. `unreadable` as in `Snapshot`."""
+
+    states: dict[MirrorPartition, PartitionState]
+    epochs: dict[MirrorPartition, LeaderEpoch]
+    unreadable: tuple[str, ...]
+
+
+async def read_states(cluster: KafkaCluster, partitions: Collection[int] | None = None) -> States:
+    """States and last mirrored epochs, of all or of some state partitions.
+
+    Raises:
+        Retriable, UserError: see `controllog.Tail`.
+    """
+    if await partition_count(cluster, STATE_TOPIC) is None:
+        return States({}, {}, ())
+    tail = Tail(cluster, STATE_TOPIC, partitions)
+    try:
+        return fold_states(await tail.catch_up())
+    finally:
+        await tail.close()
+
+
+def fold_states(records: Iterable[ControlRecord]) -> States:
+    """States from records of `__mirror_state`, which must be in each partition's order."""
+    states: dict[MirrorPartition, PartitionState] = {}
+    epochs: dict[MirrorPartition, LeaderEpoch] = {}
+    unreadable: list[str] = []
+    for record in records:
+        try:
+            said = state_records.decode(record.key, record.value)
+        except ProtocolError as error:
+            place = f"{STATE_TOPIC}-{record.partition}, offset {record.offset}"
+            unreadable.append(f"{place}: {error.message}")
+            continue
+        match said:
+            case PartitionState():
+                states[said.partition] = said
+            case LastMirroredEpochs():
+                epochs.update(said.epochs)
+            case Forgotten():
+                _forget(said, states if said.record_type == MIRROR_PARTITION_STATE else epochs)
+            case None:
+                pass
+    return States(states, epochs, tuple(unreadable))
+
+
+def _forget(
+    tombstone: Forgotten,
+    table: dict[MirrorPartition, PartitionState] | dict[MirrorPartition, LeaderEpoch],
+) -> None:
+    for partition in list(table):
+        if tombstone.partition in {None, partition} and partition.mirror == tombstone.mirror:
+            del table[partition]
+
+
+async def read_statuses(cluster: KafkaCluster) -> tuple[dict[int, Status], tuple[str, ...]]:
+    """The last status of each state partition, and what could not be read.
+
+    Raises:
+        Retriable, UserError: see `controllog.read_last`.
+    """
+    if await partition_count(cluster, STATUS_TOPIC) is None:
+        return {}, ()
+    statuses: dict[int, Status] = {}
+    unreadable: list[str] = []
+    for record in latest(await read_last(cluster, STATUS_TOPIC)).values():
+        try:
+            status = status_records.decode(record.key, record.value)
+        except ProtocolError as error:
+            place = f"{STATUS_TOPIC}-{record.partition}, offset {record.offset}"
+            unreadable.append(f"{place}: {error.message}")
+            continue
+        if status is not None:
+            statuses[status.state_partition] = status
+    return statuses, tuple(unreadable)
+
+
+def status_entry(status: Status) -> Entry:
+    """A status as it is written: into the partition of its own number, with `append`."""
+    key, value = status_records.encode(status)
+    return Entry(STATUS_TOPIC, status.state_partition, key, value)
+
+
+def state_entry(record: PartitionState, state_partition: int) -> Entry:
+    """A state as it is written to `__mirror_state`."""
+    key, value = state_records.encode_state(record)
+    return Entry(STATE_TOPIC, state_partition, key, value)
+
+
+def epoch_entry(partition: MirrorPartition, epoch: LeaderEpoch, state_partition: int) -> Entry:
+    """A last mirrored epoch as it is written to `__mirror_state`."""
+    key, value = state_records.encode_epoch(partition, epoch)
+    return Entry(STATE_TOPIC, state_partition, key, value)

@@ -1,0 +1,182 @@
+"""The mirrors of a destination cluster: read, followed, and changed safely by several at once.
+
+The database is the destination cluster (cluster/mirrorlog.py). A change is *fence, read, decide,
+write* under one fixed transactional id: whoever fences later makes the earlier one's write fail,
+and then the earlier one begins again, with what the other has written before its eyes. So of two
+commands that create the same mirror at once, one does, and the other is told that it exists.
+
+Where a write's outcome is unknown it is read back: what is there as it was to be is done.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from typing import Final
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controllog import latest, read_whole
+from twinlog.cluster.controlwriter import Entry, TransactionalWriter
+from twinlog.cluster.mirrorlog import (
+    CONFIG_PARTITIONS,
+    CONFIG_TOPIC,
+    CONFIG_WRITER,
+    ControlTopics,
+    States,
+    config_entry,
+    create_control_topics,
+    follow_config,
+    partition_count,
+    read_config,
+    read_states,
+    read_statuses,
+)
+from twinlog.cluster.pool import Backoff
+from twinlog.control.mirror_errors import MirrorError, MirrorRefused
+from twinlog.core.errors import Disconnected, Fenced, Retriable
+from twinlog.wire.config_records import ConfigRecord, Mirror, MirrorTopic, StopRequest
+from twinlog.wire.snapshot import Snapshot, Written
+from twinlog.wire.status_records import Status
+
+TRIES: Final = 20
+"""How often a change begins again because another command came in between."""
+_BACKOFF: Final = Backoff(0.05, 1.0)
+
+Decide = Callable[[Snapshot], Sequence[ConfigRecord]]
+
+
+class MirrorStore:
+    """Mirrors, their topics, their states, in one destination cluster."""
+
+    def __init__(self, cluster: KafkaCluster, *, rng: random.Random | None = None) -> None:
+        self._cluster = cluster
+        self._rng = rng or random.Random()  # noqa: S311 (jitter, no secret)
+
+    async def snapshot(self) -> Snapshot:
+        """All mirrors and topics as they are now; none where no mirror was ever created."""
+        return await read_config(self._cluster)
+
+    def follow(self) -> AsyncGenerator[Snapshot, None]:
+        """All mirrors and topics, and anew with each change (see `mirrorlog.follow_config`)."""
+        return follow_config(self._cluster)
+
+    async def states(self) -> States:
+        """Each mirror partition's state, as its owner has written it."""
+        return await read_states(self._cluster)
+
+    async def statuses(self) -> tuple[dict[int, Status], tuple[str, ...]]:
+        """The last status of each state partition, and what could not be read."""
+        return await read_statuses(self._cluster)
+
+    async def create_mirror(self, mirror: Mirror, topics: ControlTopics | None = None) -> None:
+        """Write a new mirror; the control topics come into being with the first one.
+
+        Raises:
+            MirrorRefused: MIRROR_ALREADY_EXISTS.
+            UserError: a right is missing.
+            Retriable: no success in time; nothing was written, or `mirror` is there.
+        """
+
+        def decide(snapshot: Snapshot) -> Sequence[ConfigRecord]:
+            if mirror.name in snapshot.mirrors:
+                raise MirrorError.MIRROR_ALREADY_EXISTS.error(
+                    f"there is a mirror {mirror.name} already", hint="choose another name"
+                )
+            return [mirror]
+
+        await create_control_topics(self._cluster, topics or ControlTopics())
+        await self._change(decide)
+
+    async def add_topics(self, mirror: str, topics: Collection[MirrorTopic]) -> None:
+        """Write new topics of a mirror, all or none.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR.
+            UserError: a right is missing.
+            Retriable: no success in time; nothing was written, or all are there.
+        """
+        assert all(topic.mirror == mirror for topic in topics)
+
+        def decide(snapshot: Snapshot) -> Sequence[ConfigRecord]:
+            check_addable(snapshot, mirror, [topic.topic for topic in topics])
+            return list(topics)
+
+        await self._change(decide)
+
+    async def update_topics(self, topics: Collection[MirrorTopic]) -> None:
+        """Write topics that are in their mirrors already anew (more partitions, another wish).
+
+        Raises:
+            MirrorRefused: TOPIC_NOT_IN_MIRROR.
+        """
+
+        def decide(snapshot: Snapshot) -> Sequence[ConfigRecord]:
+            present = {(one.mirror, one.topic) for one in snapshot.topics}
+            for topic in topics:
+                if (topic.mirror, topic.topic) not in present:
+                    raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
+                        f"{topic.topic} is not in mirror {topic.mirror}"
+                    )
+            return list(topics)
+
+        await self._change(decide)
+
+    async def request_stop(self, node: str, now_ms: int) -> None:
+        """Ask a node to end."""
+        await self._change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
+
+    async def _change(self, decide: Decide) -> None:
+        """Fence, read, decide, write; again where another one came in between."""
+        cluster = self._cluster
+        count = await partition_count(cluster, CONFIG_TOPIC) or CONFIG_PARTITIONS
+        writer = TransactionalWriter(cluster, CONFIG_WRITER)
+        unknown: list[Entry] = []
+        for number in range(1, TRIES + 1):
+            try:
+                await writer.fence()
+                records = await read_whole(cluster, CONFIG_TOPIC)
+                table = latest(records)
+                if unknown and all(
+                    (found := table.get((entry.partition, entry.key))) is not None
+                    and found.value == entry.value
+                    for entry in unknown
+                ):
+                    return
+                written = (Written(r.partition, r.offset, r.key, r.value) for r in records)
+                entries = [
+                    config_entry(record, count) for record in decide(Snapshot().after(written))
+                ]
+                await writer.write(entries)
+            except Fenced:
+                await asyncio.sleep(_BACKOFF.delay(number, self._rng) * self._rng.random())
+            except Disconnected:
+                unknown = entries
+            else:
+                return
+        raise Retriable(
+            f"other commands have changed {CONFIG_TOPIC} each of {TRIES} times",
+            cluster=cluster.name,
+            hint="try again",
+        )
+
+
+def check_addable(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
+    """Refuse what cannot be added to a mirror.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR.
+    """
+    if mirror not in snapshot.mirrors:
+        raise unknown_mirror(mirror, snapshot)
+    taken = {one.topic: one.mirror for one in snapshot.topics}
+    already = [f"{topic} (in {taken[topic]})" for topic in sorted(topics) if topic in taken]
+    if already:
+        raise MirrorError.TOPIC_ALREADY_IN_MIRROR.error(
+            f"already in a mirror: {', '.join(already)}",
+            hint="nothing was added; choose a --topic that leaves them out",
+        )
+
+
+def unknown_mirror(mirror: str, snapshot: Snapshot) -> MirrorRefused:
+    """That there is no such mirror, and which there are."""
+    names = ", ".join(snapshot.mirrors) or "none"
+    return MirrorError.UNKNOWN_MIRROR.error(f"there is no mirror {mirror}; there are: {names}")

@@ -1,0 +1,307 @@
+"""The store on real brokers: two commands at once, unknown outcomes, a follower."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from uuid import uuid4
+
+import pytest
+
+from clients import client
+from twinlog.cluster import mirrorlog
+from twinlog.cluster.admin import describe_configs, topic_resource
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controlwriter import ALL, TransactionalWriter, append
+from twinlog.cluster.mirrorlog import (
+    CONFIG_TOPIC,
+    STATE_TOPIC,
+    STATUS_TOPIC,
+    ControlTopics,
+    create_control_topics,
+    epoch_entry,
+    partition_count,
+    state_entry,
+    status_entry,
+)
+from twinlog.control.mirror_errors import MirrorError, MirrorRefused
+from twinlog.control.store import MirrorStore
+from twinlog.core.errors import Disconnected
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.core.types import LeaderEpoch
+from twinlog.local.cluster import LocalCluster
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
+from twinlog.wire.state_records import PartitionState
+from twinlog.wire.status_records import PartitionStatus, Status
+
+pytestmark = pytest.mark.broker
+
+
+def mirror(name: str) -> Mirror:
+    return Mirror(name=name, source={"bootstrap.servers": "h:1"}, source_cluster_id="c")
+
+
+def topic_of(mirror: str, topic: str) -> MirrorTopic:
+    return MirrorTopic(mirror=mirror, topic=topic, topic_id=uuid4(), partitions=2)
+
+
+@asynccontextmanager
+async def two_stores(
+    kafka: LocalCluster,
+) -> AsyncIterator[tuple[MirrorStore, MirrorStore, KafkaCluster]]:
+    async with client(kafka) as one, client(kafka) as other:
+        yield MirrorStore(one), MirrorStore(other), one
+
+
+@pytest.fixture
+def name(fresh_name: Callable[[str], str]) -> Iterator[str]:
+    return fresh_name("m")
+
+
+def kinds(outcomes: list[BaseException | None]) -> list[MirrorError | None]:
+    """None for what succeeded; what was refused, by its kind."""
+    found: list[MirrorError | None] = []
+    for outcome in outcomes:
+        if outcome is None:
+            found.append(None)
+        else:
+            assert isinstance(outcome, MirrorRefused), repr(outcome)
+            found.append(outcome.kind)
+    return found
+
+
+def test_one_of_several_creates(any_kafka: LocalCluster, name: str) -> None:
+    """Five commands create one mirror at once, on a cluster that may not have the topics yet."""
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            stores = [MirrorStore(cluster) for _ in range(5)]
+            outcomes = await asyncio.gather(
+                *(store.create_mirror(mirror(name)) for store in stores), return_exceptions=True
+            )
+            found = kinds(list(outcomes))
+            assert found.count(None) == 1
+            assert found.count(MirrorError.MIRROR_ALREADY_EXISTS) == 4
+            assert (await stores[0].snapshot()).mirrors[name] == mirror(name)
+
+    asyncio.run(run())
+
+
+def test_one_of_two_adds(kafka: LocalCluster, name: str) -> None:
+    """Two mirrors want overlapping topics: one has all of its own, the other none."""
+
+    async def run() -> None:
+        async with two_stores(kafka) as (one, other, _):
+            a, b = f"{name}.a", f"{name}.b"
+            await one.create_mirror(mirror(a))
+            await one.create_mirror(mirror(b))
+            shared = f"{name}.shared"
+            outcomes = await asyncio.gather(
+                one.add_topics(a, [topic_of(a, shared), topic_of(a, f"{name}.1")]),
+                other.add_topics(b, [topic_of(b, shared), topic_of(b, f"{name}.2")]),
+                return_exceptions=True,
+            )
+            found = kinds(list(outcomes))
+            assert set(found) == {None, MirrorError.TOPIC_ALREADY_IN_MIRROR}
+            snapshot = await one.snapshot()
+            winner = (a, b)[found.index(None)]
+            mine = [topic for topic in snapshot.topics if topic.mirror in {a, b}]
+            assert {topic.mirror for topic in mine} == {winner}
+            assert len(mine) == 2
+            owner = snapshot.mirror_of(shared)
+            assert owner is not None
+            assert owner.mirror == winner
+
+    asyncio.run(run())
+
+
+def test_many_commands_at_once_all_get_through(kafka: LocalCluster, name: str) -> None:
+    """Eight commands with nothing in common fence each other, and all succeed."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            stores = [MirrorStore(cluster) for _ in range(8)]
+            await asyncio.gather(
+                *(s.create_mirror(mirror(f"{name}.{i}")) for i, s in enumerate(stores))
+            )
+            names = (await stores[0].snapshot()).mirrors
+            assert [one for one in names if one.startswith(name)] == [
+                f"{name}.{i}" for i in range(8)
+            ]
+
+    asyncio.run(run())
+
+
+def test_what_a_mirror_must_be_to_be_added_to(kafka: LocalCluster, name: str) -> None:
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store = MirrorStore(cluster)
+            await store.create_mirror(mirror(name))
+            with pytest.raises(MirrorRefused, match=f"UNKNOWN_MIRROR: there is no mirror no{name}"):
+                await store.add_topics(f"no{name}", [topic_of(f"no{name}", "t")])
+            with pytest.raises(MirrorRefused, match="TOPIC_NOT_IN_MIRROR"):
+                await store.update_topics([topic_of(name, "t")])
+            topic = topic_of(name, f"{name}.t")
+            await store.add_topics(name, [topic])
+            paused = MirrorTopic(
+                mirror=name,
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=5,
+                wanted=Wanted.PAUSED,
+            )
+            await store.update_topics([paused])
+            assert (await store.snapshot()).mirror_of(topic.topic) == paused
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_an_unknown_outcome_is_read_back(
+    kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    """The answer to the commit is lost: whether it took effect or not, the mirror is there once."""
+    write, lost = TransactionalWriter.write, iter([True])
+
+    async def lossy(self: TransactionalWriter, entries: list[mirrorlog.Entry]) -> object:
+        if not next(lost, False):
+            return await write(self, entries)
+        if landed:
+            await write(self, entries)
+        raise Disconnected("the answer was lost")
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store = MirrorStore(cluster)
+            await create_control_topics(cluster, ControlTopics())
+            monkeypatch.setattr(TransactionalWriter, "write", lossy)
+            await store.create_mirror(mirror(name))
+            assert (await store.snapshot()).mirrors[name] == mirror(name)
+
+    asyncio.run(run())
+
+
+def test_a_follower_hears_within_milliseconds(kafka: LocalCluster, name: str) -> None:
+    """First what is there, then each change, soon after the command that made it was answered."""
+
+    async def run() -> None:
+        async with two_stores(kafka) as (writing, reading, _):
+            await writing.create_mirror(mirror(f"{name}.0"))
+            async with aclosing(reading.follow()) as snapshots:
+                assert f"{name}.0" in (await anext(snapshots)).mirrors
+                arrival = asyncio.create_task(until_mirror(snapshots, f"{name}.1"))
+                await asyncio.sleep(0.1)
+                await writing.create_mirror(mirror(f"{name}.1"))
+                written = time.monotonic()
+                async with asyncio.timeout(10):
+                    assert await arrival - written < 0.5
+
+    asyncio.run(run())
+
+
+async def until_mirror(snapshots: AsyncIterator[Snapshot], name: str) -> float:
+    async for snapshot in snapshots:
+        if name in snapshot.mirrors:
+            return time.monotonic()
+    raise AssertionError("the follower has ended")
+
+
+def test_a_foreign_record_hides_no_other(kafka: LocalCluster, name: str) -> None:
+    """Somebody writes nonsense into `__mirror_config`: it is named, the rest holds."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store = MirrorStore(cluster)
+            await store.create_mirror(mirror(name))
+            nonsense = mirrorlog.Entry(CONFIG_TOPIC, 0, b'["mirror","nonsense"]', b"{")
+            await append(cluster, [nonsense], acks=ALL)
+            snapshot = await store.snapshot()
+            assert name in snapshot.mirrors
+            assert any("no JSON" in why for why in snapshot.unreadable.values())
+            await append(cluster, [nonsense._replace(value=None)], acks=ALL)
+            assert not (await store.snapshot()).unreadable
+
+    asyncio.run(run())
+
+
+def test_states_and_statuses(kafka: LocalCluster, name: str) -> None:
+    """As lanes write them: states in a transaction, a status plainly; the last of each holds."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store = MirrorStore(cluster)
+            await create_control_topics(cluster, ControlTopics())
+            first, second = (MirrorPartition(name, "t", index) for index in range(2))
+            writer = TransactionalWriter(cluster, f"{name}.7")
+            await writer.fence()
+            await writer.write(
+                [
+                    state_entry(PartitionState(first, State.PREPARING), 7),
+                    state_entry(PartitionState(second, State.PREPARING), 7),
+                    epoch_entry(first, LeaderEpoch(3), 7),
+                ]
+            )
+            failed = PartitionState(second, State.FAILED, "the logs differ at 12")
+            await writer.write([state_entry(failed, 7)])
+            states = await store.states()
+            assert states.states[first] == PartitionState(first, State.PREPARING)
+            assert states.states[second] == failed
+            assert states.epochs[first] == 3
+            for number in range(3):
+                row = PartitionStatus(partition=first, state=State.MIRRORING, records=number)
+                status = Status(
+                    state_partition=7, lane="l", node="n", time_ms=number, partitions=(row,)
+                )
+                await append(cluster, [status_entry(status)], acks=ALL)
+            statuses, unreadable = await store.statuses()
+            assert (statuses[7], unreadable) == (status, ())
+
+    asyncio.run(run())
+
+
+def test_control_topics_as_they_are_made(any_kafka: LocalCluster) -> None:
+    """Partitions, compaction; a second call changes nothing."""
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            await create_control_topics(cluster, ControlTopics())
+            await create_control_topics(cluster, ControlTopics(state_partitions=3))
+            counts = [await partition_count(cluster, t) for t in mirrorlog.CONTROL_TOPICS]
+            assert counts == [8, 50, 50]
+            resources = [topic_resource(topic) for topic in mirrorlog.CONTROL_TOPICS]
+            configs = await describe_configs(cluster, resources, ["cleanup.policy"])
+            for resource in resources:
+                entries = configs[resource]
+                assert isinstance(entries, dict)
+                assert entries["cleanup.policy"].value == "compact"
+
+    asyncio.run(run())
+
+
+def test_nothing_was_ever_created(
+    kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch, fresh_name: Callable[[str], str]
+) -> None:
+    """A destination without control topics has no mirrors; reading does not make them."""
+    for constant in ("CONFIG_TOPIC", "STATE_TOPIC", "STATUS_TOPIC"):
+        monkeypatch.setattr(mirrorlog, constant, fresh_name(constant))
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store = MirrorStore(cluster)
+            assert await store.snapshot() == Snapshot()
+            assert (await store.states()).states == {}
+            assert await store.statuses() == ({}, ())
+            assert mirrorlog.CONFIG_TOPIC not in (await cluster.refresh(None)).topics
+
+    asyncio.run(run())
+
+
+def test_names_of_the_topics() -> None:
+    """They are in the specification of what users see."""
+    assert (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC) == (
+        "__mirror_config",
+        "__mirror_state",
+        "__mirror_status",
+    )

@@ -1,0 +1,71 @@
+"""The snapshot: the last record of a key holds, tombstones take away, nothing is lost silently."""
+
+from uuid import UUID
+
+from twinlog.core.placement import MirrorPartition, state_partition
+from twinlog.wire.config_records import (
+    ConfigRecord,
+    Mirror,
+    MirrorTopic,
+    StopRequest,
+    Wanted,
+    encode,
+    encode_key,
+    key_of,
+)
+from twinlog.wire.snapshot import Snapshot, Written
+
+MIRROR = Mirror(name="m", source={"bootstrap.servers": "h:1"}, source_cluster_id="c")
+TOPIC = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=7), partitions=3)
+
+
+def written(record: ConfigRecord, offset: int = 0) -> Written:
+    return Written(0, offset, *encode(record))
+
+
+def test_the_last_record_of_a_key_holds() -> None:
+    paused = MirrorTopic(
+        mirror="m", topic="t", topic_id=UUID(int=7), partitions=4, wanted=Wanted.PAUSED
+    )
+    first = Snapshot().after([written(MIRROR), written(TOPIC)])
+    second = first.after([written(paused)])
+    assert first.topics == [TOPIC]
+    assert second.topics == [paused]
+    assert second.mirror_of("t") == paused
+    assert second.mirror_of("u") is None
+
+
+def test_a_tombstone_takes_away() -> None:
+    """A topic whose mirror is gone does not count, in whatever order the tombstones come."""
+    full = Snapshot().after([written(MIRROR), written(TOPIC)])
+    assert full.after([Written(0, 2, encode_key(key_of(TOPIC)), None)]).topics == []
+    without = full.after([Written(0, 2, encode_key(key_of(MIRROR)), None)])
+    assert (without.mirrors, without.topics) == ({}, [])
+
+
+def test_what_cannot_be_read_is_kept_until_it_is_overwritten() -> None:
+    key, _ = encode(TOPIC)
+    broken = Snapshot().after([written(MIRROR), Written(3, 9, key, b"{")])
+    assert broken.mirrors == {"m": MIRROR}
+    (why,) = broken.unreadable.values()
+    assert why.startswith("__mirror_config-3, offset 9: ")
+    mended = broken.after([Written(3, 10, *encode(TOPIC))])
+    assert (dict(mended.unreadable), mended.topics) == ({}, [TOPIC])
+
+
+def test_kinds_of_later_versions_are_left_alone() -> None:
+    assert Snapshot().after([Written(0, 0, b'["flow","f"]', b"{}")]) == Snapshot()
+
+
+def test_partitions_by_their_owner() -> None:
+    """Each mirror partition is in exactly the state partition that the hash gives."""
+    owned = Snapshot().after([written(MIRROR), written(TOPIC)]).owned(50)
+    assert {(place, one) for place, group in owned.items() for one, _ in group} == {
+        (state_partition("m", UUID(int=7), index, 50), MirrorPartition("m", "t", index))
+        for index in range(3)
+    }
+
+
+def test_stop_requests() -> None:
+    stop = StopRequest(node="n", requested_ms=5)
+    assert Snapshot().after([written(stop)]).stops == {"n": stop}
