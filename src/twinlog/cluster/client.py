@@ -50,7 +50,9 @@ BeforeSend: TypeAlias = Callable[[], None]
 log = logging.getLogger(__name__)
 
 CONTROL: Final = "control"
-"""The lane of requests that move no data."""
+"""The lane of requests that move no data, and are answered at once."""
+SLOW: Final = "slow"
+"""The lane of requests that a broker answers when something has been done."""
 MAX_TRIES: Final = 100
 """Tries of one call; its deadline nearly always comes first."""
 MAX_NONSENSE: Final = 3
@@ -211,6 +213,10 @@ class KafkaCluster:
             raise Retriable("no broker has this id now", cluster=self.name, node=node_id)
         return await self._pool.get(Key(node_id, lane), Address(broker.host, broker.port))
 
+    async def close_lanes(self, lanes: Collection[Lane]) -> None:
+        """Close the connections of lanes that have no user any more."""
+        await self._pool.close_where(lambda key, _: key.lane in lanes)
+
     # Calls
 
     async def call(
@@ -220,6 +226,7 @@ class KafkaCluster:
         node: int | Role | None = None,
         timeout: float | None = None,
         request_timeout: float | None = None,
+        lane: Lane = CONTROL,
     ) -> Any:
         """Send a request to a broker (None: any) until one answers; the decoded response.
 
@@ -231,7 +238,7 @@ class KafkaCluster:
         """
 
         async def attempt() -> Any:
-            connection = await self.connection(self._pick(node))
+            connection = await self.connection(self._pick(node), lane)
             response = await connection.call(request, timeout=request_timeout)
             await self._judge(response.error_code if "error_code" in response.fields else 0)
             return response

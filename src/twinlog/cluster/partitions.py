@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
-from twinlog.cluster.client import BeforeSend, KafkaCluster, nothing
+from twinlog.cluster.client import CONTROL, SLOW, BeforeSend, KafkaCluster, nothing
 from twinlog.cluster.metadata import Leader
-from twinlog.cluster.pool import Backoff
+from twinlog.cluster.pool import Backoff, Lane
 from twinlog.core.append import ProducerState
 from twinlog.core.errors import ProtocolError, Reaction, Refusal, Retriable
 from twinlog.core.types import TopicPartition
@@ -191,7 +191,7 @@ async def delete_records(
             for name, group in _by_topic(asked)
         ]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=_milliseconds(cluster))
-        response = await _send(cluster, node, request, before_send)
+        response = await _send(cluster, node, request, before_send, SLOW)
         return {
             TopicPartition(t.name, p.partition_index): Refusal(p.error_code)
             if p.error_code
@@ -271,9 +271,13 @@ async def _ask_node(node: int, asked: Asked[Q], ask: Ask[Q, T]) -> Answers[T]:
 
 
 async def _send(
-    cluster: KafkaCluster, node: int, request: Any, before_send: BeforeSend = nothing
+    cluster: KafkaCluster,
+    node: int,
+    request: Any,
+    before_send: BeforeSend = nothing,
+    lane: Lane = CONTROL,
 ) -> Any:
-    connection = await cluster.connection(node)
+    connection = await cluster.connection(node, lane)
     await connection.ready()
     before_send()
     return await connection.call(request)

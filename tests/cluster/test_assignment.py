@@ -1,0 +1,116 @@
+"""The leader's part of a rebalance, with no broker: two rounds, and never two owners."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.cluster.assignment import (
+    assign,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
+from twinlog.core.errors import ProtocolError
+
+TOPIC = "t"
+COUNT = 50
+ROUNDS = 4
+MEMBERS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True)
+
+
+def _round(
+    owned: dict[str, frozenset[int]], generations: dict[str, int] | None = None
+) -> dict[str, frozenset[int]]:
+    """What each member is given, if each tells what it owns."""
+    subscriptions = {
+        member: encode_subscription(TOPIC, partitions, (generations or {}).get(member, 1))
+        for member, partitions in owned.items()
+    }
+    given = assign(TOPIC, COUNT, subscriptions)
+    return {member: decode_assignment(TOPIC, data) for member, data in given.items()}
+
+
+def _settle(owned: dict[str, frozenset[int]]) -> dict[str, frozenset[int]]:
+    for _ in range(ROUNDS):
+        given = _round(owned)
+        for member, partitions in given.items():
+            others = [o for m, o in owned.items() if m != member]
+            assert not any(partitions & other for other in others), "given while another owns it"
+        if given == owned:
+            return owned
+        owned = given
+    raise AssertionError(f"no end after {ROUNDS} rounds")
+
+
+@given(before=MEMBERS, after=MEMBERS)
+def test_members_come_and_go(before: list[str], after: list[str]) -> None:
+    """Everything is owned once, evenly, within few rounds; who stays keeps what it can."""
+    first = _settle(dict.fromkeys(before, frozenset()))
+    second = _settle({member: first.get(member, frozenset()) for member in after})
+    for owned in (first, second):
+        assert sorted(p for partitions in owned.values() for p in partitions) == list(range(COUNT))
+        sizes = {len(partitions) for partitions in owned.values()}
+        assert max(sizes) - min(sizes) <= 1
+    for member in set(before) & set(after):
+        kept = len(first[member] & second[member])
+        assert kept == min(len(first[member]), len(second[member]))
+
+
+def test_the_newest_generation_is_believed() -> None:
+    """A member that comes back with partitions of an old generation does not get them (KIP-792)."""
+    everything = frozenset(range(COUNT))
+    given = _round({"old": everything, "new": everything}, {"old": 3, "new": 7})
+    assert given["old"] == frozenset()
+    assert len(given["new"]) == COUNT // 2
+
+
+def test_nobody_gets_what_two_claim_in_one_generation() -> None:
+    """Neither can be believed: both give it up first, and the next round gives it to one."""
+    given = _round({"a": frozenset(range(10)), "b": frozenset(range(5, 15)), "c": frozenset()})
+    assert not any(set(range(5, 10)) & partitions for partitions in given.values())
+    owned = _settle({"a": given["a"], "b": given["b"], "c": given["c"]})
+    assert sorted(p for partitions in owned.values() for p in partitions) == list(range(COUNT))
+
+
+@given(
+    claims=st.dictionaries(
+        st.sampled_from("abcde"),
+        st.tuples(st.frozensets(st.integers(0, COUNT - 1)), st.integers(-1, 5)),
+        min_size=1,
+    )
+)
+def test_whatever_is_claimed_nobody_gets_what_a_newer_owner_has(
+    claims: dict[str, tuple[frozenset[int], int]],
+) -> None:
+    """The one property that the append leans on, over all histories of a group."""
+    given = _round({m: c[0] for m, c in claims.items()}, {m: c[1] for m, c in claims.items()})
+    seen: set[int] = set()
+    for member, partitions in given.items():
+        assert not partitions & seen
+        seen |= partitions
+        for partition in partitions:
+            owners = {m: c[1] for m, c in claims.items() if partition in c[0]}
+            assert not owners or owners.get(member) == max(owners.values())
+
+
+@given(st.frozensets(st.integers(0, 2**31 - 1), max_size=20))
+def test_an_assignment_comes_out_as_it_went_in(partitions: frozenset[int]) -> None:
+    assert decode_assignment(TOPIC, encode_assignment(TOPIC, partitions)) == partitions
+    assert decode_assignment("other", encode_assignment(TOPIC, partitions)) == frozenset()
+
+
+def test_no_bytes_are_no_partitions() -> None:
+    assert decode_assignment(TOPIC, b"") == frozenset()
+
+
+@given(st.binary(min_size=1, max_size=40))
+def test_any_bytes_are_an_assignment_or_a_protocol_error(data: bytes) -> None:
+    try:
+        decode_assignment(TOPIC, data)
+    except ProtocolError:
+        return
+
+
+def test_a_members_nonsense_is_a_protocol_error() -> None:
+    with pytest.raises(ProtocolError, match="subscription"):
+        assign(TOPIC, COUNT, {"a": b"\0"})
