@@ -8,6 +8,8 @@ import click
 
 import twinlog
 from twinlog.cli.cluster import cluster
+from twinlog.cli.run import run
+from twinlog.cli.verify import verify
 
 
 class _OneLineErrors(click.Group):
@@ -34,3 +36,5 @@ def main(debug: bool) -> None:
 
 
 main.add_command(cluster)
+main.add_command(run)
+main.add_command(verify)

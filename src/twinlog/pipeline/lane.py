@@ -19,12 +19,10 @@ whatever it still had is another's business already.
 
 import asyncio
 import logging
-import os
 import random
-import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,11 +30,18 @@ from typing import Final
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
-from twinlog.cluster.controllog import ControlRecord, Tail
-from twinlog.cluster.controlwriter import Entry, TransactionalWriter, append
+from twinlog.cluster.controlwriter import TransactionalWriter, append
 from twinlog.cluster.group import GroupConfig, GroupMember
-from twinlog.core import placement
-from twinlog.core.errors import Fenced, Refusal, Retriable, TwinlogError
+from twinlog.cluster.mirrorlog import (
+    STATE_TOPIC,
+    follow_config,
+    partition_count,
+    read_states,
+    state_entry,
+    status_entry,
+)
+from twinlog.core.errors import Fenced, Refusal, Retriable, TwinlogError, UserError
+from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.engine import Engine
@@ -44,14 +49,12 @@ from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
-from twinlog.wire import config_records, state_records, status_records
-from twinlog.wire.config_records import Mirror, MirrorTopic, Removed, StopRequest, Wanted
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
+from twinlog.wire.state_records import PartitionState
+from twinlog.wire.status_records import PartitionStatus, Status
 
 log = logging.getLogger(__name__)
-
-CONFIG_TOPIC: Final = "__mirror_config"
-STATE_TOPIC: Final = "__mirror_state"
-STATUS_TOPIC: Final = "__mirror_status"
 
 _STATES: Final = {
     Stage.PREPARING: State.PREPARING,
@@ -73,6 +76,8 @@ class LaneConfig:
     settings: LaneSettings
     group_id: str
     session_timeout_s: float
+    started_ms: int
+    """When the node started: stop requests before that were for an earlier one of its name."""
     log_level: str = "WARNING"
 
     @property
@@ -88,7 +93,11 @@ def run_lane(config: LaneConfig) -> None:
         format=f"%(asctime)s %(levelname)s lane {config.name} %(name)s: %(message)s",
         force=True,
     )
-    asyncio.run(Lane(config).run())
+    try:
+        asyncio.run(Lane(config).run())
+    except Fenced as error:
+        # Starting again would take the name back from whoever has it now, and so on for ever.
+        log.error("%s; this lane ends", error)  # noqa: TRY400 - one line
 
 
 class Lane:
@@ -99,8 +108,7 @@ class Lane:
         self._settings = config.settings
         self._random = random.Random()  # noqa: S311 - jitter
         self._stack = AsyncExitStack()
-        self._mirrors: dict[str, Mirror] = {}
-        self._topics: dict[tuple[str, str], MirrorTopic] = {}
+        self._snapshot = Snapshot()
         self._owned: dict[int, _OwnedShard] = {}
         self._engines: dict[str, _RunningEngine] = {}
         self._compacted: dict[str, bool] = {}
@@ -133,15 +141,13 @@ class Lane:
                 ),
                 self,
             )
-            tail = Tail(self._cluster, CONFIG_TOPIC)
-            self._apply(await tail.catch_up())
-            self._shards = len(
-                (await self._cluster.refresh([STATE_TOPIC])).topics[STATE_TOPIC].partitions
-            )
+            self._shards = await partition_count(self._cluster) or 0
+            if not self._shards:
+                raise UserError(f"{STATE_TOPIC} does not exist", hint="create a mirror first")
             group = asyncio.create_task(self._group.run())
             tasks = [
                 group,
-                asyncio.create_task(self._follow(tail)),
+                asyncio.create_task(self._follow()),
                 asyncio.create_task(self._reconcile_when_changed()),
                 asyncio.create_task(self._report()),
                 asyncio.create_task(self._stop.wait()),
@@ -195,33 +201,16 @@ class Lane:
 
     # ---- what is wanted ------------------------------------------------------------------------
 
-    async def _follow(self, tail: Tail) -> None:
-        async with aclosing(tail.follow()) as changes:
-            async for records in changes:
-                self._apply(records)
+    async def _follow(self) -> None:
+        async with aclosing(follow_config(self._cluster)) as snapshots:
+            async for snapshot in snapshots:
+                for reason in snapshot.unreadable.values():
+                    log.warning("%s", reason)
+                self._snapshot = snapshot
                 self._changed.set()
-
-    def _apply(self, records: Iterable[ControlRecord]) -> None:
-        for record in records:
-            try:
-                change = config_records.decode(record.key, record.value)
-            except TwinlogError as error:
-                log.warning("a record of %s is ignored: %s", CONFIG_TOPIC, error)
-                continue
-            match change:
-                case Mirror():
-                    self._mirrors[change.name] = change
-                case MirrorTopic():
-                    self._topics[change.mirror, change.topic] = change
-                case StopRequest():
-                    if change.node == self.config.node:
-                        self._stop.set()
-                case Removed(("mirror", name)):
-                    self._mirrors.pop(name, None)
-                case Removed(("topic", mirror, topic)):
-                    self._topics.pop((mirror, topic), None)
-                case _:
-                    pass
+                stop = snapshot.stops.get(self.config.node)
+                if stop is not None and stop.requested_ms >= self.config.started_ms:
+                    self._stop.set()
 
     async def _reconcile_when_changed(self) -> None:
         """Bring what runs to what is owned and wanted; again when that could not be done."""
@@ -240,44 +229,35 @@ class Lane:
                 self._changed.set()
 
     async def _reconcile(self) -> None:
-        wanted: defaultdict[str, dict[int, list[PartitionSpec]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
-        for topic in self._topics.values():
-            if topic.wanted is Wanted.MIRRORING and topic.mirror in self._mirrors:
-                for spec in await self._specs(topic):
-                    wanted[topic.mirror][spec.shard].append(spec)
-        for name, running in self._engines.items():
+        owned = {
+            number: [topic for topic in topics if topic[1].wanted is Wanted.MIRRORING]
+            for number, topics in self._snapshot.owned(self._shards).items()
+            if number in self._owned
+        }
+        wanted = {name for topics in owned.values() for name, _ in topics}
+        for mirror, running in self._engines.items():
             if running.engine is not None:
-                keep = {spec.partition for specs in wanted[name].values() for spec in specs}
+                keep = {TopicPartition(n.topic, n.partition) for n in wanted if n.mirror == mirror}
                 await running.engine.disown(running.engine.partitions.keys() - keep)
-        shards = {number for specs in wanted.values() for number in specs}
-        for number in sorted(shards & self._owned.keys()):
-            await self._owned[number].open()
-        for name, by_shard in wanted.items():
-            for number, specs in by_shard.items():
-                if (owned := self._owned.get(number)) is not None:
-                    await self._own(name, owned, specs)
+        for number, topics in owned.items():
+            shard = self._owned[number]
+            if topics:
+                await shard.open()
+            for mirror in {name.mirror for name, _ in topics}:
+                specs = [
+                    await self._spec(name, topic, number)
+                    for name, topic in topics
+                    if name.mirror == mirror
+                ]
+                await self._own(mirror, shard, specs)
 
-    async def _specs(self, topic: MirrorTopic) -> list[PartitionSpec]:
-        """The partitions of a topic that hash to a state partition of ours."""
-        ours = []
-        for index in range(topic.partitions):
-            number = placement.state_partition(topic.mirror, topic.topic_id, index, self._shards)
-            if number in self._owned:
-                ours.append((index, number))
-        if not ours:
-            return []
-        compacted = await self._is_compacted(topic.topic)
-        return [
-            PartitionSpec(
-                partition=TopicPartition(topic.topic, index),
-                source_topic_id=topic.topic_id,
-                shard=number,
-                compacted=compacted,
-            )
-            for index, number in ours
-        ]
+    async def _spec(self, name: Name, topic: MirrorTopic, shard: int) -> PartitionSpec:
+        return PartitionSpec(
+            partition=TopicPartition(name.topic, name.partition),
+            source_topic_id=topic.topic_id,
+            shard=shard,
+            compacted=await self._is_compacted(name.topic),
+        )
 
     async def _is_compacted(self, topic: str) -> bool:
         if topic not in self._compacted:
@@ -295,7 +275,7 @@ class Lane:
         running = self._engines.get(mirror)
         if running is None or running.engine is None:
             if running is None:
-                self._engines[mirror] = _RunningEngine(self, self._mirrors[mirror])
+                self._engines[mirror] = _RunningEngine(self, self._snapshot.mirrors[mirror])
             return
         engine = running.engine
         new = [spec for spec in specs if spec.partition not in engine.partitions]
@@ -348,7 +328,7 @@ class Lane:
             await self.on_assigned({number})
 
     async def _write_status(self) -> None:
-        rows: defaultdict[int, list[status_records.PartitionStatus]] = defaultdict(list)
+        rows: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
         for name, running in self._engines.items():
             if running.engine is not None:
                 for partition in running.engine.partitions.values():
@@ -358,14 +338,14 @@ class Lane:
             owned = self._owned.get(number)
             if owned is not None and owned.last_status != (now := tuple(statuses)):
                 owned.last_status = now
-                record = status_records.Status(
+                record = Status(
                     state_partition=number,
                     lane=self.config.name,
                     node=self.config.node,
                     time_ms=time.time_ns() // 1_000_000,
                     partitions=now,
                 )
-                entries.append(Entry(STATUS_TOPIC, number, *status_records.encode(record)))
+                entries.append(status_entry(record))
         if entries and self._may_write():
             try:
                 await append(self._cluster, entries)
@@ -433,11 +413,11 @@ class _OwnedShard:
         may_write: Callable[[], bool],
     ) -> None:
         self.shard = shard
-        self.last_status: tuple[status_records.PartitionStatus, ...] = ()
+        self.last_status: tuple[PartitionStatus, ...] = ()
         self._cluster = cluster
         self._writer = TransactionalWriter(cluster, f"{config.group_id}.{shard.number}.state")
-        self._known: dict[placement.MirrorPartition, State] = {}
-        self._to_write: dict[placement.MirrorPartition, state_records.PartitionState] = {}
+        self._known: dict[Name, State] = {}
+        self._to_write: dict[Name, PartitionState] = {}
         self._may_write = may_write
         self._open = False
         self._writing = asyncio.Lock()  # guards the writer, which serves one at a time
@@ -448,19 +428,10 @@ class _OwnedShard:
             return
         await self._writer.fence()
         await self.shard.open()
-        tail = Tail(self._cluster, STATE_TOPIC, [self.shard.number])
-        try:
-            for record in await tail.catch_up():
-                decoded = state_records.decode(record.key, record.value)
-                match decoded:
-                    case state_records.PartitionState():
-                        self._known[decoded.partition] = decoded.state
-                    case state_records.Forgotten() if decoded.partition is not None:
-                        self._known.pop(decoded.partition, None)
-                    case _:
-                        pass
-        finally:
-            await tail.close()
+        found = await read_states(self._cluster, [self.shard.number])
+        for reason in found.unreadable:
+            log.warning("%s", reason)
+        self._known = {name: state.state for name, state in found.states.items()}
         self._open = True
 
     async def prepare(
@@ -471,18 +442,18 @@ class _OwnedShard:
         Returns:
             Those that nobody has ever owned before.
         """
-        names = {key: placement.MirrorPartition(mirror, *key) for key in partitions}
+        names = {key: Name(mirror, *key) for key in partitions}
         fresh = {key for key, name in names.items() if name not in self._known}
         for name in names.values():
-            self._to_write[name] = state_records.PartitionState(name, State.PREPARING)
+            self._to_write[name] = PartitionState(name, State.PREPARING)
         await self.write_states()
         return fresh
 
     def changed(self, mirror: str, partition: MirrorPartition) -> None:
         """A partition's state, to be written with the next."""
-        name = placement.MirrorPartition(mirror, *partition.key)
+        name = Name(mirror, *partition.key)
         state = _STATES[partition.stage]
-        self._to_write[name] = state_records.PartitionState(name, state, partition.reason or None)
+        self._to_write[name] = PartitionState(name, state, partition.reason or None)
 
     async def write_states(self) -> None:
         """Write what has changed, all at once.
@@ -494,10 +465,7 @@ class _OwnedShard:
             if not self._to_write or not self._open:
                 return
             changes, self._to_write = self._to_write, {}
-            entries = [
-                Entry(STATE_TOPIC, self.shard.number, *state_records.encode_state(change))
-                for change in changes.values()
-            ]
+            entries = [state_entry(change, self.shard.number) for change in changes.values()]
             try:
                 if not self._may_write():
                     raise Fenced("the lease has ended")
@@ -510,9 +478,9 @@ class _OwnedShard:
             self._known.update((change.partition, change.state) for change in changes.values())
 
 
-def _status(mirror: str, partition: MirrorPartition) -> status_records.PartitionStatus:
-    return status_records.PartitionStatus(
-        partition=placement.MirrorPartition(mirror, partition.key.topic, partition.key.partition),
+def _status(mirror: str, partition: MirrorPartition) -> PartitionStatus:
+    return PartitionStatus(
+        partition=Name(mirror, partition.key.topic, partition.key.partition),
         state=_STATES[partition.stage],
         source_end=partition.source_high_watermark,
         source_last_stable=partition.source_stable,
@@ -522,8 +490,3 @@ def _status(mirror: str, partition: MirrorPartition) -> status_records.Partition
         reason=partition.reason or None,
         lag_ms=None,
     )
-
-
-def default_node_name() -> str:
-    """A node's name where none is given: this host's and this process's."""
-    return f"{socket.gethostname()}-{os.getpid()}"

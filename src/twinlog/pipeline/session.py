@@ -20,7 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pyspark import SparkConf, SparkContext
 
@@ -28,6 +28,7 @@ from twinlog.core.errors import UserError
 from twinlog.java import JavaError, find_java
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 MAX_FAILURES: Final = 1_000_000
 """Failures of one task that Spark takes before it gives the job up: practically none does."""
@@ -80,18 +81,23 @@ def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
         raise UserError(f"Spark does not start at {master}: {reason}") from error
 
 
-def run_tasks(spark: SparkContext, task: Callable[[T], Any], arguments: Sequence[T]) -> None:
-    """Run one task for each argument, all at once; returns when all have ended.
+def stop_spark(spark: SparkContext) -> None:
+    """End the application, and tasks that still run with it."""
+    spark.cancelAllJobs()
+    spark.stop()
+
+
+def map_tasks(spark: SparkContext, task: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
+    """Run one task for each argument and give their results, in the arguments' order.
 
     Args:
-        spark: the application; it must have a slot for each.
+        spark: the application.
         task: a function at the top of a module.
-        arguments: picklable; each goes to one task.
+        arguments: picklable, not none; each goes to one task.
     """
 
-    def body(part: Iterable[T]) -> Iterator[None]:
-        for argument in part:
-            task(argument)
-        return iter(())
+    def body(part: Iterable[T]) -> Iterator[R]:
+        return iter([task(argument) for argument in part])
 
-    spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
+    found: list[R] = spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
+    return found

@@ -1,0 +1,53 @@
+"""Options that several commands have."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from twinlog.cluster.config import read_properties
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def destination_options(command: F) -> F:
+    """`--bootstrap-server` and `--command-config`, for `destination_properties`."""
+    command = click.option(
+        "--command-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Client properties for the destination (security, timeouts).",
+    )(command)
+    return click.option(
+        "--bootstrap-server",
+        required=True,
+        metavar="HOST:PORT,...",
+        help="The destination cluster, which holds the mirrors.",
+    )(command)
+
+
+def spark_options(command: F) -> F:
+    """`--master` and `--conf`, for `spark_settings`."""
+    command = click.option(
+        "--conf", multiple=True, metavar="KEY=VALUE", help="Any Spark setting; repeatable."
+    )(command)
+    return click.option(
+        "--master", default="local[*]", show_default=True, help="Spark master, as for spark-submit."
+    )(command)
+
+
+def destination_properties(bootstrap_server: str, command_config: Path | None) -> dict[str, str]:
+    """Client properties of the destination."""
+    properties = read_properties(command_config) if command_config else {}
+    return {**properties, "bootstrap.servers": bootstrap_server}
+
+
+def spark_settings(conf: Sequence[str]) -> dict[str, str]:
+    """The settings of `--conf`."""
+    settings = {}
+    for text in conf:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--conf")
+        settings[key] = value
+    return settings

@@ -1,0 +1,287 @@
+"""A node: `twinlog run`. It starts lanes on Spark, keeps what concerns whole mirrors, and watches.
+
+The node's own work is little, on purpose: everything that moves data is in the lanes, everything
+that must be remembered is in the destination cluster. A node that dies takes its lanes along, and
+the next one finds all it needs there.
+
+    Spark's job     blocks a thread of its own until all lanes have ended
+    partitions      each refresh: a source topic that has grown grows on the destination too
+    progress        `__mirror_status`, each second, to whoever watches (`--once` ends by it)
+
+What concerns a whole mirror is done by the node that owns the mirror's partition of
+`__mirror_config`, by a second group of the lanes' kind.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from twinlog.cluster import admin
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import parse_config
+from twinlog.cluster.group import GroupConfig, GroupMember
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics, create_control_topics
+from twinlog.cluster.mirrorlog import partition_count as control_partitions
+from twinlog.control.store import MirrorStore
+from twinlog.core.errors import Fenced, Refusal, TwinlogError
+from twinlog.core.placement import config_partition
+from twinlog.core.states import State
+from twinlog.pipeline.lane import LaneConfig, run_lane
+from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
+from twinlog.pipeline.settings import LaneSettings
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
+from twinlog.wire.status_records import PartitionStatus
+
+log = logging.getLogger(__name__)
+
+STOP_PATIENCE_S: Final = 20.0
+"""How long lanes may take to end by themselves before Spark ends them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """What a node is told. Times in seconds."""
+
+    node: str
+    destination: Mapping[str, str] = field(repr=False)
+    master: str = "local[*]"
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    lanes: int | None = None
+    group_id: str = "twinlog"
+    session_timeout_s: float = 10.0
+    refresh_interval_s: float = 30.0
+    settings: LaneSettings = field(default_factory=LaneSettings)
+    once: bool = False
+    log_level: str = "WARNING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """All mirror partitions at one moment, as the lanes say."""
+
+    mirrored: int
+    failed: tuple[PartitionStatus, ...]
+    waiting: int
+    lag: int
+    records: int
+    bytes: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do but what has failed."""
+        return self.waiting == 0 and self.lag == 0
+
+
+class Node:
+    """A running node. `watch` is told of its progress each second."""
+
+    def __init__(self, config: NodeConfig, watch: Callable[[Progress], None]) -> None:
+        self._config = config
+        self._watch = watch
+        self._ours: set[int] = set()
+        self._started_ms = time.time_ns() // 1_000_000
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ask it to end; its lanes finish what is under way."""
+        self._stop.set()
+
+    async def run(self) -> Progress:
+        """Run until asked to stop, or until all is mirrored where that was wanted.
+
+        Returns:
+            The last progress.
+
+        Raises:
+            UserError: Spark or the destination cannot be had as configured.
+        """
+        config = self._config
+        async with KafkaCluster(
+            parse_config(config.destination).config, name="destination"
+        ) as cluster:
+            store = MirrorStore(cluster)
+            await create_control_topics(cluster, ControlTopics())
+            spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)
+            try:
+                lanes = config.lanes or spark.defaultParallelism
+                arguments = [self._lane(index) for index in range(lanes)]
+                job = asyncio.create_task(asyncio.to_thread(map_tasks, spark, run_lane, arguments))
+                return await self._supervise(cluster, store, job)
+            finally:
+                await asyncio.to_thread(stop_spark, spark)
+
+    def _lane(self, index: int) -> LaneConfig:
+        config = self._config
+        return LaneConfig(
+            node=config.node,
+            index=index,
+            destination=config.destination,
+            settings=config.settings,
+            group_id=config.group_id,
+            session_timeout_s=config.session_timeout_s,
+            started_ms=self._started_ms,
+            log_level=config.log_level,
+        )
+
+    async def _supervise(
+        self, cluster: KafkaCluster, store: MirrorStore, job: "asyncio.Task[list[None]]"
+    ) -> Progress:
+        group = GroupMember(
+            cluster,
+            GroupConfig(
+                group_id=f"{self._config.group_id}.mirrors",
+                topic=CONFIG_TOPIC,
+                session_timeout=self._config.session_timeout_s,
+                heartbeat_interval=min(1.0, self._config.session_timeout_s / 6),
+            ),
+            self,
+        )
+        watching = asyncio.create_task(self._progress(store))
+        beside = [
+            asyncio.create_task(group.run()),
+            asyncio.create_task(self._refresh(cluster, store)),
+        ]
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait(
+                [job, watching, stopping, *beside], return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                task.result()
+            if job.done() and not self._stop.is_set():
+                raise Fenced(
+                    f"all lanes have ended: another node runs under the name {self._config.node}",
+                    hint="give each node its own --node",
+                )
+            await store.request_stop(self._config.node, time.time_ns() // 1_000_000)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_PATIENCE_S):
+                    await asyncio.shield(job)
+            return self._measure(*await self._look(store))
+        finally:
+            await group.close(leave=True)
+            for task in (watching, stopping, *beside):
+                task.cancel()
+            await asyncio.gather(watching, stopping, *beside, return_exceptions=True)
+
+    # ---- the mirrors' group --------------------------------------------------------------------
+
+    async def on_assigned(self, partitions: set[int]) -> None:
+        """These partitions of `__mirror_config` are ours."""
+        self._ours |= partitions
+
+    async def on_revoked(self, partitions: set[int]) -> None:
+        """These are another's now."""
+        self._ours -= partitions
+
+    async def on_lost(self, partitions: set[int]) -> None:
+        """These are another's now."""
+        self._ours -= partitions
+
+    # ---- progress ------------------------------------------------------------------------------
+
+    async def _progress(self, store: MirrorStore) -> None:
+        """Watch until all is mirrored, where that is the end; else for ever."""
+        while True:
+            await asyncio.sleep(1.0)
+            try:
+                progress = self._measure(*await self._look(store))
+            except TwinlogError as error:
+                log.warning("progress cannot be read: %s", error)
+                continue
+            self._watch(progress)
+            if self._config.once and progress.settled:
+                return
+
+    async def _look(self, store: MirrorStore) -> tuple[Snapshot, dict[str, PartitionStatus]]:
+        snapshot = await store.snapshot()
+        statuses, _ = await store.statuses()
+        rows = {
+            str(row.partition): row
+            for status in statuses.values()
+            if status.time_ms >= self._started_ms
+            for row in status.partitions
+        }
+        return snapshot, rows
+
+    @staticmethod
+    def _measure(snapshot: Snapshot, rows: Mapping[str, PartitionStatus]) -> Progress:
+        names = [
+            f"{topic.mirror}/{topic.topic}-{index}"
+            for topic in snapshot.topics
+            if topic.wanted is Wanted.MIRRORING
+            for index in range(topic.partitions)
+        ]
+        known = [rows[name] for name in names if name in rows]
+        failed = tuple(row for row in known if row.state is State.FAILED)
+        going = [row for row in known if row.state is State.MIRRORING]
+        return Progress(
+            mirrored=len(going),
+            failed=failed,
+            waiting=len(names) - len(going) - len(failed),
+            lag=sum(_behind(row) for row in going),
+            records=sum(row.records for row in known),
+            bytes=sum(row.bytes for row in known),
+        )
+
+    # ---- whole mirrors -------------------------------------------------------------------------
+
+    async def _refresh(self, cluster: KafkaCluster, store: MirrorStore) -> None:
+        """Let topics grow as the source's do."""
+        while True:
+            await asyncio.sleep(self._config.refresh_interval_s)
+            try:
+                snapshot = await store.snapshot()
+                count = await control_partitions(cluster, CONFIG_TOPIC) or 1
+                for mirror in snapshot.mirrors.values():
+                    if config_partition(mirror.name, count) in self._ours:
+                        topics = [t for t in snapshot.topics if t.mirror == mirror.name]
+                        await self._grow(cluster, store, mirror, topics)
+            except TwinlogError as error:
+                log.warning("mirrors cannot be refreshed: %s", error)
+
+    async def _grow(
+        self,
+        cluster: KafkaCluster,
+        store: MirrorStore,
+        mirror: Mirror,
+        topics: list[MirrorTopic],
+    ) -> None:
+        """Create the partitions that the source has and the destination has not."""
+        async with KafkaCluster(parse_config(mirror.source).config, name=mirror.name) as source:
+            theirs = (await source.refresh([topic.topic for topic in topics])).topics
+        grown = {
+            topic.topic: len(theirs[topic.topic].partitions)
+            for topic in topics
+            if topic.topic in theirs
+            and theirs[topic.topic].topic_id == topic.topic_id
+            and len(theirs[topic.topic].partitions) > topic.partitions
+        }
+        if not grown:
+            return
+        answers = await admin.create_partitions(cluster, grown)
+        for name, answer in answers.items():
+            if isinstance(answer, Refusal) and answer.code != _INVALID_PARTITIONS:
+                log.warning("%s cannot grow to %d partitions: %s", name, grown[name], answer)
+                grown.pop(name)
+        await store.update_topics(
+            [
+                replace(topic, partitions=grown[topic.topic])
+                for topic in topics
+                if topic.topic in grown
+            ]
+        )
+
+
+_INVALID_PARTITIONS = 37  # it has as many already
+
+
+def _behind(row: PartitionStatus) -> int:
+    if row.source_last_stable < 0 or row.destination_end < 0:
+        return 1
+    return max(row.source_last_stable - row.destination_end, 0)
