@@ -105,6 +105,7 @@ class Cluster:
         self.nodes = tuple(nodes)
         self.timings = Timings() if timings is None else timings
         self.markers_allowed = markers_allowed
+        self.markers_written_twice = True
         self.topics: dict[str, Topic] = {}
         self.coordinator = Coordinator(self._write_later, self._watch_transaction)
         self.changed: list[asyncio.Future[None]] = []
@@ -414,7 +415,7 @@ class Cluster:
             self._replicate(partition)
 
         def confirmed(error: int) -> None:
-            if error:
+            if error and (self.markers_written_twice or partition.log.end <= offset):
                 self._write_later(key, marker, stands)
             else:
                 stands()

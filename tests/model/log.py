@@ -10,13 +10,14 @@ Source: `UnifiedLog`, `LogValidator`, `TransactionIndex`, `LogCleaner`.
 """
 
 import bisect
+import functools
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from model.producers import Producers, Refused
-from twinlog.core.batch import CONTROL, TRANSACTIONAL, Header, batches
+from twinlog.core.batch import CONTROL, HEADER_SIZE, TRANSACTIONAL, Header, batches
 from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.plan import AbortedTransaction
@@ -118,7 +119,7 @@ class Log:
         if started is not None:
             self._open.pop(marker.producer_id)
             self._ended.append(_Ended(marker.producer_id, started, offset, marker.committed))
-        self._put(marker_batch(marker, offset, now_ms), marker, now_ms)
+        self._put(marker_batch(marker, now_ms), marker, now_ms)
         return offset
 
     def _validate(self, data: bytes) -> Header:
@@ -138,10 +139,11 @@ class Log:
             raise Refused(INVALID_RECORD, "control batch, or holes")
         if header.producer_id >= 0 and header.base_sequence < 0:
             raise Refused(INVALID_RECORD, "a producer without a sequence")
-        if header.codec is not Codec.NONE and header.base_offset != 0:
-            raise Refused(INVALID_RECORD, "a compressed batch's offsets start at 0")
+        if header.base_offset != 0:
+            raise Refused(INVALID_RECORD, "a client's batch begins at offset 0")
         if self.compact and any(
-            decode(record).key is None for record in raw_records(header, memoryview(data))
+            decode(record).key is None
+            for record in raw_records(header, memoryview(data)[HEADER_SIZE:])
         ):
             raise Refused(INVALID_RECORD, "a compacted topic takes no record without key")
         return header
@@ -250,11 +252,12 @@ def stored_batch(data: bytes) -> StoredBatch:
     return StoredBatch(next(batches(memoryview(data))), data)
 
 
-def marker_batch(marker: Marker, offset: int, now_ms: int) -> bytes:
+@functools.lru_cache(maxsize=64)
+def marker_batch(marker: Marker, now_ms: int) -> bytes:
     """The control batch that a broker writes for a transaction's end."""
     key = _MARKER_KEY.pack(0, int(marker.committed))
     tail = encode_tail(key, _MARKER_VALUE.pack(0, 0))
-    batch = build([RawRecord(offset, now_ms, 0, memoryview(tail))], Codec.NONE)
+    batch = build([RawRecord(0, now_ms, 0, memoryview(tail))], Codec.NONE)
     return whole(
         batch,
         attributes=CONTROL | TRANSACTIONAL,

@@ -94,7 +94,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._steps_at_now = 0
         self.after_step: Callable[[], None] | None = None
         self.processes: list[Process] = []
+        self.broken: BaseException | None = None
+        """What a callback raised: a bug, never to be passed over."""
         self.set_task_factory(_task)
+        self.set_exception_handler(_note)
 
     def time(self) -> float:
         """Give the virtual seconds since the start."""
@@ -129,6 +132,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle._run()
             if self.after_step is not None:
                 self.after_step()
+            if self.broken is not None:
+                raise self.broken
 
     def _advance(self, ready: deque[asyncio.Handle]) -> None:
         """Move the clock if nothing is ready, and make ready what is due."""
@@ -165,13 +170,19 @@ def _task(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> "asyncio
     return task
 
 
+def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Remember what a callback raised; a task's own exception is its waiter's business."""
+    if "handle" in context and isinstance(loop, VirtualLoop):
+        loop.broken = context.get("exception")
+
+
 def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     """Run a program on a fresh virtual loop, and end all that it left behind."""
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(main(loop))
     finally:
-        loop.after_step = None
+        loop.after_step = loop.broken = None
         _bury(loop)
         loop.close()
 

@@ -119,12 +119,10 @@ class Network:
         return self.rng.uniform(0.0, 4.0) * self.faults.delay_seconds
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     handler: Handler
     future: "asyncio.Future[Any]"
-    delivered: bool = False
-    dropped: bool = False
 
 
 class Connection:
@@ -138,7 +136,7 @@ class Connection:
         self._inbox: deque[_Request] = deque()  # delivered, not begun
         self._waiting: list[_Request] = []  # callers without an answer
         self._busy = False
-        self._last_arrival = 0.0
+        self._last_arrival = self._last_answer = 0.0
         self.closed = False
 
     def send(self, handler: Handler, future: "asyncio.Future[Any]") -> None:
@@ -148,7 +146,7 @@ class Connection:
         self._waiting.append(request)
         now = self._loop.time()
         self._last_arrival = max(self._last_arrival, now + self._network.delay())
-        self._loop.later(self._last_arrival - now, lambda: self._deliver(request))
+        self._loop.later(self._last_arrival - now, self._deliver)
         self._loop.later(self._network.faults.request_timeout_s, lambda: self._time_out(request))
         after = self._network.breaks()
         if after is not None:
@@ -166,11 +164,8 @@ class Connection:
         late = rng.uniform(0.0, network.faults.late_seconds) if rng.random() < 0.5 else 0.0
         on_wire = list(self._wire)
         self._wire.clear()
-        for request in on_wire[still:]:
-            request.dropped = True
         for request in on_wire[:still]:
             self._loop.later(late, partial(self._accept, request))
-            request.dropped = True
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             _fail(request.future, Disconnected(f"the connection of {self._name} broke"))
@@ -179,10 +174,9 @@ class Connection:
         if not request.future.done():
             self.break_now()
 
-    def _deliver(self, request: _Request) -> None:
-        if not request.dropped:
-            self._wire.remove(request)
-            self._accept(request)
+    def _deliver(self) -> None:
+        if self._wire:  # else it broke
+            self._accept(self._wire.popleft())
 
     def _accept(self, request: _Request) -> None:
         self._inbox.append(request)
@@ -205,7 +199,10 @@ class Connection:
             self._finish(request, result)
 
     def _finish(self, request: _Request, result: object) -> None:
-        self._loop.later(self._network.delay(), lambda: self._answer(request, result))
+        # Answers come in the order of their requests: it is one stream.
+        now = self._loop.time()
+        self._last_answer = max(self._last_answer + 1e-9, now + self._network.delay())
+        self._loop.later(self._last_answer - now, lambda: self._answer(request, result))
         self._begin()
 
     def _answer(self, request: _Request, result: object) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 from model.cluster import NOT_LEADER, Cluster
 from model.coordinator import CONCURRENT_TRANSACTIONS
 from model.network import Network
-from twinlog.core.errors import Disconnected, Refusal, Retriable
+from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.ports import (
     Appended,
@@ -221,13 +221,38 @@ class ModelSource(_Client):
         return await self._read(partitions, partition_max_bytes, committed=True)
 
 
+def always() -> bool:
+    """Every request may be sent."""
+    return True
+
+
 class ModelDestination(_Client):
-    """DestinationPort."""
+    """DestinationPort. `may_write` is asked before each request that writes; Fenced if not."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        network: Network,
+        name: str,
+        may_write: Callable[[], bool] = always,
+    ) -> None:
+        super().__init__(cluster, network, name)
+        self._may_write = may_write
+
+    def _permit(self) -> None:
+        if not self._may_write():
+            raise Fenced(f"the lease of {self.name} has ended")
 
     def produce(
         self, node: int, batches: Sequence[Batch]
     ) -> Awaitable[Mapping[TopicPartition, Appended]]:
         """Produce; on the wire when this returns."""
+        if not self._may_write():
+            refused: asyncio.Future[Mapping[TopicPartition, Appended]] = (
+                asyncio.get_running_loop().create_future()
+            )
+            refused.set_exception(Fenced(f"the lease of {self.name} has ended"))
+            return refused
         # The bytes are the kernel's from here on, whatever the caller does with its buffers.
         taken = [b._replace(records=memoryview(bytes(b.records))) for b in batches]
         return self.network.send(
@@ -294,6 +319,7 @@ class ModelDestination(_Client):
         await self._persist(attempt)
 
     def _coordinated(self, transactional_id: str, step: Callable[[], T]) -> "asyncio.Future[T]":
+        self._permit()
         nodes = self.cluster.nodes
         node = nodes[len(transactional_id) % len(nodes)]
         return self.network.send(self.name, node, f"transactions {transactional_id}", step)
@@ -318,6 +344,7 @@ class ModelDestination(_Client):
         self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
     ) -> Mapping[TopicPartition, int]:
         """WriteTxnMarkers, sent once."""
+        self._permit()
         by_node: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         for key in sorted(partitions):
             by_node[self._leader(key)][key] = partitions[key]
@@ -338,6 +365,7 @@ class ModelDestination(_Client):
         self, before: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """DeleteRecords."""
+        self._permit()
         cluster = self.cluster
         return await self.ask(
             before, lambda key: cluster.delete_records(key, before[key]), lambda code: code

@@ -1,0 +1,232 @@
+"""Where a behaviour is tried: the model's cluster or a real one, behind one interface.
+
+A behaviour is a coroutine function of a `Bench`; `@behaviour` makes it a test that runs on each of
+the fixture `bench_runner`'s clusters (see conftest.py), on an event loop of the right kind.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol, TypeVar
+
+from twinlog.core.batch import CONTROL, Header, batches, new_header, patched_header
+from twinlog.core.compression import Codec
+from twinlog.core.records import RawRecord, build, encode_tail
+from twinlog.core.types import ProducerEpoch, ProducerId, TopicPartition
+from twinlog.core.types import Sequence as SequenceNumber
+from twinlog.pipeline.ports import Appended, Batch, DestinationPort, Fetched, LogEnd, SourcePort
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 30.0
+POLL_SECONDS = 0.02
+FETCH_BYTES = 64 * 1024 * 1024
+
+
+class Bench(Protocol):
+    """A cluster to try things on."""
+
+    @property
+    def source(self) -> SourcePort:
+        """Give the cluster as a source."""
+        ...
+
+    @property
+    def destination(self) -> DestinationPort:
+        """Give the cluster as a destination."""
+        ...
+
+    def now_ms(self) -> int:
+        """Give the cluster's wall clock."""
+        ...
+
+    def name(self, stem: str) -> str:
+        """Give a name that nothing else on the cluster has."""
+        ...
+
+    async def topic(
+        self, partitions: int = 1, *, policy: str = "delete", config: dict[str, str] | None = None
+    ) -> list[TopicPartition]:
+        """Create a topic and give its partitions."""
+        ...
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        ...
+
+    async def create_again(self, topic: str) -> None:
+        """Create a topic of a name that was deleted, with one partition."""
+        ...
+
+    async def transact(
+        self, transactional_id: str, key: TopicPartition, values: Sequence[bytes], end: str
+    ) -> None:
+        """Write a transaction as a producer does; `end` is commit, abort or open."""
+        ...
+
+
+Behaviour = Callable[[Bench], Awaitable[None]]
+
+
+class BenchRunner(Protocol):
+    """Runs a behaviour on one cluster."""
+
+    def __call__(self, behaviour: Behaviour, /) -> None:
+        """Run it, to its end."""
+        ...
+
+
+def behaviour(function: Behaviour) -> Callable[[BenchRunner], None]:
+    """Make a test of a behaviour."""
+
+    def test(bench_runner: BenchRunner) -> None:
+        bench_runner(function)
+
+    test.__name__ = function.__name__
+    test.__doc__ = function.__doc__
+    test.__module__ = function.__module__
+    return test
+
+
+async def until(
+    condition: Callable[[], Awaitable[T]], what: str, seconds: float = WAIT_SECONDS
+) -> T:
+    """Ask until the answer is true; a deadline on the loop's own clock, real or virtual."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not (result := await condition()):
+        assert loop.time() < deadline, f"{what}: not within {seconds:g} s (last: {result!r})"
+        await asyncio.sleep(POLL_SECONDS)
+    return result
+
+
+def batch(
+    key: TopicPartition,
+    values: Sequence[bytes],
+    *,
+    producer_id: int,
+    epoch: int = 0,
+    sequence: int = 0,
+    timestamp: int,
+    codec: Codec = Codec.NONE,
+    record_key: bytes | None = b"k",
+) -> Batch:
+    """A batch as the engine produces them."""
+    records = [
+        RawRecord(at, timestamp, 0, memoryview(encode_tail(record_key, value)))
+        for at, value in enumerate(values)
+    ]
+    built = build(records, codec)
+    header = patched_header(
+        built.header,
+        built.records,
+        ProducerId(producer_id),
+        ProducerEpoch(epoch),
+        SequenceNumber(sequence),
+    )
+    return Batch(key, header, built.records)
+
+
+def spoiled(good: Batch, *, control: bool = False, last_offset_delta: int | None = None) -> Batch:
+    """The same batch with a header that a broker refuses, its checksum correct."""
+    header = header_of(good)
+    return good._replace(
+        header=new_header(
+            length=header.length,
+            attributes=header.attributes | (CONTROL if control else 0),
+            last_offset_delta=header.last_offset_delta
+            if last_offset_delta is None
+            else last_offset_delta,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp,
+            producer_id=header.producer_id,
+            epoch=header.producer_epoch,
+            sequence=header.base_sequence,
+            count=header.num_records,
+            records=good.records,
+        )
+    )
+
+
+def header_of(made: Batch) -> Header:
+    """A batch's header, read back."""
+    return next(batches(memoryview(made.header + bytes(made.records))))
+
+
+async def send(bench: Bench, *made: Batch) -> list[Appended]:
+    """Produce batches of one partition, one behind the other without waiting, to its leader."""
+    key = made[0].partition
+    node = await leader_of(bench, key)
+    requests = [bench.destination.produce(node, [one]) for one in made]
+    return [(await request)[key] for request in requests]
+
+
+async def leader_of(bench: Bench, key: TopicPartition) -> int:
+    """The partition's leader, once it has one."""
+
+    async def ask() -> int:
+        leader = (await bench.destination.leaders([key.topic])).get(key)
+        return leader.node if leader is not None and leader.error == 0 else 0
+
+    return await until(ask, f"a leader of {key}")
+
+
+async def log_end(bench: Bench, key: TopicPartition) -> int:
+    """The leader's log end."""
+    found: LogEnd
+
+    async def ask() -> bool:
+        nonlocal found
+        found = (await bench.destination.log_ends([key]))[key]
+        return not found.error
+
+    await until(ask, f"the log end of {key}")
+    return found.log_end
+
+
+async def ends_at(bench: Bench, key: TopicPartition, expected: int) -> None:
+    """Wait until the log ends there."""
+
+    async def ask() -> bool:
+        return await log_end(bench, key) >= expected
+
+    await until(ask, f"{key} to end at {expected}")
+    assert await log_end(bench, key) == expected
+
+
+async def last_sequence(
+    bench: Bench, key: TopicPartition, producer_id: int
+) -> tuple[int, int] | None:
+    """Epoch and last sequence of a producer, as its partition's leader says; None if unknown."""
+    found = (await bench.destination.producers([key]))[key]
+    assert found.error == 0
+    for known in found.active:
+        if known.producer_id == producer_id:
+            return known.epoch, known.last_sequence
+    return None
+
+
+async def content(bench: Bench, key: TopicPartition, offset: int = 0) -> list[Header]:
+    """The headers of what stands in the destination's log from an offset on."""
+    found = (await bench.destination.read({key: offset}, partition_max_bytes=FETCH_BYTES))[key]
+    assert found.error == 0
+    return list(batches(found.records))
+
+
+async def committed(bench: Bench, key: TopicPartition, offset: int = 0) -> Fetched:
+    """What the source answers to a read_committed fetch."""
+    found = await bench.source.read({key: offset}, partition_max_bytes=FETCH_BYTES)
+    return found[key]
+
+
+async def empty_transactions(
+    bench: Bench, transactional_id: str, keys: Collection[TopicPartition], count: int
+) -> None:
+    """Use up offsets: so many markers on each partition."""
+    producer = await bench.destination.init_producer(transactional_id)
+    for _ in range(count):
+        await bench.destination.empty_transaction(producer, keys)
+
+
+def values(count: int, size: int = 10) -> list[bytes]:
+    """Some record values."""
+    return [f"{at}".encode().ljust(size, b".") for at in range(count)]

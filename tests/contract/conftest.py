@@ -1,0 +1,57 @@
+"""The clusters that the suite runs on."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from contract.bench import BenchRunner
+from contract.kafka_bench import run_on_kafka
+from contract.model_bench import HASTY, run_on_model
+from twinlog.local.cluster import LocalCluster
+
+_REAL = {"4.3.1": "kafka", "3.9.1": "kafka_391"}
+
+
+@pytest.fixture(
+    params=["model", *(pytest.param(v, marks=pytest.mark.broker) for v in _REAL)],
+)
+def bench_runner(request: pytest.FixtureRequest) -> BenchRunner:
+    """Run behaviours on one broker: the model's, or a real one of either version."""
+    if request.param == "model":
+        return run_on_model
+    return _on_real(request.getfixturevalue(_REAL[request.param]))
+
+
+_HASTY = {
+    "producer.id.expiration.ms": str(int(HASTY.producer_id_expiration * 1000)),
+    "producer.id.expiration.check.interval.ms": str(int(HASTY.producer_id_expiration_check * 1000)),
+}
+
+
+@pytest.fixture(scope="session", params=[pytest.param(v, marks=pytest.mark.broker) for v in _REAL])
+def hasty_kafka(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster]:
+    """One broker that forgets producers after `HASTY`; tests may kill it and start it again."""
+    with LocalCluster.start(
+        1,
+        version=request.param,
+        config=_HASTY,
+        directory=tmp_path_factory.mktemp(f"hasty-{request.param}"),
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session", params=[pytest.param(v, marks=pytest.mark.broker) for v in _REAL])
+def own_trio(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster]:
+    """Three brokers whose leaders the tests move, stop and kill."""
+    with LocalCluster.start(
+        3, version=request.param, directory=tmp_path_factory.mktemp(f"own-trio-{request.param}")
+    ) as cluster:
+        yield cluster
+
+
+def _on_real(cluster: LocalCluster) -> BenchRunner:
+    return lambda behaviour: run_on_kafka(cluster, behaviour)

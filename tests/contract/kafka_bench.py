@@ -1,0 +1,125 @@
+"""A bench on real brokers. An outside client creates topics and writes transactions."""
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from contract.bench import Behaviour, until
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import Address, ClusterConfig
+from twinlog.core.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
+
+_SECONDS = 30.0
+
+
+class KafkaBench:
+    """A real cluster, through the ports that run in production."""
+
+    def __init__(self, local: LocalCluster, client: KafkaCluster) -> None:
+        self.local = local
+        self.client = client
+        self.source = KafkaSource(client)
+        self.destination = KafkaDestination(client, lambda: True)
+        self._servers = local.bootstrap_servers
+        self._admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
+        self._numbers = itertools.count()
+        self._run = uuid.uuid4().hex[:8]
+        self._producers: list[Producer] = []
+
+    def now_ms(self) -> int:
+        """Give this machine's wall clock, which is the brokers' too."""
+        return time.time_ns() // 1_000_000
+
+    def name(self, stem: str) -> str:
+        """Give a fresh name."""
+        return f"{stem}.{self._run}.{next(self._numbers)}"
+
+    async def topic(
+        self, partitions: int = 1, *, policy: str = "delete", config: dict[str, str] | None = None
+    ) -> list[TopicPartition]:
+        """Create a topic."""
+        name = self.name("topic")
+        await self._create(name, partitions, {"cleanup.policy": policy, **(config or {})})
+        return [TopicPartition(name, index) for index in range(partitions)]
+
+    async def _create(self, name: str, partitions: int, config: dict[str, str]) -> None:
+        replicas = len(self.local.brokers)
+        new = NewTopic(name, partitions, replicas, config=config)
+
+        async def created() -> bool:
+            try:
+                await asyncio.to_thread(self._admin.create_topics([new])[name].result, _SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                return False  # the one of that name is still being deleted
+            return True
+
+        await until(created, f"{name} to be created")
+
+        async def led() -> bool:
+            found = await self.destination.leaders([name])
+            return len(found) == partitions and all(
+                leader.error == 0 and leader.node >= 0 for leader in found.values()
+            )
+
+        await until(led, f"leaders of {name}")
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        await asyncio.to_thread(self._admin.delete_topics([topic])[topic].result, _SECONDS)
+
+    async def create_again(self, topic: str) -> None:
+        """Create a topic of that name."""
+        await self._create(topic, 1, {})
+
+    async def transact(
+        self, transactional_id: str, key: TopicPartition, values: Sequence[bytes], end: str
+    ) -> None:
+        """Write a transaction with librdkafka, in one batch."""
+        await asyncio.to_thread(self._transact, transactional_id, key, values, end)
+
+    def _transact(
+        self, transactional_id: str, key: TopicPartition, values: Sequence[bytes], end: str
+    ) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._servers,
+                "transactional.id": transactional_id,
+                "linger.ms": 50,
+                "log_level": 0,
+            }
+        )
+        self._producers.append(producer)  # an open transaction stays open while it lives
+        producer.init_transactions(_SECONDS)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(key.topic, value, b"k", key.partition)
+        producer.flush(_SECONDS)
+        if end == "commit":
+            producer.commit_transaction(_SECONDS)
+        elif end == "abort":
+            producer.abort_transaction(_SECONDS)
+
+
+def config_of(local: LocalCluster) -> ClusterConfig:
+    """How a client reaches the cluster."""
+    addresses = tuple(Address("127.0.0.1", broker.port) for broker in local.brokers)
+    return ClusterConfig(bootstrap_servers=addresses)
+
+
+def run_on_kafka(local: LocalCluster, behaviour: Behaviour) -> None:
+    """Run a behaviour on a real cluster."""
+
+    async def main() -> None:
+        async with KafkaCluster(config_of(local)) as client:
+            await behaviour(KafkaBench(local, client))
+
+    asyncio.run(main())

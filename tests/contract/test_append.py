@@ -1,0 +1,282 @@
+"""The compare-and-swap append: what a leader compares, and what it does not."""
+
+import asyncio
+
+from contract.bench import (
+    Bench,
+    batch,
+    behaviour,
+    empty_transactions,
+    ends_at,
+    header_of,
+    last_sequence,
+    leader_of,
+    log_end,
+    send,
+    spoiled,
+    values,
+)
+from twinlog.core.compression import Codec
+from twinlog.core.types import SEQUENCE_MODULUS, TopicPartition
+from twinlog.pipeline.ports import Batch
+
+OUT_OF_ORDER = 45
+INVALID_PRODUCER_EPOCH = 47
+INVALID_RECORD = 87
+
+
+@behaviour
+async def test_a_sequence_goes_on_and_nothing_else_is_taken(bench: Bench) -> None:
+    """Goal: only the batch that follows the last one is appended."""
+    [key] = await bench.topic()
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    now = bench.now_ms()
+    first, second = await send(
+        bench,
+        batch(key, values(3), producer_id=producer, sequence=0, timestamp=now),
+        batch(key, values(2), producer_id=producer, sequence=3, timestamp=now),
+    )
+    assert (first.error, first.base_offset, second.error, second.base_offset) == (0, 0, 0, 3)
+    for sequence in (0, 4, 6, 1000, SEQUENCE_MODULUS - 1):
+        [refused] = await send(
+            bench, batch(key, values(7), producer_id=producer, sequence=sequence, timestamp=now)
+        )
+        assert refused.error == OUT_OF_ORDER
+    assert await log_end(bench, key) == 5
+    assert await last_sequence(bench, key, producer) == (0, 4)
+
+
+@behaviour
+async def test_the_last_five_batches_are_told_as_duplicates(bench: Bench) -> None:
+    """Goal: one of the last five is answered with its own offset, an older one is refused."""
+    [key] = await bench.topic()
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    now = bench.now_ms()
+    made = [
+        batch(key, values(2), producer_id=producer, sequence=2 * at, timestamp=now)
+        for at in range(7)
+    ]
+    assert [a.base_offset for a in await send(bench, *made)] == [2 * at for at in range(7)]
+    again = [(await send(bench, one))[0] for one in made]
+    assert [a.error for a in again] == [OUT_OF_ORDER] * 2 + [0] * 5
+    assert [a.base_offset for a in again[2:]] == [4, 6, 8, 10, 12]
+    assert await log_end(bench, key) == 14
+
+
+@behaviour
+async def test_a_duplicate_is_told_by_its_sequences_alone(bench: Bench) -> None:
+    """Goal: other content under the same sequences is *taken for* a duplicate, never compared."""
+    [key] = await bench.topic()
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    now = bench.now_ms()
+    [_, other] = await send(
+        bench,
+        batch(key, [b"one"], producer_id=producer, timestamp=now),
+        batch(key, [b"other"], producer_id=producer, timestamp=now),
+    )
+    assert (other.error, other.base_offset) == (0, 0)
+    assert await log_end(bench, key) == 1
+
+
+@behaviour
+async def test_a_birth_takes_any_sequence(bench: Bench) -> None:
+    """Goal: the first batch of a producer is unguarded, whatever its sequence; then it is not."""
+    [key] = await bench.topic()
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    now = bench.now_ms()
+    born, wrong, right = await send(
+        bench,
+        batch(key, values(3), producer_id=producer, sequence=12_345, timestamp=now),
+        batch(key, values(4), producer_id=producer, sequence=3, timestamp=now),
+        batch(key, values(4), producer_id=producer, sequence=12_348, timestamp=now),
+    )
+    assert (born.error, wrong.error, right.error) == (0, OUT_OF_ORDER, 0)
+
+
+@behaviour
+async def test_of_identical_births_one_lands(bench: Bench) -> None:
+    """Goal: many senders of the same first batch, at once: it stands once, all are told where."""
+    [key] = await bench.topic()
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    first = batch(key, values(5), producer_id=producer, sequence=777, timestamp=bench.now_ms())
+    node = await leader_of(bench, key)
+    answers = await asyncio.gather(*(bench.destination.produce(node, [first]) for _ in range(8)))
+    assert {(a[key].error, a[key].base_offset) for a in answers} == {(0, 0)}
+    assert await log_end(bench, key) == 5
+
+
+@behaviour
+async def test_sequences_wrap_at_2_to_the_31(bench: Bench) -> None:
+    """Goal: within a batch and between batches, 0 follows 2^31 - 1."""
+    within, between = await bench.topic(2)
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    now = bench.now_ms()
+    last = SEQUENCE_MODULUS - 1
+    a, b = await send(
+        bench,
+        batch(within, values(5), producer_id=producer, sequence=last - 1, timestamp=now),
+        batch(within, values(1), producer_id=producer, sequence=3, timestamp=now),
+    )
+    assert (a.error, b.error) == (0, 0)
+    assert await last_sequence(bench, within, producer) == (0, 3)
+    a, b, c = await send(
+        bench,
+        batch(between, values(2), producer_id=producer, sequence=last - 1, timestamp=now),
+        batch(between, values(2), producer_id=producer, sequence=0, timestamp=now),
+        batch(between, values(2), producer_id=producer, sequence=last - 1, timestamp=now),
+    )
+    assert (a.error, b.error, c.error, c.base_offset) == (0, 0, 0, 0)
+    assert await last_sequence(bench, between, producer) == (0, 1)
+
+
+@behaviour
+async def test_a_new_epoch_begins_at_0_and_ends_the_old_one(bench: Bench) -> None:
+    """Goal: epochs are told by what the partition has seen, not by what the coordinator gave."""
+    [key] = await bench.topic()
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    now = bench.now_ms()
+    results = [
+        (await send(bench, one))[0].error
+        for one in (
+            batch(key, values(1), producer_id=producer, epoch=5, sequence=9, timestamp=now),
+            batch(key, values(1), producer_id=producer, epoch=6, sequence=10, timestamp=now),
+            batch(key, values(1), producer_id=producer, epoch=6, sequence=0, timestamp=now),
+            batch(key, values(1), producer_id=producer, epoch=5, sequence=10, timestamp=now),
+        )
+    ]
+    assert results == [0, OUT_OF_ORDER, 0, INVALID_PRODUCER_EPOCH]
+
+
+@behaviour
+async def test_markers_do_not_disturb_a_sequence(bench: Bench) -> None:
+    """Goal: another producer's markers take offsets, and the sequence goes on as before."""
+    [key] = await bench.topic()
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    now = bench.now_ms()
+    await send(bench, batch(key, values(3), producer_id=producer, timestamp=now))
+    await empty_transactions(bench, bench.name("filler"), [key], 4)
+    await ends_at(bench, key, 7)
+    [answer] = await send(
+        bench, batch(key, values(3), producer_id=producer, sequence=3, timestamp=now)
+    )
+    assert (answer.error, answer.base_offset) == (0, 7)
+
+
+@behaviour
+async def test_a_marker_in_the_same_epoch_keeps_the_sequence(bench: Bench) -> None:
+    """Goal: an empty transaction of the data's own id, in the data's epoch, changes nothing."""
+    [key] = await bench.topic()
+    identity = await bench.destination.init_producer(bench.name("data"))
+    producer, epoch = identity.producer_id, identity.epoch
+    now = bench.now_ms()
+    first = batch(key, values(3), producer_id=producer, epoch=epoch, timestamp=now)
+    await send(bench, first)
+    await bench.destination.empty_transaction(identity, [key])
+    await ends_at(bench, key, 4)
+    assert await last_sequence(bench, key, producer) == (epoch, 2)
+    [again] = await send(bench, first)
+    [goes_on] = await send(
+        bench, batch(key, values(1), producer_id=producer, epoch=epoch, sequence=3, timestamp=now)
+    )
+    assert (again.base_offset, goes_on.error, goes_on.base_offset) == (0, 0, 4)
+
+
+@behaviour
+async def test_a_fence_stops_its_partitions_and_no_others(bench: Bench) -> None:
+    """Goal: an empty transaction in the next epoch fences the partitions that it names."""
+    fenced, going_on, born_later = await bench.topic(3)
+    name = bench.name("data")
+    old = await bench.destination.init_producer(name)
+    producer, now = old.producer_id, bench.now_ms()
+
+    def data(key: TopicPartition, epoch: int, sequence: int) -> Batch:
+        return batch(
+            key,
+            values(2),
+            producer_id=producer,
+            epoch=epoch,
+            sequence=sequence,
+            timestamp=now,
+        )
+
+    for key in (fenced, going_on):
+        assert (await send(bench, data(key, old.epoch, 0)))[0].error == 0
+    new = await bench.destination.init_producer(name)
+    assert (new.producer_id, new.epoch) == (producer, old.epoch + 1)
+    # Before the marker stands the old epoch is still good.
+    assert (await send(bench, data(fenced, old.epoch, 2)))[0].error == 0
+    await bench.destination.empty_transaction(new, [fenced])
+    await ends_at(bench, fenced, 5)
+    answers = [
+        (await send(bench, one))[0].error
+        for one in (
+            data(fenced, old.epoch, 4),
+            data(fenced, new.epoch, 4),
+            data(fenced, new.epoch, 0),
+            data(going_on, old.epoch, 2),
+            data(born_later, new.epoch, 0),
+        )
+    ]
+    assert answers == [INVALID_PRODUCER_EPOCH, OUT_OF_ORDER, 0, 0, 0]
+
+
+@behaviour
+async def test_a_marker_alone_is_described_without_sequence(bench: Bench) -> None:
+    """Goal: after a fence DescribeProducers says the new epoch and -1, and 0 comes next."""
+    [key] = await bench.topic()
+    name = bench.name("data")
+    old = await bench.destination.init_producer(name)
+    now = bench.now_ms()
+    await send(bench, batch(key, values(2), producer_id=old.producer_id, timestamp=now))
+    new = await bench.destination.init_producer(name)
+    await bench.destination.empty_transaction(new, [key])
+    await ends_at(bench, key, 3)
+    assert await last_sequence(bench, key, new.producer_id) == (new.epoch, -1)
+
+
+@behaviour
+async def test_what_is_no_client_batch_is_refused_whole(bench: Bench) -> None:
+    """Goal: control bit, holes, counts, checksums, sizes: refused, and nothing is appended."""
+    [key] = await bench.topic(config={"max.message.bytes": "2000"})
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    good = batch(key, values(3), producer_id=producer, timestamp=bench.now_ms())
+    large = batch(key, values(3, 1000), producer_id=producer, timestamp=bench.now_ms())
+    garbled = good._replace(header=good.header[:17] + b"\0\0\0\0" + good.header[21:])
+    cases = [
+        (spoiled(good, control=True), INVALID_RECORD),
+        (spoiled(good, last_offset_delta=5), INVALID_RECORD),
+        (spoiled(good, last_offset_delta=1), INVALID_RECORD),
+        (garbled, 2),
+        (large, 10),
+    ]
+    for made, code in cases:
+        [answer] = await send(bench, made)
+        assert answer.error == code
+    assert await log_end(bench, key) == 0
+    assert (await send(bench, good))[0].error == 0
+
+
+@behaviour
+async def test_a_batch_must_begin_at_offset_0(bench: Bench) -> None:
+    """Goal: the source's base offset has to be cleared, compressed or not."""
+    [key] = await bench.topic()
+    for codec in (Codec.ZSTD, Codec.NONE):
+        good = batch(key, values(30), producer_id=1, timestamp=bench.now_ms(), codec=codec)
+        moved = good._replace(header=(500).to_bytes(8) + good.header[8:])
+        assert header_of(moved).base_offset == 500
+        assert (await send(bench, moved))[0].error == INVALID_RECORD
+    assert await log_end(bench, key) == 0
+
+
+@behaviour
+async def test_a_compacted_topic_takes_no_record_without_key(bench: Bench) -> None:
+    """Goal: a topic that became compacted at the destination only cannot take keyless records."""
+    [key] = await bench.topic(policy="compact")
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    now = bench.now_ms()
+    keyless, keyed = await send(
+        bench,
+        batch(key, values(1), producer_id=producer, timestamp=now, record_key=None),
+        batch(key, values(1), producer_id=producer, timestamp=now),
+    )
+    assert (keyless.error, keyed.error) == (INVALID_RECORD, 0)

@@ -1,0 +1,82 @@
+"""How long a leader remembers a producer: by the records' time, not by when they came."""
+
+import asyncio
+
+from contract.bench import Bench, batch, ends_at, last_sequence, log_end, send, until, values
+from contract.kafka_bench import run_on_kafka
+from contract.model_bench import HASTY, run_on_model
+from twinlog.core.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+
+OUT_OF_ORDER = 45
+DAY_MS = 86_400_000
+
+
+def test_the_model_forgets_by_the_records_time() -> None:
+    """Goal: the model does as the brokers below."""
+    run_on_model(forgets_by_the_records_time, HASTY)
+    run_on_model(markers_and_their_time, HASTY)
+
+
+def test_a_broker_forgets_by_the_records_time(hasty_kafka: LocalCluster) -> None:
+    """Goal: see `forgets_by_the_records_time`."""
+    run_on_kafka(hasty_kafka, forgets_by_the_records_time)
+
+
+def test_a_brokers_markers_and_their_time(hasty_kafka: LocalCluster) -> None:
+    """Goal: see `markers_and_their_time`."""
+    run_on_kafka(hasty_kafka, markers_and_their_time)
+
+
+async def _forgotten(bench: Bench, key: TopicPartition, producer: int) -> None:
+    async def ask() -> bool:
+        return await last_sequence(bench, key, producer) is None
+
+    await until(ask, f"{key} to forget {producer}")
+
+
+async def forgets_by_the_records_time(bench: Bench) -> None:
+    """Old records are forgotten at the next check though they have just come; fresh ones are not.
+
+    Records of the future are remembered. What was forgotten takes any sequence and any epoch.
+    """
+    old, fresh, future = await bench.topic(3)
+    producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
+    now = bench.now_ms()
+    lifetime = int(HASTY.producer_id_expiration * 1000)
+    for key, time in ((old, now - DAY_MS), (fresh, now + lifetime), (future, now + 600_000)):
+        made = batch(key, values(3), producer_id=producer, epoch=4, sequence=7, timestamp=time)
+        assert (await send(bench, made))[0].error == 0
+    await _forgotten(bench, old, producer)
+    assert await last_sequence(bench, fresh, producer) == (4, 9)
+    for key, code in ((old, 0), (fresh, OUT_OF_ORDER)):
+        made = batch(key, values(2), producer_id=producer, epoch=4, sequence=1, timestamp=now)
+        assert (await send(bench, made))[0].error == code
+    # A batch again, whose producer was forgotten in between, lands twice.
+    await _forgotten(bench, fresh, producer)
+    made = batch(fresh, values(3), producer_id=producer, epoch=0, sequence=7, timestamp=now)
+    end = await log_end(bench, fresh)
+    assert (await send(bench, made))[0].base_offset == end
+    assert await last_sequence(bench, future, producer) == (4, 9)
+
+
+async def markers_and_their_time(bench: Bench) -> None:
+    """A marker counts as fresh when it is written, and so keeps what stood before it."""
+    [key] = await bench.topic()
+    identity = await bench.destination.init_producer(bench.name("data"))
+    producer = identity.producer_id
+    made = batch(
+        key,
+        values(3),
+        producer_id=producer,
+        epoch=identity.epoch,
+        timestamp=bench.now_ms() - DAY_MS,
+    )
+    await send(bench, made)
+    await bench.destination.empty_transaction(identity, [key])
+    await ends_at(bench, key, 4)
+    known = await last_sequence(bench, key, producer)
+    assert known in {(identity.epoch, 2), (identity.epoch, -1)}  # -1: a check came between
+    await asyncio.sleep(HASTY.producer_id_expiration / 3)
+    assert await last_sequence(bench, key, producer) == known
+    await _forgotten(bench, key, producer)

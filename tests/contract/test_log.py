@@ -1,0 +1,214 @@
+"""Reading a source's log, and the ends of a destination's."""
+
+import asyncio
+
+from contract.bench import (
+    FETCH_BYTES,
+    Bench,
+    batch,
+    behaviour,
+    committed,
+    content,
+    ends_at,
+    leader_of,
+    log_end,
+    send,
+    until,
+    values,
+)
+from twinlog.core.batch import HEADER_SIZE, batches, patched_header
+from twinlog.core.compression import Codec
+from twinlog.core.records import encoded
+from twinlog.core.types import ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.pipeline.ports import Batch
+
+
+@behaviour
+async def test_a_committed_fetch_ends_below_an_open_transaction(bench: Bench) -> None:
+    """Goal: up to the last stable offset, with aborted data, markers, and the list of aborted."""
+    [key] = await bench.topic()
+    await bench.transact(bench.name("a"), key, values(2), "commit")
+    await bench.transact(bench.name("b"), key, values(3), "abort")
+    await bench.transact(bench.name("c"), key, values(2), "open")
+    await bench.transact(bench.name("d"), key, values(2), "commit")
+
+    async def stable() -> bool:
+        return (await bench.source.bounds([key]))[key].high_watermark == 12
+
+    await until(stable, "the markers")
+    bounds = (await bench.source.bounds([key]))[key]
+    assert (bounds.start, bounds.last_stable) == (0, 7)
+    found = await committed(bench, key)
+    headers = list(batches(found.records))
+    assert found.error == 0
+    assert [h.next_offset for h in headers][-1] == 7
+    assert [h.is_control for h in headers if h.num_records][-1]
+    assert [txn.first_offset for txn in found.aborted] == [3]
+    assert found.aborted[0].producer_id in {h.producer_id for h in headers}
+    assert (await committed(bench, key, 7)).aborted == ()
+
+
+@behaviour
+async def test_a_fetch_within_a_batch_gives_the_whole_batch(bench: Bench) -> None:
+    """Goal: the answer may begin before the offset that was asked for."""
+    [key] = await bench.topic()
+    await send(
+        bench,
+        batch(key, values(10), producer_id=10**9, timestamp=bench.now_ms()),
+        batch(key, values(10), producer_id=10**9, sequence=10, timestamp=bench.now_ms()),
+    )
+    found = await committed(bench, key, 14)
+    assert [h.base_offset for h in batches(found.records)] == [10]
+    at_end = await committed(bench, key, 20)
+    assert (at_end.error, len(at_end.records)) == (0, 0)
+    assert (await committed(bench, key, 21)).error == 1
+
+
+@behaviour
+async def test_delete_records_moves_the_start_only(bench: Bench) -> None:
+    """Goal: the log end and what is known of producers stay, even when nothing is left."""
+    [key] = await bench.topic()
+    made = [
+        batch(key, values(5), producer_id=10**9, sequence=5 * at, timestamp=bench.now_ms())
+        for at in range(3)
+    ]
+    await send(bench, *made)
+    assert await bench.destination.delete_records({key: 7}) == {key: 0}
+    bounds = (await bench.destination.bounds([key]))[key]
+    assert (bounds.start, bounds.high_watermark) == (7, 15)
+    assert await bench.destination.delete_records({key: 15}) == {key: 0}
+    bounds = (await bench.destination.bounds([key]))[key]
+    assert (bounds.start, bounds.high_watermark) == (15, 15)
+    assert await log_end(bench, key) == 15
+    assert await bench.destination.delete_records({key: 16}) == {key: 1}
+    [again, refused] = await send(
+        bench,
+        made[-1],
+        batch(key, values(1), producer_id=10**9, sequence=3, timestamp=bench.now_ms()),
+    )
+    assert (again.error, again.base_offset, refused.error) == (0, 10, 45)
+
+
+@behaviour
+async def test_delete_records_is_refused_on_compacted_only_topics(bench: Bench) -> None:
+    """Goal: 44 POLICY_VIOLATION, unless cleanup.policy contains delete too."""
+    [compacted] = await bench.topic(policy="compact")
+    [both] = await bench.topic(policy="compact,delete")
+    for key in (compacted, both):
+        await send(bench, batch(key, values(5), producer_id=10**9, timestamp=bench.now_ms()))
+    answers = await bench.destination.delete_records({compacted: 3, both: 3})
+    assert answers == {compacted: 44, both: 0}
+
+
+@behaviour
+async def test_a_bulk_filler_takes_a_million_offsets_in_one_batch(bench: Bench) -> None:
+    """Goal: a guarded batch of empty records is small, lands once, and its start can move past."""
+    [key] = await bench.topic()
+    count = 1_000_000
+    now = bench.now_ms()
+    built = encoded(
+        _empty_records(count),
+        Codec.ZSTD,
+        base_offset=0,
+        count=count,
+        base_timestamp=now,
+        max_timestamp=now,
+    )
+    assert len(built.records) < 1_000_000
+
+    def bulk(sequence: int) -> Batch:
+        header = patched_header(
+            built.header, built.records, ProducerId(10**9), ProducerEpoch(0), Sequence(sequence)
+        )
+        return Batch(key, header, built.records)
+
+    answers = await send(bench, bulk(0), bulk(0), bulk(count), bulk(5))
+    assert [(a.error, a.base_offset) for a in answers] == [(0, 0), (0, 0), (0, count), (45, -1)]
+    assert await log_end(bench, key) == 2 * count
+    assert await bench.destination.delete_records({key: 2 * count}) == {key: 0}
+    bounds = (await bench.destination.bounds([key]))[key]
+    assert (bounds.start, bounds.high_watermark) == (2 * count, 2 * count)
+
+
+def _empty_records(count: int) -> bytes:
+    """Records without key, value and headers, at consecutive offsets."""
+    from twinlog.core.records import encode_tail, varint  # noqa: PLC0415
+
+    tail = encode_tail(None, None)
+    out = bytearray()
+    for at in range(count):
+        deltas = b"\0\0" + varint(at)
+        out += varint(len(deltas) + len(tail)) + deltas + tail
+    return bytes(out)
+
+
+@behaviour
+async def test_bytes_behind_the_header_are_kept(bench: Bench) -> None:
+    """Goal: what is fetched after an append is what was appended, in every codec."""
+    keys = await bench.topic(len(Codec))
+    for key, codec in zip(keys, Codec, strict=True):
+        made = batch(key, values(50, 40), producer_id=10**9, timestamp=bench.now_ms(), codec=codec)
+        assert (await send(bench, made))[0].error == 0, codec
+        found = (await bench.destination.read({key: 0}, partition_max_bytes=FETCH_BYTES))[key]
+        assert bytes(found.records[HEADER_SIZE:]) == bytes(made.records)
+        assert bytes(found.records[17:61]) == made.header[17:61]
+
+
+@behaviour
+async def test_a_fetch_waits_for_data_until_there_is_some(bench: Bench) -> None:
+    """Goal: the long poll is answered early by a record, else after its time."""
+    [key] = await bench.topic()
+    node = await leader_of(bench, key)
+    await bench.source.leaders([key.topic])
+    fetch = asyncio.ensure_future(_fetch(bench, node, key, 20_000))
+    await asyncio.sleep(0.2)
+    assert not fetch.done()
+    await send(bench, batch(key, values(3), producer_id=10**9, timestamp=bench.now_ms()))
+    async with asyncio.timeout(10):
+        assert await fetch == 3
+
+
+async def _fetch(bench: Bench, node: int, key: TopicPartition, wait_ms: int) -> int:
+    result = await bench.source.fetch(
+        node, {key: 0}, max_wait_ms=wait_ms, max_bytes=10**6, partition_max_bytes=10**6
+    )
+    return sum(h.num_records for h in batches(result.partitions[key].records))
+
+
+@behaviour
+async def test_a_topic_made_again_is_told_by_its_id(bench: Bench) -> None:
+    """Goal: a fetch never goes from one incarnation of a topic into the next."""
+    [key] = await bench.topic()
+    await send(bench, batch(key, values(3), producer_id=10**9, timestamp=bench.now_ms()))
+    before = (await bench.source.leaders([key.topic]))[key]
+    assert await _fetch(bench, before.node, key, 100) == 3
+    await bench.delete_topic(key.topic)
+    await bench.create_again(key.topic)
+    await send(bench, batch(key, values(5), producer_id=10**9, timestamp=bench.now_ms()))
+    result = await bench.source.fetch(
+        before.node, {key: 3}, max_wait_ms=100, max_bytes=10**6, partition_max_bytes=10**6
+    )
+    found = result.partitions[key]
+    assert (found.error in {3, 6, 100, 103}, len(found.records)) == (True, 0)
+
+    async def after() -> bool:
+        leader = (await bench.source.leaders([key.topic])).get(key)
+        return leader is not None and leader.error == 0 and leader.topic_id != before.topic_id
+
+    await until(after, "another topic id")
+
+
+@behaviour
+async def test_control_records_are_seen_by_an_uncommitted_read(bench: Bench) -> None:
+    """Goal: a position can be proved by what stands there, fillers included."""
+    [key] = await bench.topic()
+    producer = await bench.destination.init_producer(bench.name("filler"))
+    await send(bench, batch(key, values(2), producer_id=10**9, timestamp=bench.now_ms()))
+    await bench.destination.empty_transaction(producer, [key])
+    await ends_at(bench, key, 3)
+
+    async def replicated() -> bool:
+        return len(await content(bench, key)) == 2
+
+    await until(replicated, "both batches")
+    assert [h.is_control for h in await content(bench, key)] == [False, True]

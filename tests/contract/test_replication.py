@@ -1,0 +1,172 @@
+"""Three brokers: log ends above the high watermark, and leaders that move."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from confluent_kafka import Producer
+
+from contract.bench import (
+    Bench,
+    batch,
+    content,
+    last_sequence,
+    leader_of,
+    log_end,
+    send,
+    until,
+    values,
+)
+from contract.kafka_bench import KafkaBench, run_on_kafka
+from twinlog.core.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+
+
+def _run(local: LocalCluster, behaviour: Callable[[KafkaBench], Awaitable[None]]) -> None:
+    async def with_real(bench: Bench) -> None:
+        assert isinstance(bench, KafkaBench)
+        await behaviour(bench)
+
+    run_on_kafka(local, with_real)
+
+
+def _brokers(local: LocalCluster) -> list[int]:
+    return [broker.node_id for broker in local.brokers]
+
+
+def test_the_log_end_is_seen_above_the_high_watermark(own_trio: LocalCluster) -> None:
+    """Goal: ListOffsets as replica -2 gives the leader's own end while a follower stands still."""
+
+    async def body(bench: KafkaBench) -> None:
+        [key] = await bench.topic()
+        await send(bench, batch(key, values(4), producer_id=10**9, timestamp=bench.now_ms()))
+        leader = await leader_of(bench, key)
+        follower = next(node for node in _brokers(own_trio) if node != leader)
+        own_trio.pause(follower)
+        try:
+            producer = Producer({"bootstrap.servers": own_trio.bootstrap_servers, "acks": "1"})
+            producer.produce(key.topic, b"above", partition=key.partition)
+            assert await asyncio.to_thread(producer.flush, 20) == 0
+            ends = (await bench.destination.log_ends([key]))[key]
+            bounds = (await bench.destination.bounds([key]))[key]
+            assert (ends.log_end, bounds.high_watermark) == (5, 4)
+        finally:
+            own_trio.resume(follower)
+
+        async def caught_up() -> bool:
+            found = (await bench.destination.bounds([key]))[key]
+            return found.error == 0 and found.high_watermark == 5
+
+        await until(caught_up, "the follower to follow")
+
+    _run(own_trio, body)
+
+
+def test_a_position_survives_its_leader(own_trio: LocalCluster) -> None:
+    """Goal: kill -9 of the leader: the new one knows log end, sequences and duplicates."""
+
+    async def body(bench: KafkaBench) -> None:
+        [key] = await bench.topic()
+        made = [
+            batch(key, values(2), producer_id=10**9, epoch=2, sequence=2 * at, timestamp=now)
+            for now in [bench.now_ms()]
+            for at in range(6)
+        ]
+        assert {a.error for a in await send(bench, *made)} == {0}
+        before = (await bench.destination.log_ends([key]))[key]
+        leader = await leader_of(bench, key)
+        own_trio.kill(leader)
+        try:
+            await _led_by_another(bench, key, leader)
+            after = (await bench.destination.log_ends([key]))[key]
+            assert (after.error, after.log_end) == (0, before.log_end)
+            assert after.leader_epoch >= before.leader_epoch
+            assert await last_sequence(bench, key, 10**9) == (2, 11)
+            assert [a.base_offset for a in [(await send(bench, m))[0] for m in made[1:]]] == [
+                2, 4, 6, 8, 10,
+            ]  # fmt: skip
+        finally:
+            own_trio.start_broker(leader)
+
+    _run(own_trio, body)
+
+
+async def _led_by_another(bench: Bench, key: TopicPartition, former: int) -> None:
+    async def ask() -> bool:
+        leader = (await bench.destination.leaders([key.topic])).get(key)
+        return leader is not None and leader.error == 0 and leader.node not in (-1, former)
+
+    await until(ask, f"another leader of {key}", 60.0)
+
+
+def test_an_unclean_election_takes_the_sequence_back(own_trio: LocalCluster) -> None:
+    """Goal: what was lost is lost from the producer's state too: log end and sequence agree."""
+
+    async def body(bench: KafkaBench) -> None:
+        [key] = await bench.topic(
+            config={"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+        )
+        made = [
+            batch(key, values(2), producer_id=10**9, sequence=2 * at, timestamp=bench.now_ms())
+            for at in range(4)
+        ]
+        await send(bench, *made[:2])
+        leader = await leader_of(bench, key)
+        others = [node for node in _brokers(own_trio) if node != leader]
+        for node in others:
+            own_trio.kill(node)
+
+        async def alone() -> bool:
+            return (await send(bench, made[2]))[0].error == 0
+
+        try:
+            await until(alone, "the leader to go on alone", 60.0)
+            own_trio.kill(leader)
+            for node in others:
+                own_trio.start_broker(node)
+            await _led_by_another(bench, key, leader)
+            assert await log_end(bench, key) == 4
+            assert await last_sequence(bench, key, 10**9) == (0, 3)
+        finally:
+            for node in _brokers(own_trio):
+                if not own_trio.alive(node):
+                    own_trio.start_broker(node)
+
+    _run(own_trio, body)
+
+
+def test_markers_while_leaders_move(own_trio: LocalCluster) -> None:
+    """Goal: empty transactions leave one control record each, also when leaders move meanwhile."""
+
+    async def body(bench: KafkaBench) -> None:
+        keys = await bench.topic(24)
+        producer = await bench.destination.init_producer(bench.name("filler"))
+        done = 0
+        stop = asyncio.Event()
+
+        async def fill() -> None:
+            nonlocal done, producer
+            while not stop.is_set():
+                await bench.destination.empty_transaction(producer, keys)
+                done += 1
+
+        filling = asyncio.ensure_future(fill())
+        moved = await asyncio.wait_for(_move_leaders(own_trio), 120)
+        stop.set()
+        await filling
+        await bench.destination.init_producer(producer.transactional_id)
+        ends = [await log_end(bench, key) for key in keys]
+        print("moved", moved, "done", done, "ends", sorted(set(ends)))  # noqa: T201
+        assert {len(await content(bench, key)) for key in keys} == set(ends)
+        assert set(ends) == {done}
+
+    _run(own_trio, body)
+
+
+async def _move_leaders(local: LocalCluster) -> int:
+    """Shut brokers down in turn, and start them again."""
+    for node in _brokers(local):
+        await asyncio.to_thread(local.shut_down, node)
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(local.start_broker, node)
+        await asyncio.sleep(3.0)
+    return len(local.brokers)

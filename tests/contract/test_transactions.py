@@ -1,0 +1,110 @@
+"""Fillers and fences: what transactions leave in a log, and when."""
+
+import asyncio
+
+import pytest
+
+from contract.bench import (
+    Bench,
+    batch,
+    behaviour,
+    content,
+    empty_transactions,
+    ends_at,
+    log_end,
+    send,
+    values,
+)
+from twinlog.core.errors import Fenced
+
+
+@behaviour
+async def test_an_empty_transaction_takes_one_offset_on_each_partition(bench: Bench) -> None:
+    """Goal: one control record on each partition that was named, none elsewhere."""
+    keys = await bench.topic(5)
+    await empty_transactions(bench, bench.name("filler"), keys[:4], 3)
+    for key in keys[:4]:
+        await ends_at(bench, key, 3)
+        headers = await content(bench, key)
+        assert [(h.base_offset, h.is_control, h.num_records) for h in headers] == [
+            (0, True, 1),
+            (1, True, 1),
+            (2, True, 1),
+        ]
+    assert await log_end(bench, keys[4]) == 0
+
+
+@behaviour
+async def test_the_answer_comes_before_the_markers(bench: Bench) -> None:
+    """Goal: straight after the transaction was ended, the log end need not show it yet."""
+    [key] = await bench.topic()
+    producer = await bench.destination.init_producer(bench.name("filler"))
+    early = 0
+    for done in range(1, 101):
+        await bench.destination.empty_transaction(producer, [key])
+        early += await log_end(bench, key) < done
+        await ends_at(bench, key, done)
+    assert early > 0
+
+
+@behaviour
+async def test_the_next_epoch_comes_after_the_markers(bench: Bench) -> None:
+    """Goal: when InitProducerId is answered, every marker of the former epoch stands."""
+    keys = await bench.topic(20)
+    name = bench.name("filler")
+    for done in range(1, 21):
+        producer = await bench.destination.init_producer(name)
+        await bench.destination.empty_transaction(producer, keys)
+        await bench.destination.init_producer(name)
+        ends = await bench.destination.log_ends(keys)
+        assert {end.log_end for end in ends.values()} == {done}
+        bounds = await bench.destination.bounds(keys)
+        assert {b.high_watermark for b in bounds.values()} == {done}
+
+
+@behaviour
+async def test_a_former_owner_of_an_id_is_fenced(bench: Bench) -> None:
+    """Goal: after a newer InitProducerId the older identity writes no marker."""
+    [key] = await bench.topic()
+    name = bench.name("filler")
+    old = await bench.destination.init_producer(name)
+    new = await bench.destination.init_producer(name)
+    with pytest.raises(Fenced):
+        await bench.destination.empty_transaction(old, [key])
+    await bench.destination.empty_transaction(new, [key])
+    await ends_at(bench, key, 1)
+
+
+@behaviour
+async def test_several_ids_fill_one_partition_side_by_side(bench: Bench) -> None:
+    """Goal: only their number counts."""
+    [key] = await bench.topic()
+    names = [bench.name("filler") for _ in range(6)]
+    await asyncio.gather(*(empty_transactions(bench, name, [key], 4) for name in names))
+    await ends_at(bench, key, 24)
+
+
+@behaviour
+async def test_written_markers_stand_when_they_are_answered(bench: Bench) -> None:
+    """Goal: WriteTxnMarkers leaves exactly the wanted number of control records, at once."""
+    keys = await bench.topic(3)
+    wanted = dict(zip(keys, (1, 70, 2500), strict=True))
+    producer = await bench.destination.init_producer(bench.name("filler"))
+    assert set((await bench.destination.write_markers(wanted, producer)).values()) == {0}
+    for key, count in wanted.items():
+        assert await log_end(bench, key) == count
+        assert all(header.is_control for header in await content(bench, key))
+
+
+@behaviour
+async def test_written_markers_leave_transactions_of_the_id_possible(bench: Bench) -> None:
+    """Goal: after markers were written in an identity's name, it still fills by transactions."""
+    [key] = await bench.topic()
+    producer = await bench.destination.init_producer(bench.name("filler"))
+    await bench.destination.write_markers({key: 100}, producer)
+    await bench.destination.empty_transaction(producer, [key])
+    await ends_at(bench, key, 101)
+    [answer] = await send(
+        bench, batch(key, values(2), producer_id=10**9, sequence=101, timestamp=bench.now_ms())
+    )
+    assert (answer.error, answer.base_offset) == (0, 101)

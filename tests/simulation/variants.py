@@ -1,0 +1,95 @@
+"""Ports with a planted bug. The simulation is worth what it finds: it has to find these."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from model.cluster import Cluster
+from model.network import Network
+from model.ports import ModelDestination
+from simulation.lanes import DestinationMaker
+from twinlog.core.batch import batches, patched_header
+from twinlog.core.errors import Disconnected
+from twinlog.core.types import ProducerEpoch, ProducerId, TopicPartition, advance
+from twinlog.core.types import Sequence as SequenceNumber
+from twinlog.pipeline.ports import Appended, Batch, LogEnd, ProducerIdentity
+
+
+class Resending(ModelDestination):
+    """Sends an unanswered batch again from memory, under the sequence that is next by now."""
+
+    def produce(
+        self, node: int, batches: Sequence[Batch]
+    ) -> Awaitable[Mapping[TopicPartition, Appended]]:
+        """Produce, and again."""
+        first = super().produce(node, batches)
+        return asyncio.ensure_future(self._insist(first, node, batches))
+
+    async def _insist(
+        self,
+        first: Awaitable[Mapping[TopicPartition, Appended]],
+        node: int,
+        made: Sequence[Batch],
+    ) -> Mapping[TopicPartition, Appended]:
+        try:
+            return await first
+        except Disconnected:
+            known = await self.producers([batch.partition for batch in made])
+            return await super().produce(node, [_next(batch, known) for batch in made])
+
+
+def _next(batch: Batch, known: Mapping[TopicPartition, object]) -> Batch:
+    header = next(batches(memoryview(batch.header + bytes(batch.records))))
+    sequence = SequenceNumber(header.base_sequence)
+    for state in known[batch.partition].active:  # type: ignore[attr-defined]
+        if state.producer_id == header.producer_id:
+            sequence = advance(SequenceNumber(state.last_sequence), 1)
+    return batch._replace(
+        header=patched_header(
+            header,
+            batch.records,
+            ProducerId(header.producer_id),
+            ProducerEpoch(header.producer_epoch),
+            sequence,
+        )
+    )
+
+
+class Refilling(ModelDestination):
+    """Writes markers again when no answer came."""
+
+    async def write_markers(
+        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
+    ) -> Mapping[TopicPartition, int]:
+        """Write markers, and again."""
+        try:
+            return await super().write_markers(partitions, producer)
+        except Disconnected:
+            return await super().write_markers(partitions, producer)
+
+
+class Shortsighted(ModelDestination):
+    """Takes the high watermark for the log's end."""
+
+    async def log_ends(self, partitions: object) -> Mapping[TopicPartition, LogEnd]:
+        """Ask as a consumer."""
+        found = await self.bounds(partitions)  # type: ignore[arg-type]
+        return {key: LogEnd(b.error, b.high_watermark, 0) for key, b in found.items()}
+
+
+class Unleased(ModelDestination):
+    """Goes on writing when its lease has ended."""
+
+    def __init__(
+        self, cluster: Cluster, network: Network, name: str, may_write: Callable[[], bool]
+    ) -> None:
+        del may_write
+        super().__init__(cluster, network, name)
+
+
+VARIANTS: dict[str, DestinationMaker] = {
+    "none": ModelDestination,
+    "resending": Resending,
+    "refilling": Refilling,
+    "shortsighted": Shortsighted,
+    "unleased": Unleased,
+}
