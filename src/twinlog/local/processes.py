@@ -1,11 +1,11 @@
-"""JVMs that never outlive their purpose.
+"""Processes that never outlive their purpose.
 
-A `ProcessGroup` starts Java programs and ends them with its block. If this process is killed, the
-group's watcher (watcher.py) ends them. No moment lies between: a program starts as a shell that
-waits for a line, is told to the watcher by its pid, and only then becomes Java in the same pid; if
-the line never comes, the shell ends by itself.
+A `ProcessGroup` starts programs, most of them Java, and ends them with its block. If this process
+is killed, the group's watcher (watcher.py) ends them. No moment lies between: a program starts as a
+shell that waits for a line, is told to the watcher by its pid, and only then becomes the program in
+the same pid; if the line never comes, the shell ends by itself.
 
-    start: sh (waits) ──► watcher told ──► line ──► exec java
+    start: sh (waits) ──► watcher told ──► line ──► exec the program
     release(): the watcher forgets them; they live on (`twinlog cluster up`)
 
 Each program runs in a session of its own, so that Ctrl-C in a terminal reaches this process only,
@@ -66,6 +66,21 @@ class JavaProgram:
         return [*java, "-cp", f"{self.jars}/*", self.main, *self.arguments]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What to start: any command. The other fields are JavaProgram's."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str] | None = None
+    log: Path
+    output: Path | None = None
+    descriptors: Sequence[int] = ()
+
+    def command(self) -> list[str]:
+        """Give the command line."""
+        return list(self.argv)
+
+
 class JavaProcess:
     """A started program: ours, with a Popen to reap it by, or one that another process started."""
 
@@ -108,7 +123,7 @@ class JavaProcess:
 
 
 class ProcessGroup:
-    """Java programs that end with this block, or with this process, whichever is first."""
+    """Programs that end with this block, or with this process, whichever is first."""
 
     def __init__(self) -> None:
         self._processes: list[JavaProcess] = []
@@ -125,7 +140,7 @@ class ProcessGroup:
     ) -> None:
         self.stop()
 
-    def start(self, program: JavaProgram) -> JavaProcess:
+    def start(self, program: JavaProgram | Program) -> JavaProcess:
         """Start a program; its log is appended to."""
         program.log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "MALLOC_ARENA_MAX": "2", **(program.environment or {})}

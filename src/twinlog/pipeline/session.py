@@ -10,7 +10,7 @@ where it died, and has no other part in it: no byte goes through the JVM.
     spark.task.maxFailures                   a lane that died comes back, however often
     spark.python.daemon.module               imports are done once, before the fork (daemon.py)
     spark.ui.enabled = false                 nothing of ours is in it; one port less
-    spark.executorEnv.*                      the same for executors elsewhere
+    spark.driver.extraJavaOptions            only errors of the JVM reach the terminal
 
 All of them can be set otherwise by `--conf`. An executor needs this package and Python version;
 docs/spark.md says how they get there.
@@ -20,12 +20,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, TypeVar
 
 from pyspark import SparkConf, SparkContext
 
 from twinlog.core.errors import UserError
-from twinlog.java import JavaError, find_java
+from twinlog.java import JavaError, find_java, write_shim
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,7 +39,6 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",
-    "spark.log.level": "ERROR",
     "spark.python.daemon.module": "twinlog.pipeline.daemon",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.speculation": "false",
@@ -46,6 +46,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOCAL_ONLY: Final = ("spark.driver.bindAddress", "spark.driver.host")
 _LOCAL: Final = re.compile(r"local\[(\d+|\*)\]")
 
@@ -61,7 +63,8 @@ def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
         UserError: there is no Java, or the master cannot be reached.
     """
     try:
-        os.environ["JAVA_HOME"] = str(find_java().home)
+        # The shim spares the JVM a module that is none of ours and that it warns about.
+        os.environ["JAVA_HOME"] = str(write_shim(find_java().executable).parents[1])
     except JavaError as error:
         raise UserError(str(error)) from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -73,12 +76,18 @@ def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
         for name in _LOCAL_ONLY:
             del settings[name]
     settings |= conf
+    settings[_JVM_OPTIONS] = _jvm_options(conf.get(_JVM_OPTIONS, ""))
     spark_conf = SparkConf().setMaster(master).setAll(list(settings.items()))
     try:
         return SparkContext.getOrCreate(spark_conf)
     except Exception as error:  # py4j wraps whatever the JVM threw
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
         raise UserError(f"Spark does not start at {master}: {reason}") from error
+
+
+def _jvm_options(theirs: str) -> str:
+    """Ours, and then theirs, which win."""
+    return f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {theirs}".strip()
 
 
 def stop_spark(spark: SparkContext) -> None:

@@ -1,0 +1,32 @@
+"""Twin of twinlog.pipeline.session: what a user sees of Spark, and what a user's settings win."""
+
+import subprocess
+import sys
+
+import pytest
+
+from twinlog.pipeline import session
+
+_QUIET = """
+from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
+
+spark = start_spark("local[1]", {})
+assert map_tasks(spark, len, ["one", "eleven"]) == [3, 6]
+stop_spark(spark)
+"""
+
+
+def test_the_users_jvm_options_come_last() -> None:
+    """Of an option that is given twice, the JVM takes the last."""
+    ours, _, theirs = session._jvm_options("-Xss4m").partition(" ")
+    assert ours.startswith("-Dlog4j2.configurationFile=file:///")
+    assert theirs == "-Xss4m"
+
+
+@pytest.mark.spark
+def test_a_session_says_nothing() -> None:
+    """Spark's own lines (profiles, host names, modules) do not reach the terminal."""
+    done = subprocess.run(
+        [sys.executable, "-c", _QUIET], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
