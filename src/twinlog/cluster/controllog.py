@@ -189,6 +189,10 @@ class Tail:
         self._nodes.clear()
 
     async def _offsets(self, spec: OffsetSpec) -> dict[int, int]:
+        # A topic that was just created has leaders in the metadata before these know of it.
+        return await self._cluster.persist(lambda: self._offsets_once(spec))
+
+    async def _offsets_once(self, spec: OffsetSpec) -> dict[int, int]:
         answers = await list_offsets(
             self._cluster, await self._partitions(), spec, isolation=Isolation.READ_UNCOMMITTED
         )
