@@ -283,7 +283,7 @@ def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str
                 arrival = asyncio.create_task(anext(news))
                 await asyncio.to_thread(trio.kill, node)
                 try:
-                    await append(cluster, entries(topic, (0, b"k", b"2")), acks=ALL)
+                    await writer.write(entries(topic, (0, b"k", b"2")))
                     async with asyncio.timeout(60):
                         assert values(await arrival) == [b"2"]
                 finally:

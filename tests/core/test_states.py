@@ -1,6 +1,7 @@
 """The state table against the KIP's own sentences, over all pairs."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,9 @@ def test_the_diagram_is_drawn_from_the_table() -> None:
     assert arrows == {
         (old.name, new.name) for old, all_new in TRANSITIONS.items() for new in all_new - {old}
     }
+
+
+def test_the_documentation_has_the_diagram() -> None:
+    """docs/operations.md shows the table as it is."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    assert f"```mermaid\n{mermaid()}```" in page

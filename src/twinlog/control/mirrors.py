@@ -1,0 +1,394 @@
+"""Creating a mirror and adding topics to it: everything is checked before anything is changed.
+
+    create   name, settings -> source reachable, another cluster -> write the mirror
+    add      mirror known, source still the same cluster -> topics resolved, none in a mirror yet
+             -> each destination topic absent, or empty with as many partitions
+             -> creation tried without effect -> topics created -> topics written
+
+The last two steps are two, in two places, so something may come in between. Whoever creates topics
+and is then refused deletes those that it has created and that no mirror has by then.
+"""
+
+import re
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from twinlog.cluster.admin import (
+    Alteration,
+    AlterOperation,
+    ConfigSource,
+    NewTopic,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+    topic_resource,
+)
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import ClusterConfig, parse_config
+from twinlog.cluster.metadata import Topic
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics
+from twinlog.cluster.partitions import DEBUGGING, OffsetSpec, list_offsets
+from twinlog.control.mirror_errors import MirrorError
+from twinlog.control.store import MirrorStore, check_addable, unknown_mirror
+from twinlog.core.errors import Refusal, Retriable, TwinlogError, UserError
+from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
+from twinlog.core.topic_configs import SourceConfig, destination_configs
+from twinlog.core.types import TopicPartition
+from twinlog.wire.config_records import Mirror, MirrorTopic
+
+MAX_NAME: Final = 249
+"""Characters of a topic's name, and so of a mirror's."""
+FORBIDDEN_SUFFIXES: Final = (".removed", ".paused")
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds after which a cluster that does not answer is reported to the person who waits."""
+INTERNAL: Final = "__"
+BROKER_DEFAULT: Final = -1
+CHUNK: Final = 200
+"""Topics in one request about topics or configurations."""
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_UNUSED: Final = " is not used by twinlog"
+
+
+def check_name(name: str) -> None:
+    """Refuse what may not be a mirror's name: the rules are those of a topic's name.
+
+    Raises:
+        MirrorRefused: INVALID_MIRROR_NAME.
+    """
+    trouble = ""
+    if not name or name in {".", ".."}:
+        trouble = f"{name!r} is no name"
+    elif len(name) > MAX_NAME:
+        trouble = f"the name has {len(name)} characters, allowed are {MAX_NAME}"
+    elif not _NAME.fullmatch(name):
+        trouble = f"{name!r} has other characters than ASCII letters, digits, '.', '_' and '-'"
+    for suffix in FORBIDDEN_SUFFIXES:
+        if name.endswith(suffix):
+            trouble = f"{name!r} ends with {suffix}, which KIP-1279 keeps for itself"
+    if trouble:
+        raise MirrorError.INVALID_MIRROR_NAME.error(trouble)
+
+
+def check_properties(properties: Mapping[str, str]) -> tuple[ClusterConfig, tuple[str, ...]]:
+    """A mirror's properties: its connection's configuration, and warnings.
+
+    Raises:
+        UserError: a setting is unknown or malformed.
+    """
+    parse_settings(properties)
+    parsed = parse_config(split_settings(properties)[1])
+    unused = [warning.removesuffix(_UNUSED) for warning in parsed.warnings]
+    unknown = [key for key in unused if not key.startswith(("sasl.", "ssl."))]
+    if unknown:
+        raise UserError(
+            f"{', '.join(unknown)}: not a setting of a mirror; allowed are bootstrap.servers, "
+            f"security.protocol, sasl.*, ssl.*, a client's id, timeouts and buffers, and "
+            f"{', '.join(SETTINGS)}"
+        )
+    return parsed.config, tuple(f"{key}{_UNUSED}" for key in unused)
+
+
+@asynccontextmanager
+async def connected(config: ClusterConfig, name: str) -> AsyncIterator[KafkaCluster]:
+    """A cluster that answers, for a person who waits.
+
+    Raises:
+        Retriable: it does not answer within `CONNECT_TIMEOUT`.
+        UserError: it refuses us.
+    """
+    cluster = KafkaCluster(config, name=name)
+    await cluster.start(min(config.api_timeout, CONNECT_TIMEOUT))
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def create_mirror(
+    destination: KafkaCluster,
+    name: str,
+    properties: Mapping[str, str],
+    *,
+    replication_factor: int | None = None,
+    topics: ControlTopics | None = None,
+) -> Mirror:
+    """Create a mirror of the cluster that `properties` lead to.
+
+    Raises:
+        MirrorRefused: INVALID_MIRROR_NAME, MIRROR_ALREADY_EXISTS.
+        UserError: a setting is wrong, the source refuses us, or is the destination itself.
+        Retriable: the source does not answer.
+    """
+    check_name(name)
+    config, _ = check_properties(properties)
+    if name in (await MirrorStore(destination).snapshot()).mirrors:
+        raise MirrorError.MIRROR_ALREADY_EXISTS.error(f"there is a mirror {name} already")
+    async with connected(config, "source") as source:
+        source_id = source.cluster_id
+    if source_id == destination.cluster_id:
+        raise UserError(
+            f"source and destination are the same cluster, {source_id}",
+            hint="--mirror-config names the source, --bootstrap-server the destination",
+        )
+    mirror = Mirror(
+        name=name,
+        source=dict(properties),
+        source_cluster_id=source_id,
+        replication_factor=replication_factor,
+    )
+    await MirrorStore(destination).create_mirror(mirror, topics)
+    return mirror
+
+
+async def add_topics(
+    destination: KafkaCluster,
+    mirror_name: str,
+    expression: str,
+    *,
+    replication_factor: int | None = None,
+) -> list[str]:
+    """Add the source's topics that `expression` stands for; their names.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,
+            TOPIC_ALREADY_EXISTS, INVALID_REGULAR_EXPRESSION.
+        UserError: a right is missing, the source is another cluster, a configuration is refused.
+        Retriable: a cluster does not answer.
+    """
+    snapshot = await MirrorStore(destination).snapshot()
+    mirror = snapshot.mirrors.get(mirror_name)
+    if mirror is None:
+        raise unknown_mirror(mirror_name, snapshot)
+    _compiled(expression)
+    config, _ = check_properties(mirror.source)
+    async with connected(config, "source") as source:
+        if source.cluster_id != mirror.source_cluster_id:
+            raise UserError(
+                f"the source's addresses lead to cluster {source.cluster_id}; mirror {mirror.name} "
+                f"was created for {mirror.source_cluster_id}"
+            )
+        metadata = await source.refresh(None)
+        names = resolve(expression, metadata.topics)
+        check_addable(snapshot, mirror.name, names)
+        topics = [_usable(metadata.topics[name]) for name in names]
+        configs = await _source_configs(source, names)
+    wanted = await _wanted(destination, mirror, topics, configs)
+    factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
+    created = await _prepare(destination, wanted, factor)
+    try:
+        await MirrorStore(destination).add_topics(
+            mirror.name,
+            [
+                MirrorTopic(
+                    mirror=mirror.name,
+                    topic=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=len(topic.partitions),
+                )
+                for topic in topics
+            ],
+        )
+    except UserError:
+        await _undo(destination, created)
+        raise
+    return names
+
+
+def resolve(expression: str, topics: Mapping[str, Topic]) -> list[str]:
+    """The topics that an expression stands for.
+
+    The topic of exactly this name, if there is one; else all whose whole name matches it as a
+    regular expression, without internal ones.
+
+    Raises:
+        MirrorRefused: INVALID_REGULAR_EXPRESSION, UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    if expression in topics:
+        return [expression]
+    pattern = _compiled(expression)
+    names = [
+        name
+        for name, topic in topics.items()
+        if pattern.fullmatch(name) and not topic.internal and not name.startswith(INTERNAL)
+    ]
+    if not names:
+        raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
+            f"no topic of the source is called or matches {expression!r}",
+            hint="internal topics (__...) are mirrored only when named in full",
+        )
+    return sorted(names)
+
+
+def _compiled(expression: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise MirrorError.INVALID_REGULAR_EXPRESSION.error(
+            f"{expression!r}: {error}", hint="'.*' stands for anything, a bare '*' does not"
+        ) from error
+
+
+def _usable(topic: Topic) -> Topic:
+    if topic.error:
+        Refusal(topic.error).fail("see the source's topic", topic=topic.name)
+    if not topic.partitions:
+        raise Retriable("the source's topic has no partitions yet", topic=topic.name)
+    return topic
+
+
+async def _source_configs(
+    source: KafkaCluster, names: Sequence[str]
+) -> dict[str, dict[str, SourceConfig]]:
+    """All configurations of the source's topics."""
+    found: dict[str, dict[str, SourceConfig]] = {}
+    for group in _chunks(names):
+        answers = await describe_configs(source, [topic_resource(name) for name in group])
+        for resource, entries in answers.items():
+            if isinstance(entries, Refusal):
+                entries.fail("read the configurations of the source's topic", topic=resource.name)
+            else:
+                found[resource.name] = {
+                    name: SourceConfig(entry.value, entry.source == ConfigSource.TOPIC)
+                    for name, entry in entries.items()
+                    if entry.value is not None
+                }
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    """A topic as it has to be on the destination; `exists`: it is there, empty, and is taken."""
+
+    name: str
+    partitions: int
+    configs: Mapping[str, str]
+    exists: bool
+
+
+async def _wanted(
+    destination: KafkaCluster,
+    mirror: Mirror,
+    topics: Sequence[Topic],
+    configs: Mapping[str, Mapping[str, SourceConfig]],
+) -> list[_Destination]:
+    """What has to be made of each topic on the destination.
+
+    Raises:
+        MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is not empty, or of another size.
+    """
+    names = [topic.name for topic in topics]
+    known = await _known_configs(destination)
+    existing = (await destination.refresh(names)).topics
+    exclude = parse_settings(mirror.source).topic_properties_exclude
+    wanted = [
+        _Destination(
+            topic.name,
+            len(topic.partitions),
+            destination_configs(configs[topic.name], exclude, known),
+            topic.name in existing,
+        )
+        for topic in topics
+    ]
+    await _check_empty(destination, [one for one in wanted if one.exists])
+    return wanted
+
+
+async def _known_configs(destination: KafkaCluster) -> Collection[str]:
+    """Names of the topic configurations that the destination's brokers know."""
+    resource = topic_resource(CONFIG_TOPIC)
+    entries = (await describe_configs(destination, [resource]))[resource]
+    if isinstance(entries, Refusal):
+        raise entries.error("read the configurations of the control topic", topic=CONFIG_TOPIC)
+    return entries.keys()
+
+
+async def _check_empty(destination: KafkaCluster, existing: Sequence[_Destination]) -> None:
+    troubles: list[str] = []
+    partitions: list[TopicPartition] = []
+    for one in existing:
+        count = len(destination.metadata.topics[one.name].partitions)
+        if count != one.partitions:
+            troubles.append(f"{one.name} has {count} partitions, the source's {one.partitions}")
+        else:
+            partitions += [TopicPartition(one.name, index) for index in range(count)]
+    ends = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
+    for partition, end in ends.items():
+        if isinstance(end, Refusal):
+            end.fail("look whether the destination's topic is empty", topic=partition.topic)
+        elif end.offset:
+            troubles.append(f"{partition} is not empty, its log ends at {end.offset}")
+    if troubles:
+        raise MirrorError.TOPIC_ALREADY_EXISTS.error(
+            f"on the destination, {'; '.join(troubles)}",
+            hint="a mirror needs the topic to be absent, or empty with as many partitions",
+        )
+
+
+async def _prepare(
+    destination: KafkaCluster, wanted: Sequence[_Destination], factor: int
+) -> list[str]:
+    """Create the topics that are missing, configure those that are there; the created ones.
+
+    Raises:
+        UserError: something is refused; then nothing has been created.
+    """
+    missing = [
+        NewTopic(
+            name=one.name,
+            partitions=one.partitions,
+            replication_factor=factor,
+            configs=dict(one.configs),
+        )
+        for one in wanted
+        if not one.exists
+    ]
+    changes = {
+        topic_resource(one.name): [
+            Alteration(name, AlterOperation.SET, value) for name, value in one.configs.items()
+        ]
+        for one in wanted
+        if one.exists
+    }
+    for validate_only in (True, False):
+        created: list[str] = []
+        try:
+            for topics in _chunks(missing):
+                answers = await create_topics(destination, topics, validate_only=validate_only)
+                created += [name for name, answer in answers.items() if isinstance(answer, UUID)]
+                _refuse(answers, "create the topic on the destination")
+            if changes:
+                altered = await incremental_alter_configs(
+                    destination, changes, validate_only=validate_only
+                )
+                by_name = {resource.name: answer for resource, answer in altered.items()}
+                _refuse(by_name, "configure the topic on the destination")
+        except TwinlogError:
+            if not validate_only:
+                await _undo(destination, created)
+            raise
+    return created
+
+
+def _refuse(answers: Mapping[str, Any], what: str) -> None:
+    for name, answer in answers.items():
+        if isinstance(answer, Refusal):
+            error = answer.error(what, topic=name)
+            error.hint = error.hint or f"nothing was added; see {next(iter(SETTINGS))}"
+            raise error
+
+
+async def _undo(destination: KafkaCluster, created: Collection[str]) -> None:
+    """Delete topics that we have created, but for those that are some mirror's by now."""
+    snapshot = await MirrorStore(destination).snapshot()
+    ours = [name for name in created if snapshot.mirror_of(name) is None]
+    for names in _chunks(ours):
+        await delete_topics(destination, names)
+
+
+def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

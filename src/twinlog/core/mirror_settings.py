@@ -1,0 +1,158 @@
+"""The settings of a mirror beside those of its connection (KIP-1279, "Mirror Configuration").
+
+Parsed once into frozen values; whatever is malformed is named, with what is allowed. The names,
+defaults and meanings are the KIP's; `mirror.metadata.refresh.interval.ms` is a broker's setting
+there and a mirror's here, as there is no broker of ours.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from re import Pattern
+from typing import Final, NamedTuple
+
+from twinlog.core.errors import UserError
+
+EXCLUDE: Final = "mirror.topic.properties.exclude"
+GROUPS: Final = "mirror.groups.include"
+ACLS: Final = "mirror.acl.include"
+REFRESH: Final = "mirror.metadata.refresh.interval.ms"
+PREFIX: Final = "mirror."
+
+MIN_REFRESH_MS: Final = 1000
+MAX_REFRESH_MS: Final = 24 * 60 * 60 * 1000
+
+
+class Setting(NamedTuple):
+    """A setting's default, and what it is, for people."""
+
+    default: str
+    meaning: str
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    EXCLUDE: Setting(
+        "follower.replication.throttled.replicas,leader.replication.throttled.replicas,"
+        "message.timestamp.difference.max.ms,log.message.timestamp.before.max.ms,"
+        "log.message.timestamp.after.max.ms,message.timestamp.type,"
+        "unclean.leader.election.enable,min.insync.replicas,mirror.name",
+        "regular expressions, comma-separated: topic configurations that are not copied",
+    ),
+    GROUPS: Setting(".*", "regular expressions, comma-separated: groups whose offsets are copied"),
+    ACLS: Setting(
+        "*",
+        "rules, comma-separated: resourceType;resourceName;operation;permissionType;principal, "
+        "`*` matches all, trailing fields may be left out, resourceName and principal are regular "
+        "expressions",
+    ),
+    REFRESH: Setting("30000", "milliseconds between two looks at the source's metadata"),
+}
+
+RESOURCE_TYPES: Final = (
+    "TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID", "DELEGATION_TOKEN", "USER",
+)  # fmt: skip
+OPERATIONS: Final = (
+    "ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "CLUSTER_ACTION",
+    "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE", "CREATE_TOKENS", "DESCRIBE_TOKENS",
+    "TWO_PHASE_COMMIT",
+)  # fmt: skip
+PERMISSIONS: Final = ("ALLOW", "DENY")
+ANY: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class AclRule:
+    """Which ACLs are copied; None matches all."""
+
+    resource_type: str | None = None
+    resource_name: Pattern[str] | None = None
+    operation: str | None = None
+    permission: str | None = None
+    principal: Pattern[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSettings:
+    """A mirror's settings."""
+
+    topic_properties_exclude: tuple[Pattern[str], ...]
+    groups_include: tuple[Pattern[str], ...]
+    acl_include: tuple[AclRule, ...]
+    refresh_interval: float
+    """Seconds."""
+
+
+def split_settings(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """A mirror's properties as its settings, and those of the connection to its source."""
+    settings = {key: value for key, value in properties.items() if key.startswith(PREFIX)}
+    connection = {key: value for key, value in properties.items() if key not in settings}
+    return settings, connection
+
+
+def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
+    """A mirror's settings from its properties; those of the connection are left alone.
+
+    Raises:
+        UserError: a `mirror.` setting that does not exist, or a malformed value.
+    """
+    settings, _ = split_settings(properties)
+    for key in settings:
+        if key not in SETTINGS:
+            raise UserError(
+                f"{key} is not a setting of a mirror: allowed are {', '.join(SETTINGS)}"
+            )
+    value = {key: settings.get(key, setting.default).strip() for key, setting in SETTINGS.items()}
+    return MirrorSettings(
+        topic_properties_exclude=_patterns(EXCLUDE, value[EXCLUDE]),
+        groups_include=_patterns(GROUPS, value[GROUPS]),
+        acl_include=tuple(_rule(rule) for rule in _items(value[ACLS])),
+        refresh_interval=_milliseconds(value[REFRESH]) / 1000,
+    )
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _patterns(key: str, text: str) -> tuple[Pattern[str], ...]:
+    return tuple(_pattern(key, item) for item in _items(text))
+
+
+def _pattern(key: str, text: str) -> Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise _bad(key, text, f"a regular expression ({error})") from error
+
+
+def _rule(text: str) -> AclRule:
+    fields = [field.strip() for field in text.split(";")]
+    if len(fields) > 5:
+        raise _bad(ACLS, text, "up to five fields, separated by semicolons")
+    fields += [ANY] * (5 - len(fields))
+    return AclRule(
+        resource_type=_choice(fields[0], RESOURCE_TYPES),
+        resource_name=None if fields[1] == ANY else _pattern(ACLS, fields[1]),
+        operation=_choice(fields[2], OPERATIONS),
+        permission=_choice(fields[3], PERMISSIONS),
+        principal=None if fields[4] == ANY else _pattern(ACLS, fields[4]),
+    )
+
+
+def _choice(text: str, allowed: tuple[str, ...]) -> str | None:
+    if text == ANY:
+        return None
+    if text not in allowed:
+        raise _bad(ACLS, text, f"{ANY} or one of {', '.join(allowed)}")
+    return text
+
+
+def _milliseconds(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() else -1
+    if not MIN_REFRESH_MS <= number <= MAX_REFRESH_MS:
+        raise _bad(REFRESH, text, f"a whole number from {MIN_REFRESH_MS} to {MAX_REFRESH_MS}")
+    return number
+
+
+def _bad(key: str, value: str, allowed: str) -> UserError:
+    return UserError(f"{key} is {value!r}: allowed is {allowed}")

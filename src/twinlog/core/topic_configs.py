@@ -1,0 +1,119 @@
+"""Which configurations a mirror's topic has on the destination, and why.
+
+Three sources, the later one wins:
+
+    what was set on the source's topic itself, less `mirror.topic.properties.exclude`
+    NEVER_COPIED: what means another thing in another cluster
+    REQUIRED: what the append needs, whatever the source has
+
+Brokers' defaults of the source are not copied: they are that cluster's, not the topic's.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from re import Pattern
+from typing import Final, NamedTuple
+
+FOREVER: Final = str((1 << 63) - 1)
+GENEROUS_BATCH: Final = 64 << 20
+"""Bytes: above any batch that a producer sends in a request of socket.request.max.bytes / 1.5."""
+
+MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+
+
+class Requirement(NamedTuple):
+    """A configuration that a mirror's topic must have. `unless`: a name that makes it needless."""
+
+    name: str
+    value: str
+    reason: str
+    unless: str | None = None
+
+
+REQUIRED: Final = (
+    Requirement(
+        "message.timestamp.type",
+        "CreateTime",
+        "with LogAppendTime the broker would stamp its own time on every record",
+    ),
+    Requirement(
+        "message.timestamp.before.max.ms",
+        FOREVER,
+        "records are as old as they are; the broker would refuse those that are older (32)",
+    ),
+    Requirement(
+        "message.timestamp.after.max.ms",
+        FOREVER,
+        "a record from a clock that was ahead is mirrored too (32; the default is an hour)",
+    ),
+    Requirement(
+        "message.timestamp.difference.max.ms",
+        FOREVER,
+        "the same, on brokers before 3.6, which have only this one",
+        unless="message.timestamp.before.max.ms",
+    ),
+    Requirement(
+        "compression.type",
+        "producer",
+        "else the broker would compress anew what is to stay the source's bytes",
+    ),
+    Requirement(
+        MAX_MESSAGE_BYTES,
+        str(GENEROUS_BATCH),
+        "at least the source's; batches from before it was lowered, and merged ones, are larger",
+    ),
+)
+
+NEVER_COPIED: Final = {
+    "remote.storage.enable": "tiered storage is a matter of each cluster",
+    "remote.log.copy.disable": "tiered storage is a matter of each cluster",
+    "remote.log.delete.on.disable": "tiered storage is a matter of each cluster",
+    "local.retention.ms": "tiered storage is a matter of each cluster",
+    "local.retention.bytes": "tiered storage is a matter of each cluster",
+    "message.format.version": "gone since 4.0, and without effect since 3.0",
+    "message.downconversion.enable": "gone since 4.0",
+    "mirror.name": "KIP-1279 always excludes it: a mirror of a mirror is another mirror",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """A configuration of a topic on the source. `explicit`: set on the topic itself."""
+
+    value: str
+    explicit: bool
+
+
+def destination_configs(
+    source: Mapping[str, SourceConfig],
+    exclude: Iterable[Pattern[str]],
+    known: Collection[str],
+) -> dict[str, str]:
+    """The configurations with which a mirror's topic is created on the destination.
+
+    Args:
+        source: all configurations of the source's topic, defaults included.
+        exclude: names that match one of these in full are not copied.
+        known: names of the configurations that the destination's brokers know.
+    """
+    patterns = list(exclude)
+    copied = {
+        name: config.value
+        for name, config in source.items()
+        if config.explicit
+        and name not in NEVER_COPIED
+        and not any(pattern.fullmatch(name) for pattern in patterns)
+    }
+    return {**copied, **required_configs(source, known)}
+
+
+def required_configs(source: Mapping[str, SourceConfig], known: Collection[str]) -> dict[str, str]:
+    """What `REQUIRED` asks for on a destination whose brokers know these names."""
+    wanted = {
+        one.name: one.value
+        for one in REQUIRED
+        if one.name in known and (one.unless is None or one.unless not in known)
+    }
+    if MAX_MESSAGE_BYTES in wanted and MAX_MESSAGE_BYTES in source:
+        wanted[MAX_MESSAGE_BYTES] = str(max(GENEROUS_BATCH, int(source[MAX_MESSAGE_BYTES].value)))
+    return wanted

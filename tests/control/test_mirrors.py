@@ -1,0 +1,90 @@
+"""What is checked before any cluster is asked; the rest is in tests/cli/test_kafka_mirrors.py."""
+
+from types import MappingProxyType
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.cluster.metadata import Topic
+from twinlog.control.mirror_errors import MirrorError, MirrorRefused
+from twinlog.control.mirrors import check_name, check_properties, resolve
+from twinlog.core.errors import UserError
+
+SERVERS = {"bootstrap.servers": "h:1"}
+
+
+def topics(*names: str, internal: tuple[str, ...] = ()) -> dict[str, Topic]:
+    return {
+        name: Topic(name, UUID(int=1), name in internal, MappingProxyType({}))
+        for name in (*names, *internal)
+    }
+
+
+@pytest.mark.parametrize("name", ["m", "my-mirror", "a.b_c-D9", "x" * 249, ".a", "removed"])
+def test_names_that_are_allowed(name: str) -> None:
+    check_name(name)
+
+
+@given(st.text(max_size=260))
+def test_any_name(name: str) -> None:
+    """Allowed, or INVALID_MIRROR_NAME."""
+    try:
+        check_name(name)
+    except MirrorRefused as refused:
+        kind = refused.kind
+    else:
+        kind = None
+    allowed = (
+        0 < len(name) <= 249
+        and name not in {".", ".."}
+        and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
+        and not name.endswith((".removed", ".paused"))
+    )
+    assert kind is (None if allowed else MirrorError.INVALID_MIRROR_NAME)
+
+
+def test_settings_of_security_that_are_not_used_are_warnings() -> None:
+    """Files that work for Kafka's clients have them."""
+    config, warnings = check_properties({**SERVERS, "ssl.protocol": "TLSv1.3"})
+    assert config.bootstrap_servers[0].port == 1
+    assert warnings == ("ssl.protocol is not used by twinlog",)
+
+
+def test_other_settings_are_refused() -> None:
+    with pytest.raises(UserError, match=r"fetch\.min\.bytes: not a setting of a mirror"):
+        check_properties({**SERVERS, "fetch.min.bytes": "1"})
+
+
+def test_expressions_match_in_full_and_leave_internal_topics_out() -> None:
+    some = topics("a", "ab", "b", internal=("__c", "marked"))
+    assert resolve("a.?", some) == ["a", "ab"]
+    assert resolve(".*", some) == ["a", "ab", "b"]
+    assert resolve("__c", some) == ["__c"]
+    with pytest.raises(MirrorRefused, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        resolve("__.*", some)
+
+
+def test_a_name_comes_before_an_expression() -> None:
+    assert resolve("a.b", topics("a.b", "axb")) == ["a.b"]
+    assert resolve("a.b", topics("axb")) == ["axb"]
+
+
+@given(st.text(max_size=20))
+def test_any_expression(expression: str) -> None:
+    """Topics, or one of two errors."""
+    try:
+        assert resolve(expression, topics("a", "b"))
+    except MirrorRefused as refused:
+        assert refused.kind in {  # noqa: PT017
+            MirrorError.INVALID_REGULAR_EXPRESSION,
+            MirrorError.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+
+
+@pytest.mark.parametrize("expression", ["*", "(", "[a", "a{99999999999999999999}", "(?P<1>a)"])
+def test_what_is_no_expression(expression: str) -> None:
+    with pytest.raises(MirrorRefused) as caught:
+        resolve(expression, topics("a"))
+    assert caught.value.kind is MirrorError.INVALID_REGULAR_EXPRESSION

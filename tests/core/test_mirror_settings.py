@@ -1,0 +1,112 @@
+"""A mirror's settings: the KIP's defaults, and an error that names what is wrong."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.core.errors import UserError
+from twinlog.core.mirror_settings import (
+    ACLS,
+    EXCLUDE,
+    GROUPS,
+    REFRESH,
+    SETTINGS,
+    AclRule,
+    parse_settings,
+    split_settings,
+)
+
+
+def test_defaults() -> None:
+    settings = parse_settings({})
+    assert [p.pattern for p in settings.topic_properties_exclude] == [
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "message.timestamp.difference.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.message.timestamp.after.max.ms",
+        "message.timestamp.type",
+        "unclean.leader.election.enable",
+        "min.insync.replicas",
+        "mirror.name",
+    ]
+    assert [p.pattern for p in settings.groups_include] == [".*"]
+    assert settings.acl_include == (AclRule(),)
+    assert settings.refresh_interval == 30.0
+
+
+def test_the_kips_acl_rules() -> None:
+    """Every example of KIP-1279."""
+    rules = parse_settings(
+        {ACLS: "TOPIC;orders.*,*;*;*;*;User:alice,TOPIC;*;READ;ALLOW,GROUP;c-.*;READ;ALLOW;User:b"}
+    ).acl_include
+    assert [
+        (
+            rule.resource_type,
+            rule.resource_name and rule.resource_name.pattern,
+            rule.operation,
+            rule.permission,
+            rule.principal and rule.principal.pattern,
+        )
+        for rule in rules
+    ] == [
+        ("TOPIC", "orders.*", None, None, None),
+        (None, None, None, None, "User:alice"),
+        ("TOPIC", None, "READ", "ALLOW", None),
+        ("GROUP", "c-.*", "READ", "ALLOW", "User:b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "trouble"),
+    [
+        (EXCLUDE, "a,*b", "a regular expression"),
+        (GROUPS, "(", "a regular expression"),
+        (GROUPS, "a{99999999999999999999}", "a regular expression"),
+        (ACLS, "TABLE;x", "one of TOPIC, GROUP"),
+        (ACLS, "TOPIC;x;LOOK", "one of ALL, READ"),
+        (ACLS, "TOPIC;x;READ;MAYBE", "one of ALLOW, DENY"),
+        (ACLS, "TOPIC;x;READ;ALLOW;User:a;more", "up to five fields"),
+        (ACLS, "TOPIC;[", "a regular expression"),
+        (REFRESH, "30s", "a whole number from 1000"),
+        (REFRESH, "1", "a whole number from 1000"),
+        (REFRESH, "-1", "a whole number from 1000"),
+    ],
+)
+def test_a_malformed_value_is_named(key: str, value: str, trouble: str) -> None:
+    """With the setting's name, and what is allowed."""
+    with pytest.raises(UserError, match=trouble) as caught:
+        parse_settings({key: value})
+    assert caught.value.message.startswith(f"{key} is ")
+
+
+def test_an_unknown_setting_is_named() -> None:
+    with pytest.raises(UserError, match=r"mirror\.group\.include is not a setting") as caught:
+        parse_settings({"mirror.group.include": ".*"})
+    assert "mirror.groups.include" in caught.value.message
+
+
+def test_settings_and_connection_are_told_apart() -> None:
+    assert split_settings({"mirror.x": "1", "bootstrap.servers": "h:1"}) == (
+        {"mirror.x": "1"},
+        {"bootstrap.servers": "h:1"},
+    )
+
+
+@given(st.sampled_from(list(SETTINGS)), st.text(max_size=30))
+def test_any_text(key: str, value: str) -> None:
+    """Settings, or UserError."""
+    with suppress(UserError):
+        parse_settings({key: value})
+
+
+def test_the_documentation_has_every_setting() -> None:
+    """docs/operations.md has each one's name and default."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    for key, setting in SETTINGS.items():
+        assert f"`{key}`" in page
+        for part in setting.default.split(","):
+            assert f"`{part}`" in page

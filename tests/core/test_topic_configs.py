@@ -1,0 +1,95 @@
+"""Configurations of a mirror's topic: copied, never copied, required."""
+
+import re
+
+from twinlog.core.mirror_settings import parse_settings
+from twinlog.core.topic_configs import (
+    FOREVER,
+    GENEROUS_BATCH,
+    NEVER_COPIED,
+    REQUIRED,
+    SourceConfig,
+    destination_configs,
+    required_configs,
+)
+
+MODERN = {
+    "message.timestamp.type",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "compression.type",
+    "max.message.bytes",
+}
+OLD = {
+    "message.timestamp.type",
+    "message.timestamp.difference.max.ms",
+    "compression.type",
+    "max.message.bytes",
+}
+EXCLUDE = parse_settings({}).topic_properties_exclude
+
+
+def explicit(**configs: str) -> dict[str, SourceConfig]:
+    return {name.replace("_", "."): SourceConfig(value, True) for name, value in configs.items()}
+
+
+def test_only_what_was_set_on_the_topic_itself() -> None:
+    source = explicit(cleanup_policy="compact", retention_ms="5") | {
+        "segment.bytes": SourceConfig("1073741824", False)
+    }
+    configs = destination_configs(source, EXCLUDE, MODERN)
+    assert (configs["cleanup.policy"], configs["retention.ms"]) == ("compact", "5")
+    assert "segment.bytes" not in configs
+
+
+def test_the_kips_exclusions_hold_by_default() -> None:
+    source = explicit(min_insync_replicas="2", unclean_leader_election_enable="true")
+    assert destination_configs(source, EXCLUDE, ()) == {}
+
+
+def test_exclusions_are_regular_expressions() -> None:
+    source = explicit(retention_ms="5", retention_bytes="5", segment_ms="5")
+    configs = destination_configs(source, [re.compile("retention.*")], ())
+    assert configs == {"segment.ms": "5"}
+
+
+def test_what_the_append_needs_wins() -> None:
+    """Whatever the source has."""
+    source = explicit(
+        message_timestamp_type="LogAppendTime",
+        message_timestamp_after_max_ms="3600000",
+        compression_type="gzip",
+        max_message_bytes="1000",
+    )
+    assert destination_configs(source, [], MODERN) == {
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": FOREVER,
+        "message.timestamp.after.max.ms": FOREVER,
+        "compression.type": "producer",
+        "max.message.bytes": str(GENEROUS_BATCH),
+    }
+
+
+def test_a_larger_limit_of_the_source_holds() -> None:
+    """Although it is a default there, and so not copied."""
+    larger = str(2 * GENEROUS_BATCH)
+    source = {"max.message.bytes": SourceConfig(larger, False)}
+    assert required_configs(source, MODERN)["max.message.bytes"] == larger
+
+
+def test_old_and_new_names_of_the_timestamp_limits() -> None:
+    """3.6 brought the new names, 4.0 took the old one away; 3.9 knows both."""
+    both = MODERN | OLD
+    assert "message.timestamp.difference.max.ms" in required_configs({}, OLD)
+    assert "message.timestamp.before.max.ms" not in required_configs({}, OLD)
+    assert "message.timestamp.difference.max.ms" not in required_configs({}, both)
+    assert set(required_configs({}, MODERN)) == MODERN
+
+
+def test_tiered_storage_is_not_copied() -> None:
+    source = {name: SourceConfig("true", True) for name in NEVER_COPIED}
+    assert destination_configs(source, [], MODERN | set(NEVER_COPIED)).keys() == MODERN
+
+
+def test_each_requirement_has_its_reason() -> None:
+    assert all(len(one.reason) > 20 for one in REQUIRED)
