@@ -26,6 +26,7 @@ pytestmark = pytest.mark.broker
 
 COUNT = 3
 """Records in each batch."""
+TOO_LARGE = 10
 OUT_OF_ORDER = 45
 UNKNOWN_TOPIC = 3
 
@@ -220,6 +221,9 @@ def test_a_bad_partition_does_not_break_the_session(any_kafka: LocalCluster, top
             await ports.destination.produce(node, [batch(good)])
             result = await fetch(ports.source, node, {good: 0, bad: 99, gone: 0}, 0)
             assert result.partitions[gone].error == UNKNOWN_TOPIC
+            assert headers(result.partitions[good])
+            with pytest.raises(Retriable, match="no topic"):
+                await ports.destination.produce(node, [batch(good), batch(gone)])
             for _ in range(2):
                 result = await fetch(ports.source, node, {good: 0, bad: 99}, 0)
                 assert result.partitions[bad].error == 1
@@ -315,6 +319,26 @@ def test_the_broker_compares_and_swaps(
             }
             assert {end.error for end in ends.values()} == {0}
             assert {end.leader_epoch for end in ends.values()} == {0}
+
+    run(scenario())
+
+
+def test_a_first_batch_is_compared_with_nothing(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """Why a first batch is sent alone: it is refused, and the one behind it takes its place."""
+
+    async def scenario() -> None:
+        async with ports_of(any_kafka) as ports:
+            configs = {"retention.ms": "-1", "max.message.bytes": "2000"}
+            await make_topic(ports.cluster, topic, 1, configs=configs)
+            (p,) = partitions_of(topic, 1)
+            node = await node_of(ports, topic)
+            who = (await ports.destination.init_producer(fresh_name("data")))[1:]
+            large = ports.destination.produce(node, [batch(p, who, 0, bytes(1000))])
+            behind = ports.destination.produce(node, [batch(p, who, COUNT)])
+            assert (await large)[p].error == TOO_LARGE
+            assert (await behind)[p] == Appended(0, 0, 0)
 
     run(scenario())
 

@@ -18,7 +18,8 @@ Offsets, all of the source's log, which is the destination's too:
       acknowledged   in flight    queued; the next fetch starts at planned_end
 
 Invariants: the pieces in flight and in the queue follow each other without a hole from `log_end`
-to `planned_end`; a gap is never in flight together with data; `sequence` belongs to `sent_end`.
+to `planned_end`; a gap is never in flight together with data; `sequence` belongs to `sent_end`;
+the first batch after a position is in flight alone.
 
 What the sequence does not guard (a filler that nothing fences; a first batch where the broker has
 forgotten the producer) needs a position that was read after `unguarded_from`: until then somebody
@@ -126,6 +127,7 @@ class PartitionAppend:
     """The machine of one partition."""
 
     __slots__ = (
+        "_compared",
         "_in_flight",
         "_placed_at",
         "_position",
@@ -146,6 +148,7 @@ class PartitionAppend:
         self._position: Position | None = None
         self._placed_at = 0.0
         self._sequence = Sequence(0)
+        self._compared = False  # a batch was taken since: the broker has something to compare with
         self._queue: deque[Piece] = deque()
         self._in_flight: deque[Data] = deque()
 
@@ -194,6 +197,7 @@ class PartitionAppend:
         self._position = position
         self._placed_at = read_at
         self._sequence = position.sequence
+        self._compared = False
         self.log_end = self.planned_end = position.log_end
         self.phase = Phase.APPENDING
 
@@ -207,12 +211,18 @@ class PartitionAppend:
                 self.queued_bytes += piece.size
 
     def take(self) -> Outgoing | None:
-        """The next batch to send, if one may be sent now. It counts as sent."""
+        """The next batch to send, if one may be sent now. It counts as sent.
+
+        The first one after a position goes alone. It may be the producer's first in this log, and
+        were it refused (too large, too few replicas), the broker would take the one behind it in
+        its place, whatever its sequence: 3.9.1 and 4.3.1 do
+        (tests/pipeline/test_kafka_ports.py::test_a_first_batch_is_compared_with_nothing).
+        """
         position = self._position
         if (
             self.phase is not Phase.APPENDING
             or not self._queue
-            or len(self._in_flight) >= MAX_IN_FLIGHT
+            or len(self._in_flight) >= (MAX_IN_FLIGHT if self._compared else 1)
             or position is None
             or not (position.guarded or self._alone)
         ):
@@ -230,13 +240,14 @@ class PartitionAppend:
         """The oldest batch in flight was taken, and landed at `base_offset`."""
         data = self._in_flight.popleft()
         self.queued_bytes -= data.size
-        if self.phase is not Phase.APPENDING:
-            # An earlier batch's outcome is unknown, so this one's place proves nothing.
-            self._settle()
-            return None
-        if base_offset != data.start:
+        if base_offset != data.start and self.phase is not Phase.FAILED:
+            # Taken now or before, it stands in the wrong place, whatever became of earlier ones.
             self.fail()
             return Misplaced(data.start, Offset(base_offset))
+        if self.phase is not Phase.APPENDING:
+            self._settle()
+            return None
+        self._compared = True
         self.log_end = data.end
         return None
 

@@ -1,0 +1,44 @@
+"""The first batch after a position is sent alone, and what stands in the wrong place is said."""
+
+from twinlog.core.append import Misplaced, PartitionAppend, Phase, position_of
+from twinlog.core.batch import Header
+from twinlog.core.plan import Data
+from twinlog.core.types import Offset, ProducerId
+
+NOTHING = memoryview(b"")
+
+
+def data(start: int) -> Data:
+    """A batch of one record."""
+    header = Header(0, start, 49, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    return Data(Offset(start), Offset(start + 1), header, NOTHING)
+
+
+def placed(batches: int) -> PartitionAppend:
+    """A machine on an empty partition, with some batches to send."""
+    machine = PartitionAppend(0.0)
+    machine.place(position_of(Offset(0), (), ProducerId(7)), 1.0)
+    machine.offer([data(offset) for offset in range(batches)])
+    return machine
+
+
+def test_the_first_goes_alone() -> None:
+    """Five are in flight as soon as the broker has something to compare with."""
+    machine = placed(9)
+    assert machine.take() is not None
+    assert machine.take() is None
+    assert machine.answered(0) is None
+    assert [machine.take() is not None for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_what_stands_in_the_wrong_place_is_said_after_a_refusal_too() -> None:
+    """The producer's state expired in mid-stream: the batch behind the refused one was taken."""
+    machine = placed(9)
+    machine.take()
+    machine.answered(0)
+    machine.take()
+    machine.take()
+    machine.refused()
+    assert machine.phase is Phase.DRAINING
+    assert machine.answered(1) == Misplaced(Offset(2), Offset(1))
+    assert machine.phase.name == "FAILED"
