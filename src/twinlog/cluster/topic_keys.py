@@ -16,19 +16,21 @@ class TopicKeys:
         self._by_name: tuple[dict[str, bytes], dict[bytes, str]] = {}, {}
         self._by_id: tuple[dict[str, bytes], dict[bytes, str]] = {}, {}
         self._learned = EMPTY
+        self.generation = 0
+        """Counts how often some topic was found to have another id than before."""
 
-    def learn(self, metadata: Metadata) -> bool:
-        """Take over a snapshot; whether a topic that was known now has another id."""
+    def learn(self, metadata: Metadata) -> None:
+        """Take over a snapshot."""
         if metadata is self._learned:
-            return False
+            return
         self._learned = metadata
         renewed = False
         for name, topic in metadata.topics.items():
-            known = self._by_id[0].get(name)
-            renewed |= known is not None and known != topic.topic_id.bytes
-            _add(self._by_id, name, topic.topic_id.bytes)
+            key = topic.topic_id.bytes
+            renewed |= self._by_id[0].get(name, key) != key
+            _add(self._by_id, name, key)
             _add(self._by_name, name, topic_key(name, None))
-        return renewed
+        self.generation += renewed
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._by_name[0]

@@ -54,6 +54,7 @@ class KafkaSource:
         self._keys = TopicKeys()
         self._reader = NodeReader(cluster, self._keys)
         self._sessions: dict[tuple[int, int], FetchSession] = {}
+        self._generation = 0  # of the keys that the sessions were made with
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
         """All partitions of these topics, asked anew."""
@@ -71,9 +72,11 @@ class KafkaSource:
     ) -> FetchResult:
         """Read on from an offset of each wanted partition, up to its last stable offset."""
         gone = await self._reader.unknown(wanted)
-        wanted = {p: offset for p, offset in wanted.items() if p not in gone}
-        if gone or not wanted:
-            await asyncio.sleep(0 if gone else max_wait_ms / 1000)
+        if gone:
+            wanted = {p: offset for p, offset in wanted.items() if p not in gone}
+            max_wait_ms = 0
+        if not wanted:
+            await asyncio.sleep(max_wait_ms / 1000)
             return FetchResult(gone, 0)
         limits = Limits(READ_COMMITTED, max_wait_ms, max_bytes, partition_max_bytes)
         for _ in range(_TRIES):
@@ -81,7 +84,8 @@ class KafkaSource:
             if response.error not in SESSION_ERRORS:
                 break
         check(response.error, f"fetch from node {node}")
-        return FetchResult({p: Fetched(*part) for p, part in response.partitions.items()}, size)
+        news = {p: Fetched(*part) for p, part in response.partitions.items()}
+        return FetchResult({**news, **gone} if gone else news, size)
 
     async def _fetch(
         self, node: int, fetcher: int, wanted: Mapping[TopicPartition, int], limits: Limits
@@ -89,7 +93,8 @@ class KafkaSource:
         """Once, within the session. Whatever goes wrong, the next request begins a new one."""
         connection = await self._cluster.connection(node, f"fetch.{fetcher}")
         await connection.ready()
-        if self._keys.learn(self._cluster.metadata):
+        if self._generation != self._keys.generation:
+            self._generation = self._keys.generation
             for each in self._sessions.values():
                 each.renew()
         session = self._sessions.setdefault((node, fetcher), FetchSession())

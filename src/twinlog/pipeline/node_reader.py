@@ -80,6 +80,7 @@ class NodeReader:
 
     async def unknown(self, wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Fetched]:
         """The partitions whose topic the cluster does not name, even when asked; usually none."""
+        self._keys.learn(self._cluster.metadata)
         missing = {p.topic for p in wanted if p.topic not in self._keys}
         if not missing:
             return {}

@@ -110,6 +110,8 @@ class NodeWriter:
             parts = produce.encode_produce(keys, given.batches, timeout_ms=milliseconds)
             self._permit()
             body = connection.send_raw(produce.API_KEY, version, parts, flexible=True)
+        except KeyError as error:
+            _refuse(given, self._unsent(f"the metadata has no topic {error}"))
         except Retriable as error:
             _refuse(given, self._unsent(str(error)))
         except TwinlogError as error:
