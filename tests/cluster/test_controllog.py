@@ -237,10 +237,10 @@ def test_the_last_record_of_each_partition(kafka: LocalCluster, topic: str) -> N
 
 
 def test_a_topic_that_is_not_there(kafka: LocalCluster, topic: str) -> None:
-    """An error at once, with the topic's name."""
+    """An error with the topic's name, once it has had time to come into being."""
 
     async def run() -> None:
-        async with client(kafka) as cluster:
+        async with client(kafka, api_timeout=2.0) as cluster:
             with pytest.raises(TwinlogError, match=f"{topic}.*UNKNOWN_TOPIC_OR_PARTITION"):
                 await read_whole(cluster, topic)
 

@@ -1,1 +1,1 @@
-"""Bytes and messages of the Kafka protocol, pure: hot-path codecs and the records of the control topics."""
+"""Bytes and messages of Kafka's protocol, pure: hot-path codecs, records of the control topics."""
