@@ -1,0 +1,363 @@
+"""Whether a mirror is one, as its consumers see it: an opinion that shares no code with the mirror.
+
+librdkafka consumers read every partition of both clusters with read_committed, and
+
+- each offset has the same record: key, value, headers, timestamp and its type;
+- each writer's numbers (load.py) go up by one: nothing is lost, doubled or out of order;
+- the last number of each writer is the one that the writer was told: nothing is missing at the end.
+
+On a compacted topic the cleaners of the two clusters run at different times, and take what has a
+later record of its key. There, a record that only one side has must have a later one of its key on
+the other side, numbers only go up, and what counts is that both sides end with the same record of
+every key.
+
+Both logs are read from one point in time: up to where the source had decided (its last stable
+offset) when the check began.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+
+from twinlog.local.errors import LocalError
+from twinlog.local.writers import Numbers
+
+ADMIN_SECONDS: Final = 20.0
+MAX_PROBLEMS: Final = 50
+_BATCH: Final = 2000
+_POLL_SECONDS: Final = 0.1
+
+Partition = tuple[str, int]
+Written = Mapping[tuple[str, int, str], Numbers]
+
+
+class Seen(NamedTuple):
+    """One record as a consumer saw it; value and headers are kept as this process's hashes."""
+
+    offset: int
+    timestamp: tuple[int, int]
+    key: bytes | None
+    tombstone: bool
+    value: int
+    headers: int
+    writer: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where a partition's log begins and ends; `stable`: up to where consumers can read."""
+
+    start: int
+    stable: int
+    end: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found. `gaps`: offsets that hold no record, the same number on both sides."""
+
+    partitions: int = 0
+    records: int = 0
+    gaps: int = 0
+    writers: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether the destination is the source's mirror."""
+        return not self.problems
+
+    def add(self, other: "Report") -> None:
+        """Count another one in."""
+        self.partitions += other.partitions
+        self.records += other.records
+        self.gaps += other.gaps
+        self.writers += other.writers
+        self.problems += other.problems
+
+
+class Log:
+    """One cluster, as consumers see it."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+
+    def partitions(self, topics: Iterable[str]) -> list[Partition]:
+        """All partitions of the topics."""
+        found = self._admin.list_topics(timeout=ADMIN_SECONDS).topics
+        missing = [topic for topic in topics if topic not in found]
+        if missing:
+            raise LocalError(f"{', '.join(missing)}: no such topic at {self._bootstrap_servers}")
+        return [(topic, index) for topic in topics for index in sorted(found[topic].partitions)]
+
+    def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
+        """Where their logs begin and end now."""
+        start = self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
+        stable = self.stable(partitions)
+        end = self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        return {one: Extent(start[one], stable[one], end[one]) for one in partitions}
+
+    def stable(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Their last stable offsets now."""
+        return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+
+    def _offsets(
+        self, partitions: Collection[Partition], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[Partition, int]:
+        asked = {TopicPartition(*one): spec for one in partitions}
+        futures = self._admin.list_offsets(
+            asked, isolation_level=isolation, request_timeout=ADMIN_SECONDS
+        )
+        return {
+            (one.topic, one.partition): future.result(ADMIN_SECONDS).offset
+            for one, future in futures.items()
+        }
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether a cleaner is at work on it."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        future = self._admin.describe_configs([resource])[resource]
+        return "compact" in future.result(ADMIN_SECONDS)["cleanup.policy"].value
+
+    def read(
+        self, ranges: Mapping[Partition, tuple[int, int]], deadline: float
+    ) -> dict[Partition, list[Seen]]:
+        """The records in `[start, end)` of partitions, as a read_committed consumer sees them.
+
+        Raises:
+            LocalError: they do not come before the deadline (monotonic).
+        """
+        found: dict[Partition, list[Seen]] = {one: [] for one in ranges}
+        left = {one: end for one, (start, end) in ranges.items() if start < end}
+        if not left:
+            return found
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap_servers,
+                "group.id": "twinlog-check",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "check.crcs": True,
+                "log_level": 2,
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(*one, ranges[one][0]) for one in left])
+            while left:
+                if time.monotonic() > deadline:
+                    names = ", ".join(f"{topic}-{index}" for topic, index in left)
+                    raise LocalError(f"{self._bootstrap_servers}: {names} not read in time")
+                for message in consumer.consume(_BATCH, _POLL_SECONDS):
+                    _take(message, found, left)
+        finally:
+            consumer.close()
+        return found
+
+
+def _take(message: Message, found: dict[Partition, list[Seen]], left: dict[Partition, int]) -> None:
+    """Take one message in; `left` has the ends of the partitions that are not read yet."""
+    topic, index, offset = message.topic(), message.partition(), message.offset()
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
+        raise KafkaException(error)
+    assert topic is not None
+    assert index is not None
+    one = (topic, index)
+    if error is not None or offset is None or offset >= left.get(one, -1):
+        left.pop(one, None)
+    else:
+        found[one].append(_seen(offset, message))
+
+
+def _seen(offset: int, message: Message) -> Seen:
+    headers = message.headers() or []
+    named = dict(headers)
+    key, value = message.key(), message.value()
+    return Seen(
+        offset=offset,
+        timestamp=message.timestamp(),
+        key=key,
+        tombstone=value is None,
+        value=hash(value),
+        headers=hash(tuple(headers)),
+        writer=_text(named.get("writer")),
+        number=int(_text(named.get("number")) or -1),
+    )
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else value or ""
+
+
+def check(
+    source: str,
+    destination: str,
+    topics: Iterable[str],
+    *,
+    written: Written | None = None,
+    numbered: bool = True,
+    seconds: float = 120.0,
+) -> Report:
+    """Compare topics of two clusters.
+
+    Args:
+        source: bootstrap servers.
+        destination: bootstrap servers.
+        topics: which.
+        written: what their writers were told; None: not known.
+        numbered: whether the records have the load's numbers.
+        seconds: what it may take.
+
+    Raises:
+        LocalError, KafkaException: a cluster cannot be read.
+    """
+    deadline = time.monotonic() + seconds
+    theirs, ours = Log(source), Log(destination)
+    report = Report()
+    for topic in topics:
+        partitions = theirs.partitions([topic])
+        if partitions != ours.partitions([topic]):
+            report.problems.append(f"{topic} has other partitions on the destination")
+            continue
+        compacted = theirs.is_compacted(topic)
+        source_extents, extents = theirs.extents(partitions), ours.extents(partitions)
+        pairs = {one: Pair(source_extents[one], extents[one]) for one in partitions}
+        ranges = {one: pair.common for one, pair in pairs.items()}
+        there, here = theirs.read(ranges, deadline), ours.read(ranges, deadline)
+        for one, pair in pairs.items():
+            comparison = _Comparison(one, compacted=compacted, numbered=numbered, written=written)
+            report.add(comparison.run(pair, there[one], here[one]))
+    return report
+
+
+class Pair(NamedTuple):
+    """A partition's extent on the source and on the destination."""
+
+    source: Extent
+    destination: Extent
+
+    @property
+    def common(self) -> tuple[int, int]:
+        """Offsets `[start, end)` that are compared."""
+        return max(self.source.start, self.destination.start), self.source.stable
+
+
+class _Comparison:
+    """One partition."""
+
+    def __init__(
+        self, partition: Partition, *, compacted: bool, numbered: bool, written: Written | None
+    ) -> None:
+        self._name = f"{partition[0]}-{partition[1]}"
+        self._partition = partition
+        self._compacted = compacted
+        self._numbered = numbered
+        self._written = written
+        self._report = Report(partitions=1)
+
+    def run(self, extents: Pair, there: Sequence[Seen], here: Sequence[Seen]) -> Report:
+        """Compare both sides' extents and records."""
+        theirs, ours = extents
+        if ours.end < theirs.stable:
+            self._problem(f"ends at {ours.end}, the source at {theirs.stable}")
+        if ours.end > theirs.end:
+            self._problem(f"ends at {ours.end}, beyond the source's {theirs.end}")
+        if ours.start != theirs.start and not self._compacted:
+            self._problem(f"begins at {ours.start}, the source at {theirs.start}")
+        start, end = extents.common
+        self._report.records = len(here)
+        self._report.gaps = max(end - start, 0) - len(here)
+        if self._compacted:
+            self._compare_compacted(there, here)
+        else:
+            self._compare(there, here)
+        if self._numbered:
+            self._count(here, from_zero=start == 0)
+        return self._report
+
+    def _problem(self, what: str) -> None:
+        if len(self._report.problems) < MAX_PROBLEMS:
+            self._report.problems.append(f"{self._name}: {what}")
+
+    def _compare(self, there: Sequence[Seen], here: Sequence[Seen]) -> None:
+        if there == here:
+            return
+        theirs, ours = _by_offset(there), _by_offset(here)
+        for offset in sorted(theirs.keys() | ours.keys()):
+            self._compare_one(offset, theirs.get(offset), ours.get(offset))
+
+    def _compare_compacted(self, there: Sequence[Seen], here: Sequence[Seen]) -> None:
+        theirs, ours = _by_offset(there), _by_offset(here)
+        for offset in sorted(theirs.keys() & ours.keys()):
+            self._compare_one(offset, theirs[offset], ours[offset])
+        last_there, last_here = _last(there), _last(here)
+        for only, last, side in (
+            (theirs.keys() - ours.keys(), last_here, "destination"),
+            (ours.keys() - theirs.keys(), last_there, "source"),
+        ):
+            for offset in sorted(only):
+                key = (theirs.get(offset) or ours[offset]).key
+                later = last.get(key)
+                if later is None or later.offset < offset:
+                    self._problem(f"offset {offset} is missing on the {side}, and so is its key")
+        for key in sorted(last_there.keys() | last_here.keys(), key=str):
+            if last_there.get(key) != last_here.get(key):
+                self._problem(f"key {key!r} ends differently")
+
+    def _compare_one(self, offset: int, there: Seen | None, here: Seen | None) -> None:
+        if there == here:
+            return
+        if there is None or here is None:
+            self._problem(f"offset {offset} is only on the {'destination' if here else 'source'}")
+            return
+        fields = [name for name in Seen._fields if getattr(there, name) != getattr(here, name)]
+        self._problem(f"offset {offset} differs in {', '.join(fields)}")
+
+    def _count(self, here: Iterable[Seen], *, from_zero: bool) -> None:
+        """Each writer's numbers, in the order of the offsets."""
+        numbers: dict[str, list[int]] = {}
+        for one in here:
+            numbers.setdefault(one.writer, []).append(one.number)
+        for writer, found in numbers.items():
+            if from_zero and not self._compacted:
+                found.insert(0, 0)
+            for before, after in pairwise(found):
+                if after <= before or (after != before + 1 and not self._compacted):
+                    self._problem(f"{writer}: number {after} follows {before}")
+        self._report.writers = len(numbers)
+        if self._written is not None:
+            self._compare_written({writer: found[-1] for writer, found in numbers.items()})
+
+    def _compare_written(self, last: Mapping[str, int]) -> None:
+        assert self._written is not None
+        for (topic, partition, writer), told in self._written.items():
+            if (topic, partition) == self._partition:
+                found = last.get(writer, 0)
+                if not told.least <= found <= told.most:
+                    self._problem(
+                        f"{writer}: the last number is {found}, the writer was told {told.least}"
+                    )
+
+
+def _by_offset(records: Iterable[Seen]) -> dict[int, Seen]:
+    return {one.offset: one for one in records}
+
+
+def _last(records: Iterable[Seen]) -> dict[bytes | None, Seen]:
+    return {one.key: one for one in records}

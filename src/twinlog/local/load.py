@@ -1,0 +1,171 @@
+"""Load on a source cluster, as real applications make it, from a client that is not ours.
+
+Four topics, each with something that a mirror has to get right:
+
+    orders      4 partitions   several transactional producers, their transactions interleaved in
+                               every partition; about a third is aborted
+    customers   2 partitions   compacted: keys updated and tombstoned, small segments, so that
+                               cleaning really happens
+    clicks      5 partitions   one codec each: none, gzip, snappy, lz4, zstd; headers, keys and
+                               values that are null
+    archive     2 partitions   begins above offset zero (DeleteRecords)
+
+Every record says in its headers who wrote it (`writer`) and which of his records in its partition
+it is (`number`: 1, 2, 3, ...). Numbers of an aborted transaction are given again. So in offset
+order a read_committed consumer sees each writer's numbers without gap or repetition, but for what
+compaction and DeleteRecords took; check.py proves it.
+
+    python -m twinlog.local.load --bootstrap-servers HOST:PORT --rate 2000 --seconds 60
+
+It runs until SIGTERM or until its time is over, then ends what is under way. On standard output it
+says, as a JSON object each second, what has been written so far; the last one has `"done": true`
+and, in `written`, each writer's last number. The client is librdkafka: with idempotence on and no
+end to its retries, a broker that dies costs it time and nothing else.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from twinlog.local.writers import ARCHIVE, Archive, Clicks, Customers, Orders, Totals, Writers
+
+TICK_SECONDS: Final = 0.1
+SHARES: Final = {"orders": 0.4, "customers": 0.15, "clicks": 0.35, "archive": 0.1}
+"""Of the rate, by topic."""
+ARCHIVED: Final = 600
+"""Records of each archive partition before the load begins, of which `FORGOTTEN` are deleted."""
+FORGOTTEN: Final = 400
+
+TOPICS: Final = {
+    "orders": (4, {}),
+    "customers": (
+        2,
+        {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.01",
+            "segment.ms": "2000",
+            "segment.bytes": str(1 << 20),
+        },
+    ),
+    "clicks": (5, {}),
+    "archive": (2, {}),
+}
+"""Partitions and configurations."""
+
+_ADMIN_SECONDS: Final = 30.0
+
+
+class Load:
+    """The writers of all four topics, driven by one loop."""
+
+    def __init__(self, bootstrap_servers: str, rate: float, seed: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._rate = rate
+        self._seed = seed
+        self._stopping = False
+        self.totals = Totals()
+
+    def stop(self, *_: object) -> None:
+        """Ask it to end: a signal handler."""
+        self._stopping = True
+
+    def run(self, seconds: float) -> None:
+        """Write until asked to stop, or for so long."""
+        new = create_topics(self._bootstrap_servers)
+        make = (self._bootstrap_servers, self._seed, self.totals)
+        archive = Archive(*make)
+        if ARCHIVE in new:
+            self._begin_above_zero(archive)
+        writers: dict[str, Writers] = {
+            "orders": Orders(*make),
+            "customers": Customers(*make),
+            "clicks": Clicks(*make),
+            ARCHIVE: archive,
+        }
+        end = time.monotonic() + seconds
+        self._say()
+        self._write(writers, end)
+        for one in writers.values():
+            one.finish()
+        self._say(done=True)
+
+    def _begin_above_zero(self, archive: Archive) -> None:
+        archive.write(ARCHIVED * archive.partitions)
+        archive.flush()
+        delete_before(
+            self._bootstrap_servers,
+            [(ARCHIVE, partition, FORGOTTEN) for partition in range(archive.partitions)],
+        )
+
+    def _write(self, writers: dict[str, Writers], end: float) -> None:
+        owed = dict.fromkeys(writers, 0.0)
+        last, said = time.monotonic(), time.monotonic()
+        while not self._stopping and (now := time.monotonic()) < end:
+            # What a dead broker held up is not made up for: it would come as one flood.
+            passed = min(now - last, 1.0)
+            last = now
+            for name, one in writers.items():
+                owed[name] += self._rate * SHARES[name] * passed
+                count = int(owed[name])
+                owed[name] -= count
+                one.write(count)
+            if now - said >= 1.0:
+                said = now
+                self._say()
+            time.sleep(max(0.0, TICK_SECONDS - (time.monotonic() - now)))
+
+    def _say(self, *, done: bool = False) -> None:
+        what = self.totals.as_json(written=done)
+        sys.stdout.write(json.dumps({"done": done, **what}) + "\n")
+        sys.stdout.flush()
+
+
+def create_topics(bootstrap_servers: str) -> set[str]:
+    """Create the topics that are not there; their names."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    wanted = [
+        NewTopic(name, num_partitions=partitions, config=dict(config))
+        for name, (partitions, config) in TOPICS.items()
+    ]
+    created = set()
+    futures = admin.create_topics(wanted, operation_timeout=_ADMIN_SECONDS)
+    for name, future in futures.items():
+        try:
+            future.result(_ADMIN_SECONDS)
+            created.add(name)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+    return created
+
+
+def delete_before(bootstrap_servers: str, where: Iterable[tuple[str, int, int]]) -> None:
+    """Move the log starts of (topic, partition)s to the given offsets."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for future in admin.delete_records([TopicPartition(*one) for one in where]).values():
+        future.result(_ADMIN_SECONDS)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m twinlog.local.load", description=__doc__)
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--rate", type=float, default=2000.0, help="records a second, all topics")
+    parser.add_argument("--seconds", type=float, default=600.0, help="at most so long")
+    parser.add_argument("--seed", default=str(time.time_ns()), help="names the writers")
+    arguments = parser.parse_args()
+    load = Load(arguments.bootstrap_servers, arguments.rate, arguments.seed)
+    signal.signal(signal.SIGTERM, load.stop)
+    signal.signal(signal.SIGINT, load.stop)
+    load.run(arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,404 @@
+"""The writers of the load (load.py): who writes what, and which numbers have been given.
+
+A number counts as written when the broker has acknowledged the record, in a transaction when the
+commit was acknowledged. Where the outcome of a commit is not to be known (the producer has died of
+it), the writer goes on under a new name and counts anew: what his last transaction held may be
+there or not, and in both cases his numbers have neither gap nor repetition. `Written` says both
+bounds.
+"""
+
+import itertools
+import json
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+ORDERS: Final = "orders"
+CUSTOMERS: Final = "customers"
+CLICKS: Final = "clicks"
+ARCHIVE: Final = "archive"
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""Of the partitions of clicks, in order."""
+ORDER_WRITERS: Final = 3
+TRANSACTION_SECONDS: Final = 10.0
+"""How long one attempt to end a transaction may take; there may be several."""
+FINISH_SECONDS: Final = 60.0
+"""How long the last records may take to be acknowledged."""
+CUSTOMERS_KNOWN: Final = 300
+
+_CITIES: Final = ("Bergamo", "Gdansk", "Girona", "Leuven", "Malmo", "Porto", "Tartu", "Zadar")
+_PAGES: Final = ("/", "/search", "/basket", "/help", "/item/1734", "/item/88", "/account")
+
+
+class Writers(Protocol):
+    """What the load's loop drives."""
+
+    def write(self, count: int) -> None:
+        """Write so many records."""
+        ...
+
+    def finish(self) -> None:
+        """End what is under way, and wait until it is acknowledged."""
+        ...
+
+
+@dataclass(slots=True)
+class Numbers:
+    """A writer's numbers in one partition: `least` are certainly there, `most` may be."""
+
+    least: int = 0
+    most: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """What has been written by all writers."""
+
+    records: int = 0
+    committed: int = 0
+    aborted: int = 0
+    aborted_records: int = 0
+    numbers: dict[tuple[str, int, str], Numbers] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def of(self, topic: str, partition: int, writer: str) -> Numbers:
+        """A writer's numbers in one partition."""
+        return self.numbers.setdefault((topic, partition, writer), Numbers())
+
+    def as_json(self, *, written: bool) -> dict[str, Any]:
+        """For the load's output."""
+        found: dict[str, Any] = {
+            "records": self.records,
+            "committed": self.committed,
+            "aborted": self.aborted,
+            "aborted_records": self.aborted_records,
+            "failures": self.failures,
+        }
+        if written:
+            found["written"] = [
+                [*key, numbers.least, numbers.most] for key, numbers in self.numbers.items()
+            ]
+        return found
+
+
+Headers = list[tuple[str, str | bytes | None]]
+Acknowledged = Callable[[KafkaError | None, Message], None]
+
+
+class Record(NamedTuple):
+    """One record to be written."""
+
+    topic: str
+    partition: int
+    key: str | None
+    value: str | None
+    headers: Headers
+
+
+def headers(writer: str, number: int) -> Headers:
+    """What every record has."""
+    return [("writer", writer.encode()), ("number", str(number).encode())]
+
+
+def make_producer(bootstrap_servers: str, **settings: Any) -> Producer:
+    """A librdkafka producer that never gives a record up."""
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "message.timeout.ms": 0,
+            "linger.ms": 20,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 2,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+    )
+
+
+class PlainWriter:
+    """One idempotent producer, whose records are numbered by partition."""
+
+    def __init__(self, bootstrap_servers: str, name: str, totals: Totals, **settings: Any) -> None:
+        self._name = name
+        self._totals = totals
+        self._producer = make_producer(bootstrap_servers, **settings)
+
+    def write(
+        self,
+        topic: str,
+        partition: int,
+        key: str | None,
+        value: str | None,
+        extra: Sequence[tuple[str, str | bytes | None]] = (),
+    ) -> None:
+        """Write one record; waits where too many are not acknowledged yet."""
+        numbers = self._totals.of(topic, partition, self._name)
+        numbers.most += 1
+        record = Record(topic, partition, key, value, [*headers(self._name, numbers.most), *extra])
+        _hand_over(self._producer, record, self._acknowledged)
+        self._producer.poll(0)
+
+    def flush(self, seconds: float) -> int:
+        """Wait until all is acknowledged; how much is not."""
+        return self._producer.flush(seconds)
+
+    def _acknowledged(self, error: KafkaError | None, message: Message) -> None:
+        topic, partition = message.topic(), message.partition()
+        assert topic is not None
+        assert partition is not None
+        if error is not None:
+            self._totals.failures.append(f"{topic}-{partition}: {error}")
+            return
+        self._totals.of(topic, partition, self._name).least += 1
+        self._totals.records += 1
+
+
+def _hand_over(producer: Producer, record: Record, acknowledged: Acknowledged | None) -> None:
+    """Give a record to the client; waits where too many are not acknowledged yet."""
+    while True:
+        try:
+            producer.produce(
+                record.topic,
+                partition=record.partition,
+                key=record.key,
+                value=record.value,
+                headers=record.headers,
+                on_delivery=acknowledged,
+            )
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            return
+
+
+class TransactionalWriter:
+    """One transactional producer; after a fatal error it is another one, of another name."""
+
+    def __init__(self, bootstrap_servers: str, name: str, totals: Totals) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._id = name
+        self._totals = totals
+        self._lives = itertools.count()
+        self._given: dict[tuple[str, int], int] = {}
+        self._records = 0
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        self._name = f"{self._id}.{next(self._lives)}"
+        self._broken = False
+        self._producer = make_producer(
+            self._bootstrap_servers,
+            transactional_id=self._id,
+            transaction_timeout_ms=60_000,
+            message_timeout_ms=60_000,
+            linger_ms=0,
+        )
+        self._insist(self._producer.init_transactions)
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._given.clear()
+        self._records = 0
+        self._producer.begin_transaction()
+
+    def write(self, topic: str, partition: int, key: str, value: str) -> None:
+        """Write one record in it."""
+        if self._broken:
+            return
+        before = self._totals.of(topic, partition, self._name).least
+        number = self._given.get((topic, partition), before) + 1
+        self._given[topic, partition] = number
+        self._records += 1
+        record = Record(topic, partition, key, value, headers(self._name, number))
+        try:
+            _hand_over(self._producer, record, None)
+        except KafkaException:
+            self._broken = True
+
+    def flush(self) -> None:
+        """Send what is there: batches of other transactions come in between."""
+        self._producer.flush(TRANSACTION_SECONDS)
+
+    def end(self, *, commit: bool) -> None:
+        """End the transaction as wanted; where the cluster does not let it commit, it aborts."""
+        try:
+            if commit and not self._broken and self._insist(self._producer.commit_transaction):
+                for (topic, partition), number in self._given.items():
+                    numbers = self._totals.of(topic, partition, self._name)
+                    numbers.least = numbers.most = number
+                self._totals.committed += 1
+                self._totals.records += self._records
+                return
+            self._insist(self._producer.abort_transaction)
+        except KafkaException:
+            for (topic, partition), number in self._given.items():
+                self._totals.of(topic, partition, self._name).most = number
+            self._begin_life()
+            return
+        self._broken = False
+        self._totals.aborted += 1
+        self._totals.aborted_records += self._records
+
+    @staticmethod
+    def _insist(step: Callable[[float], None]) -> bool:
+        """Do a step, again where that can help. Whether it was done; else: abort.
+
+        Raises:
+            KafkaException: the producer is of no use any more, and the outcome unknown.
+        """
+        end = time.monotonic() + 6 * TRANSACTION_SECONDS
+        while True:
+            try:
+                step(TRANSACTION_SECONDS)
+            except KafkaException as exception:
+                error: KafkaError = exception.args[0]
+                if error.txn_requires_abort():
+                    return False
+                if not error.retriable() or time.monotonic() > end:
+                    raise
+            else:
+                return True
+
+
+class Orders:
+    """Transactions of several producers, interleaved, a third of them aborted."""
+
+    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals) -> None:
+        self._random = random.Random(f"{ORDERS}{seed}")  # noqa: S311 - no secret
+        self._writers = [
+            TransactionalWriter(bootstrap_servers, f"{ORDERS}-{seed}-{index}", totals)
+            for index in range(ORDER_WRITERS)
+        ]
+        self._rounds = 0
+        self._orders = 0
+
+    def write(self, count: int) -> None:
+        """One transaction of each producer, all open at once, `count` committed records or so."""
+        self._rounds += 1
+        for writer in self._writers:
+            writer.begin()
+        for _ in range(2):
+            for writer in self._writers:
+                for _ in range(max(1, count // (2 * ORDER_WRITERS))):
+                    writer.write(ORDERS, self._random.randrange(4), *self._order())
+            for writer in self._writers:
+                writer.flush()
+        for index in range(ORDER_WRITERS):
+            turn = (index + self._rounds) % ORDER_WRITERS
+            self._writers[turn].end(commit=turn != (self._rounds // 2) % ORDER_WRITERS)
+
+    def finish(self) -> None:
+        """Nothing is under way between two rounds."""
+
+    def _order(self) -> tuple[str, str]:
+        self._orders += 1
+        lines = [
+            {
+                "sku": f"s-{self._random.randrange(9999):04}",
+                "quantity": self._random.randrange(1, 9),
+            }
+            for _ in range(self._random.randrange(1, 6))
+        ]
+        order = {
+            "order": f"o-{self._orders:08}",
+            "customer": f"c-{self._random.randrange(CUSTOMERS_KNOWN):05}",
+            "lines": lines,
+            "total": round(self._random.uniform(3, 400), 2),
+        }
+        return str(order["customer"]), json.dumps(order)
+
+
+class _Plain:
+    """What the topics without transactions have in common: producers that are to be flushed."""
+
+    def __init__(self, writers: Sequence[PlainWriter], totals: Totals) -> None:
+        self._writers = writers
+        self._totals = totals
+
+    def finish(self) -> None:
+        for writer in self._writers:
+            if left := writer.flush(FINISH_SECONDS):
+                self._totals.failures.append(f"{left} records were not acknowledged")
+
+
+class Customers(_Plain):
+    """The last state of each customer, in a compacted topic."""
+
+    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals) -> None:
+        writer = PlainWriter(
+            bootstrap_servers, f"{CUSTOMERS}-{seed}", totals, compression_type="lz4"
+        )
+        super().__init__([writer], totals)
+        self._random = random.Random(f"{CUSTOMERS}{seed}")  # noqa: S311 - no secret
+
+    def write(self, count: int) -> None:
+        """Update customers, and forget one in ten."""
+        for _ in range(count):
+            number = self._random.randrange(CUSTOMERS_KNOWN)
+            state = {
+                "city": self._random.choice(_CITIES),
+                "points": self._random.randrange(5000),
+                "news": self._random.random() < 0.5,
+            }
+            value = None if self._random.random() < 0.1 else json.dumps(state)
+            self._writers[0].write(CUSTOMERS, number % 2, f"c-{number:05}", value)
+
+
+class Clicks(_Plain):
+    """Small records, a codec for each partition, and everything that may be null."""
+
+    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals) -> None:
+        writers = [
+            PlainWriter(
+                bootstrap_servers, f"{CLICKS}-{seed}-{codec}", totals, compression_type=codec
+            )
+            for codec in CODECS
+        ]
+        super().__init__(writers, totals)
+        self._random = random.Random(f"{CLICKS}{seed}")  # noqa: S311 - no secret
+
+    def write(self, count: int) -> None:
+        """Clicks of anybody, with headers."""
+        for _ in range(count):
+            partition = self._random.randrange(len(CODECS))
+            session = f"{self._random.getrandbits(40):010x}"
+            click = {"page": self._random.choice(_PAGES), "ms": self._random.randrange(900)}
+            key = session if self._random.random() < 0.7 else None
+            value = json.dumps(click) if self._random.random() < 0.9 else None
+            extra = [("session", session.encode()), ("referrer", None), ("empty", b"")]
+            self._writers[partition].write(CLICKS, partition, key, value, extra)
+
+
+class Archive(_Plain):
+    """Measurements, of which the oldest are deleted."""
+
+    partitions = 2
+
+    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals) -> None:
+        writer = PlainWriter(
+            bootstrap_servers, f"{ARCHIVE}-{seed}", totals, compression_type="zstd"
+        )
+        super().__init__([writer], totals)
+        self._count = 0
+        self._random = random.Random(f"{ARCHIVE}{seed}")  # noqa: S311 - no secret
+
+    def write(self, count: int) -> None:
+        """Measurements, in turns to each partition."""
+        for _ in range(count):
+            self._count += 1
+            measured: Mapping[str, object] = {
+                "station": f"st-{self._random.randrange(40)}",
+                "celsius": round(self._random.gauss(11, 8), 1),
+            }
+            self._writers[0].write(
+                ARCHIVE, self._count % self.partitions, None, json.dumps(measured)
+            )
+
+    def flush(self) -> None:
+        """Wait until all is acknowledged."""
+        self.finish()
