@@ -89,6 +89,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now = 0.0
         self.steps = 0
+        self.made = 0
         self.outside = Context()
         """The context of what belongs to no process: clusters and network."""
         self._steps_at_now = 0
@@ -102,6 +103,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Give the virtual seconds since the start."""
         return self._now
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        """Give a future of this loop."""
+        future = _Future(loop=self)
+        self.made += 1
+        future.number = self.made
+        return future
 
     def resume(self, handle: asyncio.Handle) -> None:
         """Put a step that was held back in the queue."""
@@ -163,11 +171,32 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Nothing: there are no sockets."""
 
 
+class _Future(asyncio.Future[Any]):
+    """A future whose hash is its number: sets of futures have the same order in each run."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Task(asyncio.Task[Any]):
+    """The same for tasks. One that is left behind is no error: killed processes leave tasks."""
+
+    _log_destroy_pending = False
+
+    def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
+        self.number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 def _task(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> "asyncio.Task[Any]":
-    """Make a task that may be left behind: those of killed processes are."""
-    task = asyncio.Task(coro, loop=loop, **kwargs)
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    return task
+    assert isinstance(loop, VirtualLoop)
+    loop.made += 1
+    return _Task(coro, number=loop.made, loop=loop, **kwargs)
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

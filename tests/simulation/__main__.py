@@ -21,23 +21,25 @@ def main() -> int:
         environment = {**os.environ, "PYTHONHASHSEED": _HASH_SEED}
         os.execve(sys.executable, [sys.executable, *_again()], environment)
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from simulation.scenario import simulate  # noqa: PLC0415 (the path is set above)
+    from simulation.scenario import Hazards, simulate  # noqa: PLC0415 (the path is set above)
     from simulation.variants import VARIANTS  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seeds", default="0:20", help="FIRST:LAST, LAST not included")
     parser.add_argument("--variant", choices=sorted(VARIANTS), default="none")
+    parser.add_argument("--hazards", nargs="*", choices=("expiry", "markers"), default=[])
     parser.add_argument("--verbose", action="store_true", help="log what the engine does")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO if options.verbose else logging.CRITICAL + 1)
     first, _, last = options.seeds.partition(":")
     seeds = range(int(first), int(last)) if options.seed is None else [options.seed]
+    hazards = Hazards(**dict.fromkeys(options.hazards, True))
     failed = []
     for seed in seeds:
         began = time.monotonic()
         try:
-            outcome = simulate(seed, options.variant)
+            outcome = simulate(seed, options.variant, hazards)
         except Exception as error:
             failed.append(seed)
             if options.seed is not None:
