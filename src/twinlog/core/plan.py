@@ -234,14 +234,23 @@ class _Aborted:
 
     def holds(self, header: Header) -> bool:
         """Whether this transactional data batch is of an aborted transaction."""
-        while self._coming and self._coming[-1].first_offset < header.next_offset:
-            self._open.add(self._coming.pop().producer_id)
+        self._begin(header)
         return header.producer_id in self._open
 
     def marker(self, header: Header, buffer: memoryview) -> None:
-        """A marker ends the transaction of its producer."""
+        """A marker ends the transaction of its producer.
+
+        An answer may begin at the very marker, and lists its transaction: that has to have begun
+        here, or it would take in the producer's next one.
+        """
+        self._begin(header)
         if header.producer_id in self._open and _control_type(header, buffer) == _ABORT:
             self._open.discard(header.producer_id)
+
+    def _begin(self, header: Header) -> None:
+        """Those begin that do so up to this batch's last offset, as a consumer has it."""
+        while self._coming and self._coming[-1].first_offset < header.next_offset:
+            self._open.add(self._coming.pop().producer_id)
 
 
 def _control_type(header: Header, buffer: memoryview) -> int | None:
