@@ -111,7 +111,12 @@ class Node:
                 lanes = config.lanes or spark.defaultParallelism
                 arguments = [self._lane(index) for index in range(lanes)]
                 job = asyncio.create_task(asyncio.to_thread(map_tasks, spark, run_lane, arguments))
-                return await self._supervise(cluster, store, job)
+                try:
+                    return await self._supervise(cluster, store, job)
+                finally:
+                    await asyncio.to_thread(stop_spark, spark)
+                    # Lanes that had to be ended: the job's end is no news any more.
+                    await asyncio.gather(job, return_exceptions=True)
             finally:
                 await asyncio.to_thread(stop_spark, spark)
 

@@ -253,8 +253,9 @@ class Engine:
         if reaction in (Reaction.USER, Reaction.PARTITION, Reaction.PEER, Reaction.FENCED):
             self.fail(partition, f"{what}: {_name(code)}", transient=True)
             return
+        what = f"{what}: {_name(code)}" if code else what
         if partition.attempts >= self.settings.attempts:
-            self.fail(partition, f"{what}: {_name(code)}" if code else what, transient=True)
+            self.fail(partition, what, transient=True)
             return
         partition.attempts += 1
         partition.retry_at = self.now() + self._backoff(partition.attempts)
