@@ -107,18 +107,15 @@ class Node:
             store = MirrorStore(cluster)
             await create_control_topics(cluster, ControlTopics())
             spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)
+            lanes = config.lanes or spark.defaultParallelism
+            arguments = [self._lane(index) for index in range(lanes)]
+            job = asyncio.create_task(asyncio.to_thread(map_tasks, spark, run_lane, arguments))
             try:
-                lanes = config.lanes or spark.defaultParallelism
-                arguments = [self._lane(index) for index in range(lanes)]
-                job = asyncio.create_task(asyncio.to_thread(map_tasks, spark, run_lane, arguments))
-                try:
-                    return await self._supervise(cluster, store, job)
-                finally:
-                    await asyncio.to_thread(stop_spark, spark)
-                    # Lanes that had to be ended: the job's end is no news any more.
-                    await asyncio.gather(job, return_exceptions=True)
+                return await self._supervise(cluster, store, job)
             finally:
                 await asyncio.to_thread(stop_spark, spark)
+                # Where lanes had to be ended, that the job was cancelled is no news any more.
+                await asyncio.gather(job, return_exceptions=True)
 
     def _lane(self, index: int) -> LaneConfig:
         config = self._config
