@@ -81,6 +81,7 @@ class Engine:
         self._shards: dict[int, Shard] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
+        self._closed = False
         self._ready: defaultdict[int, dict[MirrorPartition, None]] = defaultdict(dict)
         self._in_flight: defaultdict[int, int] = defaultdict(int)
         self._gaps: defaultdict[int, set[MirrorPartition]] = defaultdict(set)
@@ -119,17 +120,18 @@ class Engine:
     async def disown(self, specs: Collection[TopicPartition]) -> None:
         """Stop mirroring these partitions: nothing of theirs is sent after this was called.
 
-        Returns when all that had been sent was answered.
+        Returns when all that had been sent was answered, or when the engine has ended.
         """
         leaving = [self.partitions.pop(key) for key in specs if key in self.partitions]
         for partition in leaving:
             self._forget(partition)
             self._release(partition, lambda p: p.append.replace())
-        while any(partition.append.in_flight or partition.filling for partition in leaving):
+        while not self._closed and any(p.append.in_flight or p.filling for p in leaving):
             await asyncio.sleep(self.settings.position_pause_s)
 
     async def close(self) -> None:
         """End all tasks; nothing is awaited that the network could hold up."""
+        self._closed = True
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()
@@ -138,7 +140,7 @@ class Engine:
     # ---- running -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Mirror until cancelled.
+        """Mirror until cancelled; an engine runs once.
 
         Raises:
             Fenced: this lane may not write any more.

@@ -164,6 +164,8 @@ class Fetcher:
                 return
             partition.corrupt_reads = 0
             self._engine.offer(partition, pieces)
+        if append.idle:
+            partition.attempts = 0  # nothing is left that could go wrong again
         holes = self._holes[self._key(partition)]
         if fetched.last_stable > append.planned_end and not len(fetched.records):
             holes.add(partition)

@@ -45,6 +45,7 @@ class MirrorPartition:
     reason: str = ""
     transient: bool = False  # FAILED, yet trying again may help
     attempts: int = 0  # failures in a row, for the backoff
+    unsettled: int = 0  # position reads in a row that found something under way
     retry_at: float = 0.0  # no step before this time
     filling: bool = False  # a filler is under way: its position must not be read
     source_node: int = -1

@@ -136,9 +136,9 @@ class Placer:
     def _again_soon(self, partition: MirrorPartition) -> None:
         """Something is still under way on the destination: read again in a moment."""
         self._placing.discard(partition)
-        partition.attempts += 1
+        partition.unsettled += 1
         pause = self._engine.settings.position_pause_s
-        partition.retry_at = self._engine.now() + pause * min(partition.attempts, 50)
+        partition.retry_at = self._engine.now() + pause * min(partition.unsettled, 50)
         self._engine.advance(partition)
 
     def _ahead(self, partition: MirrorPartition, found: _Found) -> bool:
@@ -213,6 +213,7 @@ class Placer:
         position, source, fresh = found
         append = partition.append
         append.place(position, read_at)
+        partition.unsettled = 0
         partition.source_high_watermark = Offset(source.high_watermark)
         partition.source_stable = Offset(source.last_stable)
         self._engine.source_starts_at(partition, source.start)

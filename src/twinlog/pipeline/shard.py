@@ -28,6 +28,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from twinlog.core.errors import Disconnected, Retriable
 from twinlog.core.plan import Gap
 from twinlog.core.types import Offset, ProducerId, TopicPartition
 from twinlog.pipeline.ports import DestinationPort, LogEnd, ProducerIdentity
@@ -175,7 +176,7 @@ class Shard:
             Disconnected: whether markers were written, or will be, is not known.
         """
         if self._marker is None:
-            self._marker = await self._destination.init_producer(f"{self._id}.marker")
+            self._marker = await self._named(f"{self._id}.marker")
         counts = {
             p: min(gap.end - gap.start, self._settings.markers_at_once) for p, gap in gaps.items()
         }
@@ -192,6 +193,12 @@ class Shard:
             p: LogEnd(error, -1, -1) if error else LogEnd(0, gaps[p].start + counts[p], -1)
             for p, error in errors.items()
         }
+
+    async def _named(self, transactional_id: str) -> ProducerIdentity:
+        try:
+            return await self._destination.init_producer(transactional_id)
+        except Disconnected as error:
+            raise Retriable(f"no producer id for {transactional_id}: {error}") from error
 
     async def _wait_for(
         self, expected: Mapping[TopicPartition, int]
