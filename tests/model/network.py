@@ -58,7 +58,9 @@ class Network:
         self._dead: set[str] = set()
         self._connections: dict[tuple[str, int, str], Connection] = {}
 
-    def send(self, client: str, node: int, purpose: str, handler: Handler) -> "asyncio.Future[Any]":
+    def send(
+        self, client: str, node: int, purpose: str, handler: Handler, *, risk: float = 1.0
+    ) -> "asyncio.Future[Any]":
         """Send a request on the client's connection for this purpose, now."""
         future: asyncio.Future[Any] = self.loop.create_future()
         if client in self._dead or (client, node) in self._cut:
@@ -69,14 +71,19 @@ class Network:
         connection = self._connections.get(key)
         if connection is None or connection.closed:
             connection = self._connections[key] = Connection(self, client, node)
-        connection.send(handler, future)
+        connection.send(handler, future, risk)
         return future
 
-    def send_alone(self, client: str, node: int, handler: Handler) -> "asyncio.Future[Any]":
-        """Send a request on a connection of its own: in no order with others."""
+    def send_alone(
+        self, client: str, node: int, handler: Handler, *, risk: float = 1.0
+    ) -> "asyncio.Future[Any]":
+        """Send a request on a connection of its own: in no order with others.
+
+        `risk` makes rare requests break as often as others do by their number.
+        """
         self._alone += 1
         purpose = f"alone {self._alone}"
-        future = self.send(client, node, purpose, handler)
+        future = self.send(client, node, purpose, handler, risk=risk)
         future.add_done_callback(
             lambda _: self._connections.pop((client, node, purpose), None),
             context=self.loop.outside,
@@ -112,9 +119,9 @@ class Network:
             return self.rng.uniform(0.0, faults.slow_seconds)
         return self.rng.uniform(0.1, 1.0) * faults.delay_seconds
 
-    def breaks(self) -> float | None:
+    def breaks(self, risk: float) -> float | None:
         """After how long the connection of this request breaks, if it does."""
-        if self.quiet or self.rng.random() >= self.faults.break_share:
+        if self.quiet or self.rng.random() >= risk * self.faults.break_share:
             return None
         return self.rng.uniform(0.0, 4.0) * self.faults.delay_seconds
 
@@ -139,7 +146,7 @@ class Connection:
         self._last_arrival = self._last_answer = 0.0
         self.closed = False
 
-    def send(self, handler: Handler, future: "asyncio.Future[Any]") -> None:
+    def send(self, handler: Handler, future: "asyncio.Future[Any]", risk: float) -> None:
         """Put a request on the wire."""
         request = _Request(handler, future)
         self._wire.append(request)
@@ -148,7 +155,7 @@ class Connection:
         self._last_arrival = max(self._last_arrival, now + self._network.delay())
         self._loop.later(self._last_arrival - now, self._deliver)
         self._loop.later(self._network.faults.request_timeout_s, lambda: self._time_out(request))
-        after = self._network.breaks()
+        after = self._network.breaks(risk)
         if after is not None:
             self._loop.later(after, self.break_now)
 

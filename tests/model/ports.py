@@ -354,6 +354,7 @@ class ModelDestination(_Client):
                 self.name,
                 node,
                 partial(self.cluster.write_markers, counts, producer.producer_id, producer.epoch),
+                risk=10.0,
             )
             for node, counts in by_node.items()
         ]

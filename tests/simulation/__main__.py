@@ -28,7 +28,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seeds", default="0:20", help="FIRST:LAST, LAST not included")
     parser.add_argument("--variant", choices=sorted(VARIANTS), default="none")
-    parser.add_argument("--hazards", nargs="*", choices=("expiry", "markers"), default=[])
+    parser.add_argument(
+        "--hazards", nargs="*", choices=("expiry", "markers", "unclean"), default=[]
+    )
+    parser.add_argument("--until-failed", action="store_true", help="stop at the first failure")
     parser.add_argument("--verbose", action="store_true", help="log what the engine does")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO if options.verbose else logging.CRITICAL + 1)
@@ -45,6 +48,8 @@ def main() -> int:
             if options.seed is not None:
                 traceback.print_exc()
             _say(f"seed {seed}: FAILED: {type(error).__name__}: {error}")
+            if options.until_failed:
+                break
         else:
             _say(f"{outcome} in {time.monotonic() - began:.2f} s")
     if failed:

@@ -4,7 +4,7 @@ Whatever is written is told to the checker's `Truth` at the same moment.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from model.cluster import Cluster
@@ -39,21 +39,25 @@ class Profile:
     retain: float
     pause: float
 
+    def without_gaps(self) -> "Profile":
+        """Give a life that leaves no offset without a record."""
+        return replace(self, compacted=False, transactions=0.0, clean=0.0, retain=0.0)
+
 
 def draw_profile(rng: random.Random) -> Profile:
     """A partition's life."""
     compacted = rng.random() < 0.35
     return Profile(
         compacted=compacted,
-        transactions=rng.choice((0.0, 0.0, 0.2, 0.6)),
+        transactions=rng.choice((0.0, 0.0, 0.2, 0.5)),
         aborts=rng.choice((0.1, 0.5)),
-        large=rng.choice((0.0, 0.1)),
+        large=rng.choice((0.0, 0.05)),
         old_ms=rng.choice((0, 0, 0, 3 * DAY_MS)),
         log_append_time=rng.random() < 0.15,
         codec=rng.choice((Codec.NONE, Codec.NONE, Codec.NONE, Codec.LZ4, Codec.ZSTD)),
         clean=0.05 if compacted else 0.0,
         retain=0.0 if compacted else rng.choice((0.0, 0.02)),
-        pause=rng.choice((0.05, 0.2, 1.0)),
+        pause=rng.choice((0.1, 0.3, 1.0)),
     )
 
 
