@@ -108,3 +108,17 @@ async def test_written_markers_leave_transactions_of_the_id_possible(bench: Benc
         bench, batch(key, values(2), producer_id=10**9, sequence=101, timestamp=bench.now_ms())
     )
     assert (answer.error, answer.base_offset) == (0, 101)
+
+
+@behaviour
+async def test_written_markers_of_an_old_epoch_are_refused(bench: Bench) -> None:
+    """Goal: once markers of a newer epoch stand, the partition takes none of the older (47)."""
+    touched, untouched = await bench.topic(2)
+    name = bench.name("marker")
+    old = await bench.destination.init_producer(name)
+    new = await bench.destination.init_producer(name)
+    assert await bench.destination.write_markers({touched: 3}, old) == {touched: 0}
+    assert await bench.destination.write_markers({touched: 1}, new) == {touched: 0}
+    answers = await bench.destination.write_markers({touched: 2, untouched: 2}, old)
+    assert answers == {touched: 47, untouched: 0}
+    assert (await log_end(bench, touched), await log_end(bench, untouched)) == (4, 2)

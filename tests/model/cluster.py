@@ -438,9 +438,14 @@ class Cluster:
                 results[key] = partition
                 continue
             results[key] = 0
-            for _ in range(count):
-                partition.log.append_marker(Marker(producer_id, epoch, True), self.now_ms)
-            self._replicate(partition)
+            try:
+                for _ in range(count):
+                    partition.log.append_marker(Marker(producer_id, epoch, True), self.now_ms)
+            except Refused as refused:
+                results[key] = refused.code
+                continue
+            if not partition.lagging:
+                self._replicate(partition)
 
             def replicated(error: int, key: TopicPartition = key) -> None:
                 results[key] = error

@@ -40,8 +40,19 @@ def test_the_same_seed_does_the_same() -> None:
     assert "steps" in first
 
 
-@pytest.mark.parametrize("variant", ["resending", "refilling", "shortsighted", "unleased"])
+@pytest.mark.parametrize("variant", ["resending", "refilling", "shortsighted"])
 def test_planted_bugs_are_found(variant: str) -> None:
     """Goal: an engine that is wrong in a known way does not get through a few seeds."""
     done = _simulate("--seeds", "0:12", "--variant", variant, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.xfail(strict=True, reason="old records: a position is guarded only while it lasts")
+def test_producers_forgotten_within_a_lease() -> None:
+    """Goal: a guarded position stays good when the broker forgets the producer behind it.
+
+    Read at 686 with an entry of old records; our own lost request lands [686, 695) late; the
+    broker's next check forgets the producer; the same batch, sent again, lands at 695.
+    """
+    done = _simulate("--seeds", "0:4", "--hazards", "expiry", "--until-failed")
+    assert done.returncode == 0, done.stdout
