@@ -93,3 +93,16 @@ def test_tiered_storage_is_not_copied() -> None:
 
 def test_each_requirement_has_its_reason() -> None:
     assert all(len(one.reason) > 20 for one in REQUIRED)
+
+
+def test_what_decides_which_records_are_there_follows_even_as_a_default() -> None:
+    """A destination with a shorter default retention must not lose what the source still has."""
+    source = {
+        "retention.ms": SourceConfig("-1", explicit=False),
+        "cleanup.policy": SourceConfig("delete", explicit=False),
+        "segment.bytes": SourceConfig("1048576", explicit=False),
+    }
+    found = destination_configs(source, (), MODERN)
+    assert found["retention.ms"] == "-1"
+    assert found["cleanup.policy"] == "delete"
+    assert "segment.bytes" not in found

@@ -1,12 +1,11 @@
 """Which configurations a mirror's topic has on the destination, and why.
 
-Three sources, the later one wins:
+    copied       what was set on the source's topic itself, and CONTENT wherever it comes from;
+                 less `mirror.topic.properties.exclude`, and less
+    NEVER_COPIED what means another thing in another cluster
+    REQUIRED     what the append needs, whatever the source has
 
-    what was set on the source's topic itself, less `mirror.topic.properties.exclude`
-    NEVER_COPIED: what means another thing in another cluster
-    REQUIRED: what the append needs, whatever the source has
-
-Brokers' defaults of the source are not copied: they are that cluster's, not the topic's.
+Other defaults of the source's brokers are not copied: they are that cluster's, not the topic's.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -64,6 +63,10 @@ REQUIRED: Final = (
     ),
 )
 
+CONTENT: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
+"""What decides which records are there: a destination whose brokers keep records for a shorter time
+would lose what the source still has."""
+
 NEVER_COPIED: Final = {
     "remote.storage.enable": "tiered storage is a matter of each cluster",
     "remote.log.copy.disable": "tiered storage is a matter of each cluster",
@@ -100,7 +103,7 @@ def destination_configs(
     copied = {
         name: config.value
         for name, config in source.items()
-        if config.explicit
+        if (config.explicit or name in CONTENT)
         and name not in NEVER_COPIED
         and not any(pattern.fullmatch(name) for pattern in patterns)
     }
