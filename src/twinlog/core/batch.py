@@ -60,6 +60,8 @@ TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
 _KEPT_ATTRIBUTES: Final = CODEC_MASK
+_CODECS: Final = tuple(Codec)
+_NO_CODEC: Final = len(_CODECS)
 
 NO_PRODUCER: Final = ProducerId(-1)
 NO_EPOCH: Final = ProducerEpoch(-1)
@@ -101,7 +103,7 @@ class Header(NamedTuple):
     @property
     def codec(self) -> Codec:
         """How the records are compressed."""
-        return Codec(self.attributes & CODEC_MASK)
+        return _CODECS[self.attributes & CODEC_MASK]
 
     @property
     def is_control(self) -> bool:
@@ -129,54 +131,61 @@ class Header(NamedTuple):
         return self.is_dense and not self.is_log_append_time
 
 
-def batches(buffer: memoryview, position: int = 0) -> Iterator[Header]:
+def batches(buffer: memoryview, position: int = 0, lowest: int = 0) -> Iterator[Header]:
     """The complete batches of a Fetch answer's records, first to last, each checked.
 
-    A Fetch answer may end within a batch; what is cut off at the end is left out.
+    A Fetch answer may end within a batch; what is cut off at the end is left out. The checksum does
+    not cover the base offset, so that offsets are checked too: they only grow.
 
     Args:
         buffer: record batches one behind the other.
         position: where the first one begins.
+        lowest: the lowest offset that it may have.
 
     Raises:
-        CorruptBatch: a length that cannot be, an unknown codec, a wrong checksum.
+        CorruptBatch: a length, count or offset that cannot be, an unknown codec, a wrong checksum.
         LegacyBatch: a message of format v0 or v1 (`legacy.py` reads those).
     """
     size = len(buffer)
+    fields_at, new = HEADER.unpack_from, tuple.__new__
     while position + _CRC_AT <= size:
         length, magic = _LENGTH_AND_MAGIC.unpack_from(buffer, position + 8)
         if magic != MAGIC:
-            raise LegacyBatch(position, magic) if 0 <= magic < MAGIC else _unknown_magic(magic)
+            if 0 <= magic < MAGIC:
+                raise LegacyBatch(position, magic, lowest)
+            raise CorruptBatch(f"a batch says format v{magic}, which does not exist")
         if length < HEADER_SIZE - LOG_OVERHEAD:
             raise CorruptBatch(f"a batch says {length} bytes, its header alone has more")
         end = position + LOG_OVERHEAD + length
         if end > size:
             return
-        header = Header._make((position, *HEADER.unpack_from(buffer, position)))
+        header = new(Header, (position, *fields_at(buffer, position)))
         if header.crc != crc32c(buffer[position + _CHECKED_FROM : end]):
             raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong checksum")
-        if not 0 <= header.num_records <= header.last_offset_delta + 1:
+        offset = header.base_offset
+        if offset < lowest:
+            raise CorruptBatch(f"a batch at offset {offset} stands where {lowest} or more is next")
+        extent = header.last_offset_delta + 1
+        if not 0 <= header.num_records <= extent or extent < 1:
             raise CorruptBatch(
-                f"the batch at offset {header.base_offset} says {header.num_records} records "
-                f"in {header.last_offset_delta + 1} offsets"
+                f"the batch at offset {offset} says {header.num_records} records in {extent}"
+                f" offsets"
             )
-        if header.attributes & CODEC_MASK > Codec.ZSTD:
-            raise CorruptBatch(f"the batch at offset {header.base_offset} has an unknown codec")
+        lowest = offset + extent
+        if header.attributes & CODEC_MASK >= _NO_CODEC:
+            raise CorruptBatch(f"the batch at offset {offset} has an unknown codec")
         yield header
         position = end
 
 
 class LegacyBatch(Exception):
-    """Messages of format v0 or v1 stand at `position` of the buffer."""
+    """Messages of format v0 or v1 stand at `position` of the buffer, from offset `lowest` on."""
 
-    def __init__(self, position: int, magic: int) -> None:
+    def __init__(self, position: int, magic: int, lowest: int) -> None:
         super().__init__(f"message format v{magic}")
         self.position = position
         self.magic = magic
-
-
-def _unknown_magic(magic: int) -> CorruptBatch:
-    return CorruptBatch(f"a batch says format v{magic}, which does not exist")
+        self.lowest = lowest
 
 
 def patched_header(

@@ -10,11 +10,16 @@ since they were mirrored), data on the destination is not a difference: the sour
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.core.plan import Data, Gap, Piece
 from twinlog.core.records import RawRecord, raw_records
 from twinlog.core.types import Offset
+
+EXTRA: Final = "a record on the destination that the source does not have"
+MISSING: Final = "missing on the destination"
+CONTENT: Final = "key, value or headers differ"
+TIMESTAMP: Final = "the timestamp differs"
 
 
 class Difference(NamedTuple):
@@ -69,7 +74,7 @@ def _same_batch(left: Piece, right: Piece) -> bool:
         and left.header.codec is right.header.codec
         and left.header.base_timestamp == right.header.base_timestamp
         and left.header.max_timestamp == right.header.max_timestamp
-        and left.records == right.records
+        and bytes(left.records) == bytes(right.records)  # of views it takes thrice as long
     )
 
 
@@ -96,13 +101,13 @@ def _differs(theirs: "_Cursor", ours: "_Cursor", offset: Offset, *, compacted: b
     if expected is None:
         if actual is None or (isinstance(left, Gap) and not left.seen):
             return ""
-        return "a record on the destination that the source does not have"
+        return EXTRA
     if actual is None:
         cleaned = compacted and isinstance(right, Gap) and not right.seen
-        return "" if cleaned else "missing on the destination"
+        return "" if cleaned else MISSING
     if expected.tail != actual.tail:
-        return "key, value or headers differ"
-    return "" if expected.timestamp == actual.timestamp else "the timestamp differs"
+        return CONTENT
+    return "" if expected.timestamp == actual.timestamp else TIMESTAMP
 
 
 class _Cursor:

@@ -26,6 +26,7 @@ filler of empty records, the most compressible thing we build, decompresses to 1
 SNAPPY_JAVA_MAGIC: Final = b"\x82SNAPPY\x00"
 _SNAPPY_JAVA_HEADER: Final = SNAPPY_JAVA_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK: Final = 32 * 1024
+_SMALLEST_BUFFER: Final = 1024
 _LENGTH: Final = struct.Struct(">i")
 _LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
 """Magic, version 1 with independent blocks, blocks of at most 64 KiB, the header's checksum."""
@@ -45,18 +46,28 @@ class Codec(enum.IntEnum):
     ZSTD = 4
 
 
-def decompress(codec: Codec, data: memoryview) -> memoryview:
+class TooLong(CorruptBatch):
+    """Data that grows past the bound when it is decompressed."""
+
+
+def decompress(codec: Codec, data: memoryview, limit: int = MAX_DECOMPRESSED) -> memoryview:
     """The records of a batch, decompressed.
 
+    Args:
+        codec: how they are compressed.
+        data: the batch's bytes after its header.
+        limit: the most bytes that they may decompress to.
+
     Raises:
-        CorruptBatch: the bytes are not what the codec writes, or grow past `MAX_DECOMPRESSED`.
+        TooLong: they grow past `limit`.
+        CorruptBatch: the bytes are not what the codec writes.
     """
     if codec is Codec.NONE:
         return data
     try:
         if codec is Codec.SNAPPY:
-            return _unsnappy(data)
-        return _bounded(_INTO[codec], data)
+            return _unsnappy(data, limit)
+        return _bounded(_INTO[codec], data, limit)
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"{codec.name.lower()} data cannot be decompressed: {error}") from error
 
@@ -81,9 +92,11 @@ _INTO: Final[dict[Codec, Callable[[memoryview, bytearray], int]]] = {
 }
 
 
-def _bounded(into: Callable[[memoryview, bytearray], int], data: memoryview) -> memoryview:
+def _bounded(
+    into: Callable[[memoryview, bytearray], int], data: memoryview, limit: int
+) -> memoryview:
     """Decompress into a buffer that doubles until the data fits, up to the bound."""
-    size = min(max(4 * len(data), 4096), MAX_DECOMPRESSED)
+    size = min(max(4 * len(data), _SMALLEST_BUFFER), limit)
     while True:
         out = bytearray(size)
         try:
@@ -91,16 +104,16 @@ def _bounded(into: Callable[[memoryview, bytearray], int], data: memoryview) -> 
         except cramjam.DecompressionError as error:
             if "whole buffer" not in str(error):
                 raise
-            if size == MAX_DECOMPRESSED:
-                raise CorruptBatch(
-                    f"a batch of {len(data)} bytes decompresses to more than {MAX_DECOMPRESSED}"
+            if size == limit:
+                raise TooLong(
+                    f"a batch of {len(data)} bytes decompresses to more than {limit}"
                 ) from error
-        size = min(2 * size, MAX_DECOMPRESSED)
+        size = min(4 * size, limit)
 
 
-def _unsnappy(data: memoryview) -> memoryview:
+def _unsnappy(data: memoryview, limit: int) -> memoryview:
     if bytes(data[: len(SNAPPY_JAVA_MAGIC)]) != SNAPPY_JAVA_MAGIC:
-        return memoryview(_unsnappy_block(data, 0))
+        return memoryview(_unsnappy_block(data, limit))
     out = bytearray()
     position = len(_SNAPPY_JAVA_HEADER)
     while position < len(data):
@@ -110,18 +123,15 @@ def _unsnappy(data: memoryview) -> memoryview:
         position += 4
         if not 0 < length <= len(data) - position:
             raise CorruptBatch(f"a snappy block says {length} bytes, {len(data) - position} follow")
-        out += _unsnappy_block(data[position : position + length], len(out))
+        out += _unsnappy_block(data[position : position + length], limit - len(out))
         position += length
     return memoryview(out)
 
 
-def _unsnappy_block(block: memoryview, before: int) -> bytearray:
-    try:
-        size = cramjam.snappy.decompress_raw_len(block)
-    except cramjam.DecompressionError as error:
-        raise CorruptBatch(f"a snappy block has no length: {error}") from error
-    if before + size > MAX_DECOMPRESSED:
-        raise CorruptBatch(f"snappy data decompresses to more than {MAX_DECOMPRESSED} bytes")
+def _unsnappy_block(block: memoryview, limit: int) -> bytearray:
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > limit:
+        raise TooLong(f"snappy data decompresses to {size} bytes where {limit} are left")
     out = bytearray(size)
     cramjam.snappy.decompress_raw_into(block, out)
     return out

@@ -8,7 +8,12 @@ v1 offsets relative to the first, the wrapper carrying the last one's. A v1 wrap
 LogAppendTime (attribute bit 3) gives its timestamp to all. v0 has no timestamps: consumers see -1.
 
 Brokers cannot be made to write these any more (since 4.0 at all), so they are re-encoded as v2.
-Source: Kafka protocol guide, "Message sets"; KIP-31, KIP-32.
+
+LZ4 frames within v0 have a wrong header checksum (KAFKA-3160: clients computed it over the magic
+number too, and for v0 had to go on doing so). Kafka's clients do not look at it there, so it is
+put right before the frame is read. The frame's other checks stay.
+
+Source: Kafka protocol guide, "Message sets"; KIP-31, KIP-32; KafkaLZ4BlockInputStream.
 """
 
 import struct
@@ -28,6 +33,17 @@ _LOG_APPEND_TIME: Final = 0x08
 _MAGIC_AT: Final = 16
 _MAX_MAGIC: Final = 1
 _NO_TIMESTAMP: Final = -1
+
+_LZ4_FLAGS_AT: Final = 4
+_LZ4_CONTENT_SIZE: Final = 0x08
+_LZ4_DICTIONARY: Final = 0x01
+_LZ4_LEAST: Final = 7
+_XXH_1: Final = 0x9E3779B1
+_XXH_2: Final = 0x85EBCA77
+_XXH_3: Final = 0xC2B2AE3D
+_XXH_4: Final = 0x27D4EB2F
+_XXH_5: Final = 0x165667B1
+_MASK: Final = 0xFFFFFFFF
 
 
 class _Message(NamedTuple):
@@ -54,37 +70,86 @@ class LegacyRun(NamedTuple):
     next_position: int
 
 
-def legacy_records(buffer: memoryview, position: int) -> Iterator[LegacyRun]:
+def legacy_records(buffer: memoryview, position: int, lowest: int = 0) -> Iterator[LegacyRun]:
     """The records of a message set, wrapper by wrapper, up to the first batch of format v2.
 
     Args:
         buffer: a Fetch answer's records; what is cut off at its end is left out.
         position: where the first message begins.
+        lowest: the lowest offset that it may have.
 
     Raises:
-        CorruptBatch: a wrong checksum, length, or wrapped set.
+        CorruptBatch: a wrong checksum, length, or wrapped set; offsets that do not grow.
     """
     for message, end in _messages(buffer, position):
         if message.codec is Codec.NONE:
             records = [_record(message, message.offset, message.timestamp)]
         else:
             records = _unwrap(message)
+        for record in records:
+            if record.offset < lowest:
+                raise CorruptBatch(
+                    f"a message at offset {record.offset} stands where {lowest} or more is next"
+                )
+            lowest = record.offset + 1
         yield LegacyRun(message.codec, records, end)
 
 
 def _unwrap(wrapper: _Message) -> list[RawRecord]:
     if wrapper.value is None:
         raise CorruptBatch(f"the compressed message at offset {wrapper.offset} is empty")
-    data = decompress(wrapper.codec, wrapper.value)
+    value = wrapper.value
+    if wrapper.magic == 0 and wrapper.codec is Codec.LZ4:
+        value = _with_right_checksum(value)
+    data = decompress(wrapper.codec, value)
     inner = [message for message, _ in _messages(data, 0)]
-    if not inner or any(message.codec is not Codec.NONE for message in inner):
-        raise CorruptBatch(f"the compressed message at offset {wrapper.offset} wraps no messages")
+    if not inner or any(
+        message.codec is not Codec.NONE or message.magic != wrapper.magic for message in inner
+    ):
+        raise CorruptBatch(
+            f"the compressed message at offset {wrapper.offset} wraps no messages of its format"
+        )
     base = wrapper.offset - inner[-1].offset if wrapper.magic == _MAX_MAGIC else 0
     stamped = wrapper.magic == _MAX_MAGIC and wrapper.attributes & _LOG_APPEND_TIME
     return [
         _record(message, base + message.offset, wrapper.timestamp if stamped else message.timestamp)
         for message in inner
     ]
+
+
+def _with_right_checksum(frame: memoryview) -> memoryview:
+    """An LZ4 frame whose header checksum is what it should be (the module says why)."""
+    if len(frame) < _LZ4_LEAST:
+        return frame
+    flags = frame[_LZ4_FLAGS_AT]
+    checksum_at = (
+        6 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
+    )
+    if len(frame) <= checksum_at:
+        return frame
+    right = bytearray(frame)
+    right[checksum_at] = (_xxh32(frame[_LZ4_FLAGS_AT:checksum_at]) >> 8) & 0xFF
+    return memoryview(right)
+
+
+def _xxh32(data: memoryview) -> int:
+    """XXH32 with seed 0 of less than 16 bytes."""
+    value = _XXH_5 + len(data)
+    whole = len(data) - len(data) % 4
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little")
+        value = _rotated(value + word * _XXH_3, 17) * _XXH_4
+    for byte in data[whole:]:
+        value = _rotated(value + byte * _XXH_5, 11) * _XXH_1
+    value &= _MASK
+    value = (value ^ value >> 15) * _XXH_2 & _MASK
+    value = (value ^ value >> 13) * _XXH_3 & _MASK
+    return value ^ value >> 16
+
+
+def _rotated(value: int, bits: int) -> int:
+    value &= _MASK
+    return (value << bits | value >> 32 - bits) & _MASK
 
 
 def _record(message: _Message, offset: int, timestamp: int) -> RawRecord:

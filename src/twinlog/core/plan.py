@@ -21,11 +21,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from twinlog.core.batch import HEADER_SIZE, Header, LegacyBatch, batches
+from twinlog.core.batch import (
+    CONTROL,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Header,
+    LegacyBatch,
+    batches,
+)
 from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import legacy_records
-from twinlog.core.merge import merge
+from twinlog.core.merge import MERGED_BYTES, alone, merge, merge_lone
 from twinlog.core.records import Encoded, RawRecord, build, decode, raw_records
 from twinlog.core.types import Offset
 
@@ -35,9 +43,9 @@ MERGE_MAX_BYTES: Final = 16 * 1024
 """Nor is one of more bytes."""
 MERGE_MIN_RUN: Final = 4
 """Fewer small batches in a row than this go as they are."""
-MERGED_BYTES: Final = 256 * 1024
-"""A merged batch's size before compression; below every usual `max.message.bytes`."""
 
+_LONE: Final = LOG_APPEND_TIME
+"""The attributes that a lone record's batch may have (`merge_lone`)."""
 _ABORT: Final = 0
 _CONTROL_TYPE_AT: Final = 2
 
@@ -100,42 +108,55 @@ def plan(
     """
     pieces = _Pieces(buffer, position)
     transactions = _Aborted(aborted)
-    at: int | None = 0
+    at: _Place | None = _Place(0, 0)
     while at is not None:
-        at = _plan_modern(pieces, transactions, buffer, at)
-        if at is not None:
-            at = _plan_legacy(pieces, buffer, at)
+        try:
+            at = _plan_modern(pieces, transactions, buffer, at)
+        except LegacyBatch as legacy:
+            at = _plan_legacy(pieces, buffer, _Place(legacy.position, legacy.lowest))
     return pieces.finish()
 
 
+class _Place(NamedTuple):
+    """Where the next batch begins in the buffer, and the lowest offset that it may have."""
+
+    position: int
+    lowest: int
+
+
 def _plan_modern(
-    pieces: "_Pieces", transactions: "_Aborted", buffer: memoryview, position: int
-) -> int | None:
-    """Plan batches of format v2; where an older message stands, its place."""
-    try:
-        for header in batches(buffer, position):
-            if header.is_control:
-                transactions.marker(header, buffer)
-                pieces.skip(header)
-            elif header.is_transactional and transactions.holds(header):
-                pieces.skip(header)
-            elif header.forwardable and header.base_offset >= pieces.end:
-                pieces.forward(header)
-            else:
-                pieces.rebuild(raw_records(header, header.records(buffer)), header.codec)
-                pieces.gap(header.next_offset, seen=False)
-    except LegacyBatch as legacy:
-        return legacy.position
+    pieces: "_Pieces", transactions: "_Aborted", buffer: memoryview, place: _Place
+) -> _Place | None:
+    """Plan batches of format v2 up to the end of a run of lone records, or of the buffer."""
+    tried = 0
+    for header in batches(buffer, *place):
+        attributes = header.attributes
+        if attributes & CONTROL:
+            transactions.marker(header, buffer)
+            pieces.skip(header)
+        elif attributes & TRANSACTIONAL and transactions.holds(header):
+            pieces.skip(header)
+        elif header.base_offset < pieces.end or not header.is_dense:
+            pieces.rebuild(header)
+        elif header.num_records > MERGE_MAX_COUNT or header.length > MERGE_MAX_BYTES:
+            pieces.forward(header)
+        else:
+            if header.num_records == 1 and not attributes & ~_LONE and header.position >= tried:
+                lone, tried = merge_lone(buffer, header.position)
+                if lone is not None:
+                    pieces.append(lone)
+                    return _Place(tried, lone.header.next_offset)
+            pieces.collect(header)
     return None
 
 
-def _plan_legacy(pieces: "_Pieces", buffer: memoryview, position: int) -> int | None:
+def _plan_legacy(pieces: "_Pieces", buffer: memoryview, place: _Place) -> _Place | None:
     """Plan messages of the formats v0 and v1; where a newer batch stands, its place."""
-    end = position
-    for run in legacy_records(buffer, position):
-        pieces.rebuild(run.records, run.codec)
-        end = run.next_position
-    return end if end > position else None
+    position, lowest = place
+    for run in legacy_records(buffer, position, lowest):
+        pieces.rebuild_records(run.records, run.codec, run.next_position - position)
+        position, lowest = run.next_position, run.records[-1].offset + 1
+    return _Place(position, lowest) if position > place.position else None
 
 
 class _Pieces:
@@ -166,27 +187,60 @@ class _Pieces:
         self.end = end
 
     def forward(self, header: Header) -> None:
-        """A batch that goes as it is, or merged with its like."""
-        self.gap(Offset(header.base_offset), seen=False)
-        self.end = header.next_offset
-        if header.num_records > MERGE_MAX_COUNT or header.length > MERGE_MAX_BYTES:
+        """A dense batch that goes by itself."""
+        start = Offset(header.base_offset)
+        if start > self.end:
+            self.gap(start, seen=False)
+        if self._small:
             self._flush()
-            self._append_as_it_is(header)
-            return
+        if header.attributes & LOG_APPEND_TIME:
+            self._restamp(header)
+            self.end = header.next_offset
+        else:
+            self.end = header.next_offset
+            self._pieces.append(Data(start, self.end, header, header.records(self._buffer)))
+
+    def collect(self, header: Header) -> None:
+        """A small dense batch, which goes by itself or merged with its like."""
+        self.gap(Offset(header.base_offset), seen=False)
         if self._small and (
             self._small[-1].codec is not header.codec or self._small_bytes > MERGED_BYTES
         ):
             self._flush()
         self._small.append(header)
         self._small_bytes += header.length
+        self.end = header.next_offset
 
-    def rebuild(self, records: list[RawRecord], codec: Codec) -> None:
-        """Records that cannot go as the batch that they are in: a batch for each dense run."""
+    def append(self, batch: Encoded) -> None:
+        """A batch that goes as it is."""
+        self.gap(Offset(batch.header.base_offset), seen=False)
+        self._flush()
+        self._append(batch)
+        self.end = batch.header.next_offset
+
+    def rebuild(self, header: Header) -> None:
+        """A batch of which something is missing, or has been read before."""
+        if header.next_offset > self.end:
+            records = raw_records(header, header.records(self._buffer))
+            self.rebuild_records(records, header.codec, header.length)
+            self.gap(header.next_offset, seen=False)
+
+    def rebuild_records(self, records: list[RawRecord], codec: Codec, size: int) -> None:
+        """Records that cannot go as the batch that they are in: a batch for each dense run.
+
+        Args:
+            records: in order of offset.
+            codec: how to compress them.
+            size: bytes of the batch that they are from, which the source's broker has taken.
+        """
         kept = [record for record in records if record.offset >= self.end]
         start = 0
         for at in range(1, len(kept) + 1):
             if at == len(kept) or kept[at].offset != kept[at - 1].offset + 1:
-                self._append_built(build(kept[start:at], codec))
+                self.gap(Offset(kept[start].offset), seen=False)
+                self._flush()
+                self._build(kept[start:at], codec, max(size, MERGED_BYTES))
+                self.end = Offset(kept[at - 1].offset + 1)
                 start = at
 
     def finish(self) -> list[Piece]:
@@ -197,32 +251,42 @@ class _Pieces:
     def _flush(self) -> None:
         """The small batches become pieces, merged if they are many."""
         small, self._small, self._small_bytes = self._small, [], 0
-        if len(small) < MERGE_MIN_RUN:
-            for header in small:
-                self._append_as_it_is(header)
+        if len(small) >= MERGE_MIN_RUN:
+            for batch in merge(small, self._buffer):
+                self._append(batch)
+            return
+        for header in small:
+            if header.forwardable:
+                self._append(Encoded(header, header.records(self._buffer)))
+            else:
+                self._restamp(header)
+
+    def _restamp(self, header: Header) -> None:
+        """A batch of LogAppendTime, whose records are to have the time that their readers see."""
+        batch = alone(header, self._buffer)
+        if batch.header.length <= max(header.length, MERGED_BYTES):
+            self._append(batch)
         else:
-            merged = merge(small, self._buffer)
-            self._pieces.append(
-                Data(
-                    Offset(small[0].base_offset),
-                    small[-1].next_offset,
-                    merged.header,
-                    merged.records,
-                )
-            )
+            records = raw_records(header, header.records(self._buffer))
+            self._build(records, header.codec, max(header.length, MERGED_BYTES))
 
-    def _append_as_it_is(self, header: Header) -> None:
-        records = header.records(self._buffer)
+    def _build(self, records: list[RawRecord], codec: Codec, most: int) -> None:
+        """Append them as one batch, or as several where our compression makes more of them.
+
+        A producer may compress better than we do, and the destination takes no longer batches than
+        the source did.
+        """
+        batch = build(records, codec)
+        if batch.header.length > most and len(records) > 1:
+            middle = len(records) // 2
+            self._build(records[:middle], codec, most)
+            self._build(records[middle:], codec, most)
+        else:
+            self._append(batch)
+
+    def _append(self, batch: Encoded) -> None:
+        header, records = batch
         self._pieces.append(Data(Offset(header.base_offset), header.next_offset, header, records))
-
-    def _append_built(self, batch: Encoded) -> None:
-        header = batch.header
-        self.gap(Offset(header.base_offset), seen=False)
-        self._flush()
-        self._pieces.append(
-            Data(Offset(header.base_offset), header.next_offset, header, batch.records)
-        )
-        self.end = header.next_offset
 
 
 class _Aborted:

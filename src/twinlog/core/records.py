@@ -6,6 +6,10 @@
 All varints are zigzag, least significant group first. A record that is re-encoded keeps its tail
 byte for byte: only the two deltas before it, and therefore the length, are written anew. So key,
 value and headers are never decoded to be copied.
+
+A timestamp is the batch's base timestamp and the delta, in 64 bits that wrap as Java's `long` does.
+It is so too where compaction has put its delete horizon in the base timestamp's place (attribute
+bit 6): the deltas are then from the horizon, so mostly negative.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,6 +29,8 @@ from twinlog.core.compression import Codec, compress, decompress
 from twinlog.core.errors import CorruptBatch
 
 _MAX_VARINT_BYTES: Final = 10
+_MIN_LONG: Final = -(1 << 63)
+_MAX_LONG: Final = (1 << 63) - 1
 
 
 class RawRecord(NamedTuple):
@@ -49,8 +55,14 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
+def wrapped(value: int) -> int:
+    """A number in signed 64 bits, as Java computes."""
+    return value if _MIN_LONG <= value <= _MAX_LONG else (value - _MIN_LONG) % (1 << 64) + _MIN_LONG
+
+
 def encode_varint(value: int) -> bytes:
-    """A signed 64 bit number, zigzag, as Kafka writes it."""
+    """A signed 64 bit number, zigzag, as Kafka writes it; a larger one is wrapped."""
+    value = wrapped(value)
     zigzag = (value << 1) ^ (value >> 63)
     out = bytearray()
     while zigzag > 0x7F:
@@ -80,7 +92,7 @@ def decode_varint(data: memoryview, position: int) -> tuple[int, int]:
         byte = data[at]
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), at + 1
+            return wrapped((result >> 1) ^ -(result & 1)), at + 1
         shift += 7
     raise CorruptBatch("a number within a record is cut off or too long")
 
@@ -93,11 +105,12 @@ def raw_records(header: Header, records: memoryview) -> list[RawRecord]:
         records: its bytes after the header, as compressed as the header says.
 
     Raises:
-        CorruptBatch: the records do not fill the batch exactly, or are not as many as it says.
+        CorruptBatch: the records do not fill the batch exactly, are not as many as it says, or
+            their offsets do not grow.
     """
     data = decompress(header.codec, records)
     found = []
-    position = 0
+    position = next_delta = 0
     for _ in range(header.num_records):
         length, body = decode_varint(data, position)
         position = body + length
@@ -105,14 +118,16 @@ def raw_records(header: Header, records: memoryview) -> list[RawRecord]:
             raise CorruptBatch(f"a record of the batch at offset {header.base_offset} is cut off")
         timestamp_delta, at = decode_varint(data, body + 1)
         offset_delta, at = decode_varint(data, at)
-        if at > position or not 0 <= offset_delta <= header.last_offset_delta:
+        if at > position or not next_delta <= offset_delta <= header.last_offset_delta:
             raise CorruptBatch(
-                f"a record of the batch at offset {header.base_offset} stands outside of it"
+                f"a record of the batch at offset {header.base_offset} stands outside of it, "
+                f"or of its order"
             )
+        next_delta = offset_delta + 1
         timestamp = (
             header.max_timestamp
             if header.is_log_append_time
-            else header.base_timestamp + timestamp_delta
+            else wrapped(header.base_timestamp + timestamp_delta)
         )
         found.append(
             RawRecord(header.base_offset + offset_delta, timestamp, data[body], data[at:position])
@@ -141,6 +156,8 @@ def decode(record: RawRecord) -> Record:
         if name is None:
             raise CorruptBatch(f"the record at offset {record.offset} has a header without name")
         headers.append((name.decode("utf-8", "surrogateescape"), content))
+    if position != len(tail):
+        raise CorruptBatch(f"bytes follow the headers of the record at offset {record.offset}")
     return Record(record.offset, record.timestamp, key, value, tuple(headers))
 
 
