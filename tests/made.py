@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from captures import NAMES, capture
 from twinlog.core.batch import LOG_APPEND_TIME, Header, batches
-from twinlog.core.compression import Codec
+from twinlog.core.compression import Codec, compress
 from twinlog.core.records import RawRecord, build, encode_tail, varint, whole
 
 THEN: Final = 1_700_000_000_000
@@ -48,6 +48,7 @@ def holed(
         body += varint(len(rest)) + rest
     made = batch([record(base)], codec)
     fields = {"last_offset_delta": last - base, "num_records": len(records)}
+    body = bytes(compress(codec, body))
     return altered(made, body=body, base_timestamp=THEN, max_timestamp=THEN, **fields)
 
 
