@@ -18,6 +18,13 @@ OLD_VERSION = "3.9.1"
 """The oldest Kafka that every broker test has to pass on."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of scripted.py."""
+    parser.addoption(
+        "--rewrite", action="store_true", help="write what the scenarios print into their files"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A source and a destination, one broker each."""
