@@ -15,7 +15,10 @@ from contract.bench import (
     send,
     values,
 )
+from contract.kafka_bench import KafkaBench, run_on_kafka
+from twinlog.cluster.transactions import ProducerId, add_partitions_to_txn
 from twinlog.core.errors import Fenced
+from twinlog.local.cluster import LocalCluster
 
 
 @behaviour
@@ -122,3 +125,28 @@ async def test_written_markers_of_an_old_epoch_are_refused(bench: Bench) -> None
     answers = await bench.destination.write_markers({touched: 2, untouched: 2}, old)
     assert answers == {touched: 47, untouched: 0}
     assert (await log_end(bench, touched), await log_end(bench, untouched)) == (4, 2)
+
+
+@pytest.mark.broker
+def test_a_transaction_is_opened_again_by_a_late_request(any_kafka: LocalCluster) -> None:
+    """Goal: AddPartitionsToTxn again after EndTxn, in the same epoch, opens *another* transaction.
+
+    So a request that is sent again after Disconnected, and whose first copy arrives late, leaves a
+    marker too many: with the next epoch, or when the coordinator times the transaction out.
+    """
+
+    async def body(bench: Bench) -> None:
+        assert isinstance(bench, KafkaBench)
+        [key] = await bench.topic()
+        name = bench.name("filler")
+        identity = await bench.destination.init_producer(name)
+        await bench.destination.empty_transaction(identity, [key])
+        await ends_at(bench, key, 1)
+        late = await add_partitions_to_txn(
+            bench.client, name, ProducerId(identity.producer_id, identity.epoch), [key]
+        )
+        assert late == {key: None}
+        await bench.destination.init_producer(name)
+        assert await log_end(bench, key) == 2
+
+    run_on_kafka(any_kafka, body)

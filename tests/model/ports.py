@@ -221,6 +221,10 @@ class ModelSource(_Client):
         return await self._read(partitions, partition_max_bytes, committed=True)
 
 
+class _Lost(Exception):
+    """No answer, and the step is not to be tried again."""
+
+
 def always() -> bool:
     """Every request may be sent."""
     return True
@@ -238,6 +242,8 @@ class ModelDestination(_Client):
     ) -> None:
         super().__init__(cluster, network, name)
         self._may_write = may_write
+        self.sends_transactions_again = False
+        """Whether the steps of a transaction are tried again after Disconnected (see contract)."""
 
     def _permit(self) -> None:
         if not self._may_write():
@@ -309,20 +315,30 @@ class ModelDestination(_Client):
         self, producer: ProducerIdentity, step: Callable[[], int], what: str
     ) -> None:
         async def attempt() -> bool | None:
-            code: int = await self._coordinated(producer.transactional_id, step)
+            try:
+                code: int = await self._coordinated(producer.transactional_id, step)
+            except Disconnected as error:
+                if self.sends_transactions_again:
+                    raise
+                raise _Lost from error
             if code == CONCURRENT_TRANSACTIONS:
                 return None
             if code:
                 Refusal(code).fail(f"{what} of {producer.transactional_id}")
             return True
 
-        await self._persist(attempt)
+        try:
+            await self._persist(attempt)
+        except _Lost as lost:
+            raise Disconnected(f"no answer: {what} of {producer.transactional_id}") from lost
 
     def _coordinated(self, transactional_id: str, step: Callable[[], T]) -> "asyncio.Future[T]":
         self._permit()
         nodes = self.cluster.nodes
         node = nodes[len(transactional_id) % len(nodes)]
-        return self.network.send(self.name, node, f"transactions {transactional_id}", step)
+        return self.network.send(
+            self.name, node, f"transactions {transactional_id}", step, risk=4.0
+        )
 
     async def _persist(self, attempt: Callable[[], Awaitable[T | None]]) -> T:
         """Try until something comes; what the last attempt met is raised after the deadline."""

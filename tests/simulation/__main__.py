@@ -21,16 +21,14 @@ def main() -> int:
         environment = {**os.environ, "PYTHONHASHSEED": _HASH_SEED}
         os.execve(sys.executable, [sys.executable, *_again()], environment)
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from simulation.scenario import Hazards, simulate  # noqa: PLC0415 (the path is set above)
+    from simulation.scenario import HAZARDS, Hazards, simulate  # noqa: PLC0415 (the path is set above)
     from simulation.variants import VARIANTS  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seeds", default="0:20", help="FIRST:LAST, LAST not included")
     parser.add_argument("--variant", choices=sorted(VARIANTS), default="none")
-    parser.add_argument(
-        "--hazards", nargs="*", choices=("expiry", "markers", "unclean"), default=[]
-    )
+    parser.add_argument("--hazards", nargs="*", choices=HAZARDS, default=[])
     parser.add_argument("--until-failed", action="store_true", help="stop at the first failure")
     parser.add_argument("--verbose", action="store_true", help="log what the engine does")
     options = parser.parse_args()

@@ -17,6 +17,7 @@ from typing import Final
 from model.cluster import Cluster, Timings
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
+from model.ports import ModelDestination
 from simulation.checker import Checker, Violation
 from simulation.history import Profile, Writer, draw_profile
 from simulation.lanes import LATE_SECONDS, Group, Lane
@@ -37,8 +38,11 @@ class Hazards:
     `expiry`: a producer's entry, of old records, is forgotten while a request of somebody else, or
     of unknown outcome, may still arrive. `markers`: the coordinator writes a marker again that
     stood already when the leader changed. `unclean`: a log that has gaps loses its end while a
-    filler is under way, which then lands too early.
+    filler is under way, which then lands too early. `again`: the port tries the steps of a
+    transaction again in the same epoch, and the first copy arrives after the transaction's end.
     """
+
+    again: bool = False
 
     expiry: bool = False
     markers: bool = False
@@ -144,9 +148,11 @@ class Simulation:
             self.group.owners[shard] = rng.choice(self.lanes)._name
 
     def _create(self, name: str, partitions: int, profile: Profile) -> None:
-        policy = {"compact": profile.compacted, "delete": not profile.compacted}
-        topic = self.source.create_topic(name, partitions, **policy)
-        self.destination.create_topic(name, partitions, on_append=self.checker.watch, **policy)
+        compact, delete = profile.compacted, not profile.compacted
+        topic = self.source.create_topic(name, partitions, compact=compact, delete=delete)
+        self.destination.create_topic(
+            name, partitions, on_append=self.checker.watch, compact=compact, delete=delete
+        )
         for index in range(partitions):
             key = TopicPartition(name, index)
             writer = Writer(self.source, key, self.checker.truth[key], profile, self.rng)
@@ -161,6 +167,13 @@ class Simulation:
             )
             self.specs[spec.shard].append(spec)
 
+    def _make_destination(
+        self, cluster: Cluster, network: Network, name: str, may_write: Callable[[], bool]
+    ) -> ModelDestination:
+        made = self._make(cluster, network, name, may_write)
+        made.sends_transactions_again = self._hazards.again
+        return made
+
     def _start_lane(self) -> Lane:
         lane = Lane(
             f"lane{len(self.lanes)}",
@@ -170,7 +183,7 @@ class Simulation:
             networks=self.networks,
             specs=self.specs,
             settings=self.settings,
-            make=self._make,
+            make=self._make_destination,
             seed=self.rng.getrandbits(32),
         )
         self.lanes.append(lane)
@@ -204,10 +217,13 @@ class Simulation:
         self.loop.later(self.rng.expovariate(1 / mean), act)
 
     def _alive(self) -> list[Lane]:
-        return [lane for lane in self.lanes if not lane.process.killed]
+        alive = [lane for lane in self.lanes if not lane.process.killed]
+        return alive or [self._start_lane()]
 
     def _give(self, shard: int) -> None:
         """Give a shard to some lane, new or there already; the former owner may not be told."""
+        if self._peace:
+            return
         former = self.group.owners[shard]
         if self.rng.random() < 0.3:
             self.group.cut.add(former)
@@ -234,8 +250,6 @@ class Simulation:
         lane.process.kill_after = lane.process.steps + self.rng.randint(0, 2000)
 
         def replace() -> None:
-            if self._peace:
-                return
             for shard, owner in self.group.owners.items():
                 if owner == lane._name:
                     self._give(shard)
@@ -277,6 +291,7 @@ class Simulation:
             network.quiet = True
             network.heal()
         for lane in self._alive():
+            lane.process.kill_after = None
             if lane.process.frozen:
                 lane.process.thaw(self.loop)
         last = self._start_lane()
