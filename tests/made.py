@@ -1,5 +1,6 @@
 """Batches made for a test, beside the real ones of `captures.py`."""
 
+import os
 import struct
 from collections.abc import Sequence
 from typing import Final
@@ -89,7 +90,11 @@ def joined(*made: bytes) -> tuple[list[Header], memoryview]:
 
 # ---- strategies --------------------------------------------------------------------------------
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=int(os.environ.get("TWINLOG_EXAMPLES", "60")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 """For all properties: the suite has a minute, and the machine may be busy."""
 
 timestamps = st.one_of(

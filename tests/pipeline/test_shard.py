@@ -1,0 +1,306 @@
+"""How a shard fills gaps, on the model of a cluster under virtual time.
+
+What a broker does is the contract suite's to prove; here is what the shard makes of it, also when
+answers are lost, markers come late, and another owner takes over.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from model.cluster import Cluster, Timings
+from model.log import Marker
+from model.loop import VirtualLoop, run
+from model.network import Faults, Network
+from model.ports import ModelDestination
+from twinlog.core.errors import Disconnected, Fenced
+from twinlog.core.plan import Gap
+from twinlog.core.types import Offset, TopicPartition
+from twinlog.pipeline.ports import LogEnd, ProducerIdentity
+from twinlog.pipeline.settings import LaneSettings
+from twinlog.pipeline.shard import Shard
+
+FILLERS = 3
+SETTINGS = LaneSettings(fillers=FILLERS, marker_deadline_s=2.0)
+TOPIC = "topic"
+
+
+class Bench:
+    """A cluster with one topic of four partitions, and shards on it."""
+
+    def __init__(self, loop: VirtualLoop, *, markers_allowed: bool = False) -> None:
+        rng = random.Random(3)
+        self.loop = loop
+        self.cluster = Cluster(
+            loop,
+            rng,
+            nodes=(1, 2),
+            timings=Timings(late_markers=0.01),
+            markers_allowed=markers_allowed,
+        )
+        self.cluster.create_topic(TOPIC, 4)
+        self.network = Network(loop, rng, Faults())
+
+    def destination(self, owner: str = "owner") -> ModelDestination:
+        return ModelDestination(self.cluster, self.network, owner)
+
+    async def shard(
+        self, destination: ModelDestination | None = None, settings: LaneSettings = SETTINGS
+    ) -> Shard:
+        shard = Shard(5, "twinlog", destination or self.destination(), settings)
+        await shard.open()
+        return shard
+
+    def end(self, partition: int) -> int:
+        return self.cluster.log(key(partition)).end
+
+    async def settle(self) -> None:
+        """Let what is under way come to its end."""
+        await asyncio.sleep(5.0)
+
+
+def key(partition: int) -> TopicPartition:
+    return TopicPartition(TOPIC, partition)
+
+
+def gaps(*extents: tuple[int, int]) -> dict[TopicPartition, Gap]:
+    """The gap of partition 0, of 1, and so on."""
+    return {
+        key(at): Gap(Offset(start), Offset(end), seen=True)
+        for at, (start, end) in enumerate(extents)
+    }
+
+
+def ends(found: Mapping[TopicPartition, LogEnd]) -> dict[int, int]:
+    assert not any(end.error for end in found.values())
+    return {one.partition: end.log_end for one, end in found.items()}
+
+
+def scenario(
+    body: Callable[[Bench], Awaitable[None]] | None = None, *, markers_allowed: bool = False
+) -> Callable[..., object]:
+    """Make a test of a coroutine function of a bench, under virtual time."""
+    if body is None:
+        return partial(scenario, markers_allowed=markers_allowed)
+
+    def test() -> None:
+        async def main(loop: VirtualLoop) -> None:
+            await body(Bench(loop, markers_allowed=markers_allowed))
+
+        run(main)
+
+    test.__doc__ = body.__doc__
+    test.__name__ = body.__name__  # type: ignore[attr-defined]
+    return test
+
+
+# ---- empty transactions ------------------------------------------------------------------------
+
+
+@scenario
+async def test_a_round_fills_what_its_ids_can(bench: Bench) -> None:
+    """Goal: three ids fill three offsets of each gap in a round, never one too many."""
+    shard = await bench.shard()
+    wanted = gaps((0, 5), (0, 1), (0, 2))
+    assert ends(await shard.fill(wanted)) == {0: 3, 1: 1, 2: 2}
+    assert ends(await shard.fill(gaps((3, 5)))) == {0: 5}
+    await bench.settle()
+    assert [bench.end(at) for at in range(4)] == [5, 1, 2, 0]
+
+
+@scenario
+async def test_all_that_stands_is_a_marker(bench: Bench) -> None:
+    """Goal: the offsets are used up by what no consumer sees."""
+    shard = await bench.shard()
+    await shard.fill(gaps((0, 3)))
+    assert all(b.header.is_control for b in bench.cluster.log(key(0)).batches)
+
+
+@scenario
+async def test_a_gap_that_is_filled_already(bench: Bench) -> None:
+    """Goal: where the log has gone on, its end is told and nothing is written."""
+    shard = await bench.shard()
+    await shard.fill(gaps((0, 3), (0, 1)))
+    assert ends(await shard.fill(gaps((0, 3), (0, 3)))) == {0: 3, 1: 3}
+    assert ends(await shard.fill(gaps((1, 2), (7, 9)))) == {0: 3, 1: 3}
+    await bench.settle()
+    assert (bench.end(0), bench.end(1)) == (3, 3)
+
+
+@scenario
+async def test_a_partition_without_leader_holds_up_only_itself(bench: Bench) -> None:
+    """Goal: its error is its own result; the others are filled."""
+    shard = await bench.shard()
+    bench.cluster.partition(key(1)).leader = -1
+    found = await shard.fill(gaps((0, 2), (0, 2)))
+    assert found[key(1)].error
+    assert found[key(0)].log_end == 2
+
+
+@scenario
+async def test_late_markers_hold_up_their_partitions(bench: Bench) -> None:
+    """Goal: while a marker may still come, its partition is left alone; the others go on.
+
+    The id of the late marker is not used again before it has a new epoch.
+    """
+    shard = await bench.shard()
+    assert ends(await shard.fill(gaps((0, 1), (0, 1)))) == {0: 1, 1: 1}
+    destination = shard._destination
+    assert isinstance(destination, ModelDestination)
+    leader = bench.cluster.partition(key(1)).leader
+
+    async def lead_away_then_end(
+        producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> None:
+        await ModelDestination.empty_transaction(destination, producer, partitions)
+        bench.cluster.partition(key(1)).leader = -1
+
+    destination.empty_transaction = lead_away_then_end  # type: ignore[method-assign]
+    found = await shard.fill(gaps((1, 2), (1, 2)))
+    del destination.empty_transaction
+    assert key(1) not in found
+    assert found.get(key(0), LogEnd(0, 2, 0)).log_end == 2
+    before = bench.loop.time()
+    assert ends(await shard.fill({key(2): gaps((0, 2))[key(0)]})) == {2: 2}
+    assert bench.loop.time() - before < SETTINGS.marker_deadline_s
+    assert key(1) not in await shard.fill(gaps((2, 3), (1, 2)))
+    bench.cluster.partition(key(1)).leader = leader
+    await bench.settle()
+    assert ends(await shard.fill(gaps((bench.end(0), bench.end(0)), (1, 2))))[1] == 2
+    await bench.settle()
+    assert bench.end(1) == 2
+    await shard.close()
+
+
+@scenario
+async def test_a_new_owner_fences_the_former(bench: Bench) -> None:
+    """Goal: what the former one begins after that is refused, and he is told."""
+    former = await bench.shard(bench.destination("former"))
+    await former.fill(gaps((0, 1)))
+    owner = await bench.shard(bench.destination("owner"))
+    assert ends(await owner.fill(gaps((1, 2)))) == {0: 2}
+    with pytest.raises(Fenced):
+        await former.fill(gaps((2, 9)))
+    await bench.settle()
+    assert bench.end(0) == 2
+    assert former.data_producer == owner.data_producer
+
+
+@scenario
+async def test_what_a_former_owner_left_open_is_ended_first(bench: Bench) -> None:
+    """Goal: his marker stands before the new owner looks where the log ends."""
+    former = bench.destination("former")
+    identity = await former.init_producer("twinlog.5.filler.1")
+    coordinator = bench.cluster.coordinator
+    assert coordinator.add_partitions(*identity, [key(0)]) == 0
+    owner = await bench.shard()
+    assert ends(await owner.fill(gaps((0, 4)))) == {0: 4}
+    await bench.settle()
+    assert bench.end(0) == 4
+
+
+@scenario
+async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
+    """Goal: after an answer was lost the gap is filled to its end, and not beyond."""
+    shard = await bench.shard()
+    destination = shard._destination
+    assert isinstance(destination, ModelDestination)
+    lose = [True, False, True]
+
+    async def losing(producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
+        await ModelDestination.empty_transaction(destination, producer, partitions)
+        if lose and lose.pop():
+            raise Disconnected("lost")
+
+    destination.empty_transaction = losing  # type: ignore[method-assign]
+    end = 0
+    for _ in range(20):
+        try:
+            found = await shard.fill(gaps((end, 8)))
+        except Disconnected:
+            continue
+        end = found[key(0)].log_end if key(0) in found else end
+        if end == 8:
+            break
+    await bench.settle()
+    assert (end, bench.end(0)) == (8, 8)
+    await shard.close()
+
+
+@scenario
+async def test_somebody_else_s_record_is_told(bench: Bench) -> None:
+    """Goal: the log end goes past what was filled; the append machine fails the partition."""
+    shard = await bench.shard()
+    bench.cluster.log(key(0)).append_marker(Marker(99, 0, committed=True), bench.cluster.now_ms)
+    assert ends(await shard.fill(gaps((0, 1)))) == {0: 1}
+    bench.cluster.log(key(0)).append_marker(Marker(99, 0, committed=True), bench.cluster.now_ms)
+    assert ends(await shard.fill(gaps((0, 1)))) == {0: 2}
+    await shard.close()
+
+
+@scenario
+async def test_closing_ends_what_runs_beside(bench: Bench) -> None:
+    """Goal: nothing of a shard goes on after it was given away."""
+    shard = await bench.shard()
+    bench.network.cut("owner", 1)
+    bench.network.cut("owner", 2)
+    filling = asyncio.ensure_future(shard.fill(gaps((0, 1))))
+    await asyncio.sleep(0.5)
+    await shard.close()
+    filling.cancel()
+    await asyncio.gather(filling, return_exceptions=True)
+    bench.network.heal()
+    await bench.settle()
+    assert bench.end(0) == 0
+    await (await bench.shard()).close()
+
+
+# ---- written markers ---------------------------------------------------------------------------
+
+
+@scenario(markers_allowed=True)
+async def test_written_markers(bench: Bench) -> None:
+    """Goal: as many as a gap needs, up to the limit of a request, in one go."""
+    shard = await bench.shard(settings=replace(SETTINGS, markers_at_once=100))
+    found = await shard.write_markers(gaps((0, 7), (0, 100), (0, 1000)))
+    assert ends(found) == {0: 7, 1: 100, 2: 100}
+    assert shard.may_write_markers
+    assert ends(await shard.write_markers(gaps((7, 8), (100, 101)))) == {0: 8, 1: 101}
+    await bench.settle()
+    assert [bench.end(at) for at in range(4)] == [8, 101, 100, 0]
+
+
+@scenario
+async def test_where_markers_may_not_be_written(bench: Bench) -> None:
+    """Goal: it is found out once, nothing is written, and transactions fill from then on."""
+    shard = await bench.shard()
+    assert shard.may_write_markers
+    assert await shard.write_markers(gaps((0, 2))) == {}
+    assert not shard.may_write_markers
+    assert bench.end(0) == 0
+    assert ends(await shard.fill(gaps((0, 2)))) == {0: 2}
+
+
+@scenario(markers_allowed=True)
+async def test_markers_where_nobody_leads(bench: Bench) -> None:
+    """Goal: the error is that partition's own."""
+    shard = await bench.shard()
+    bench.cluster.partition(key(1)).leader = -1
+    found = await shard.write_markers(gaps((0, 2), (0, 2)))
+    assert found[key(0)].log_end == 2
+    assert found[key(1)].error
+
+
+@scenario(markers_allowed=True)
+async def test_markers_whose_answer_is_lost(bench: Bench) -> None:
+    """Goal: nobody knows, so the caller is told so and has to read the log's end."""
+    shard = await bench.shard()
+    await shard.write_markers(gaps((0, 1)))
+    bench.network.cut("owner", 1)
+    bench.network.cut("owner", 2)
+    with pytest.raises(Disconnected):
+        await shard.write_markers(gaps((1, 5)))
