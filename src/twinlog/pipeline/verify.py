@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
-from twinlog.core.compare import Difference, compare
+from twinlog.core.compare import MISSING, Difference, compare
 from twinlog.core.errors import PartitionFailed, Retriable
 from twinlog.core.plan import Data, Gap, Piece, plan
 from twinlog.core.records import decode, raw_records
@@ -172,7 +172,9 @@ class _Comparison:
             )
             upto = Offset(min(theirs[-1].end, ours[-1].end, stretch.end))
             found += compare(theirs, ours, at, upto)
-            records += sum(p.header.num_records for p in theirs if isinstance(p, Data))
+            records += sum(
+                min(p.end, upto) - p.start for p in theirs if isinstance(p, Data) and p.start < upto
+            )
             if keys is not None:
                 keys.add(theirs, ours, upto)
             at = upto
@@ -254,8 +256,14 @@ class _Keys:
                     self._tombstones.add(raw.offset)
 
     def explain(self, difference: Difference) -> bool:
-        """Whether the cleaner may have made this difference."""
-        return all(self._cleaned(offset) for offset in range(difference.start, difference.end))
+        """Whether the destination's cleaner may have made this difference.
+
+        What the source's has taken shows as a gap that was not seen, which is none. A record that
+        differs was altered by somebody, whatever came after it.
+        """
+        return difference.reason == MISSING and all(
+            self._cleaned(offset) for offset in range(difference.start, difference.end)
+        )
 
     def _cleaned(self, offset: int) -> bool:
         if offset not in self._key_at:
