@@ -245,18 +245,19 @@ class KafkaCluster:
 
         return await self.persist(attempt, timeout)
 
-    async def coordinator(self, kind: Coordinator, key: str) -> int:
-        """The broker that coordinates a group or a transactional id (cached)."""
+    async def coordinator(
+        self, kind: Coordinator, key: str, *, timeout: float | None = None
+    ) -> int:
+        """The broker that coordinates a group or a transactional id (cached).
+
+        Raises:
+            Retriable: there is none within `timeout` (default.api.timeout.ms).
+            UserError: no right to the group or the id.
+        """
         known = self._coordinators.get((kind, key))
         if known is not None:
             return known
-        request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
-        response = await self.call(request)
-        found = response.coordinators[0] if response.coordinators else response
-        what = f"find the coordinator of {kind.name.lower()} {key}"
-        check(found.error_code, what, found.error_message)
-        self._coordinators[kind, key] = found.node_id
-        return int(found.node_id)
+        return await self.persist(lambda: self._find_coordinator(kind, key), timeout)
 
     def forget_coordinator(self, kind: Coordinator, key: str) -> None:
         """Drop what `coordinator` has cached: it has moved, or does not answer."""
@@ -339,6 +340,16 @@ class KafkaCluster:
     def _pause(self, failure: TwinlogError, tries: int) -> float:
         concurrent = failure.code == _CONCURRENT_TRANSACTIONS
         return (_CONCURRENT_BACKOFF if concurrent else self._backoff).delay(tries, self.rng)
+
+    async def _find_coordinator(self, kind: Coordinator, key: str) -> int:
+        request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
+        connection = await self.connection(self._pick(None))
+        response = await connection.call(request)
+        found = response.coordinators[0] if response.coordinators else response
+        what = f"find the coordinator of {kind.name.lower()} {key}"
+        check(found.error_code, what, found.error_message)
+        self._coordinators[kind, key] = found.node_id
+        return int(found.node_id)
 
     async def _judge(self, code: int) -> None:
         """Raise if the whole request should be tried again, after asking for what is stale."""

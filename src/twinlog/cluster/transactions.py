@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
@@ -140,6 +141,32 @@ async def end_txn(
         cluster, transactional_id, request, timeout, before_send=before_send
     )
     check(response.error_code, f"end the transaction of {transactional_id}")
+
+
+async def transaction_state(
+    cluster: KafkaCluster, transactional_id: str, *, timeout: float | None = None
+) -> str:
+    """What the coordinator has recorded of an id's transaction (DescribeTransactions, Kafka 3.0).
+
+    Up to CompleteCommit or CompleteAbort a coordinator that takes over sends the markers *again*,
+    to partitions that have them already too, and each lands: the log ends further on than it
+    should, and may do so after it has shown the first (tests/cluster/test_markers.py).
+
+    Raises:
+        Retriable: no success within `timeout`; the id is not known (105).
+        UserError: no right to the id.
+    """
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    response = await _coordinated(
+        cluster,
+        transactional_id,
+        request,
+        timeout,
+        code=lambda answer: answer.transaction_states[0].error_code,
+    )
+    (state,) = response.transaction_states
+    check(state.error_code, f"describe the transaction of {transactional_id}")
+    return str(state.transaction_state)
 
 
 async def write_txn_markers(

@@ -1,0 +1,288 @@
+"""A cluster as a whole, on real brokers: bootstrap, leaders that move, and nothing left over."""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cluster.fake_broker import FakeBroker
+from twinlog.cluster.admin import (
+    Alteration,
+    AlterOperation,
+    NewTopic,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+    topic_resource,
+)
+from twinlog.cluster.client import Coordinator, KafkaCluster
+from twinlog.cluster.config import parse_config
+from twinlog.cluster.metadata import Leader
+from twinlog.cluster.partitions import (
+    DEBUGGING,
+    OffsetSpec,
+    delete_records,
+    describe_producers,
+    list_offsets,
+    offset_for_leader_epoch,
+)
+from twinlog.cluster.transactions import (
+    Marker,
+    ProducerId,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+    write_txn_markers,
+)
+from twinlog.core.errors import Fenced, Refusal, Retriable, UserError
+from twinlog.core.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from waiting import until_async
+
+
+def _client(servers: str, **properties: str) -> KafkaCluster:
+    named = {key.replace("_", "."): value for key, value in properties.items()}
+    return KafkaCluster(parse_config({"bootstrap.servers": servers} | named, {}).config, name="it")
+
+
+def _on(local: LocalCluster, test: Callable[[KafkaCluster], Awaitable[None]]) -> None:
+    """Run a test with a client; afterwards no task and no socket may be left."""
+
+    async def run() -> None:
+        async with _client(local.bootstrap_servers) as cluster:
+            await test(cluster)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+    gc.collect()
+
+
+async def _topic(cluster: KafkaCluster, name: str, partitions: int = 3) -> list[TopicPartition]:
+    created = await create_topics(cluster, [NewTopic(name=name, partitions=partitions)])
+    assert not isinstance(created[name], Refusal), created
+    every = [TopicPartition(name, index) for index in range(partitions)]
+
+    async def answered() -> bool:
+        ends = await list_offsets(cluster, every, replica_id=DEBUGGING)
+        return not any(isinstance(end, Refusal) for end in ends.values())
+
+    await until_async(answered, what="leaders that know that they lead")
+    return every
+
+
+async def _mark(cluster: KafkaCluster, name: str, partitions: list[TopicPartition]) -> ProducerId:
+    """One empty transaction; returns when its markers are in the logs."""
+    before = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
+    producer = await init_producer_id(cluster, name)
+    added = await add_partitions_to_txn(cluster, name, producer, partitions)
+    assert set(added.values()) == {None}
+    await end_txn(cluster, name, producer, commit=False)
+
+    async def marked() -> bool:
+        now = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
+        return all(now[p].offset == before[p].offset + 1 for p in partitions)  # type: ignore[union-attr]
+
+    await until_async(marked, what="markers")
+    return producer
+
+
+def test_no_server_answers_says_which_and_why() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            port = broker.port
+        cluster = _client(f"127.0.0.1:{port},no-such-host.invalid:9092")
+        with pytest.raises(Retriable) as caught:
+            await cluster.start(0.5)
+        message = str(caught.value)
+        assert f"127.0.0.1:{port}: Connection refused" in message
+        assert "no-such-host.invalid:9092: " in message
+        assert "\n" not in message
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_one_of_the_servers_is_enough(kafka: LocalCluster) -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            port = broker.port
+        async with _client(f"127.0.0.1:{port},{kafka.bootstrap_servers}") as cluster:
+            assert cluster.cluster_id
+            assert cluster.metadata.controller_id in cluster.metadata.brokers
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_refreshes_at_once_share_a_request(kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        await _topic(cluster, topic)
+        before = cluster.counters.requests
+        snapshots = await asyncio.gather(*(cluster.refresh([topic]) for _ in range(100)))
+        assert cluster.counters.requests - before <= 2
+        assert all(topic in s.topics for s in snapshots)
+        everything = await cluster.refresh(None)
+        assert topic in everything.topics
+
+    _on(kafka, test)
+
+
+@pytest.mark.broker
+def test_positions_and_fences(any_kafka: LocalCluster, topic: str) -> None:
+    """What the append leans on: log ends, producers, markers, epochs that fence."""
+
+    async def test(cluster: KafkaCluster) -> None:
+        partitions = await _topic(cluster, topic)
+        producer = await _mark(cluster, f"{topic}.id", partitions)
+        ends = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
+        assert {e.offset for e in ends.values()} == {1}  # type: ignore[union-attr]
+        starts = await list_offsets(cluster, partitions, OffsetSpec.EARLIEST)
+        assert {s.offset for s in starts.values()} == {0}  # type: ignore[union-attr]
+        remembered = await describe_producers(cluster, partitions)
+        for states in remembered.values():
+            assert not isinstance(states, Refusal)
+            ((found, epoch, last),) = states
+            assert (found, epoch, last) == (producer.producer_id, producer.epoch, -1)
+        newer = await init_producer_id(cluster, f"{topic}.id")
+        assert newer == (producer.producer_id, producer.epoch + 1)
+        with pytest.raises(Fenced):
+            await add_partitions_to_txn(cluster, f"{topic}.id", producer, partitions)
+        with pytest.raises(Fenced):
+            await end_txn(cluster, f"{topic}.id", producer, commit=True)
+        epochs = await offset_for_leader_epoch(cluster, dict.fromkeys(partitions, 0))
+        assert {(e.leader_epoch, e.end_offset) for e in epochs.values()} == {(0, 1)}  # type: ignore[union-attr]
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_markers_and_deleted_records(any_kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        partitions = await _topic(cluster, topic)
+        node = next(iter(cluster.metadata.brokers))
+        markers = [Marker(900 + i, 0, partitions) for i in range(5)]
+        written = await write_txn_markers(cluster, node, markers)
+        assert written == {900 + i: dict.fromkeys(partitions) for i in range(5)}
+        deleted = await delete_records(cluster, {partitions[0]: 3, partitions[1]: 99}, tries=1)
+        assert deleted[partitions[0]] == 3
+        refusal = deleted[partitions[1]]
+        assert isinstance(refusal, Refusal)
+        assert refusal.name == "OFFSET_OUT_OF_RANGE"
+        starts = await list_offsets(cluster, {partitions[0]: OffsetSpec.EARLIEST})
+        assert starts[partitions[0]].offset == 3  # type: ignore[union-attr]
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_one_partitions_trouble_is_its_own(any_kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        partitions = await _topic(cluster, topic)
+        strangers = [TopicPartition(topic, 99), TopicPartition("no-such-topic", 0)]
+        answers = await list_offsets(cluster, [*partitions, *strangers], tries=2)
+        assert all(not isinstance(answers[p], Refusal) for p in partitions)
+        for stranger in strangers:
+            refusal = answers[stranger]
+            assert isinstance(refusal, Refusal)
+            assert refusal.name == "UNKNOWN_TOPIC_OR_PARTITION"
+        producer = await init_producer_id(cluster, f"{topic}.id")
+        added = await add_partitions_to_txn(
+            cluster, f"{topic}.id", producer, [partitions[0], strangers[1]]
+        )
+        assert [added[p].code for p in (partitions[0], strangers[1])] == [55, 3]  # type: ignore[union-attr]
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_administration(any_kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        good = NewTopic(name=topic, partitions=2, configs={"retention.ms": "1000"})
+        bad = NewTopic(name=f"{topic}.bad", configs={"no.such.config": "1"})
+        checked = await create_topics(cluster, [good], validate_only=True)
+        assert not isinstance(checked[topic], Refusal)
+        created = await create_topics(cluster, [good, bad])
+        assert not isinstance(created[topic], Refusal)
+        assert created[bad.name].name == "INVALID_CONFIG"  # type: ignore[union-attr]
+        again = await create_topics(cluster, [good])
+        assert again[topic].name == "TOPIC_ALREADY_EXISTS"  # type: ignore[union-attr]
+        assert await create_partitions(cluster, {topic: 4}) == {topic: None}
+        fewer = await create_partitions(cluster, {topic: 1})
+        assert fewer[topic].name == "INVALID_PARTITIONS"  # type: ignore[union-attr]
+        resource = topic_resource(topic)
+        changes = [Alteration("max.message.bytes", AlterOperation.SET, "2000000")]
+        assert await incremental_alter_configs(cluster, {resource: changes}) == {resource: None}
+        names = ["retention.ms", "max.message.bytes"]
+        described = await describe_configs(cluster, [resource, topic_resource("no-such")], names)
+
+        async def changed() -> bool:
+            entries = (await describe_configs(cluster, [resource], names))[resource]
+            assert not isinstance(entries, Refusal)
+            return [entries[name].value for name in names] == ["1000", "2000000"]
+
+        await until_async(changed, what="the new configuration")
+        assert described[topic_resource("no-such")].name == "UNKNOWN_TOPIC_OR_PARTITION"  # type: ignore[union-attr]
+        deleted = await delete_topics(cluster, [topic, "no-such"])
+        assert deleted[topic] is None
+        assert isinstance(deleted["no-such"], Refusal)
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_coordinators_are_found_and_cached(any_kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        node = await cluster.coordinator(Coordinator.TRANSACTION, topic)
+        requests = cluster.counters.requests
+        assert await cluster.coordinator(Coordinator.TRANSACTION, topic) == node
+        assert cluster.counters.requests == requests
+        cluster.forget_coordinator(Coordinator.TRANSACTION, topic)
+        assert await cluster.coordinator(Coordinator.TRANSACTION, topic) == node
+        with pytest.raises(UserError, match="INVALID_TRANSACTION_TIMEOUT"):
+            await init_producer_id(cluster, topic, timeout_ms=2**31 - 1)
+        assert (await init_producer_id(cluster, None)).producer_id >= 0
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_a_leader_dies_and_its_partitions_are_asked_elsewhere(
+    trio: LocalCluster, topic: str
+) -> None:
+    """After a kill -9 of the leader the answer comes from the next one, in a newer epoch."""
+
+    async def test(cluster: KafkaCluster) -> None:
+        partitions = await _topic(cluster, topic)
+        await _mark(cluster, f"{topic}.id", partitions)
+        leaders = await cluster.leaders(partitions)
+        first = leaders[partitions[0]]
+        assert isinstance(first, Leader)
+        trio.kill(first.node_id)
+
+        async def answered() -> bool:
+            ends = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
+            return all(not isinstance(e, Refusal) and e.offset == 1 for e in ends.values())
+
+        await until_async(answered, 120, "answers from the new leaders")
+        now = cluster.leader(partitions[0])
+        assert isinstance(now, Leader)
+        assert now.node_id != first.node_id
+        assert now.epoch > first.epoch
+        await asyncio.to_thread(trio.start_broker, first.node_id)
+        connection = await until_async(
+            lambda: _reachable(cluster, first.node_id), 120, "the connection"
+        )
+        assert connection
+
+    _on(trio, test)
+
+
+async def _reachable(cluster: KafkaCluster, node: int) -> bool:
+    try:
+        return not (await cluster.connection(node)).closed
+    except Retriable:
+        return False
