@@ -208,7 +208,6 @@ def test_the_model_tells_topics_by_their_ids() -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.xfail(strict=True, reason="the port follows the name to the new topic's data")
 def test_a_topic_made_again_is_told_by_its_id(any_kafka: LocalCluster) -> None:
     """Goal: see `topic_made_again`."""
     run_on_kafka(any_kafka, topic_made_again)

@@ -90,7 +90,7 @@ class Producers:
     def described(self) -> tuple[ProducerState, ...]:
         """What DescribeProducers answers."""
         return tuple(
-            ProducerState(producer_id, entry.epoch, entry.last_sequence)
+            ProducerState(producer_id, entry.epoch, entry.last_sequence, entry.timestamp)
             for producer_id, entry in self._entries.items()
         )
 

@@ -109,7 +109,12 @@ class Lane:
         """Be a member, and run an engine on what is ours; a fenced one is thrown away."""
         while True:
             engine = self._engine = Engine(
-                self._source, self._destination, self._settings, self._random, self._observe
+                self._source,
+                self._destination,
+                self._settings,
+                self._random,
+                self._observe,
+                wall_clock_ms=lambda: self._destination.cluster.now_ms,
             )
             running = asyncio.ensure_future(engine.run())
             owned: dict[int, Shard] = {}

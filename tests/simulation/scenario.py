@@ -118,6 +118,7 @@ class Simulation:
         self.checker = Checker(self.source, self.destination)
         self.settings = LaneSettings(
             lease_s=6.0,
+            producer_expiration_ms=int(self.destination.timings.producer_id_expiration * 1000),
             fetch_max_bytes=rng.choice((2_000, 100_000)),
             partition_fetch_bytes=rng.choice((500, 20_000)),
             partition_queue_bytes=rng.choice((3_000, 100_000)),

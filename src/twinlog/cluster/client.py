@@ -274,15 +274,19 @@ class KafkaCluster:
         request_timeout: float | None = None,
         lane: Lane = CONTROL,
         before_send: BeforeSend = nothing,
+        resend: bool = True,
     ) -> Any:
         """Send a request to a coordinator, wherever it moves, until it answers.
 
         `code` takes the error code out of a response that does not have it at its top.
         `before_send` is called each time before bytes are handed over; what it raises ends it all.
+        `resend` False is for what must not arrive twice: after a lost answer there is no next try.
 
         Raises:
             Retriable: no success within `timeout` (default.api.timeout.ms).
+            Disconnected: without `resend`, the answer was lost.
         """
+        lost: Disconnected | None = None
 
         async def attempt() -> Any:
             node = await self.coordinator(kind, key)
@@ -291,9 +295,13 @@ class KafkaCluster:
                 await connection.ready()
                 before_send()
                 response = await connection.call(request, timeout=request_timeout)
-            except (Retriable, ProtocolError):
+            except (Retriable, ProtocolError) as error:
                 self.forget_coordinator(kind, key)
-                raise
+                if resend or not isinstance(error, Disconnected):
+                    raise
+                nonlocal lost
+                lost = error
+                return None
             number = response.error_code if code is None else code(response)
             if code_of(number).reaction is Reaction.COORDINATOR:
                 self.forget_coordinator(kind, key)
@@ -301,7 +309,10 @@ class KafkaCluster:
             await self._judge(number)
             return response
 
-        return await self.persist(attempt, timeout)
+        response = await self.persist(attempt, timeout)
+        if lost is not None:
+            raise lost
+        return response
 
     async def persist(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
         """Await `attempt()` until it raises nothing retriable; bounded in time and number.

@@ -159,7 +159,7 @@ async def describe_producers(
             TopicPartition(t.name, p.partition_index): Refusal(p.error_code, p.error_message or "")
             if p.error_code
             else tuple(
-                ProducerState(s.producer_id, s.producer_epoch, s.last_sequence)
+                ProducerState(s.producer_id, s.producer_epoch, s.last_sequence, s.last_timestamp)
                 for s in p.active_producers
             )
             for t in response.topics

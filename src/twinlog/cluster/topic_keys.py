@@ -4,6 +4,8 @@ The maps only grow. A topic that has vanished keeps its key, so that a fetch ses
 told to forget it, and an answer that was under way can still be read.
 """
 
+from collections.abc import Collection
+
 from twinlog.cluster.connection import Connection
 from twinlog.cluster.metadata import EMPTY, NO_TOPIC_ID, Metadata
 from twinlog.wire.compact import topic_key
@@ -19,13 +21,20 @@ class TopicKeys:
         self.generation = 0
         """Counts how often some topic was found to have another id than before."""
 
-    def learn(self, metadata: Metadata) -> None:
-        """Take over a snapshot."""
-        if metadata is self._learned:
+    def learn(self, metadata: Metadata, renew: Collection[str] | None = None) -> None:
+        """Take over a snapshot.
+
+        Args:
+            metadata: the snapshot.
+            renew: topics that may have another id than before; None is all of them.
+        """
+        if metadata is self._learned and renew is None:
             return
         self._learned = metadata
         renewed = False
         for name, topic in metadata.topics.items():
+            if renew is not None and name in self and name not in renew:
+                continue
             key = topic.topic_id.bytes
             renewed |= self._by_id[0].get(name, key) != key
             _add(self._by_id, name, key)

@@ -85,10 +85,13 @@ async def add_partitions_to_txn(
 ) -> dict[TopicPartition, Refusal | None]:
     """Make partitions part of the transaction (opening it); None for each that is.
 
-    One refusal is a refusal of all: the others get 55 OPERATION_NOT_ATTEMPTED.
+    One refusal is a refusal of all: the others get 55 OPERATION_NOT_ATTEMPTED. Never sent again
+    after a lost answer: a copy that arrives after EndTxn opens another transaction, whose marker
+    comes at some later time (tests/contract/test_transactions.py).
 
     Raises:
         Fenced: the id has a newer epoch.
+        Disconnected: whether they were added, or will be, is not known.
         Retriable: no success within `timeout`.
     """
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -102,7 +105,13 @@ async def add_partitions_to_txn(
         max_version=3,
     )
     response = await _coordinated(
-        cluster, transactional_id, request, timeout, code=_whole, before_send=before_send
+        cluster,
+        transactional_id,
+        request,
+        timeout,
+        code=_whole,
+        before_send=before_send,
+        resend=False,
     )
     if code_of(_whole(response)).reaction is Reaction.FENCED:
         check(_whole(response), f"add partitions to the transaction of {transactional_id}")

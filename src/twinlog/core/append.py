@@ -22,8 +22,9 @@ to `planned_end`; a gap is never in flight together with data; `sequence` belong
 the first batch after a position is in flight alone.
 
 What the sequence does not guard (a filler that nothing fences; a first batch where the broker has
-forgotten the producer) needs a position that was read after `unguarded_from`: until then somebody
-else, or a request of our own whose outcome we do not know, may still be under way.
+forgotten the producer; old records, after which it soon will) needs a position that was read after
+`unguarded_from`: until then somebody else, or a request of our own whose outcome we do not know,
+may still be under way.
 """
 
 import enum
@@ -43,19 +44,23 @@ class ProducerState(NamedTuple):
     """What DescribeProducers says of one producer in one partition.
 
     `last_sequence` is -1 where the producer's last batch in this epoch was a marker.
+    `last_timestamp` is of its last batch, in ms: the greatest of the *records'*, a marker's own.
     """
 
     producer_id: int
     epoch: int
     last_sequence: int
+    last_timestamp: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """Where a partition stands on the destination, as it was read there.
 
-    `guarded` says that the broker will compare the next sequence: it knows the producer, or the
-    partition is empty, so that whoever comes first creates what the others are compared with.
+    `guarded` says that the broker will compare the next sequence: it knows the producer, and will
+    for a while; or the partition is empty, so that whoever comes first creates what the others are
+    compared with. `fresh_after_ms` says what lasts: the broker forgets a producer whose last batch
+    has an older timestamp, at some next check.
     """
 
     log_end: Offset
@@ -63,10 +68,14 @@ class Position:
     epoch: ProducerEpoch
     sequence: Sequence
     guarded: bool
+    fresh_after_ms: int = 0
 
 
 def position_of(
-    log_end: Offset, producers: Iterable[ProducerState], data_producer: ProducerId
+    log_end: Offset,
+    producers: Iterable[ProducerState],
+    data_producer: ProducerId,
+    fresh_after_ms: int = 0,
 ) -> Position:
     """The position from what the destination says.
 
@@ -74,6 +83,8 @@ def position_of(
         log_end: the partition's log end offset.
         producers: every producer that the partition's leader remembers.
         data_producer: the state partition's data producer id.
+        fresh_after_ms: timestamps from here on are not near their expiry
+            (producer.id.expiration.ms).
     """
     for known in producers:
         if known.producer_id == data_producer:
@@ -82,7 +93,8 @@ def position_of(
                 producer_id=data_producer,
                 epoch=ProducerEpoch(known.epoch),
                 sequence=advance(Sequence(known.last_sequence), 1),
-                guarded=True,
+                guarded=known.last_timestamp >= fresh_after_ms,
+                fresh_after_ms=fresh_after_ms,
             )
     return Position(
         log_end=log_end,
@@ -90,6 +102,7 @@ def position_of(
         epoch=BIRTH_EPOCH,
         sequence=advance(Sequence(0), log_end),
         guarded=log_end == 0,
+        fresh_after_ms=fresh_after_ms,
     )
 
 
@@ -178,7 +191,18 @@ class PartitionAppend:
         if position is None or not self._queue or self._alone:
             return False
         head = self._queue[0]
-        return not (head.seen and fenced) if isinstance(head, Gap) else not position.guarded
+        if isinstance(head, Gap):
+            return not (head.seen and fenced)
+        return not self._guarded(head, position)
+
+    def _guarded(self, data: Data, position: Position) -> bool:
+        """Whether the batch can land in its place only, even if it is under way twice.
+
+        The broker tells the second from the first by what it remembers, and it remembers for as
+        long as the first one's timestamps are fresh.
+        """
+        fresh = data.header.max_timestamp >= position.fresh_after_ms
+        return self._alone or (position.guarded and fresh)
 
     @property
     def _alone(self) -> bool:
@@ -224,11 +248,10 @@ class PartitionAppend:
             or not self._queue
             or len(self._in_flight) >= (MAX_IN_FLIGHT if self._compared else 1)
             or position is None
-            or not (position.guarded or self._alone)
         ):
             return None
         data = self._queue[0]
-        if isinstance(data, Gap):
+        if isinstance(data, Gap) or not self._guarded(data, position):
             return None
         self._queue.popleft()
         self._in_flight.append(data)

@@ -247,11 +247,13 @@ def _append(
                 delta, at = decode_varint(data, body + 1)
             else:
                 delta = (delta >> 1) ^ -(delta & 1)
-            offset_delta = data[at] >> 1
-            at += 1
-            if expected >= _ONE_BYTE:
-                offset_delta, at = decode_varint(data, at - 1)
-            if offset_delta != expected or not at <= position <= size:
+            if expected < _ONE_BYTE:
+                in_order = data[at] == expected << 1
+                at += 1
+            else:
+                offset_delta, at = decode_varint(data, at)
+                in_order = offset_delta == expected
+            if not in_order or not at <= position <= size:
                 raise _corrupt(header)
             timestamp = batch_timestamp if stamped else wrapped(batch_timestamp + delta)
             if timestamp > newest:  # noqa: PLR1730 (as above)

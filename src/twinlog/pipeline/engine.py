@@ -24,6 +24,7 @@ write any more (Fenced), ends `run`.
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from random import Random
@@ -62,6 +63,7 @@ class Engine:
         settings: the limits.
         random: for jitter.
         observe: told of each change of a partition's stage.
+        wall_clock_ms: the time that brokers compare timestamps with.
     """
 
     def __init__(
@@ -71,7 +73,10 @@ class Engine:
         settings: LaneSettings,
         random: Random,
         observe: Callable[[MirrorPartition], None],
+        *,
+        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        self._wall_clock_ms = wall_clock_ms
         self.source = source
         self.destination = destination
         self.settings = settings
@@ -175,6 +180,10 @@ class Engine:
     def holds(self, partition: MirrorPartition) -> bool:
         """Whether it is still ours, after something was waited for."""
         return self.partitions.get(partition.key) is partition
+
+    def fresh_after_ms(self) -> int:
+        """Timestamps from here on are far from letting a broker forget their producer."""
+        return self._wall_clock_ms() - self.settings.producer_expiration_ms // 2
 
     def jitter(self) -> float:
         """A number from 0 to 1."""
@@ -493,14 +502,20 @@ class Engine:
                 partition.filling = False
         moved = False
         for partition in gaps:
-            end = found.get(partition.key)
-            if end is None or not self.holds(partition):
-                self.advance(partition)
-            elif end.error:
-                self.trouble(partition, "a gap cannot be filled", end.error)
-            else:
-                moved = self._filled(partition, Offset(end.log_end)) or moved
+            moved = self._after_round(partition, found.get(partition.key)) or moved
         return moved
+
+    def _after_round(self, partition: MirrorPartition, end: LogEnd | None) -> bool:
+        """What a round has made of one gap; whether the log's end moved."""
+        if end is None or not self.holds(partition):
+            self.advance(partition)
+        elif end.error == _NETWORK_EXCEPTION:
+            self._lose_markers(partition, "the connection was lost")
+        elif end.error:
+            self.trouble(partition, "a gap cannot be filled", end.error)
+        else:
+            return self._filled(partition, Offset(end.log_end))
+        return False
 
     def _filled(self, partition: MirrorPartition, log_end: Offset) -> bool:
         """The log ends here after a round; whether that is further than before."""
@@ -653,6 +668,7 @@ class Engine:
 
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
+_NETWORK_EXCEPTION = 13
 
 
 def _name(code: int) -> str:

@@ -52,13 +52,19 @@ class KafkaSource:
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._keys = TopicKeys()
-        self._reader = NodeReader(cluster, self._keys)
+        self._reader = NodeReader(cluster, self._keys, pinned=True)
         self._sessions: dict[tuple[int, int], FetchSession] = {}
         self._generation = 0  # of the keys that the sessions were made with
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """All partitions of these topics, asked anew."""
-        return await _leaders(self._cluster, topics)
+        """All partitions of these topics, asked anew.
+
+        What is fetched from then on is of the topics with the ids that are told here: a topic that
+        was deleted and made again is another one, and nobody is given its data unawares.
+        """
+        leaders = await _leaders(self._cluster, topics)
+        self._keys.learn(self._cluster.metadata, topics)
+        return leaders
 
     async def fetch(
         self,
@@ -202,8 +208,7 @@ class KafkaDestination:
     ) -> None:
         """One control record on each of these partitions, some time after the answer.
 
-        Both requests may be sent again: within one epoch, partitions can be added twice, and a
-        transaction that has been committed can be committed again.
+        EndTxn may be sent again: a transaction that has been committed can be committed again.
 
         Raises:
             Fenced: the id has a newer epoch, or we may not write.

@@ -24,7 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twinlog.cluster import admin
@@ -55,6 +55,8 @@ from twinlog.wire.state_records import PartitionState
 from twinlog.wire.status_records import PartitionStatus, Status
 
 log = logging.getLogger(__name__)
+
+_PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
 _STATES: Final = {
     Stage.PREPARING: State.PREPARING,
@@ -140,6 +142,9 @@ class Lane:
                     heartbeat_interval=min(1.0, self.config.session_timeout_s / 6),
                 ),
                 self,
+            )
+            self._settings = replace(
+                self._settings, producer_expiration_ms=await _producer_expiration(self._cluster)
             )
             self._shards = await partition_count(self._cluster) or 0
             if not self._shards:
@@ -476,6 +481,25 @@ class _OwnedShard:
                 self._to_write = {**changes, **self._to_write}
                 raise
             self._known.update((change.partition, change.state) for change in changes.values())
+
+
+async def _producer_expiration(cluster: KafkaCluster) -> int:
+    """The shortest producer.id.expiration.ms of the brokers; Kafka's default where none tells."""
+    name = "producer.id.expiration.ms"
+    resources = [
+        admin.Resource(admin.ResourceType.BROKER, str(n)) for n in cluster.metadata.brokers
+    ]
+    try:
+        answers = await admin.describe_configs(cluster, resources, [name])
+    except TwinlogError as error:
+        log.info("%s is taken to be the default: %s", name, error)
+        return _PRODUCER_EXPIRATION_MS
+    told = [
+        int(entries[name].value or _PRODUCER_EXPIRATION_MS)
+        for entries in answers.values()
+        if not isinstance(entries, Refusal) and name in entries
+    ]
+    return min(told, default=_PRODUCER_EXPIRATION_MS)
 
 
 def _status(mirror: str, partition: MirrorPartition) -> PartitionStatus:

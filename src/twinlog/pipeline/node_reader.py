@@ -32,9 +32,10 @@ class Limits(NamedTuple):
 class NodeReader:
     """Fetch requests to one cluster, as the codec and the metadata have them."""
 
-    def __init__(self, cluster: KafkaCluster, keys: TopicKeys) -> None:
+    def __init__(self, cluster: KafkaCluster, keys: TopicKeys, *, pinned: bool = False) -> None:
         self._cluster = cluster
         self._keys = keys
+        self._renew: Collection[str] | None = () if pinned else None
 
     async def exchange(
         self,
@@ -80,11 +81,11 @@ class NodeReader:
 
     async def unknown(self, wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Fetched]:
         """The partitions whose topic the cluster does not name, even when asked; usually none."""
-        self._keys.learn(self._cluster.metadata)
+        self._keys.learn(self._cluster.metadata, self._renew)
         missing = {p.topic for p in wanted if p.topic not in self._keys}
         if not missing:
             return {}
-        self._keys.learn(await self._cluster.refresh(missing))
+        self._keys.learn(await self._cluster.refresh(missing), self._renew)
         gone = failed(_UNKNOWN_TOPIC)
         return {p: gone for p in wanted if p.topic not in self._keys}
 
@@ -99,7 +100,7 @@ class NodeReader:
         ) -> questions.Answers[fetch.FetchedPartition]:
             connection = await self._cluster.connection(node, READ_LANE)
             await connection.ready()
-            self._keys.learn(self._cluster.metadata)
+            self._keys.learn(self._cluster.metadata, self._renew)
             wanted = {p: offset for p, (_, offset) in asked.items()}
             response, _ = await self.exchange(connection, wanted, (), (0, fetch.NO_SESSION), limits)
             check(response.error, "read")

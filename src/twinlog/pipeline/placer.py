@@ -129,6 +129,7 @@ class Placer:
                     Offset(after[key].log_end),
                     producers[key].active,
                     self._engine.shard(partition).data_producer,
+                    self._engine.fresh_after_ms(),
                 )
                 found[partition] = _Found(position, source[key])
         return {p: f for p, f in found.items() if not self._ahead(p, f)}

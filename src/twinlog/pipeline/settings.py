@@ -24,6 +24,7 @@ class LaneSettings:
     markers_at_once: int = 10_000
     marker_deadline_s: float = 10.0
     lease_s: float = 10.0
+    producer_expiration_ms: int = 86_400_000
     position_pause_s: float = 0.02
     read_partitions_at_once: int = 50
     attempts: int = 10
