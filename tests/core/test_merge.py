@@ -162,6 +162,8 @@ def test_what_does_not_hold_its_records_is_corrupt() -> None:
         b"\x01" + body[1:],
         b"\xff" * 11,
         body[:3] + b"\x02" + body[4:],
+        body[:3] + b"\x01" + body[4:],
+        body[:2] + b"\x80" + body[3:],
     ):
         for codec in Codec:
             data = bytes(compress(codec, wrong))
