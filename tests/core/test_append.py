@@ -57,16 +57,20 @@ class Driver:
         self.machine = PartitionAppend(float(words[0]))
 
     def do_place(self, words: Sequence[str]) -> str:
-        """`place 10 at 3 [7:0:9 ...]`: log end, when it was asked for, producers as described."""
-        log_end, _, read_at, *producers = words
-        known = [ProducerState(*map(int, one.split(":"))) for one in producers]
-        position = position_of(Offset(number(log_end)), known, DATA_PRODUCER)
+        """`place 10 at 3 [fresh 99] [7:0:9 ...]`: log end, when it was asked for, what is fresh.
+
+        Then the producers as they are described: id, epoch, last sequence, last timestamp.
+        """
+        log_end, _, read_at, *rest = words
+        fresh_after_ms = int(rest[1]) if rest[:1] == ["fresh"] else 0
+        known = [ProducerState(*map(int, one.split(":"))) for one in rest if ":" in one]
+        position = position_of(Offset(number(log_end)), known, DATA_PRODUCER, fresh_after_ms)
         self.machine.place(position, float(read_at))
         guarded = "guarded" if position.guarded else "unguarded"
         return f"epoch {position.epoch} sequence {position.sequence} {guarded}"
 
     def do_offer(self, words: Sequence[str]) -> None:
-        """`offer data:10-14 gap:15-18 seen:19-20`, last offsets included; or `offer planned`."""
+        """`offer data:10-14 old:15-15 gap:16-18 seen:19-20`, last included; or `offer planned`."""
         if words[0] == "planned":
             self.machine.offer(self.planned)
         else:
@@ -137,10 +141,10 @@ def number(word: str) -> int:
 def piece(word: str) -> Piece:
     kind, _, extent = word.partition(":")
     start, last = map(int, extent.split("-"))
-    if kind == "data":
-        [made] = plan(
-            memoryview(batch([record(at) for at in range(start, last + 1)])), Offset(start)
-        )
+    if kind in ("data", "old"):
+        timestamp = THEN if kind == "data" else 1
+        records = [record(at, timestamp) for at in range(start, last + 1)]
+        [made] = plan(memoryview(batch(records)), Offset(start))
         return made
     return Gap(Offset(start), Offset(last + 1), seen=kind == "seen")
 
