@@ -26,6 +26,8 @@ pytestmark = pytest.mark.broker
 
 COUNT = 3
 """Records in each batch."""
+STAMP = 1_700_000_000_000
+"""Their timestamps, in ms."""
 TOO_LARGE = 10
 OUT_OF_ORDER = 45
 UNKNOWN_TOPIC = 3
@@ -89,8 +91,8 @@ def batch(
         length=49 + len(body),
         attributes=0,
         last_offset_delta=COUNT - 1,
-        base_timestamp=1_700_000_000_000,
-        max_timestamp=1_700_000_000_000,
+        base_timestamp=STAMP,
+        max_timestamp=STAMP,
         producer_id=producer[0],
         epoch=producer[1],
         sequence=sequence,
@@ -312,7 +314,7 @@ def test_the_broker_compares_and_swaps(
             producers = await ports.destination.producers(partitions)
             last = dict.fromkeys(partitions, 3 * COUNT - 1) | {partitions[1]: 2 * COUNT - 1}
             for p in partitions:
-                assert producers[p] == (0, (ProducerState(*who, last[p]),))
+                assert producers[p] == (0, (ProducerState(*who, last[p], STAMP),))
             ends = await ports.destination.log_ends(partitions)
             assert {p: end.log_end for p, end in ends.items()} == {
                 p: s + 1 for p, s in last.items()
