@@ -35,7 +35,8 @@ from twinlog.local.errors import LocalError
 from twinlog.local.writers import Numbers
 
 ADMIN_SECONDS: Final = 20.0
-MAX_PROBLEMS: Final = 50
+MAX_PROBLEMS: Final = 5
+"""Of a partition, that are named."""
 _BATCH: Final = 2000
 _POLL_SECONDS: Final = 0.1
 
@@ -92,13 +93,14 @@ class Report:
 class Log:
     """One cluster, as consumers see it."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, seconds: float = ADMIN_SECONDS) -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._seconds = seconds
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
 
     def partitions(self, topics: Iterable[str]) -> list[Partition]:
         """All partitions of the topics."""
-        found = self._admin.list_topics(timeout=ADMIN_SECONDS).topics
+        found = self._admin.list_topics(timeout=self._seconds).topics
         missing = [topic for topic in topics if topic not in found]
         if missing:
             raise LocalError(f"{', '.join(missing)}: no such topic at {self._bootstrap_servers}")
@@ -108,22 +110,26 @@ class Log:
         """Where their logs begin and end now."""
         start = self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
         stable = self.stable(partitions)
-        end = self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        end = self.ends(partitions)
         return {one: Extent(start[one], stable[one], end[one]) for one in partitions}
 
     def stable(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Their last stable offsets now."""
         return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
 
+    def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The ends of their logs now, as far as consumers may know."""
+        return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+
     def _offsets(
         self, partitions: Collection[Partition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[Partition, int]:
         asked = {TopicPartition(*one): spec for one in partitions}
         futures = self._admin.list_offsets(
-            asked, isolation_level=isolation, request_timeout=ADMIN_SECONDS
+            asked, isolation_level=isolation, request_timeout=self._seconds
         )
         return {
-            (one.topic, one.partition): future.result(ADMIN_SECONDS).offset
+            (one.topic, one.partition): future.result(self._seconds).offset
             for one, future in futures.items()
         }
 
@@ -131,7 +137,7 @@ class Log:
         """Whether a cleaner is at work on it."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         future = self._admin.describe_configs([resource])[resource]
-        return "compact" in future.result(ADMIN_SECONDS)["cleanup.policy"].value
+        return "compact" in future.result(self._seconds)["cleanup.policy"].value
 
     def read(
         self, ranges: Mapping[Partition, tuple[int, int]], deadline: float
@@ -238,8 +244,8 @@ def check(
         compacted = theirs.is_compacted(topic)
         source_extents, extents = theirs.extents(partitions), ours.extents(partitions)
         pairs = {one: Pair(source_extents[one], extents[one]) for one in partitions}
-        ranges = {one: pair.common for one, pair in pairs.items()}
-        there, here = theirs.read(ranges, deadline), ours.read(ranges, deadline)
+        there = theirs.read({one: pair.common for one, pair in pairs.items()}, deadline)
+        here = ours.read({one: pair.mirrored for one, pair in pairs.items()}, deadline)
         for one, pair in pairs.items():
             comparison = _Comparison(one, compacted=compacted, numbered=numbered, written=written)
             report.add(comparison.run(pair, there[one], here[one]))
@@ -256,6 +262,12 @@ class Pair(NamedTuple):
     def common(self) -> tuple[int, int]:
         """Offsets `[start, end)` that are compared."""
         return max(self.source.start, self.destination.start), self.source.stable
+
+    @property
+    def mirrored(self) -> tuple[int, int]:
+        """What of them the destination has."""
+        start, end = self.common
+        return start, min(end, self.destination.end)
 
 
 class _Comparison:

@@ -29,16 +29,30 @@ def up(
     Raises:
         LocalError, JavaError: the name is in use, or the cluster does not start.
     """
-    directory = _directory(name)
     with _lock(name):
-        if (directory / STATE_FILE).exists():
-            raise LocalError(_in_use(name, directory))
-        shutil.rmtree(directory, ignore_errors=True)
         cluster = LocalCluster.start(
-            brokers, version, config=config, heap=heap, directory=directory
+            brokers, version, config=config, heap=heap, directory=_free(name)
         )
         cluster.release()
         return cluster
+
+
+def reserve(name: str) -> Path:
+    """Give the directory for a cluster of this name, which somebody else is to start.
+
+    Raises:
+        LocalError: the name is in use.
+    """
+    with _lock(name):
+        return _free(name)
+
+
+def _free(name: str) -> Path:
+    directory = _directory(name)
+    if (directory / STATE_FILE).exists():
+        raise LocalError(_in_use(name, directory))
+    shutil.rmtree(directory, ignore_errors=True)
+    return directory
 
 
 def names() -> list[str]:

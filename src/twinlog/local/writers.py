@@ -25,6 +25,8 @@ ARCHIVE: Final = "archive"
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """Of the partitions of clicks, in order."""
 ORDER_WRITERS: Final = 3
+PER_TRANSACTION: Final = 80
+"""Records."""
 TRANSACTION_SECONDS: Final = 10.0
 """How long one attempt to end a transaction may take; there may be several."""
 FINISH_SECONDS: Final = 60.0
@@ -276,15 +278,22 @@ class Orders:
         ]
         self._rounds = 0
         self._orders = 0
+        self._owed = 0
 
     def write(self, count: int) -> None:
-        """One transaction of each producer, all open at once, `count` committed records or so."""
+        """A transaction of each producer, all open at once, when there is enough for them."""
+        self._owed += count
+        if self._owed >= ORDER_WRITERS * PER_TRANSACTION:
+            self._round(self._owed // ORDER_WRITERS)
+            self._owed = 0
+
+    def _round(self, count: int) -> None:
         self._rounds += 1
         for writer in self._writers:
             writer.begin()
         for _ in range(2):
             for writer in self._writers:
-                for _ in range(max(1, count // (2 * ORDER_WRITERS))):
+                for _ in range(count // 2):
                     writer.write(ORDERS, self._random.randrange(4), *self._order())
             for writer in self._writers:
                 writer.flush()

@@ -1,0 +1,257 @@
+"""Two real clusters, load on the first, a mirror in the second: the demo's stage, and the tests'.
+
+Everything is done by the commands that a user has; what is seen is measured from outside, by
+librdkafka. All that a stage starts ends with it.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from confluent_kafka import KafkaException
+
+from twinlog.local import commands
+from twinlog.local.check import Log, Report, check
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.commands import Done, Reporting
+from twinlog.local.errors import LocalError
+from twinlog.local.load import TOPICS
+from twinlog.local.processes import ProcessGroup
+from twinlog.local.writers import Numbers
+
+MIRROR: Final = "demo"
+ALL_TOPICS: Final = "|".join(TOPICS)
+CLEANING: Final = {"log.cleaner.backoff.ms": "2000"}
+"""A cleaner that looks often: compaction is to be seen within seconds."""
+
+COMMAND_SECONDS: Final = 60.0
+VERIFY_SECONDS: Final = 180.0
+NODE_END_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 3.0
+"""How long one measurement of the progress may take."""
+
+
+class Seen(NamedTuple):
+    """The destination's progress: how far it is behind, and the sum of its logs' ends."""
+
+    lag: int
+    offsets: int
+
+
+class Stage:
+    """See the module. Its parts are started by its methods, in any order that makes sense."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.source: LocalCluster
+        self.destination: LocalCluster
+        self.load: Reporting | None = None
+        self.nodes: dict[str, Reporting] = {}
+        self.written: dict[tuple[str, int, str], Numbers] = {}
+        self._logs: tuple[Log, Log] | None = None
+        self._group = ProcessGroup()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._end_nodes()
+        finally:
+            self._group.stop()
+            self._stack.__exit__(kind, error, trace)
+
+    def _end_nodes(self) -> None:
+        """Nodes end by themselves where they can: then Spark has removed its files."""
+        for node in self.nodes.values():
+            node.signal(15)
+        for node in self.nodes.values():
+            try:
+                node.end(NODE_END_SECONDS)
+            except LocalError as error:
+                sys.stderr.write(f"{error}\n")
+
+    def start_source(self, brokers: int = 1, directory: Path | None = None) -> LocalCluster:
+        """Start the source."""
+        self.source = self._cluster(brokers, directory or self.directory / "source")
+        return self.source
+
+    def start_destination(self, brokers: int = 1, directory: Path | None = None) -> LocalCluster:
+        """Start the destination."""
+        self.destination = self._cluster(brokers, directory or self.directory / "destination")
+        return self.destination
+
+    def _cluster(self, brokers: int, directory: Path) -> LocalCluster:
+        heap = "320m" if brokers == 1 else "256m"
+        return self._stack.enter_context(
+            LocalCluster.start(brokers, heap=heap, config=CLEANING, directory=directory)
+        )
+
+    # ---- the load ------------------------------------------------------------------------------
+
+    def start_load(self, rate: float, seconds: float) -> Reporting:
+        """Begin to write; ends by itself after so many seconds, whatever happens."""
+        arguments = ["--rate", f"{rate:g}", "--seconds", f"{seconds:g}"]
+        self.load = Reporting(
+            self._group,
+            "load",
+            self.directory,
+            [*commands.LOAD, "--bootstrap-servers", self.source.bootstrap_servers, *arguments],
+        )
+        self.load.wait_for(bool, "the load's topics", COMMAND_SECONDS)
+        return self.load
+
+    def stop_load(self, seconds: float = COMMAND_SECONDS) -> dict[str, int]:
+        """End the load, and note what its writers were told; its totals.
+
+        Raises:
+            LocalError: it does not end, or it could not write.
+        """
+        assert self.load is not None
+        self.load.end(seconds)
+        last = self.load.last()
+        if not last.get("done") or last["failures"]:
+            raise LocalError(
+                f"the load has failed: {last.get('failures') or 'it died'} (log: {self.load.log})"
+            )
+        for topic, partition, writer, least, most in last["written"]:
+            self.written[topic, partition, writer] = Numbers(least, most)
+        return {name: last[name] for name in ("records", "committed", "aborted", "aborted_records")}
+
+    # ---- the mirror ----------------------------------------------------------------------------
+
+    def mirrors(self, *arguments: str) -> Done:
+        """Run `kafka-mirrors` on the destination."""
+        servers = self.destination.bootstrap_servers
+        return commands.run(
+            commands.KAFKA_MIRRORS,
+            "--bootstrap-server",
+            servers,
+            *arguments,
+            seconds=COMMAND_SECONDS,
+        )
+
+    def create_mirror(self, name: str = MIRROR, extra: Sequence[str] = ()) -> Path:
+        """Create a mirror of the source; the file with its properties."""
+        properties = self.directory / f"{name}.properties"
+        lines = [f"bootstrap.servers={self.source.bootstrap_servers}", *extra]
+        properties.write_text("\n".join(lines) + "\n")
+        arguments = ("--create", "--mirror", name, "--mirror-config", str(properties))
+        self._done(self.mirrors(*arguments), arguments)
+        return properties
+
+    def add(self, topics: str, name: str = MIRROR) -> None:
+        """Add topics to a mirror."""
+        arguments = ("--add", "--topic", topics, "--mirror", name)
+        self._done(self.mirrors(*arguments), arguments)
+
+    @staticmethod
+    def _done(done: Done, arguments: Iterable[str]) -> None:
+        if done.status:
+            raise LocalError(f"kafka-mirrors {' '.join(arguments)}: {done.errors.strip()}")
+
+    def start_node(self, name: str = "node", *arguments: str) -> Reporting:
+        """Start `twinlog run`."""
+        servers = self.destination.bootstrap_servers
+        self.nodes[name] = Reporting(
+            self._group,
+            name,
+            self.directory,
+            [
+                *commands.TWINLOG,
+                "run",
+                "--bootstrap-server",
+                servers,
+                "--node",
+                name,
+                "--json",
+                *arguments,
+            ],
+        )
+        return self.nodes[name]
+
+    def verify(self, *arguments: str) -> Done:
+        """Run `twinlog verify`."""
+        servers = self.destination.bootstrap_servers
+        return commands.run(
+            commands.TWINLOG,
+            "verify",
+            "--bootstrap-server",
+            servers,
+            *arguments,
+            seconds=VERIFY_SECONDS,
+        )
+
+    # ---- seen from outside ---------------------------------------------------------------------
+
+    def progress(self, topics: Iterable[str] = tuple(TOPICS)) -> Seen:
+        """How far the destination is, measured by another client than the mirror's.
+
+        Raises:
+            LocalError: it cannot be measured just now.
+        """
+        if self._logs is None:
+            source, destination = self.source, self.destination
+            self._logs = (
+                Log(source.bootstrap_servers, LOOK_SECONDS),
+                Log(destination.bootstrap_servers, LOOK_SECONDS),
+            )
+        theirs, ours = self._logs
+        try:
+            partitions = theirs.partitions(topics)
+            stable, ends = theirs.stable(partitions), ours.ends(partitions)
+        except (KafkaException, TimeoutError) as error:
+            # After a leader change librdkafka goes on asking in the old epoch: a new client.
+            self._logs = None
+            raise LocalError(f"the lag cannot be measured: {error!r}") from error
+        if silent := [one for one in partitions if min(stable[one], ends[one]) < 0]:
+            raise LocalError(f"{len(silent)} partitions have no leader just now")
+        lag = sum(max(stable[one] - ends[one], 0) for one in partitions)
+        return Seen(lag, sum(ends.values()))
+
+    def await_no_lag(
+        self,
+        seconds: float,
+        topics: Iterable[str] = tuple(TOPICS),
+        look: Callable[[Seen], None] = lambda _: None,
+    ) -> None:
+        """Wait until the destination has all that the source has decided.
+
+        Raises:
+            LocalError: it takes too long.
+        """
+        deadline = time.monotonic() + seconds
+        seen: Seen | LocalError
+        while True:
+            try:
+                seen = self.progress(topics)
+            except LocalError as error:
+                seen = error
+            else:
+                look(seen)
+                if not seen.lag:
+                    return
+            if time.monotonic() > deadline:
+                raise LocalError(f"the mirror still lags after {seconds:g} s: {seen}")
+            time.sleep(0.2)
+
+    def check(self, topics: Iterable[str] = tuple(TOPICS), *, numbered: bool = True) -> Report:
+        """Compare both clusters' logs as their consumers see them (check.py)."""
+        return check(
+            self.source.bootstrap_servers,
+            self.destination.bootstrap_servers,
+            topics,
+            written=self.written if numbered else None,
+            numbered=numbered,
+        )
