@@ -265,7 +265,8 @@ def test_a_leader_dies_and_its_partitions_are_asked_elsewhere(
 
         async def answered() -> bool:
             ends = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
-            return all(not isinstance(e, Refusal) and e.offset == 1 for e in ends.values())
+            # A coordinator that dies in time writes markers twice (test_markers.py).
+            return all(not isinstance(e, Refusal) and e.offset >= 1 for e in ends.values())
 
         await until_async(answered, 120, "answers from the new leaders")
         now = cluster.leader(partitions[0])
