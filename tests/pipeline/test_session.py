@@ -18,7 +18,7 @@ stop_spark(spark)
 
 def test_the_users_jvm_options_come_last() -> None:
     """Of an option that is given twice, the JVM takes the last."""
-    ours, _, theirs = session._jvm_options("-Xss4m").partition(" ")
+    ours, _, theirs = session._jvm_options("-Xss4m").rpartition(" ")
     assert ours.startswith("-Dlog4j2.configurationFile=file:///")
     assert theirs == "-Xss4m"
 

@@ -27,6 +27,8 @@ MIRROR: Final = "demo"
 ALL_TOPICS: Final = "|".join(TOPICS)
 CLEANING: Final = {"log.cleaner.backoff.ms": "2000"}
 """A cleaner that looks often: compaction is to be seen within seconds."""
+SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1",)
+"""Brokers that live for minutes: the second compiler's work would not pay."""
 
 COMMAND_SECONDS: Final = 60.0
 VERIFY_SECONDS: Final = 180.0
@@ -95,7 +97,9 @@ class Stage:
     def _cluster(self, brokers: int, directory: Path) -> LocalCluster:
         heap = "320m" if brokers == 1 else "256m"
         return self._stack.enter_context(
-            LocalCluster.start(brokers, heap=heap, config=CLEANING, directory=directory)
+            LocalCluster.start(
+                brokers, heap=heap, config=CLEANING, jvm_flags=SHORT_LIVED, directory=directory
+            )
         )
 
     # ---- the load ------------------------------------------------------------------------------
