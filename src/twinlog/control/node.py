@@ -28,6 +28,7 @@ from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics, create_contro
 from twinlog.cluster.mirrorlog import partition_count as control_partitions
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Fenced, Refusal, TwinlogError
+from twinlog.core.mirror_settings import MAX_REFRESH_MS, parse_settings
 from twinlog.core.placement import config_partition
 from twinlog.core.states import State
 from twinlog.pipeline.lane import LaneConfig, run_lane
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 
 STOP_PATIENCE_S: Final = 20.0
 """How long lanes may take to end by themselves before Spark ends them."""
+REFRESH_TICK_S: Final = 1.0
+"""How often is looked whether a mirror's refresh is due (mirror.metadata.refresh.interval.ms)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,6 @@ class NodeConfig:
     lanes: int | None = None
     group_id: str = "twinlog"
     session_timeout_s: float = 10.0
-    refresh_interval_s: float = 30.0
     settings: LaneSettings = field(default_factory=LaneSettings)
     once: bool = False
     log_level: str = "WARNING"
@@ -84,6 +86,7 @@ class Node:
         self._config = config
         self._watch = watch
         self._ours: set[int] = set()
+        self._snapshot = Snapshot()
         self._started_ms = time.time_ns() // 1_000_000
         self._stop = asyncio.Event()
 
@@ -201,7 +204,7 @@ class Node:
                 return
 
     async def _look(self, store: MirrorStore) -> tuple[Snapshot, dict[str, PartitionStatus]]:
-        snapshot = await store.snapshot()
+        snapshot = self._snapshot = await store.snapshot()
         statuses, _ = await store.statuses()
         rows = {
             str(row.partition): row
@@ -234,18 +237,28 @@ class Node:
     # ---- whole mirrors -------------------------------------------------------------------------
 
     async def _refresh(self, cluster: KafkaCluster, store: MirrorStore) -> None:
-        """Let topics grow as the source's do."""
+        """Let topics grow as the source's do, each mirror's at its own interval."""
+        due: dict[str, float] = {}
         while True:
-            await asyncio.sleep(self._config.refresh_interval_s)
-            try:
-                snapshot = await store.snapshot()
-                count = await control_partitions(cluster, CONFIG_TOPIC) or 1
-                for mirror in snapshot.mirrors.values():
-                    if config_partition(mirror.name, count) in self._ours:
-                        topics = [t for t in snapshot.topics if t.mirror == mirror.name]
-                        await self._grow(cluster, store, mirror, topics)
-            except TwinlogError as error:
-                log.warning("mirrors cannot be refreshed: %s", error)
+            await asyncio.sleep(REFRESH_TICK_S)
+            now = time.monotonic()
+            for name in [n for n in self._snapshot.mirrors if due.get(n, now) <= now]:
+                due[name] = now + MAX_REFRESH_MS / 1000
+                try:
+                    settings = parse_settings(self._snapshot.mirrors[name].source)
+                    due[name] = now + settings.refresh_interval
+                    await self._refresh_mirror(cluster, store, name)
+                except TwinlogError as error:
+                    log.warning("mirror %s cannot be refreshed: %s", name, error)
+
+    async def _refresh_mirror(self, cluster: KafkaCluster, store: MirrorStore, name: str) -> None:
+        count = await control_partitions(cluster, CONFIG_TOPIC) or 1
+        if config_partition(name, count) not in self._ours:
+            return
+        snapshot = await store.snapshot()
+        topics = [topic for topic in snapshot.topics if topic.mirror == name]
+        if topics:
+            await self._grow(cluster, store, snapshot.mirrors[name], topics)
 
     async def _grow(
         self,
