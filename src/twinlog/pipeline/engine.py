@@ -368,9 +368,10 @@ class Engine:
                     f"no answer to an append: {error}",
                 )
         except (Fenced, Retriable) as error:
-            # Nothing was sent.
+            # Nothing was sent: the broker is gone perhaps, and another one leads by and by.
             fenced = error if isinstance(error, Fenced) else None
             for partition in owners:
+                self.leaders_are_stale(partition)
                 self._not_appended(
                     partition, lambda p: p.append.refused(), f"an append was not sent: {error}"
                 )

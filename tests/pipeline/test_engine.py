@@ -1,0 +1,66 @@
+"""Twin of twinlog.pipeline.engine, for what the simulation's model does not do."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import cast
+from uuid import UUID
+
+from twinlog.core.append import Position
+from twinlog.core.bulk import empty_records
+from twinlog.core.errors import Retriable
+from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.partition import MirrorPartition, PartitionSpec
+from twinlog.pipeline.ports import Appended, DestinationPort, SourcePort
+from twinlog.pipeline.settings import LaneSettings
+from twinlog.pipeline.shard import Shard
+
+KEY = TopicPartition("t", 0)
+
+
+def engine() -> Engine:
+    """An engine whose ports are never asked."""
+    nothing = cast("SourcePort", None), cast("DestinationPort", None)
+    return Engine(*nothing, LaneSettings(), random.Random(1), lambda _: None)
+
+
+def appending(one: Engine) -> MirrorPartition:
+    """A partition with a batch in flight."""
+    shard = Shard(0, "p", one.destination, LaneSettings())
+    spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
+    one.own(shard, [spec], lease_s=0.0)
+    partition = one.partitions[KEY]
+    start = Position(
+        log_end=Offset(0),
+        producer_id=ProducerId(7),
+        epoch=ProducerEpoch(0),
+        sequence=Sequence(0),
+        guarded=True,
+    )
+    partition.append.place(start, 0.0)
+    one.offer(partition, [empty_records(Offset(0), Offset(5))])
+    assert partition.append.take() is not None
+    return partition
+
+
+async def not_sent() -> Mapping[TopicPartition, Appended]:
+    raise Retriable("no broker has this id now")
+
+
+def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:
+    """Where nothing could be sent to it, the cluster is asked again who leads.
+
+    Without, a partition of a killed broker stood still until that broker was back.
+    """
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        one._stale_destination.clear()
+        one._leaders_wanted.clear()
+        await one._answer(3, [partition], not_sent())
+        assert one._stale_destination == {"t"}
+        assert one._leaders_wanted.is_set()
+
+    asyncio.run(body())
