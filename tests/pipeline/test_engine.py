@@ -38,7 +38,7 @@ def appending(one: Engine) -> MirrorPartition:
         sequence=Sequence(0),
         guarded=True,
     )
-    partition.append.place(start, 0.0)
+    partition.append.place(start, one.now())
     one.offer(partition, [empty_records(Offset(0), Offset(5))])
     assert partition.append.take() is not None
     return partition
