@@ -10,7 +10,14 @@ import pytest
 
 from waiting import until
 
-DEMO = (sys.executable, "-c", "from twinlog.cli.main import main; main()", "demo", "--brokers", "1")
+# Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+MAIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from twinlog.cli.main import main
+main()
+"""
+DEMO = (sys.executable, "-c", MAIN, "demo", "--brokers", "1")
 
 
 def start(folder: Path) -> "subprocess.Popen[str]":
