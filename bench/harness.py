@@ -244,12 +244,12 @@ def mirror_maker(
         "sync.topic.acls.enabled": "false",
         "refresh.groups.enabled": "false",
         "dedicated.mode.enable.internal.rest": "false",
-        f"{alias}.consumer.auto.offset.reset": "earliest",
+        "source.consumer.auto.offset.reset": "earliest",
         "target.producer.compression.type": compression,
     }
     if tuned:
         for name, value in TUNED.items():
-            side = alias if name.startswith("consumer") else "target"
+            side = "source" if name.startswith("consumer") else "target"
             properties[f"{side}.{name}"] = value
     file = folder / f"{alias}.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
