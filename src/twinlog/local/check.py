@@ -2,7 +2,7 @@
 
 librdkafka consumers read every partition of both clusters with read_committed, and
 
-- each offset has the same record: key, value, headers, timestamp and its type;
+- each offset has the same record: key, value, headers, timestamp;
 - each writer's numbers (load.py) go up by one: nothing is lost, doubled or out of order;
 - the last number of each writer is the one that the writer was told: nothing is missing at the end.
 
@@ -45,10 +45,14 @@ Written = Mapping[tuple[str, int, str], Numbers]
 
 
 class Seen(NamedTuple):
-    """One record as a consumer saw it; value and headers are kept as this process's hashes."""
+    """One record as a consumer saw it; value and headers are kept as this process's hashes.
+
+    The timestamp's type is left out: the mirror of a LogAppendTime topic has its times, as
+    CreateTime.
+    """
 
     offset: int
-    timestamp: tuple[int, int]
+    timestamp: int
     key: bytes | None
     tombstone: bool
     value: int
@@ -197,7 +201,7 @@ def _seen(offset: int, message: Message) -> Seen:
     key, value = message.key(), message.value()
     return Seen(
         offset=offset,
-        timestamp=message.timestamp(),
+        timestamp=message.timestamp()[1],
         key=key,
         tombstone=value is None,
         value=hash(value),

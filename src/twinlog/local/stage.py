@@ -146,12 +146,22 @@ class Stage:
             seconds=COMMAND_SECONDS,
         )
 
-    def create_mirror(self, name: str = MIRROR, extra: Sequence[str] = ()) -> Path:
-        """Create a mirror of the source; the file with its properties."""
+    def create_mirror(
+        self, name: str = MIRROR, extra: Sequence[str] = (), state_partitions: int = 50
+    ) -> Path:
+        """Create a mirror of the source; the file with its properties.
+
+        `state_partitions` counts with the first mirror of a destination.
+        """
         properties = self.directory / f"{name}.properties"
         lines = [f"bootstrap.servers={self.source.bootstrap_servers}", *extra]
         properties.write_text("\n".join(lines) + "\n")
-        arguments = ("--create", "--mirror", name, "--mirror-config", str(properties))
+        config = self.directory / "command.properties"
+        config.write_text(f"mirror.topic.num.partitions={state_partitions}\n")
+        arguments = (
+            *("--create", "--mirror", name, "--mirror-config", str(properties)),
+            *("--command-config", str(config)),
+        )
         self._done(self.mirrors(*arguments), arguments)
         return properties
 

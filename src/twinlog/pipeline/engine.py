@@ -27,12 +27,13 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from random import Random
 
 from twinlog.core.append import Misplaced, PartitionAppend, Phase
 from twinlog.core.batch import patched_header
 from twinlog.core.bulk import empty_records
-from twinlog.core.errors import Disconnected, Fenced, Reaction, Retriable, code_of
+from twinlog.core.errors import Disconnected, Fenced, Reaction, Retriable, TwinlogError, code_of
 from twinlog.core.plan import Gap, Piece
 from twinlog.core.types import Offset, TopicPartition
 from twinlog.pipeline.fetcher import Fetcher
@@ -128,11 +129,16 @@ class Engine:
         Returns when all that had been sent was answered, or when the engine has ended.
         """
         leaving = [self.partitions.pop(key) for key in specs if key in self.partitions]
+        due = self._due_trims(leaving)
         for partition in leaving:
             self._forget(partition)
             self._release(partition, lambda p: p.append.replace())
         while not self._closed and any(p.append.in_flight or p.filling for p in leaving):
             await asyncio.sleep(self.settings.position_pause_s)
+        if due and not self._closed:
+            # Else a node that ends when it has caught up would leave the log's start behind.
+            with suppress(TwinlogError):
+                await self.destination.delete_records(due)
 
     async def close(self) -> None:
         """End all tasks; nothing is awaited that the network could hold up."""
@@ -635,15 +641,21 @@ class Engine:
             partition.delete_before = Offset(start)
             self._to_trim.add(partition)
 
+    def _due_trims(self, partitions: Iterable[MirrorPartition]) -> dict[TopicPartition, Offset]:
+        """Those whose log start can be moved now, and where to."""
+        return {
+            p.key: p.delete_before
+            for p in partitions
+            if p in self._to_trim
+            and p.append.phase is Phase.APPENDING
+            and p.append.log_end >= p.delete_before
+        }
+
     async def _trim(self) -> None:
         """Move the destination's log starts to where the source's are."""
         while True:
             await asyncio.sleep(self.settings.trim_interval_s)
-            due = {
-                p.key: p.delete_before
-                for p in self._to_trim
-                if p.append.phase is Phase.APPENDING and p.append.log_end >= p.delete_before
-            }
+            due = self._due_trims(self._to_trim)
             if not due:
                 continue
             try:

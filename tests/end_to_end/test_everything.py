@@ -1,0 +1,126 @@
+"""Everything that a source's partitions can hold arrives, and what must not be said is said."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+import outside
+from twinlog.local.check import Log
+from twinlog.local.load import TOPICS, delete_before
+from twinlog.local.stage import ALL_TOPICS, Stage
+from waiting import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+MEGABYTE = 1 << 20
+
+
+def cleaned(stage: Stage) -> bool:
+    """Whether the cleaner has been at the source's customers."""
+    log = Log(stage.source.bootstrap_servers)
+    extents = log.extents([("customers", 0)])
+    ranges = {one: (extent.start, extent.stable) for one, extent in extents.items()}
+    found = log.read(ranges, float("inf"))["customers", 0]
+    return len(found) < extents["customers", 0].stable - 1
+
+
+def test_what_a_partition_can_hold(world: Stage) -> None:
+    """Codecs, transactions, holes, a late start, nothing at all, nulls, large records, times.
+
+    The load's topics are written before the mirror sees them, and then on while it does.
+    """
+    servers = world.source.bootstrap_servers
+    world.start_load(800, 60)
+    until(lambda: cleaned(world), 60, "holes in customers")
+    outside.make_topic(servers, "odd", 3, {"max.message.bytes": str(16 * MEGABYTE)})
+    large = [(0, "large", os.urandom(size * MEGABYTE), None) for size in (1, 3, 5, 2)]
+    outside.write(servers, "odd", large, message_max_bytes=16 * MEGABYTE)
+    bare = [(2, None, None, None), (2, None, b"", [("h", None)]), (2, b"", None, [("h", b"")] * 2)]
+    outside.write(servers, "odd", bare)
+    outside.make_topic(servers, "stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+    for codec in ("none", "zstd"):
+        outside.write(servers, "stamped", outside.simple(50), compression_type=codec)
+    every = f"{ALL_TOPICS}|odd|stamped"
+    world.add(every, "everything")
+    outside.await_state(world, "odd", 1, "MIRRORING")
+    world.stop_load()
+    world.await_no_lag(120, [*TOPICS, "odd", "stamped"])
+    report = world.check()
+    assert report.good, report.problems
+    assert report.gaps > 0
+    odd = world.check(["odd", "stamped"], numbered=False)
+    assert odd.good, odd.problems
+    assert odd.records == 107
+    verified = world.verify("--topic", every)
+    assert verified.status == 0, verified
+    assert "the same" in verified.output
+
+
+def test_partitions_are_added(world: Stage, topic: str) -> None:
+    """A topic that grows on the source grows on the destination, and the new ones are mirrored."""
+    servers = world.source.bootstrap_servers
+    outside.make_topic(servers, topic)
+    outside.write(servers, topic, outside.simple(100))
+    world.add(topic, "everything")
+    world.await_no_lag(60, [topic])
+    outside.grow_topic(servers, topic, 3)
+    outside.write(servers, topic, [*outside.simple(50, 1), *outside.simple(50, 2)])
+    outside.await_state(world, topic, 2, "MIRRORING")
+    world.await_no_lag(60, [topic])
+    report = world.check([topic], numbered=False)
+    assert report.good, report.problems
+    assert report.records == 200
+
+
+def test_the_log_start_follows(world: Stage, topic: str) -> None:
+    """Retention on the source moves the destination's log start, too."""
+    servers = world.source.bootstrap_servers
+    outside.make_topic(servers, topic)
+    outside.write(servers, topic, outside.simple(300))
+    world.add(topic, "everything")
+    world.await_no_lag(60, [topic])
+    delete_before(servers, [(topic, 0, 123)])
+    log = Log(world.destination.bootstrap_servers)
+    until(lambda: log.extents([(topic, 0)])[topic, 0].start == 123, 60, "the log start")
+    assert world.check([topic], numbered=False).good
+
+
+def test_a_topic_made_again(world: Stage, fresh_name: Callable[[str], str]) -> None:
+    """Another topic of the same name is not mixed into the first: FAILED, and why."""
+    servers = world.source.bootstrap_servers
+    name = fresh_name("again")
+    outside.make_topic(servers, name)
+    outside.write(servers, name, outside.simple(20))
+    world.add(name, "everything")
+    world.await_no_lag(60, [name])
+    outside.delete_topic(servers, name)
+    outside.make_topic(servers, name)
+    outside.write(servers, name, outside.simple(40, text="other"))
+
+    def told() -> bool:
+        row = outside.described(world, name)[0]
+        return row["state"] == "FAILED" and "deleted and made again" in (row["reason"] or "")
+
+    until(told, 90, "FAILED, and why")
+    assert Log(world.destination.bootstrap_servers).ends([(name, 0)])[name, 0] == 20
+
+
+def test_a_foreign_write(world: Stage, topic: str) -> None:
+    """Who writes to the destination stops that partition alone; verify names the range, with 1."""
+    servers = world.source.bootstrap_servers
+    outside.make_topic(servers, topic, 2)
+    outside.write(servers, topic, [*outside.simple(30, 0), *outside.simple(30, 1)])
+    world.add(topic, "everything")
+    world.await_no_lag(60, [topic])
+    outside.write(world.destination.bootstrap_servers, topic, [(0, "intruder", "x", None)])
+    outside.write(servers, topic, [*outside.simple(30, 0), *outside.simple(30, 1)])
+    row = outside.await_state(world, topic, 0, "FAILED", 90)
+    assert "somebody else" in row["reason"] or "destination" in row["reason"], row["reason"]
+    ends = Log(world.destination.bootstrap_servers)
+    until(lambda: ends.ends([(topic, 1)])[topic, 1] == 60, 60, "the other partition's end")
+    assert outside.described(world, topic)[1]["state"] == "MIRRORING"
+    verified = world.verify("--topic", topic)
+    assert verified.status == 1, verified
+    assert f"DIFFERS {topic}-0 [30, 31)" in verified.output
+    assert f"{topic}-1" not in verified.output

@@ -1,0 +1,55 @@
+"""`twinlog run --once`: a mirror that is brought up to date now and then."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import outside
+from twinlog.local import commands
+from twinlog.local.check import Log
+from twinlog.local.commands import Done
+from twinlog.local.load import delete_before
+from twinlog.local.stage import Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Two clusters and a mirror without topics; no node runs."""
+    with Stage(tmp_path_factory.mktemp("alone")) as stage:
+        stage.start_source()
+        stage.start_destination()
+        stage.create_mirror("now-and-then", state_partitions=5)
+        yield stage
+
+
+def once(stage: Stage) -> Done:
+    servers = stage.destination.bootstrap_servers
+    return commands.run(
+        commands.TWINLOG, "run", "--bootstrap-server", servers, "--once", seconds=180
+    )
+
+
+def test_retention_overtakes_the_mirror(alone: Stage, topic: str) -> None:
+    """Records that the source has deleted before they were mirrored: the destination skips them.
+
+    Its log start is then where the source's is, and every offset after it is the source's.
+    """
+    servers = alone.source.bootstrap_servers
+    outside.make_topic(servers, topic, 2)
+    outside.write(servers, topic, [*outside.simple(200, 0), *outside.simple(200, 1)])
+    alone.add(topic, "now-and-then")
+    assert once(alone).status == 0
+    assert alone.progress([topic]).lag == 0
+    outside.write(servers, topic, outside.simple(500, 0))
+    delete_before(servers, [(topic, 0, 450)])
+    outside.write(servers, topic, outside.simple(50, 1))
+    assert once(alone).status == 0
+    assert alone.progress([topic]).lag == 0
+    assert Log(alone.destination.bootstrap_servers).extents([(topic, 0)])[topic, 0].start == 450
+    report = alone.check([topic], numbered=False)
+    assert report.good, report.problems
+    assert report.records == 250 + 250
+    verified = alone.verify("--topic", topic)
+    assert verified.status == 0, verified

@@ -1,0 +1,90 @@
+"""librdkafka on the clusters of a stage: what a user's applications and tools would do."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from twinlog.local.stage import Stage
+from waiting import until
+
+SECONDS = 30.0
+
+
+def admin(servers: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": servers})
+
+
+def make_topic(
+    servers: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+) -> None:
+    client = admin(servers)
+    new = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
+    client.create_topics([new])[name].result(SECONDS)
+
+    def there() -> bool:
+        found = client.list_topics(timeout=SECONDS).topics.get(name)
+        return found is not None and len(found.partitions) == partitions
+
+    until(there, what=f"all partitions of {name}")
+
+
+def grow_topic(servers: str, name: str, partitions: int) -> None:
+    client = admin(servers)
+    client.create_partitions([NewPartitions(name, partitions)])[name].result(SECONDS)
+
+
+def delete_topic(servers: str, name: str) -> None:
+    client = admin(servers)
+    client.delete_topics([name])[name].result(SECONDS)
+    until(lambda: name not in client.list_topics(timeout=SECONDS).topics, what=f"no {name}")
+
+
+def write(servers: str, topic: str, records: Iterable[Sequence[Any]], **settings: Any) -> None:
+    """Write (partition, key, value, headers)s and wait for all acknowledgements."""
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+    )
+    failures: list[str] = []
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    for partition, key, value, headers in records:
+        producer.produce(
+            topic, partition=partition, key=key, value=value, headers=headers, on_delivery=delivered
+        )
+        producer.poll(0)
+    assert producer.flush(SECONDS) == 0
+    assert not failures
+
+
+def simple(count: int, partition: int = 0, text: str = "v") -> list[Sequence[Any]]:
+    return [(partition, f"k{at}", f"{text}{at}", None) for at in range(count)]
+
+
+def described(stage: Stage, topic: str) -> dict[int, dict[str, Any]]:
+    """What `kafka-mirrors --describe` says of a topic's partitions."""
+    done = stage.mirrors("--describe", "--json")
+    assert done.status == 0, done.errors
+    rows = [row for row in json.loads(done.output) if row["topic"] == topic]
+    return {row["partition"]: row for row in rows}
+
+
+def await_state(
+    stage: Stage, topic: str, partition: int, state: str, seconds: float = 60.0
+) -> dict[str, Any]:
+    """Wait until a partition has a state; what is said of it then."""
+
+    def there() -> dict[str, Any] | None:
+        row = described(stage, topic).get(partition)
+        return row if row is not None and row["state"] == state else None
+
+    return until(there, seconds, f"{topic}-{partition} {state}")
