@@ -3,7 +3,11 @@
 A contender (twinlog, MirrorMaker 2) is a process tree that mirrors a topic by itself. What it does
 is measured from outside, the same way for all: the destination's log ends are polled, the time runs
 from the first record that is there to the last, and so do the CPU seconds of the whole tree, the
-JVM included. Its start is in neither; it is told apart as `startup`.
+JVM included. Its start is in neither; it is told apart as `startup`. Since a JVM is slow at first,
+the second half of the records is told apart, too.
+
+What other programs took of the machine's cores in the same time is told with each figure
+(`others_cores`), so that a disturbed run is seen as such.
 """
 
 import asyncio
@@ -17,7 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from documents import order
 from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
@@ -71,19 +77,32 @@ def client(cluster: LocalCluster) -> KafkaCluster:
     return KafkaCluster(parse_config({"bootstrap.servers": cluster.bootstrap_servers}).config)
 
 
+async def make_topic(cluster: KafkaCluster, name: str, partitions: int) -> None:
+    """Make a topic, and wait until every partition's leader serves it."""
+    new = NewTopic(name=name, partitions=partitions, replication_factor=1)
+    answers = await create_topics(cluster, [new])
+    assert not isinstance(answers[name], Refusal), answers
+    port = KafkaDestination(cluster, lambda: False)
+    all_of_it = [TopicPartition(name, index) for index in range(partitions)]
+    deadline = time.monotonic() + 60
+    while True:
+        await port.leaders([name])
+        ends = await port.log_ends(all_of_it)
+        if not any(end.error for end in ends.values()):
+            return
+        assert time.monotonic() < deadline, f"{name} is not served"
+        await asyncio.sleep(0.1)
+
+
 async def preload(cluster: KafkaCluster, load: Load) -> int:
     """Make the load's topic and fill it; bytes on the wire.
 
-    A fifth of each value is random, the rest words, so that zstd leaves about a third.
+    The values are JSON documents (documents.py), the smaller ones their beginnings. Each batch is
+    one of 16: a broker and a mirror see its bytes anew each time.
     """
     rng = random.Random(load.name)
-    answers = await create_topics(
-        cluster, [NewTopic(name=load.name, partitions=load.partitions, replication_factor=1)]
-    )
-    assert not isinstance(answers[load.name], Refusal), answers
+    await make_topic(cluster, load.name, load.partitions)
     port = KafkaDestination(cluster, lambda: True)
-    while any(leader.node < 0 for leader in (await port.leaders([load.name])).values()):
-        await asyncio.sleep(0.1)
     bodies = [_batch(load, rng) for _ in range(16)]
     pending: deque[asyncio.Future[object]] = deque()
     rounds = load.records // load.partitions // load.batch_records
@@ -109,12 +128,9 @@ def _accepted(answers: object) -> None:
 
 def _batch(load: Load, rng: random.Random) -> tuple[bytes, memoryview]:
     now = time.time_ns() // 1_000_000
-    words = [rng.randbytes(4).hex() for _ in range(500)]
     records = []
     for offset in range(load.batch_records):
-        noise = rng.randbytes(load.value_bytes // 5)
-        text = " ".join(rng.choice(words) for _ in range(load.value_bytes // 9)).encode()
-        value = (noise + text)[: load.value_bytes]
+        value = order(rng, 1000)[: load.value_bytes]
         records.append(RawRecord(offset, now, 0, memoryview(encode_tail(None, value))))
     data = whole(build(records, load.codec))
     return data[:HEADER_SIZE], memoryview(data)[HEADER_SIZE:]
@@ -171,6 +187,27 @@ def is_java(pid: int) -> bool:
         return False
 
 
+class Others:
+    """How many cores went to programs that are none of ours (this process and all below it)."""
+
+    def __init__(self) -> None:
+        self._begun = self._now()
+
+    def cores(self) -> float:
+        """Since this was made."""
+        begun, now = self._begun, self._now()
+        return max(0.0, (now[1] - begun[1] - (now[2] - begun[2])) / (now[0] - begun[0]))
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        user, nice, system, _, _, irq, softirq = map(
+            int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+        )
+        ended = os.times()
+        ours = cpu_seconds(descendants(os.getpid())) + ended.children_user + ended.children_system
+        return time.perf_counter(), (user + nice + system + irq + softirq) / CLOCK_TICKS, ours
+
+
 @contextmanager
 def twinlog(destination: LocalCluster, *options: str, log: Path) -> Iterator[int]:
     """`twinlog run` as a user starts it; its pid."""
@@ -199,7 +236,7 @@ def twinlog(destination: LocalCluster, *options: str, log: Path) -> Iterator[int
 
 
 TUNED = {
-    # KAFKA_FACTS: what more than doubles MirrorMaker 2's throughput.
+    # What more than doubles MirrorMaker 2's throughput.
     "producer.batch.size": "524288",
     "producer.linger.ms": "20",
     "producer.max.request.size": "10485760",
@@ -207,6 +244,19 @@ TUNED = {
     "consumer.max.partition.fetch.bytes": "2097152",
     "consumer.fetch.max.bytes": "52428800",
 }
+
+
+MIRROR_MAKER_JVM = ("-Xms2g", "-XX:+AlwaysPreTouch")
+"""With this heap, touched before it begins, and the serial collector (as all programs here) it is
+the fastest: 152,000 records/s where the script's G1 and a growing heap gave 120,000."""
+BROKER_HEAP = "1g"
+BROKER_JVM = ("-Xms1g", "-XX:+AlwaysPreTouch")
+"""Memory that the system has yet to hand out is none of what is compared."""
+
+
+def start_cluster() -> LocalCluster:
+    """A cluster of one broker, as all benches have them; a context manager."""
+    return LocalCluster.start(1, heap=BROKER_HEAP, jvm_flags=BROKER_JVM)
 
 
 @contextmanager
@@ -222,7 +272,8 @@ def mirror_maker(
 ) -> Iterator[int]:
     """MirrorMaker 2 with two tasks, as `connect-mirror-maker.sh` runs it; its pid.
 
-    Its topic on the destination is `{alias}.{topic}`.
+    Its topic on the destination is `{alias}.{topic}`. Its tasks' consumers are configured by
+    `{alias}.consumer.*`; `source.consumer.*` at the top of the file is dropped without a word.
     """
     properties = {
         "clusters": f"{alias}, target",
@@ -244,12 +295,12 @@ def mirror_maker(
         "sync.topic.acls.enabled": "false",
         "refresh.groups.enabled": "false",
         "dedicated.mode.enable.internal.rest": "false",
-        "source.consumer.auto.offset.reset": "earliest",
+        f"{alias}.consumer.auto.offset.reset": "earliest",
         "target.producer.compression.type": compression,
     }
     if tuned:
         for name, value in TUNED.items():
-            side = "source" if name.startswith("consumer") else "target"
+            side = alias if name.startswith("consumer") else "target"
             properties[f"{side}.{name}"] = value
     file = folder / f"{alias}.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
@@ -259,6 +310,7 @@ def mirror_maker(
                 jars=mirror_maker_jars("4.3.1"),
                 main="org.apache.kafka.connect.mirror.MirrorMaker",
                 arguments=[str(file)],
+                flags=MIRROR_MAKER_JVM,
                 heap="2g",
                 log=folder / f"{alias}.log",
             )
@@ -271,42 +323,65 @@ def mirror_maker(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one run gave. CPU seconds are of the contender's whole process tree."""
+    """What one run gave. CPU seconds are of the contender's whole process tree.
+
+    `late_*` are those of the second half of the records.
+    """
 
     records_per_second: float
     seconds: float
     cpu_seconds: float
     cpu_with_start: float
     startup: float
+    late_records_per_second: float
+    late_cpu_seconds: float
+    others_cores: float
+
+
+class _Moment(NamedTuple):
+    time: float
+    cpu: float
+    records: int
 
 
 async def catch_up(
-    destination: KafkaCluster, topic: str, load: Load, pid: int, *, limit_s: float = 600.0
+    destination: KafkaCluster, topic: str, load: Load, pid: int, *, limit_s: float = 240.0
 ) -> Figures:
     """Watch a contender mirror a load; see the module."""
     port = KafkaDestination(destination, lambda: False)
     partitions = [TopicPartition(topic, index) for index in range(load.partitions)]
     begun = time.perf_counter()
-    first: tuple[float, float, int] | None = None
+    others = Others()
+    first: _Moment | None = None
+    half: _Moment | None = None
     while True:
         assert time.perf_counter() - begun < limit_s, f"{topic} is not there after {limit_s} s"
-        await destination.refresh([topic])
+        if first is None:
+            await destination.refresh([topic])
         ends = await port.log_ends(partitions)
         there = sum(max(end.log_end, 0) for end in ends.values())
-        now = time.perf_counter()
-        if there and first is None:
-            first = (now, cpu_seconds(descendants(pid)), there)
-        if there >= load.records and first is not None:
-            cpu = cpu_seconds(descendants(pid))
-            seconds = now - first[0]
+        if first is None and there:
+            others = Others()
+            first = _moment(pid, there)
+        if half is None and there >= load.records / 2:
+            half = _moment(pid, there)
+        if first and half and there >= load.records:
+            last = _moment(pid, there)
             return Figures(
-                records_per_second=(there - first[2]) / seconds,
-                seconds=seconds,
-                cpu_seconds=cpu - first[1],
-                cpu_with_start=cpu,
-                startup=first[0] - begun,
+                records_per_second=(there - first.records) / (last.time - first.time),
+                seconds=last.time - first.time,
+                cpu_seconds=last.cpu - first.cpu,
+                cpu_with_start=last.cpu,
+                startup=first.time - begun,
+                late_records_per_second=(there - half.records) / (last.time - half.time),
+                late_cpu_seconds=last.cpu - half.cpu,
+                others_cores=others.cores(),
             )
         await asyncio.sleep(0.02 if first else 0.1)
+
+
+def _moment(pid: int, records: int) -> _Moment:
+    return _Moment(time.perf_counter(), cpu_seconds(descendants(pid)), records)
 
 
 async def forget_mirrors(destination: KafkaCluster, topics: Sequence[str]) -> None:
