@@ -26,7 +26,7 @@ import resource
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,12 +35,13 @@ from kafka.protocol.admin import CreateTopicsRequest
 
 from twinlog.cluster.client import CONTROLLER, KafkaCluster
 from twinlog.cluster.config import Address, ClusterConfig
+from twinlog.core import types
 from twinlog.core.batch import HEADER_SIZE, new_header, patched_header
 from twinlog.core.compression import Codec, compress
 from twinlog.core.errors import check
 from twinlog.core.plan import Data, plan
 from twinlog.core.records import encode_tail, varint
-from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.core.types import Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.pipeline.ports import Batch, Fetched, ProducerIdentity
@@ -113,7 +114,7 @@ async def measure(
                 partitions = [TopicPartition("source", index) for index in range(PARTITIONS)]
                 work = Work(node, options.records // PARTITIONS, partitions, producer)
                 profile = cProfile.Profile() if options.profile else None
-                seconds, user, system = await run(KafkaSource(here), port, topic, work, profile)
+                seconds, user, system = await run(KafkaSource(here), [port], topic, work, profile)
                 if profile is not None:
                     pstats.Stats(profile).sort_stats("tottime").print_stats(25)
                 rate = options.records / seconds
@@ -127,38 +128,52 @@ async def measure(
 
 async def limit(
     source: KafkaSource,
-    destination: KafkaDestination,
+    destinations: Sequence[KafkaDestination],
     topic: str,
     work: Work,
     profile: cProfile.Profile | None,
 ) -> tuple[float, float, float]:
-    """Append what has been fetched and patched before."""
+    """Append what has been fetched and patched before.
+
+    A broker works on one request of a connection at a time, so that several connections, those of
+    so many destinations, keep more of its cores busy; the partitions are dealt out to them.
+    """
     while not work.fetched_all:
         await fetch_once(source, work, {p: work.ends[p] for p in work.partitions})
-    requests = list(batches_of(work, topic))
+    dealt: list[list[list[Batch]]] = [[] for _ in destinations]
+    for request in batches_of(work, topic):
+        for number, requests in enumerate(dealt):
+            share = [b for b in request if b.partition.partition % len(destinations) == number]
+            if share:
+                requests.append(share)
     with Clock(profile) as clock:
-        answers: deque[asyncio.Future[object]] = deque()
-        for request in requests:
-            if len(answers) == IN_FLIGHT:
-                await answers.popleft()
-            answers.append(destination.produce(1, request))  # type: ignore[arg-type]
-        while answers:
-            await answers.popleft()
-    await prove(destination, topic, work)
+        await asyncio.gather(*map(append_prepared, destinations, dealt))
+    await prove(destinations[0], topic, work)
     return clock.figures
+
+
+async def append_prepared(destination: KafkaDestination, requests: Sequence[list[Batch]]) -> None:
+    """Append them in their order, five in flight."""
+    answers: deque[asyncio.Future[object]] = deque()
+    for request in requests:
+        if len(answers) == IN_FLIGHT:
+            await answers.popleft()
+        answers.append(destination.produce(1, request))  # type: ignore[arg-type]
+    while answers:
+        await answers.popleft()
 
 
 async def loop(
     source: KafkaSource,
-    destination: KafkaDestination,
+    destinations: Sequence[KafkaDestination],
     topic: str,
     work: Work,
     profile: cProfile.Profile | None,
 ) -> tuple[float, float, float]:
     """Fetch, plan, patch, append."""
     with Clock(profile) as clock:
-        await asyncio.gather(fetch_all(source, work), append_all(destination, topic, work))
-    await prove(destination, topic, work)
+        await asyncio.gather(fetch_all(source, work), append_all(destinations[0], topic, work))
+    await prove(destinations[0], topic, work)
     return clock.figures
 
 
@@ -225,7 +240,7 @@ def batches_of(work: Work, topic: str) -> Iterator[list[Batch]]:
         request = []
         for (_, index), data in ready:
             header = patched_header(
-                data.header, data.records, producer, epoch, Sequence(data.start)
+                data.header, data.records, producer, epoch, types.Sequence(data.start)
             )
             request.append(Batch(TopicPartition(topic, index), header, data.records))
             work.bytes += data.size

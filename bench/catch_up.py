@@ -18,6 +18,8 @@ import asyncio
 import statistics
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,7 +48,9 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.wire.config_records import Mirror
 
-CONTENDERS = ("limit", "twinlog", "mm2-tuned", "mm2-defaults")
+LIMITS = {"limit": 1, "limit-lanes": 2}
+"""How many connections append: one as the bare loop of a lane has it, or as many as lanes run."""
+CONTENDERS = (*LIMITS, "twinlog", "mm2-tuned", "mm2-defaults")
 WARM_S = 20.0
 
 
@@ -95,23 +99,34 @@ class Bench:
 
     async def run(self, contender: str, number: int) -> Figures:
         """Run it on a topic of its own, and delete that."""
-        if contender == "limit":
-            return await self._limit(f"limit-{self.load.name}-{number}")
+        if contender in LIMITS:
+            topic = f"{contender}-{self.load.name}-{number}"
+            return await self._limit(topic, LIMITS[contender])
         if contender == "twinlog":
             return await self._twinlog()
         return await self._mirror_maker(contender, number)
 
-    async def _limit(self, topic: str) -> Figures:
+    async def _limit(self, topic: str, connections: int) -> Figures:
+        async with AsyncExitStack() as stack:
+            clients = [client(self.destination) for _ in range(connections)]
+            ports = [
+                KafkaDestination(await stack.enter_async_context(each), lambda: True)
+                for each in clients
+            ]
+            return await self._limit_of(topic, ports)
+
+    async def _limit_of(self, topic: str, ports: Sequence[KafkaDestination]) -> Figures:
         load = self.load
         await make_topic(self.there, topic, load.partitions)
-        port = KafkaDestination(self.there, lambda: True)
-        await port.leaders([topic])
+        for port in ports:
+            await port.leaders([topic])
         reader = KafkaSource(self.here)
         await reader.leaders([load.name])
         partitions = [TopicPartition(load.name, index) for index in range(load.partitions)]
-        work = Work(1, load.records // load.partitions, partitions, await port.init_producer(topic))
+        producer = await ports[0].init_producer(topic)
+        work = Work(1, load.records // load.partitions, partitions, producer)
         others = Others()
-        seconds, user, system = await limit(reader, port, topic, work, None)
+        seconds, user, system = await limit(reader, ports, topic, work, None)
         cores = others.cores()
         await delete_topics(self.there, [topic])
         return Figures(
