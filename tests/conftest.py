@@ -19,10 +19,12 @@ OLD_VERSION = "3.9.1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of scripted.py."""
+    """Add the options of scripted.py, and of tests/chaos."""
     parser.addoption(
         "--rewrite", action="store_true", help="write what the scenarios print into their files"
     )
+    parser.addoption("--times", type=int, default=10, help="kills of each kind (chaos)")
+    parser.addoption("--chaos-seed", default="", help="what decides the moments and the victims")
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,17 @@ def simple(count: int, partition: int = 0, text: str = "v") -> list[Sequence[Any
     return [(partition, f"k{at}", f"{text}{at}", None) for at in range(count)]
 
 
-def described(stage: Stage, topic: str) -> dict[int, dict[str, Any]]:
-    """What `kafka-mirrors --describe` says of a topic's partitions."""
+def all_described(stage: Stage) -> list[dict[str, Any]]:
+    """What `kafka-mirrors --describe` says of all partitions."""
     done = stage.mirrors("--describe", "--json")
     assert done.status == 0, done.errors
-    rows = [row for row in json.loads(done.output) if row["topic"] == topic]
-    return {row["partition"]: row for row in rows}
+    rows: list[dict[str, Any]] = json.loads(done.output)
+    return rows
+
+
+def described(stage: Stage, topic: str) -> dict[int, dict[str, Any]]:
+    """What it says of a topic's partitions."""
+    return {row["partition"]: row for row in all_described(stage) if row["topic"] == topic}
 
 
 def await_state(

@@ -27,6 +27,8 @@ MIRROR: Final = "demo"
 ALL_TOPICS: Final = "|".join(TOPICS)
 CLEANING: Final = {"log.cleaner.backoff.ms": "2000"}
 """A cleaner that looks often: compaction is to be seen within seconds."""
+ON_TWO: Final = {"min.insync.replicas": "2"}
+"""With three brokers an acknowledged record is on two: one of them may be killed."""
 SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1",)
 """Brokers that live for minutes: the second compiler's work would not pay."""
 
@@ -96,9 +98,10 @@ class Stage:
 
     def _cluster(self, brokers: int, directory: Path) -> LocalCluster:
         heap = "320m" if brokers == 1 else "256m"
+        config = CLEANING if brokers < 3 else CLEANING | ON_TWO
         return self._stack.enter_context(
             LocalCluster.start(
-                brokers, heap=heap, config=CLEANING, jvm_flags=SHORT_LIVED, directory=directory
+                brokers, heap=heap, config=config, jvm_flags=SHORT_LIVED, directory=directory
             )
         )
 

@@ -14,11 +14,13 @@ every other one waits for the former owner's lease before anything that the brok
 
 A lane never ends because of one partition, one mirror or one unreachable source. It ends when it
 is asked to (a stop request for its node), or when its instance id has another process; then
-whatever it still had is another's business already.
+whatever it still had is another's business already. And when the process that Spark forked it from
+has died: Spark could not end it any more, so it ends by itself and is started anew.
 """
 
 import asyncio
 import logging
+import os
 import random
 import time
 from collections import defaultdict
@@ -56,6 +58,8 @@ from twinlog.wire.status_records import PartitionStatus, Status
 
 log = logging.getLogger(__name__)
 
+PARENT_INTERVAL_S: Final = 1.0
+"""How often a lane looks whether Spark could still end it."""
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
 _STATES: Final = {
@@ -108,6 +112,7 @@ class Lane:
     def __init__(self, config: LaneConfig) -> None:
         self.config = config
         self._settings = config.settings
+        self._parent = os.getppid()
         self._random = random.Random()  # noqa: S311 - jitter
         self._stack = AsyncExitStack()
         self._snapshot = Snapshot()
@@ -155,6 +160,7 @@ class Lane:
                 asyncio.create_task(self._follow()),
                 asyncio.create_task(self._reconcile_when_changed()),
                 asyncio.create_task(self._report()),
+                asyncio.create_task(self._watch_parent()),
                 asyncio.create_task(self._stop.wait()),
             ]
             try:
@@ -170,6 +176,11 @@ class Lane:
                 await self.on_lost(set(self._owned))
                 for running in self._engines.values():
                     await running.close()
+
+    async def _watch_parent(self) -> None:
+        while os.getppid() == self._parent:
+            await asyncio.sleep(PARENT_INTERVAL_S)
+        raise Retriable("the process that Spark has forked this lane from is gone")
 
     def _may_write(self) -> bool:
         return time.monotonic() < self._group.lease_until

@@ -22,12 +22,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 
-from twinlog.core.errors import UserError
+from twinlog.core.errors import Retriable, UserError
 from twinlog.java import JavaError, find_java, write_shim
 
 T = TypeVar("T")
@@ -95,8 +97,10 @@ def _jvm_options(theirs: str) -> str:
 
 def stop_spark(spark: SparkContext) -> None:
     """End the application, and tasks that still run with it."""
-    spark.cancelAllJobs()
-    spark.stop()
+    # Where the JVM has died, nothing of the application is left to be ended.
+    with suppress(Py4JError, OSError):
+        spark.cancelAllJobs()
+        spark.stop()
 
 
 def map_tasks(spark: SparkContext, task: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
@@ -106,10 +110,18 @@ def map_tasks(spark: SparkContext, task: Callable[[T], R], arguments: Sequence[T
         spark: the application.
         task: a function at the top of a module.
         arguments: picklable, not none; each goes to one task.
+
+    Raises:
+        Retriable: Spark's JVM has died. A task's exception comes as Spark's own.
     """
 
     def body(part: Iterable[T]) -> Iterator[R]:
         return iter([task(argument) for argument in part])
 
-    found: list[R] = spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
+    try:
+        found: list[R] = spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
+    except Py4JJavaError:
+        raise
+    except (Py4JError, OSError) as error:
+        raise Retriable("Spark's JVM has died", hint="start it again") from error
     return found

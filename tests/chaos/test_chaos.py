@@ -1,0 +1,97 @@
+"""Each part of a mirror killed under load, many times: nothing lost, doubled or misplaced.
+
+`make chaos` (TIMES=n, SEED=n, ONLY=test_driver). How it is proved: ordeal.py; docs/chaos.md has
+what it came to.
+"""
+
+import pytest
+
+import striking
+from ordeal import Trials
+from spark_cluster import SparkCluster
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
+
+PAUSE_SECONDS = 60.0
+
+
+def test_python_worker(trials: Trials) -> None:
+    """A lane's process, which Spark starts again."""
+    with trials.ordeal() as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.await_rest()
+        for _ in range(trials.times):
+            striking.kill_lane(mirror, "node")
+        trials.prove(mirror)
+
+
+def test_python_daemon(trials: Trials) -> None:
+    """The process that lanes are forked from."""
+    with trials.ordeal() as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.await_rest()
+        for _ in range(trials.times):
+            striking.kill_daemon(mirror, "node")
+        trials.prove(mirror)
+
+
+def test_driver(trials: Trials) -> None:
+    """The node's Python process or its JVM; the node is started again."""
+    with trials.ordeal() as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.await_rest()
+        for _ in range(trials.times):
+            kill = mirror.random.choice((striking.kill_driver, striking.kill_jvm))
+            kill(mirror, "node", "--lanes", "2")
+        trials.prove(mirror)
+
+
+def test_executor(trials: Trials) -> None:
+    """An executor of a standalone Spark cluster."""
+    with trials.ordeal() as mirror, SparkCluster(trials.directory / "spark") as spark:
+        mirror.stage.start_node("node", *spark.arguments)
+        mirror.await_rest()
+        for _ in range(trials.times):
+            striking.kill_executor(mirror, spark)
+        trials.prove(mirror)
+
+
+def test_spark_worker(trials: Trials) -> None:
+    """A worker of a standalone Spark cluster; its lanes go to the other one."""
+    with trials.ordeal() as mirror, SparkCluster(trials.directory / "spark") as spark:
+        mirror.stage.start_node("node", *spark.arguments)
+        mirror.await_rest()
+        for _ in range(trials.times):
+            striking.kill_spark_worker(mirror, spark)
+        trials.prove(mirror)
+
+
+def test_destination_broker(trials: Trials) -> None:
+    """One broker of three; the others lead what it led."""
+    with trials.ordeal(destination=3) as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.await_rest()
+        for _ in range(trials.times):
+            striking.kill_broker(mirror, mirror.stage.destination)
+        trials.prove(mirror)
+
+
+def test_source_broker(trials: Trials) -> None:
+    """One broker of three; the others lead what it led."""
+    with trials.ordeal(source=3) as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.await_rest()
+        for _ in range(trials.times):
+            striking.kill_broker(mirror, mirror.stage.source)
+        trials.prove(mirror)
+
+
+def test_pause(trials: Trials) -> None:
+    """A lane stands still for a minute (SIGSTOP); another node takes over; it goes on."""
+    with trials.ordeal() as mirror:
+        for name in ("one", "other"):
+            mirror.stage.start_node(name, "--lanes", "1")
+        mirror.await_rest()
+        for _ in range(trials.times):
+            striking.pause_lane(mirror, PAUSE_SECONDS)
+        trials.prove(mirror)

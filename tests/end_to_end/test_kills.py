@@ -1,0 +1,45 @@
+"""Each part of a running mirror killed once, under load: the short form of tests/chaos."""
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+import striking
+from ordeal import ordeal
+from spark_cluster import SparkCluster
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+RATE = 400.0
+
+
+def test_what_runs_here(tmp_path: Path) -> None:
+    """A lane, what lanes are forked from, the driver, and a broker of each cluster."""
+    with ordeal(tmp_path, secrets.token_hex(4), RATE) as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.await_rest()
+        striking.kill_lane(mirror, "node")
+        striking.kill_daemon(mirror, "node")
+        striking.kill_only_broker(mirror, mirror.stage.destination)
+        striking.kill_only_broker(mirror, mirror.stage.source)
+        striking.kill_jvm(mirror, "node", "--lanes", "2")
+        striking.kill_driver(mirror, "node", "--lanes", "2")
+        mirror.prove()
+
+
+def test_a_spark_cluster(tmp_path: Path) -> None:
+    """Two workers: one is killed, and its lane goes on at the other one, whose own is not touched.
+
+    Then an executor is killed, and has another one in its place.
+    """
+    with (
+        ordeal(tmp_path, secrets.token_hex(4), RATE) as mirror,
+        SparkCluster(tmp_path / "spark") as spark,
+    ):
+        mirror.stage.start_node("node", *spark.arguments)
+        mirror.await_rest()
+        assert all(len(spark.lanes(number)) == 1 for number in spark.workers)
+        striking.kill_spark_worker(mirror, spark)
+        striking.kill_executor(mirror, spark)
+        mirror.prove()

@@ -1,0 +1,27 @@
+"""A lane stands still for longer than the session timeout: what it had is another's, and stays so.
+
+The short form of test_pause in tests/chaos.
+"""
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+import striking
+from ordeal import ordeal
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+PAUSE_SECONDS = 20.0
+"""Twice the session timeout."""
+
+
+def test_a_lane_stands_still(tmp_path: Path) -> None:
+    """Another node takes over; the lane goes on and writes nothing that it has no right to."""
+    with ordeal(tmp_path, secrets.token_hex(4), 400.0) as mirror:
+        for name in ("one", "other"):
+            mirror.stage.start_node(name, "--lanes", "1")
+        mirror.await_rest()
+        striking.pause_lane(mirror, PAUSE_SECONDS)
+        mirror.prove()

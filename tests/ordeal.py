@@ -1,0 +1,220 @@
+"""A mirror under load, something that is killed in it, and the proof afterwards.
+
+    load ─► mirror ─► node(s) ─► kill, resumed; kill, resumed; ... ─► the load ends ─► nothing
+    lags ─► every partition MIRRORING ─► twinlog verify ─► the independent checker
+
+A kill is over when every partition has *resumed*: its destination holds a record that was written
+to the source after the kill, so somebody living has copied it. The time until then is measured
+from outside by librdkafka, and it has the load's own rhythm in it: `rest` measures the same
+without a kill.
+"""
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+import outside
+from twinlog.local.check import Log, Partition
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.errors import LocalError
+from twinlog.local.load import TOPICS
+from twinlog.local.stage import ALL_TOPICS, Stage
+from waiting import until
+
+LOAD_SECONDS: Final = 7200.0
+RESUME_SECONDS: Final = 180.0
+CATCH_UP_SECONDS: Final = 180.0
+LOOK_SECONDS: Final = 3.0
+RESTS: Final = 5
+MOMENT_SECONDS: Final = 3.0
+"""A kill comes at any moment within so long after everything has resumed."""
+_POLL_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What was done, and what it came to. Times in seconds, from a kill to all resumed."""
+
+    rest: float
+    recoveries: Sequence[float]
+    written: int
+    aborted: int
+    records: int
+    gaps: int
+    verified: str
+
+    @property
+    def median(self) -> float:
+        """Of the recoveries."""
+        return statistics.median(self.recoveries)
+
+
+class Ordeal:
+    """See the module. `random` decides what is left to chance, from the seed that is shown."""
+
+    def __init__(self, stage: Stage, seed: str) -> None:
+        self.stage = stage
+        self.random = random.Random(seed)
+        self.rest = 0.0
+        self.recoveries: list[float] = []
+        self._source = _Offsets(stage.source)
+        self._destination = _Offsets(stage.destination)
+
+    def begin(self, rate: float) -> None:
+        """The load, and a mirror of it; nodes are started by who wants them."""
+        self.stage.start_load(rate, LOAD_SECONDS)
+        self.stage.create_mirror()
+        self.stage.add(ALL_TOPICS)
+
+    def await_rest(self) -> None:
+        """Wait until everything goes on, and measure what a kill is measured by, without one."""
+        self._resumed(time.monotonic())
+        self.rest = statistics.median(self._resumed(time.monotonic()) for _ in range(RESTS))
+
+    def await_moment(self) -> None:
+        """Let a random time pass: what is killed is at any point of its work."""
+        time.sleep(self.random.uniform(0, MOMENT_SECONDS))
+
+    def await_resumed(self, since: float) -> None:
+        """Wait until every partition has resumed, and note how long it took since the kill."""
+        self.recoveries.append(self._resumed(since))
+
+    def kill(self, strike: Callable[[], object]) -> None:
+        """Kill something at a random moment, and wait until every partition has resumed."""
+        self.await_moment()
+        since = time.monotonic()
+        strike()
+        self.await_resumed(since)
+
+    def _resumed(self, since: float) -> float:
+        """Wait until every partition has a record that is written from now on; seconds since."""
+        deadline = since + RESUME_SECONDS
+        mark: dict[Partition, int] = {}
+        late: list[Partition] = []
+        while True:
+            mark = mark or self._source.ask(Log.stable)
+            ends = self._destination.ask(Log.ends) if mark else {}
+            late = [one for one in mark if ends.get(one, -1) <= mark[one]]
+            if mark and not late:
+                return time.monotonic() - since
+            assert time.monotonic() < deadline, (
+                f"not resumed after {RESUME_SECONDS:g} s: {late or 'no answer from the source'}"
+            )
+            time.sleep(_POLL_SECONDS)
+
+    def prove(self) -> Proof:
+        """End the load; the mirror has to be the source's log, with every partition well."""
+        totals = self.stage.stop_load()
+        self.stage.await_no_lag(CATCH_UP_SECONDS)
+        until(lambda: not self._unwell(), 30, "all partitions MIRRORING")
+        verified = self.stage.verify()
+        assert verified.status == 0, verified
+        report = self.stage.check()
+        assert report.good, report.problems
+        assert report.records > 0
+        return Proof(
+            rest=self.rest,
+            recoveries=tuple(self.recoveries),
+            written=totals["records"],
+            aborted=totals["aborted"],
+            records=report.records,
+            gaps=report.gaps,
+            verified=verified.output.strip().splitlines()[-1],
+        )
+
+    def _unwell(self) -> list[str]:
+        """The partitions that are in any other state than MIRRORING, and why."""
+        return [
+            f"{row['topic']}-{row['partition']} {row['state']}: {row['reason']}"
+            for row in outside.all_described(self.stage)
+            if row["state"] != "MIRRORING"
+        ]
+
+
+class _Offsets:
+    """The load's partitions in one cluster, asked by a new client where one has trouble."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._servers = cluster.bootstrap_servers
+        self._log: Log | None = None
+        self._partitions: list[Partition] = []
+
+    def ask(
+        self, question: Callable[[Log, Sequence[Partition]], dict[Partition, int]]
+    ) -> dict[Partition, int]:
+        """An offset of every partition; empty where one cannot be had just now."""
+        self._log = self._log or Log(self._servers, LOOK_SECONDS)
+        try:
+            self._partitions = self._partitions or self._log.partitions(TOPICS)
+            found = question(self._log, self._partitions)
+        except (KafkaException, TimeoutError, LocalError):
+            self._log = None
+            return {}
+        return found if all(offset >= 0 for offset in found.values()) else {}
+
+
+@contextmanager
+def ordeal(
+    directory: Path, seed: str, rate: float, *, source: int = 1, destination: int = 1
+) -> Iterator[Ordeal]:
+    """Clusters of so many brokers, and a mirror of a load of so many records a second."""
+    sys.stdout.write(f"seed {seed}\n")  # pytest shows it with a failure
+    with Stage(directory) as stage:
+        stage.start_source(source)
+        stage.start_destination(destination)
+        found = Ordeal(stage, seed)
+        found.begin(rate)
+        yield found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """One kind of kill, so many times: what `make chaos` wants of a test."""
+
+    kind: str
+    times: int
+    seed: str
+    rate: float
+    directory: Path
+    proofs: dict[str, Proof]
+    """Of all kinds, for the table at the end."""
+
+    def ordeal(self, *, source: int = 1, destination: int = 1) -> AbstractContextManager[Ordeal]:
+        """A mirror under load, between clusters of so many brokers."""
+        seed = f"{self.seed}/{self.kind}"
+        return ordeal(self.directory, seed, self.rate, source=source, destination=destination)
+
+    def prove(self, mirror: Ordeal) -> None:
+        """Prove that nothing was lost, doubled or misplaced, and note what it came to."""
+        self.proofs[self.kind] = mirror.prove()
+
+
+def leaders(cluster: LocalCluster) -> list[int]:
+    """The brokers that lead partitions of the load's topics."""
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
+    topics = client.list_topics(timeout=LOOK_SECONDS).topics
+    return sorted({one.leader for name in TOPICS for one in topics[name].partitions.values()})
+
+
+def await_in_sync(cluster: LocalCluster) -> None:
+    """Wait until every replica of every partition is in sync: then any broker may be killed."""
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
+
+    def in_sync() -> bool:
+        try:
+            topics = client.list_topics(timeout=LOOK_SECONDS).topics.values()
+        except KafkaException:
+            return False
+        every = [one for topic in topics for one in topic.partitions.values()]
+        return all(len(one.isrs) == len(one.replicas) for one in every)
+
+    until(in_sync, 120, "all replicas in sync")

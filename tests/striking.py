@@ -1,0 +1,128 @@
+"""One kill of each kind: at a random moment, and done when every partition has resumed."""
+
+import time
+
+import outside
+import running
+from ordeal import Ordeal, await_in_sync, leaders
+from spark_cluster import SparkCluster
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.identity import Identity
+from twinlog.local.stage import Stage
+from waiting import until
+
+LANES = 2
+
+
+def kill_lane(mirror: Ordeal, node: str) -> None:
+    """Kill a Python worker, which is a lane."""
+    found = running.await_lanes(mirror.stage.nodes[node].pid, LANES)
+    mirror.kill(lambda: running.end(mirror.random.choice(found)))
+
+
+def kill_daemon(mirror: Ordeal, node: str) -> None:
+    """Kill what the lanes are forked from: they end by themselves, and have another one then."""
+    pid = mirror.stage.nodes[node].pid
+    before = running.await_lanes(pid, LANES)
+    (daemon,) = running.daemons(pid)
+    mirror.kill(lambda: running.end(daemon))
+    until(lambda: not any(lane.alive() for lane in before), what="the end of the former lanes")
+    running.await_lanes(pid, LANES)
+
+
+def kill_driver(mirror: Ordeal, node: str, *arguments: str) -> None:
+    """Kill a node's own process, and start the node again at once."""
+    driver = mirror.stage.nodes[node]
+    running.await_lanes(driver.pid, LANES)
+
+    def strike() -> None:
+        driver.kill()
+        mirror.stage.start_node(node, *arguments)
+
+    mirror.kill(strike)
+
+
+def kill_jvm(mirror: Ordeal, node: str, *arguments: str) -> None:
+    """Kill a node's JVM: the node ends and says why; then it is started again."""
+    driver = mirror.stage.nodes[node]
+    running.await_lanes(driver.pid, LANES)
+    jvm = running.jvm(driver.pid)
+
+    def strike() -> None:
+        running.end(jvm)
+        until(lambda: not driver.alive, 60, "the end of a node that has lost its JVM")
+        assert "\nError: Spark's JVM has died" in driver.log.read_text()
+        mirror.stage.start_node(node, *arguments)
+
+    mirror.kill(strike)
+
+
+def kill_executor(mirror: Ordeal, spark: SparkCluster) -> None:
+    """Kill one executor."""
+
+    def there() -> list[Identity]:
+        found = [one for number in spark.workers for one in spark.executors(number)]
+        return found if len(found) == LANES else []
+
+    found = until(there, 60, "an executor for each lane")
+    mirror.kill(lambda: running.end(mirror.random.choice(found)))
+
+
+def kill_spark_worker(mirror: Ordeal, spark: SparkCluster) -> None:
+    """Kill a worker that has lanes; the lanes of the other one go on; then start it again."""
+
+    def with_lanes() -> list[int]:
+        every = {number: spark.lanes(number) for number in spark.workers}
+        return [number for number, lanes in every.items() if lanes]
+
+    victim = mirror.random.choice(until(with_lanes, 60, "a worker with lanes"))
+    others = [one for number in spark.workers if number != victim for one in spark.lanes(number)]
+    mirror.kill(lambda: spark.kill_worker(victim))
+    assert all(lane.alive() for lane in others), "lanes of another worker were touched"
+    spark.start_worker(victim)
+
+
+def kill_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
+    """Kill a broker that leads something; start it again, and let it catch up."""
+    victim = mirror.random.choice(leaders(cluster))
+    mirror.kill(lambda: cluster.kill(victim))
+    cluster.start_broker(victim)
+    await_in_sync(cluster)
+
+
+def kill_only_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
+    """Kill a cluster's only broker, and start it again at once."""
+    (broker,) = cluster.brokers
+
+    def strike() -> None:
+        cluster.kill(broker.node_id)
+        cluster.start_broker(broker.node_id)
+
+    mirror.kill(strike)
+
+
+def pause_lane(mirror: Ordeal, seconds: float) -> None:
+    """Let the only lane of one of two nodes stand still; the other node takes over; it goes on.
+
+    Done when both nodes have partitions again.
+    """
+    nodes = mirror.stage.nodes
+    await_shared(mirror.stage)
+    (lane,) = running.await_lanes(nodes[mirror.random.choice(sorted(nodes))].pid, 1)
+    mirror.await_moment()
+    with running.paused(lane):
+        since = time.monotonic()
+        mirror.await_resumed(since)
+        time.sleep(max(0.0, since + seconds - time.monotonic()))  # the length is what is tried
+        assert lane.alive(), "what stood still was ended"
+    mirror.await_rest()
+    await_shared(mirror.stage)
+
+
+def await_shared(stage: Stage) -> None:
+    """Wait until every node has said something of partitions that it has."""
+
+    def shared() -> bool:
+        return {row["node"] for row in outside.all_described(stage)} == set(stage.nodes)
+
+    until(shared, 120, f"partitions at {', '.join(stage.nodes)}")
