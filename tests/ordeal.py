@@ -5,7 +5,7 @@
 
 A kill is over when every partition has *resumed*: its destination holds a record that was written
 to the source after the kill, so somebody living has copied it. The time until then is measured
-from outside by librdkafka, and it has the load's own rhythm in it: `rest` measures the same
+from outside by librdkafka, and it has the load's own rhythm in it: `rest` is the same
 without a kill.
 """
 
@@ -65,6 +65,7 @@ class Ordeal:
         self.stage = stage
         self.random = random.Random(seed)
         self.rest = 0.0
+        self._began = time.monotonic()
         self.recoveries: list[float] = []
         self._source = _Offsets(stage.source)
         self._destination = _Offsets(stage.destination)
@@ -75,10 +76,15 @@ class Ordeal:
         self.stage.create_mirror()
         self.stage.add(ALL_TOPICS)
 
-    def await_rest(self) -> None:
-        """Wait until everything goes on, and measure what a kill is measured by, without one."""
-        self._resumed(time.monotonic())
+    def await_all(self) -> None:
+        """Wait until every partition goes on."""
+        self._say(f"all goes on after {self._resumed(time.monotonic()):.1f} s")
+
+    def measure_rest(self) -> None:
+        """Measure what a kill is measured by, without one, when everything goes on."""
+        self.await_all()
         self.rest = statistics.median(self._resumed(time.monotonic()) for _ in range(RESTS))
+        self._say(f"without a kill {self.rest:.1f} s")
 
     def await_moment(self) -> None:
         """Let a random time pass: what is killed is at any point of its work."""
@@ -87,6 +93,7 @@ class Ordeal:
     def await_resumed(self, since: float) -> None:
         """Wait until every partition has resumed, and note how long it took since the kill."""
         self.recoveries.append(self._resumed(since))
+        self._say(f"resumed after {self.recoveries[-1]:.1f} s")
 
     def kill(self, strike: Callable[[], object]) -> None:
         """Kill something at a random moment, and wait until every partition has resumed."""
@@ -94,6 +101,11 @@ class Ordeal:
         since = time.monotonic()
         strike()
         self.await_resumed(since)
+
+    def _say(self, what: str) -> None:
+        """For whoever looks at a failure, or watches (pytest -s)."""
+        sys.stdout.write(f"{time.monotonic() - self._began:6.1f} s  {what}\n")
+        sys.stdout.flush()
 
     def _resumed(self, since: float) -> float:
         """Wait until every partition has a record that is written from now on; seconds since."""
@@ -114,13 +126,16 @@ class Ordeal:
     def prove(self) -> Proof:
         """End the load; the mirror has to be the source's log, with every partition well."""
         totals = self.stage.stop_load()
+        self._say(f"the load has ended: {totals}")
         self.stage.await_no_lag(CATCH_UP_SECONDS)
         until(lambda: not self._unwell(), 30, "all partitions MIRRORING")
         verified = self.stage.verify()
         assert verified.status == 0, verified
+        self._say(verified.output.strip())
         report = self.stage.check()
         assert report.good, report.problems
         assert report.records > 0
+        self._say(f"checker: {report.records} records, {report.gaps} offsets without one")
         return Proof(
             rest=self.rest,
             recoveries=tuple(self.recoveries),

@@ -115,7 +115,7 @@ def pause_lane(mirror: Ordeal, seconds: float) -> None:
         mirror.await_resumed(since)
         time.sleep(max(0.0, since + seconds - time.monotonic()))  # the length is what is tried
         assert lane.alive(), "what stood still was ended"
-    mirror.await_rest()
+    mirror.await_all()
     await_shared(mirror.stage)
 
 

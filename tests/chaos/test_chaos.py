@@ -19,7 +19,7 @@ def test_python_worker(trials: Trials) -> None:
     """A lane's process, which Spark starts again."""
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
-        mirror.await_rest()
+        mirror.measure_rest()
         for _ in range(trials.times):
             striking.kill_lane(mirror, "node")
         trials.prove(mirror)
@@ -29,7 +29,7 @@ def test_python_daemon(trials: Trials) -> None:
     """The process that lanes are forked from."""
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
-        mirror.await_rest()
+        mirror.measure_rest()
         for _ in range(trials.times):
             striking.kill_daemon(mirror, "node")
         trials.prove(mirror)
@@ -39,7 +39,7 @@ def test_driver(trials: Trials) -> None:
     """The node's Python process or its JVM; the node is started again."""
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
-        mirror.await_rest()
+        mirror.measure_rest()
         for _ in range(trials.times):
             kill = mirror.random.choice((striking.kill_driver, striking.kill_jvm))
             kill(mirror, "node", "--lanes", "2")
@@ -50,7 +50,7 @@ def test_executor(trials: Trials) -> None:
     """An executor of a standalone Spark cluster."""
     with trials.ordeal() as mirror, SparkCluster(trials.directory / "spark") as spark:
         mirror.stage.start_node("node", *spark.arguments)
-        mirror.await_rest()
+        mirror.measure_rest()
         for _ in range(trials.times):
             striking.kill_executor(mirror, spark)
         trials.prove(mirror)
@@ -60,7 +60,7 @@ def test_spark_worker(trials: Trials) -> None:
     """A worker of a standalone Spark cluster; its lanes go to the other one."""
     with trials.ordeal() as mirror, SparkCluster(trials.directory / "spark") as spark:
         mirror.stage.start_node("node", *spark.arguments)
-        mirror.await_rest()
+        mirror.measure_rest()
         for _ in range(trials.times):
             striking.kill_spark_worker(mirror, spark)
         trials.prove(mirror)
@@ -70,7 +70,7 @@ def test_destination_broker(trials: Trials) -> None:
     """One broker of three; the others lead what it led."""
     with trials.ordeal(destination=3) as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
-        mirror.await_rest()
+        mirror.measure_rest()
         for _ in range(trials.times):
             striking.kill_broker(mirror, mirror.stage.destination)
         trials.prove(mirror)
@@ -80,7 +80,7 @@ def test_source_broker(trials: Trials) -> None:
     """One broker of three; the others lead what it led."""
     with trials.ordeal(source=3) as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
-        mirror.await_rest()
+        mirror.measure_rest()
         for _ in range(trials.times):
             striking.kill_broker(mirror, mirror.stage.source)
         trials.prove(mirror)
@@ -91,7 +91,7 @@ def test_pause(trials: Trials) -> None:
     with trials.ordeal() as mirror:
         for name in ("one", "other"):
             mirror.stage.start_node(name, "--lanes", "1")
-        mirror.await_rest()
+        mirror.measure_rest()
         for _ in range(trials.times):
             striking.pause_lane(mirror, PAUSE_SECONDS)
         trials.prove(mirror)

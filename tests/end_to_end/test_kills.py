@@ -18,7 +18,7 @@ def test_what_runs_here(tmp_path: Path) -> None:
     """A lane, what lanes are forked from, the driver, and a broker of each cluster."""
     with ordeal(tmp_path, secrets.token_hex(4), RATE) as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
-        mirror.await_rest()
+        mirror.await_all()
         striking.kill_lane(mirror, "node")
         striking.kill_daemon(mirror, "node")
         striking.kill_only_broker(mirror, mirror.stage.destination)
@@ -38,7 +38,7 @@ def test_a_spark_cluster(tmp_path: Path) -> None:
         SparkCluster(tmp_path / "spark") as spark,
     ):
         mirror.stage.start_node("node", *spark.arguments)
-        mirror.await_rest()
+        mirror.await_all()
         assert all(len(spark.lanes(number)) == 1 for number in spark.workers)
         striking.kill_spark_worker(mirror, spark)
         striking.kill_executor(mirror, spark)

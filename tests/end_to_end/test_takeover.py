@@ -22,6 +22,6 @@ def test_a_lane_stands_still(tmp_path: Path) -> None:
     with ordeal(tmp_path, secrets.token_hex(4), 400.0) as mirror:
         for name in ("one", "other"):
             mirror.stage.start_node(name, "--lanes", "1")
-        mirror.await_rest()
+        mirror.await_all()
         striking.pause_lane(mirror, PAUSE_SECONDS)
         mirror.prove()
