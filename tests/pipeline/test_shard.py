@@ -17,16 +17,20 @@ from model.log import Marker
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
+from twinlog.core.batch import HEADER_SIZE
+from twinlog.core.compression import Codec
 from twinlog.core.errors import Disconnected, Fenced
 from twinlog.core.plan import Gap
+from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.types import Offset, TopicPartition
-from twinlog.pipeline.ports import LogEnd, ProducerIdentity
+from twinlog.pipeline.ports import Batch, LogEnd, ProducerIdentity
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 
 FILLERS = 3
 SETTINGS = LaneSettings(fillers=FILLERS, marker_deadline_s=2.0)
 TOPIC = "topic"
+INVALID_PRODUCER_EPOCH = 47
 
 
 class Bench:
@@ -304,3 +308,69 @@ async def test_markers_whose_answer_is_lost(bench: Bench) -> None:
     bench.network.cut("owner", 2)
     with pytest.raises(Disconnected):
         await shard.write_markers(gaps((1, 5)))
+
+
+# ---- stopping ----------------------------------------------------------------------------------
+
+
+def batch(partition: int, producer: int, epoch: int, sequence: int) -> Batch:
+    """One record, as an owner of this epoch sends it."""
+    one = build([RawRecord(0, 1_000, 0, memoryview(encode_tail(None, b"v")))], Codec.NONE)
+    data = whole(one, producer_id=producer, epoch=epoch, sequence=sequence)
+    return Batch(key(partition), data[:HEADER_SIZE], memoryview(data)[HEADER_SIZE:])
+
+
+async def sent(bench: Bench, one: Batch, owner: str = "owner") -> int:
+    """The error code with which a batch is answered."""
+    node = bench.cluster.partition(one.partition).leader
+    answers = await bench.destination(owner).produce(node, [one])
+    return answers[one.partition].error
+
+
+@scenario
+async def test_a_fenced_partition_refuses_what_was_sent_before(bench: Bench) -> None:
+    """Goal: from the marker on, a batch of the former epoch is refused; other partitions go on.
+
+    Also on a partition that never had a batch: a first one would be taken whatever its sequence.
+    """
+    shard = await bench.shard()
+    for partition in (0, 1):
+        assert await sent(bench, batch(partition, shard.data_producer, 0, 0)) == 0
+    assert await shard.fence([key(0), key(2)]) == {key(0), key(2)}
+    assert [bench.end(at) for at in range(3)] == [2, 1, 1]
+    assert await sent(bench, batch(0, shard.data_producer, 0, 1)) == INVALID_PRODUCER_EPOCH
+    assert await sent(bench, batch(2, shard.data_producer, 0, 0)) == INVALID_PRODUCER_EPOCH
+    assert await sent(bench, batch(1, shard.data_producer, 0, 1)) == 0
+
+
+@scenario
+async def test_what_has_no_leader_is_fenced_later(bench: Bench) -> None:
+    """Goal: it is left out, the others are fenced at once; then it is, too."""
+    shard = await bench.shard()
+    bench.cluster.partition(key(1)).leader = -1
+    assert await shard.fence([key(0), key(1)]) == {key(0)}
+    bench.cluster.partition(key(1)).leader = 2
+    assert await shard.fence([key(1)]) == {key(1)}
+    assert (bench.end(0), bench.end(1)) == (1, 1)
+
+
+@scenario
+async def test_a_topic_that_is_gone_needs_no_fence(bench: Bench) -> None:
+    """Goal: a deleted topic does not hold up the removal of itself and others for ever."""
+    shard = await bench.shard()
+    gone = TopicPartition("gone", 0)
+    assert await shard.fence([gone, key(0)]) == {gone, key(0)}
+    assert await shard.fence([gone]) == {gone}
+
+
+@scenario
+async def test_only_the_owner_fences(bench: Bench) -> None:
+    """Goal: one whose lease has ended cannot stop what is another's now."""
+    lapsed = ModelDestination(bench.cluster, bench.network, "former", lambda: False)
+    shard = await bench.shard()
+    former = Shard(5, "twinlog", lapsed, SETTINGS)
+    former.data_producer = shard.data_producer
+    with pytest.raises(Fenced):
+        await former.fence([key(0)])
+    await bench.settle()
+    assert bench.end(0) == 0

@@ -8,6 +8,11 @@ gives the same and more for programs. One action for each call:
     -----------  ---------------------------  --------------------
     --create     --mirror, --mirror-config    --replication-factor
     --add        --mirror, --topic            --replication-factor
+    --pause      --mirror, --topic
+    --resume     --mirror, --topic
+    --remove     --mirror, --topic
+    --alter      --mirror, --mirror-config
+    --delete     --mirror
     --list
     --describe                                --mirror
 """
@@ -26,7 +31,7 @@ import twinlog
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import ClusterConfig, parse_config, read_properties
 from twinlog.cluster.mirrorlog import MAX_PARTITIONS, ControlTopics
-from twinlog.control import mirrors
+from twinlog.control import lifecycle, mirrors
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import UserError
 from twinlog.core.placement import MirrorPartition
@@ -61,6 +66,11 @@ class _Action(NamedTuple):
 ACTIONS: Final[Mapping[str, _Action]] = {
     "create": _Action(("mirror", "mirror_config"), ("replication_factor",)),
     "add": _Action(("mirror", "topic"), ("replication_factor",)),
+    "pause": _Action(("mirror", "topic"), ()),
+    "resume": _Action(("mirror", "topic"), ()),
+    "remove": _Action(("mirror", "topic"), ()),
+    "alter": _Action(("mirror", "mirror_config"), ()),
+    "delete": _Action(("mirror",), ()),
     "list": _Action((), ()),
     "describe": _Action((), ("mirror",)),
 }
@@ -86,6 +96,9 @@ class Arguments:
     "--add", is_flag=True, help="Add topic(s) to an existing cluster mirror (supports regex)."
 )
 @click.option(
+    "--alter", is_flag=True, help="Alter the configuration of an existing cluster mirror."
+)
+@click.option(
     "--bootstrap-server",
     metavar="<String: server to connect to>",
     required=True,
@@ -99,6 +112,11 @@ class Arguments:
 )
 @click.option("--create", is_flag=True, help="Create a new cluster mirror from a source cluster.")
 @click.option(
+    "--delete",
+    is_flag=True,
+    help="Delete a cluster mirror that is empty or has only stopped partitions.",
+)
+@click.option(
     "--describe", is_flag=True, help="Describe a cluster mirror including partition lag and state."
 )
 @click.option("--list", "list_", is_flag=True, help="List all cluster mirrors.")
@@ -110,11 +128,26 @@ class Arguments:
     help="Property file containing source cluster configs for mirroring.",
 )
 @click.option(
+    "--pause",
+    is_flag=True,
+    help="Pause mirroring for topic(s) matching the pattern (supports regex).",
+)
+@click.option(
+    "--remove",
+    is_flag=True,
+    help="Remove topic(s) from an existing cluster mirror (supports regex).",
+)
+@click.option(
     "--replication-factor",
     metavar="<Short: replication-factor>",
     type=click.IntRange(1, (1 << 15) - 1),
     help="The replication factor to use for the mirror topic. If not specified, uses the "
     "destination cluster's default.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Resume mirroring for previously paused topic(s) matching the pattern (supports regex).",
 )
 @click.option(
     "--topic",
@@ -223,12 +256,7 @@ async def _run(
         await _create(config, topics, arguments)
         return
     async with mirrors.connected(config, "destination") as destination:
-        if action == "add":
-            await _add(destination, arguments)
-        elif action == "list":
-            await _list(destination, arguments)
-        else:
-            await _describe(destination, arguments)
+        await _ACTIONS[action](destination, arguments)
 
 
 async def _create(config: ClusterConfig, topics: ControlTopics, arguments: Arguments) -> None:
@@ -265,6 +293,46 @@ async def _add(destination: KafkaCluster, arguments: Arguments) -> None:
     else:
         listed = ", ".join(names)
         click.echo(f"Added {len(names)} topic(s) to mirror {arguments.mirror}: [{listed}]")
+
+
+async def _pause(destination: KafkaCluster, arguments: Arguments) -> None:
+    names = await lifecycle.pause_topics(destination, arguments.mirror, arguments.topic)
+    _changed(arguments, names, "paused", f"Paused mirroring for {len(names)} topic(s) in mirror")
+
+
+async def _resume(destination: KafkaCluster, arguments: Arguments) -> None:
+    names = await lifecycle.resume_topics(destination, arguments.mirror, arguments.topic)
+    _changed(arguments, names, "resumed", f"Resumed mirroring for {len(names)} topic(s) in mirror")
+
+
+async def _remove(destination: KafkaCluster, arguments: Arguments) -> None:
+    names = await lifecycle.remove_topics(destination, arguments.mirror, arguments.topic)
+    _changed(arguments, names, "removed", f"Removed {len(names)} topic(s) from mirror")
+
+
+def _changed(arguments: Arguments, names: Sequence[str], what: str, sentence: str) -> None:
+    if arguments.as_json:
+        _print_json({"mirror": arguments.mirror, what: names})
+    else:
+        click.echo(f"{sentence} {arguments.mirror}: [{', '.join(names)}]")
+
+
+async def _alter(destination: KafkaCluster, arguments: Arguments) -> None:
+    assert arguments.mirror_config is not None
+    properties = read_properties(arguments.mirror_config)
+    mirror = await lifecycle.alter_mirror(destination, arguments.mirror, properties)
+    if arguments.as_json:
+        _print_json({"altered": mirror.name, "set": sorted(properties)})
+    else:
+        click.echo(f"Completed updating config for mirror {mirror.name}.")
+
+
+async def _delete(destination: KafkaCluster, arguments: Arguments) -> None:
+    await lifecycle.delete_mirror(destination, arguments.mirror)
+    if arguments.as_json:
+        _print_json({"deleted": arguments.mirror})
+    else:
+        click.echo(f"Deleted mirror {arguments.mirror}")
 
 
 async def _list(destination: KafkaCluster, arguments: Arguments) -> None:
@@ -388,6 +456,19 @@ async def _describe(destination: KafkaCluster, arguments: Arguments) -> None:
                 _say(f"{row.row.partition} is {row.row.state.name}: {row.row.reason}")
         _warn_old(rows)
     _warn_unreadable([*snapshot.unreadable.values(), *states.unreadable, *unreadable])
+
+
+_ACTIONS: Final = {
+    "add": _add,
+    "pause": _pause,
+    "resume": _resume,
+    "remove": _remove,
+    "alter": _alter,
+    "delete": _delete,
+    "list": _list,
+    "describe": _describe,
+}
+"""What is done on a destination that is connected; `create` connects by itself."""
 
 
 def _warn_old(rows: Sequence[Described]) -> None:

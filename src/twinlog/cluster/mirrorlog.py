@@ -27,7 +27,7 @@ from twinlog.core.errors import ProtocolError, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition, config_partition
 from twinlog.core.types import LeaderEpoch, TopicPartition
 from twinlog.wire import config_records, state_records, status_records
-from twinlog.wire.config_records import ConfigRecord, Mirror, MirrorTopic, StopRequest
+from twinlog.wire.config_records import ConfigChange, Removed
 from twinlog.wire.snapshot import Snapshot, Written
 from twinlog.wire.state_records import (
     MIRROR_PARTITION_STATE,
@@ -152,25 +152,15 @@ async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> in
     return len(found.partitions)
 
 
-def config_entry(record: ConfigRecord, count: int) -> Entry:
-    """A record as it is written to `__mirror_config`, which has `count` partitions."""
-    key, value = config_records.encode(record)
-    return Entry(CONFIG_TOPIC, config_partition(_placed_by(record), count), key, value)
-
-
-def removal_entry(record: ConfigRecord, count: int) -> Entry:
-    """The tombstone of a record."""
-    return config_entry(record, count)._replace(value=None)
-
-
-def _placed_by(record: ConfigRecord) -> str:
-    match record:
-        case Mirror():
-            return record.name
-        case MirrorTopic():
-            return record.mirror
-        case StopRequest():
-            return record.node
+def config_entry(change: ConfigChange, count: int) -> Entry:
+    """A record, or its tombstone, as written to `__mirror_config`, which has `count` partitions."""
+    if isinstance(change, Removed):
+        key, value = config_records.encode_key(change.key), None
+        _, placed_by, *_ = change.key
+    else:
+        key, value = config_records.encode(change)
+        _, placed_by, *_ = config_records.key_of(change)
+    return Entry(CONFIG_TOPIC, config_partition(placed_by, count), key, value)
 
 
 async def read_config(cluster: KafkaCluster) -> Snapshot:
@@ -295,6 +285,11 @@ def state_entry(record: PartitionState, state_partition: int) -> Entry:
     """A state as it is written to `__mirror_state`."""
     key, value = state_records.encode_state(record)
     return Entry(STATE_TOPIC, state_partition, key, value)
+
+
+def forget_entry(key: bytes, state_partition: int) -> Entry:
+    """A tombstone for what stands under a key of `__mirror_state`."""
+    return Entry(STATE_TOPIC, state_partition, key, None)
 
 
 def epoch_entry(partition: MirrorPartition, epoch: LeaderEpoch, state_partition: int) -> Entry:

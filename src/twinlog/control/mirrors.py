@@ -36,9 +36,12 @@ from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore, check_addable, unknown_mirror
 from twinlog.core.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
 from twinlog.core.topic_configs import SourceConfig, destination_configs
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror, MirrorTopic
+from twinlog.wire.snapshot import Snapshot
 
 MAX_NAME: Final = 249
 """Characters of a topic's name, and so of a mirror's."""
@@ -156,7 +159,7 @@ async def add_topics(
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,
-            TOPIC_ALREADY_EXISTS, INVALID_REGULAR_EXPRESSION.
+            MIRROR_TOPIC_BEING_REMOVED, TOPIC_ALREADY_EXISTS, INVALID_REGULAR_EXPRESSION.
         UserError: a right is missing, the source is another cluster, a configuration is refused.
         Retriable: a cluster does not answer.
     """
@@ -164,7 +167,7 @@ async def add_topics(
     mirror = snapshot.mirrors.get(mirror_name)
     if mirror is None:
         raise unknown_mirror(mirror_name, snapshot)
-    _compiled(expression)
+    compiled(expression)
     config, _ = check_properties(mirror.source)
     async with connected(config, "source") as source:
         if source.cluster_id != mirror.source_cluster_id:
@@ -175,6 +178,7 @@ async def add_topics(
         metadata = await source.refresh(None)
         names = resolve(expression, metadata.topics)
         check_addable(snapshot, mirror.name, names)
+        await _check_removed(destination, snapshot, names)
         topics = [_usable(metadata.topics[name]) for name in names]
         configs = await _source_configs(source, names)
     wanted = await _wanted(destination, mirror, topics, configs)
@@ -199,6 +203,28 @@ async def add_topics(
     return names
 
 
+async def _check_removed(
+    destination: KafkaCluster, snapshot: Snapshot, names: Collection[str]
+) -> None:
+    """Refuse topics whose removal from a mirror has not ended yet.
+
+    Raises:
+        MirrorRefused: MIRROR_TOPIC_BEING_REMOVED.
+    """
+    removed = {topic for topic in snapshot.topics if topic.topic in names}
+    if not removed:
+        return
+    states = (await MirrorStore(destination).states()).states
+    for topic in sorted(removed, key=lambda one: one.topic):
+        for index in range(topic.partitions):
+            state = states.get(MirrorPartition(topic.mirror, topic.topic, index))
+            if state is not None and state.state is not State.STOPPED:
+                raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
+                    f"{topic.topic}-{index} of mirror {topic.mirror} is {state.state.name}",
+                    hint="nothing was added; wait until --describe shows STOPPED",
+                )
+
+
 def resolve(expression: str, topics: Mapping[str, Topic]) -> list[str]:
     """The topics that an expression stands for.
 
@@ -210,7 +236,7 @@ def resolve(expression: str, topics: Mapping[str, Topic]) -> list[str]:
     """
     if expression in topics:
         return [expression]
-    pattern = _compiled(expression)
+    pattern = compiled(expression)
     names = [
         name
         for name, topic in topics.items()
@@ -224,7 +250,12 @@ def resolve(expression: str, topics: Mapping[str, Topic]) -> list[str]:
     return sorted(names)
 
 
-def _compiled(expression: str) -> re.Pattern[str]:
+def compiled(expression: str) -> re.Pattern[str]:
+    """A regular expression of topics.
+
+    Raises:
+        MirrorRefused: INVALID_REGULAR_EXPRESSION.
+    """
     try:
         return re.compile(expression)
     except (re.error, OverflowError, RecursionError) as error:

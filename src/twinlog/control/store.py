@@ -10,12 +10,12 @@ Where a write's outcome is unknown it is read back: what is there as it was to b
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.controllog import latest, read_whole
-from twinlog.cluster.controlwriter import Entry, TransactionalWriter
+from twinlog.cluster.controllog import ControlRecord, latest, read_whole
+from twinlog.cluster.controlwriter import ALL, Entry, TransactionalWriter, append
 from twinlog.cluster.mirrorlog import (
     CONFIG_PARTITIONS,
     CONFIG_TOPIC,
@@ -25,6 +25,7 @@ from twinlog.cluster.mirrorlog import (
     config_entry,
     create_control_topics,
     follow_config,
+    forget_entry,
     partition_count,
     read_config,
     read_states,
@@ -32,16 +33,25 @@ from twinlog.cluster.mirrorlog import (
 )
 from twinlog.cluster.pool import Backoff
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
-from twinlog.core.errors import Disconnected, Fenced, Retriable
-from twinlog.wire.config_records import ConfigRecord, Mirror, MirrorTopic, StopRequest
+from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
+from twinlog.wire.config_records import (
+    ConfigChange,
+    Mirror,
+    MirrorTopic,
+    Removed,
+    StopRequest,
+    Wanted,
+    key_of,
+)
 from twinlog.wire.snapshot import Snapshot, Written
+from twinlog.wire.state_records import epochs_key, state_key
 from twinlog.wire.status_records import Status
 
 TRIES: Final = 20
 """How often a change begins again because another command came in between."""
 _BACKOFF: Final = Backoff(0.05, 1.0)
 
-Decide = Callable[[Snapshot], Sequence[ConfigRecord]]
+Decide = Callable[[Snapshot], Sequence[ConfigChange]]
 
 
 class MirrorStore:
@@ -76,7 +86,7 @@ class MirrorStore:
             Retriable: no success in time; nothing was written, or `mirror` is there.
         """
 
-        def decide(snapshot: Snapshot) -> Sequence[ConfigRecord]:
+        def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
             if mirror.name in snapshot.mirrors:
                 raise MirrorError.MIRROR_ALREADY_EXISTS.error(
                     f"there is a mirror {mirror.name} already", hint="choose another name"
@@ -84,7 +94,7 @@ class MirrorStore:
             return [mirror]
 
         await create_control_topics(self._cluster, topics or ControlTopics())
-        await self._change(decide)
+        await self.change(decide)
 
     async def add_topics(self, mirror: str, topics: Collection[MirrorTopic]) -> None:
         """Write new topics of a mirror, all or none.
@@ -96,11 +106,11 @@ class MirrorStore:
         """
         assert all(topic.mirror == mirror for topic in topics)
 
-        def decide(snapshot: Snapshot) -> Sequence[ConfigRecord]:
+        def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
             check_addable(snapshot, mirror, [topic.topic for topic in topics])
             return list(topics)
 
-        await self._change(decide)
+        await self.change(decide)
 
     async def update_topics(self, topics: Collection[MirrorTopic]) -> None:
         """Write topics that are in their mirrors already anew (more partitions, another wish).
@@ -109,7 +119,7 @@ class MirrorStore:
             MirrorRefused: TOPIC_NOT_IN_MIRROR.
         """
 
-        def decide(snapshot: Snapshot) -> Sequence[ConfigRecord]:
+        def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
             present = {(one.mirror, one.topic) for one in snapshot.topics}
             for topic in topics:
                 if (topic.mirror, topic.topic) not in present:
@@ -118,14 +128,48 @@ class MirrorStore:
                     )
             return list(topics)
 
-        await self._change(decide)
+        await self.change(decide)
 
     async def request_stop(self, node: str, now_ms: int) -> None:
         """Ask a node to end."""
-        await self._change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
+        await self.change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
 
-    async def _change(self, decide: Decide) -> None:
-        """Fence, read, decide, write; again where another one came in between."""
+    async def delete_mirror(self, mirror: str, check: Callable[[Snapshot], None]) -> None:
+        """Forget a mirror, its topics and their states; `check` may refuse by raising.
+
+        The states go first: a mirror of the same name that comes after must not lose its own.
+        """
+        count = await partition_count(self._cluster) or 0
+        snapshot = await self.snapshot()
+        states = [
+            forget_entry(key(mirrored), place)
+            for place, owned in snapshot.owned(count).items()
+            for mirrored, topic in owned
+            if topic.mirror == mirror
+            for key in (state_key, epochs_key)
+        ]
+        if states:
+            check(snapshot)
+            answers = await append(self._cluster, states, acks=ALL)
+            for partition, answer in answers.items():
+                if isinstance(answer, Refusal):
+                    answer.fail("forget a mirror's states", partition=partition.partition)
+
+        def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
+            check(snapshot)
+            topics = [key_of(topic) for topic in snapshot.topics if topic.mirror == mirror]
+            return [Removed(key) for key in (*topics, key_of(snapshot.mirrors[mirror]))]
+
+        await self.change(decide)
+
+    async def change(self, decide: Decide) -> None:
+        """Fence, read, decide, write; again where another one came in between.
+
+        Raises:
+            MirrorRefused: what `decide` raises; then nothing was written.
+            UserError: a right is missing.
+            Retriable: no success in time; nothing was written, or all is there.
+        """
         cluster = self._cluster
         count = await partition_count(cluster, CONFIG_TOPIC) or CONFIG_PARTITIONS
         writer = TransactionalWriter(cluster, CONFIG_WRITER)
@@ -135,11 +179,7 @@ class MirrorStore:
                 await writer.fence()
                 records = await read_whole(cluster, CONFIG_TOPIC)
                 table = latest(records)
-                if unknown and all(
-                    (found := table.get((entry.partition, entry.key))) is not None
-                    and found.value == entry.value
-                    for entry in unknown
-                ):
+                if unknown and all(_stands(entry, table) for entry in unknown):
                     return
                 written = (Written(r.partition, r.offset, r.key, r.value) for r in records)
                 entries = [
@@ -159,6 +199,12 @@ class MirrorStore:
         )
 
 
+def _stands(entry: Entry, table: Mapping[tuple[int, bytes | None], ControlRecord]) -> bool:
+    """Whether an entry is what stands under its key; a tombstone is, too, where nothing does."""
+    found = table.get((entry.partition, entry.key))
+    return entry.value == (None if found is None else found.value)
+
+
 def check_addable(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
     """Refuse what cannot be added to a mirror.
 
@@ -167,7 +213,7 @@ def check_addable(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> N
     """
     if mirror not in snapshot.mirrors:
         raise unknown_mirror(mirror, snapshot)
-    taken = {one.topic: one.mirror for one in snapshot.topics}
+    taken = {one.topic: one.mirror for one in snapshot.topics if one.wanted is not Wanted.STOPPED}
     already = [f"{topic} (in {taken[topic]})" for topic in sorted(topics) if topic in taken]
     if already:
         raise MirrorError.TOPIC_ALREADY_IN_MIRROR.error(

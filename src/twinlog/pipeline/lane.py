@@ -24,7 +24,7 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -32,14 +32,12 @@ from typing import Final
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
-from twinlog.cluster.controlwriter import TransactionalWriter, append
+from twinlog.cluster.controlwriter import append
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import (
     STATE_TOPIC,
     follow_config,
     partition_count,
-    read_states,
-    state_entry,
     status_entry,
 )
 from twinlog.core.errors import Fenced, Refusal, Retriable, TwinlogError, UserError
@@ -48,12 +46,12 @@ from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
+from twinlog.pipeline.owned import OwnedShard, Step, next_step
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.state_records import PartitionState
 from twinlog.wire.status_records import PartitionStatus, Status
 
 log = logging.getLogger(__name__)
@@ -116,9 +114,10 @@ class Lane:
         self._random = random.Random()  # noqa: S311 - jitter
         self._stack = AsyncExitStack()
         self._snapshot = Snapshot()
-        self._owned: dict[int, _OwnedShard] = {}
+        self._owned: dict[int, OwnedShard] = {}
         self._engines: dict[str, _RunningEngine] = {}
         self._compacted: dict[str, bool] = {}
+        self._to_pause: set[Name] = set()  # when they are no longer PREPARING
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._changing = asyncio.Lock()  # guards what is owned, and the engines
@@ -192,8 +191,12 @@ class Lane:
         async with self._changing:
             for number in partitions:
                 shard = Shard(number, self.config.group_id, self._port, self._settings)
-                self._owned[number] = _OwnedShard(
-                    shard, self._cluster, self.config, self._may_write
+                self._owned[number] = OwnedShard(
+                    shard,
+                    self._cluster,
+                    self.config.group_id,
+                    self._may_write,
+                    self._settings.lease_s,
                 )
         self._changed.set()
 
@@ -206,7 +209,7 @@ class Lane:
                 )
             for number in partitions:
                 if (owned := self._owned.pop(number, None)) is not None:
-                    await owned.shard.close()
+                    await owned.close()
 
     async def on_lost(self, partitions: set[int]) -> None:
         """Drop these: another lane may have them."""
@@ -245,27 +248,69 @@ class Lane:
                 self._changed.set()
 
     async def _reconcile(self) -> None:
-        owned = {
-            number: [topic for topic in topics if topic[1].wanted is Wanted.MIRRORING]
-            for number, topics in self._snapshot.owned(self._shards).items()
-            if number in self._owned
-        }
-        wanted = {name for topics in owned.values() for name, _ in topics}
-        for mirror, running in self._engines.items():
-            if running.engine is not None:
-                keep = {TopicPartition(n.topic, n.partition) for n in wanted if n.mirror == mirror}
-                await running.engine.disown(running.engine.partitions.keys() - keep)
-        for number, topics in owned.items():
-            shard = self._owned[number]
-            if topics:
-                await shard.open()
-            for mirror in {name.mirror for name, _ in topics}:
+        """See owned.py for what is done with which partition."""
+        await self._end_engines()
+        steps: dict[int, _Steps] = {}
+        self._to_pause = set()
+        for number, topics in self._snapshot.owned(self._shards).items():
+            if number in self._owned:
+                await self._owned[number].open()
+                steps[number] = self._steps(self._owned[number], topics)
+        for number, by_step in steps.items():
+            await self._owned[number].enter(_names(by_step[Step.PAUSE]), State.PAUSING)
+            await self._owned[number].enter(_names(by_step[Step.STOP]), State.STOPPING)
+        await self._disown({name for by_step in steps.values() for name, _ in by_step[Step.RUN]})
+        for number, by_step in steps.items():
+            await self._owned[number].enter(_names(by_step[Step.PAUSE]), State.PAUSED)
+            self._stop_partitions(self._owned[number], _names(by_step[Step.STOP]))
+            running = by_step[Step.RUN]
+            for mirror in {name.mirror for name, _ in running}:
                 specs = [
                     await self._spec(name, topic, number)
-                    for name, topic in topics
+                    for name, topic in running
                     if name.mirror == mirror
                 ]
-                await self._own(mirror, shard, specs)
+                await self._own(mirror, self._owned[number], specs)
+
+    def _steps(self, owned: OwnedShard, topics: Iterable[tuple[Name, MirrorTopic]]) -> "_Steps":
+        by_step: _Steps = {step: [] for step in Step}
+        for name, topic in topics:
+            step = next_step(topic.wanted, owned.state(name))
+            by_step[step].append((name, topic))
+            if step is Step.RUN and topic.wanted is Wanted.PAUSED:
+                self._to_pause.add(name)
+        return by_step
+
+    async def _end_engines(self) -> None:
+        """End those of mirrors that are other ones now, or are no more."""
+        for name, running in list(self._engines.items()):
+            if running.mirror != self._snapshot.mirrors.get(name):
+                if running.engine is not None:
+                    await running.engine.disown(list(running.engine.partitions))
+                await running.close()
+                del self._engines[name]
+
+    async def _disown(self, keep: Collection[Name]) -> None:
+        """Stop mirroring all but these; when it returns, nothing of the others is under way."""
+        for mirror, running in self._engines.items():
+            if running.engine is not None:
+                kept = {TopicPartition(n.topic, n.partition) for n in keep if n.mirror == mirror}
+                await running.engine.disown(running.engine.partitions.keys() - kept)
+
+    def _stop_partitions(self, owned: OwnedShard, names: Collection[Name]) -> None:
+        """Begin to stop these, unless that is under way."""
+        if not names or (owned.stopping is not None and not owned.stopping.done()):
+            return
+
+        async def stop() -> None:
+            try:
+                await owned.stop(names)
+            except TwinlogError as error:
+                log.warning("not all that was removed is STOPPED yet: %s", error)
+                await asyncio.sleep(self._settings.backoff_s * (0.5 + self._random.random()))
+            self._changed.set()
+
+        owned.stopping = asyncio.create_task(stop())
 
     async def _spec(self, name: Name, topic: MirrorTopic, shard: int) -> PartitionSpec:
         return PartitionSpec(
@@ -285,9 +330,7 @@ class Lane:
             self._compacted[topic] = "compact" in (entries["cleanup.policy"].value or "")
         return self._compacted[topic]
 
-    async def _own(
-        self, mirror: str, owned: "_OwnedShard", specs: Collection[PartitionSpec]
-    ) -> None:
+    async def _own(self, mirror: str, owned: OwnedShard, specs: Collection[PartitionSpec]) -> None:
         running = self._engines.get(mirror)
         if running is None or running.engine is None:
             if running is None:
@@ -320,8 +363,17 @@ class Lane:
 
     def _observe(self, mirror: str, partition: MirrorPartition) -> None:
         owned = self._owned.get(partition.spec.shard)
-        if owned is not None:
-            owned.changed(mirror, partition)
+        name = Name(mirror, *partition.key)
+        if owned is None or not self._runs(mirror, partition):
+            return
+        owned.changed(name, _STATES[partition.stage], partition.reason or None)
+
+    def _runs(self, mirror: str, partition: MirrorPartition) -> bool:
+        """Whether an engine has this partition: what was disowned says nothing any more."""
+        running = self._engines.get(mirror)
+        return (
+            running is not None and running.engine is not None and running.engine.holds(partition)
+        )
 
     async def _report(self) -> None:
         """States as they change, progress once a second."""
@@ -334,6 +386,8 @@ class Lane:
                     await self._fenced(number, error)
                 except TwinlogError as error:
                     log.warning("states of state partition %d wait: %s", number, error)
+                if any(owned.state(name) is not State.PREPARING for name in self._to_pause):
+                    self._changed.set()
             await self._write_status()
 
     async def _fenced(self, number: int, error: Fenced) -> None:
@@ -375,18 +429,18 @@ class _RunningEngine:
     def __init__(self, lane: Lane, mirror: Mirror) -> None:
         self.engine: Engine | None = None
         self.trouble = ""
+        self.mirror = mirror
         self._lane = lane
-        self._mirror = mirror
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         """Connect, however long it takes, then mirror until the lease lapses."""
-        name = self._mirror.name
+        name = self.mirror.name
         pause = 0.5
         while True:
             try:
                 async with KafkaCluster(
-                    parse_config(self._mirror.source).config, name=f"source of {name}"
+                    parse_config(self.mirror.source).config, name=f"source of {name}"
                 ) as cluster:
                     self._check(cluster)
                     self.engine = self._lane.engine_for(name, cluster)
@@ -406,10 +460,10 @@ class _RunningEngine:
                 pause = min(2 * pause, 30.0)
 
     def _check(self, cluster: KafkaCluster) -> None:
-        if cluster.cluster_id != self._mirror.source_cluster_id:
+        if cluster.cluster_id != self.mirror.source_cluster_id:
             raise Retriable(
                 f"the source is cluster {cluster.cluster_id}, "
-                f"the mirror was made for {self._mirror.source_cluster_id}"
+                f"the mirror was made for {self.mirror.source_cluster_id}"
             )
 
     async def close(self) -> None:
@@ -418,80 +472,11 @@ class _RunningEngine:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-class _OwnedShard:
-    """A state partition that is ours: its shard, and the states that are written there."""
+_Steps = dict[Step, list[tuple[Name, MirrorTopic]]]
 
-    def __init__(
-        self,
-        shard: Shard,
-        cluster: KafkaCluster,
-        config: LaneConfig,
-        may_write: Callable[[], bool],
-    ) -> None:
-        self.shard = shard
-        self.last_status: tuple[PartitionStatus, ...] = ()
-        self._cluster = cluster
-        self._writer = TransactionalWriter(cluster, f"{config.group_id}.{shard.number}.state")
-        self._known: dict[Name, State] = {}
-        self._to_write: dict[Name, PartitionState] = {}
-        self._may_write = may_write
-        self._open = False
-        self._writing = asyncio.Lock()  # guards the writer, which serves one at a time
 
-    async def open(self) -> None:
-        """Fence the former owner, and read what he wrote."""
-        if self._open:
-            return
-        await self._writer.fence()
-        await self.shard.open()
-        found = await read_states(self._cluster, [self.shard.number])
-        for reason in found.unreadable:
-            log.warning("%s", reason)
-        self._known = {name: state.state for name, state in found.states.items()}
-        self._open = True
-
-    async def prepare(
-        self, mirror: str, partitions: Collection[TopicPartition]
-    ) -> set[TopicPartition]:
-        """Say that these are ours now, before anything is done with them.
-
-        Returns:
-            Those that nobody has ever owned before.
-        """
-        names = {key: Name(mirror, *key) for key in partitions}
-        fresh = {key for key, name in names.items() if name not in self._known}
-        for name in names.values():
-            self._to_write[name] = PartitionState(name, State.PREPARING)
-        await self.write_states()
-        return fresh
-
-    def changed(self, mirror: str, partition: MirrorPartition) -> None:
-        """A partition's state, to be written with the next."""
-        name = Name(mirror, *partition.key)
-        state = _STATES[partition.stage]
-        self._to_write[name] = PartitionState(name, state, partition.reason or None)
-
-    async def write_states(self) -> None:
-        """Write what has changed, all at once.
-
-        Raises:
-            Fenced: the state partition has another owner.
-        """
-        async with self._writing:
-            if not self._to_write or not self._open:
-                return
-            changes, self._to_write = self._to_write, {}
-            entries = [state_entry(change, self.shard.number) for change in changes.values()]
-            try:
-                if not self._may_write():
-                    raise Fenced("the lease has ended")
-                if not self._writer.ready:
-                    await self._writer.fence()
-                await self._writer.write(entries)
-            except TwinlogError:
-                self._to_write = {**changes, **self._to_write}
-                raise
-            self._known.update((change.partition, change.state) for change in changes.values())
+def _names(partitions: Iterable[tuple[Name, MirrorTopic]]) -> list[Name]:
+    return [name for name, _ in partitions]
 
 
 async def _producer_expiration(cluster: KafkaCluster) -> int:

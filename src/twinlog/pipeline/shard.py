@@ -26,7 +26,7 @@ appended, but not confirmed when the leader or itself died, writes it *again*
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from twinlog.core.errors import Disconnected, Retriable
 from twinlog.core.plan import Gap
@@ -37,6 +37,7 @@ from twinlog.pipeline.settings import LaneSettings
 log = logging.getLogger(__name__)
 
 _CLUSTER_AUTHORIZATION_FAILED = 31
+_UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
 class Shard:
@@ -159,6 +160,53 @@ class Shard:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    async def fence(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """End all that was ever sent to these: one marker of the data id's next epoch on each.
+
+        From the marker on, data of older epochs is refused; the other partitions of the shard go
+        on in the epoch that they have. The caller has nothing under way on these partitions.
+
+        Returns:
+            Those that are fenced, and those that the destination does not have any more. The others
+            have no leader just now, or their marker is late: ask again.
+
+        Raises:
+            Fenced: the shard has another owner.
+            Retriable: not now; ask again.
+        """
+        ends = await self._destination.log_ends(partitions)
+        gone = {p for p, end in ends.items() if end.error == _UNKNOWN_TOPIC_OR_PARTITION}
+        there = [p for p, end in ends.items() if not end.error]
+        if not there:
+            return gone
+        identity = await self._destination.init_producer(self._id)
+        if identity.producer_id != self.data_producer:
+            # The epochs are used up: another id fences nothing that bears the former one.
+            await asyncio.sleep(self._settings.lease_s)
+        await self._destination.empty_transaction(identity, there)
+        return gone | await self._fenced(there, identity)
+
+    async def _fenced(
+        self, partitions: Collection[TopicPartition], identity: ProducerIdentity
+    ) -> set[TopicPartition]:
+        """Those whose leaders know the new epoch, within the deadline."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.marker_deadline_s
+        pause = 0.001
+        waiting = set(partitions)
+        while True:
+            found = await self._destination.producers(waiting)
+            waiting -= {
+                partition
+                for partition, producers in found.items()
+                for one in producers.active
+                if one.producer_id == identity.producer_id and one.epoch == identity.epoch
+            }
+            if not waiting or loop.time() > deadline:
+                return set(partitions) - waiting
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.1)
 
     async def write_markers(
         self, gaps: Mapping[TopicPartition, Gap]

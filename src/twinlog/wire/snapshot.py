@@ -17,6 +17,7 @@ from twinlog.wire.config_records import (
     Mirror,
     MirrorTopic,
     StopRequest,
+    Wanted,
     decode,
     key_of,
 )
@@ -65,8 +66,9 @@ class Snapshot:
         return {r.node: r for r in self.records.values() if isinstance(r, StopRequest)}
 
     def mirror_of(self, topic: str) -> MirrorTopic | None:
-        """The mirror that a destination topic belongs to."""
-        return next((one for one in self.topics if one.topic == topic), None)
+        """The mirror that a destination topic belongs to, if it was not removed from it."""
+        found = (one for one in self.topics if one.topic == topic)
+        return next((one for one in found if one.wanted is not Wanted.STOPPED), None)
 
     def owned(self, count: int) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
         """Mirror partitions by the state partition, of `count`, that owns them."""

@@ -1,0 +1,218 @@
+"""What becomes of a mirror's topics: paused, resumed, removed; and of the mirror: altered, deleted.
+
+A command writes what is *wanted* of each topic, all of its topics or none; the lanes take the
+partitions there through their states (core/states.py).
+
+    command   topics that it is for    what is wanted then    otherwise
+    --------  -----------------------  ---------------------  ----------------------------------
+    pause     MIRRORING                PAUSED                 MIRROR_TOPIC_ALREADY_PAUSED,
+                                                              MIRROR_TOPIC_BEING_REMOVED
+    resume    PAUSED                   MIRRORING              MIRROR_TOPIC_NOT_PAUSED,
+                                                              MIRROR_TOPIC_BEING_REMOVED
+    remove    MIRRORING, PAUSED        STOPPED                MIRROR_TOPIC_BEING_REMOVED
+
+An expression takes the topics of the mirror that it matches and that the command is for: in a
+disaster `--remove --topic '.*'` must not be held up by a topic that was removed before. Where it
+is for none of them, the error is that of the first one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.control.mirror_errors import MirrorError, MirrorRefused
+from twinlog.control.mirrors import check_properties, compiled, connected
+from twinlog.control.store import MirrorStore, unknown_mirror
+from twinlog.core.errors import UserError
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
+from twinlog.wire.state_records import PartitionState
+
+Refuse = Callable[[MirrorTopic], MirrorError | None]
+_SHOWN: Final = 5
+"""Topics or partitions that an error names."""
+
+
+async def pause_topics(destination: KafkaCluster, mirror: str, expression: str) -> list[str]:
+    """Stop copying these topics; they stay read-only. Their names.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_ALREADY_PAUSED,
+            MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    refusals = {
+        Wanted.PAUSED: MirrorError.MIRROR_TOPIC_ALREADY_PAUSED,
+        Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED,
+    }
+    return await _change(destination, mirror, expression, Wanted.PAUSED, refusals)
+
+
+async def resume_topics(destination: KafkaCluster, mirror: str, expression: str) -> list[str]:
+    """Go on with paused topics from where they are; their names.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_NOT_PAUSED,
+            MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    refusals = {
+        Wanted.MIRRORING: MirrorError.MIRROR_TOPIC_NOT_PAUSED,
+        Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED,
+    }
+    return await _change(destination, mirror, expression, Wanted.MIRRORING, refusals)
+
+
+async def remove_topics(destination: KafkaCluster, mirror: str, expression: str) -> list[str]:
+    """Fail over to the destination's topics: they are fenced and may be written to. Their names.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
+            INVALID_REGULAR_EXPRESSION.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    refusals = {Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED}
+    return await _change(destination, mirror, expression, Wanted.STOPPED, refusals)
+
+
+async def alter_mirror(destination: KafkaCluster, name: str, properties: dict[str, str]) -> Mirror:
+    """Change a mirror's properties: these are set, the others stay; its lanes connect anew.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR.
+        UserError: a setting is wrong, or the source is another cluster now.
+        Retriable: a cluster does not answer.
+    """
+    snapshot = await MirrorStore(destination).snapshot()
+    altered = _altered(snapshot, name, properties)
+    config, _ = check_properties(altered.source)
+    async with connected(config, "source") as source:
+        if source.cluster_id != altered.source_cluster_id:
+            raise UserError(
+                f"the addresses lead to cluster {source.cluster_id}; mirror {name} was created "
+                f"for {altered.source_cluster_id}",
+                hint="nothing was changed; another source needs another mirror",
+            )
+    await MirrorStore(destination).change(lambda now: [_altered(now, name, properties)])
+    return altered
+
+
+def _altered(snapshot: Snapshot, name: str, properties: dict[str, str]) -> Mirror:
+    mirror = snapshot.mirrors.get(name)
+    if mirror is None:
+        raise unknown_mirror(name, snapshot)
+    return replace(mirror, source={**mirror.source, **properties})
+
+
+async def delete_mirror(destination: KafkaCluster, name: str) -> None:
+    """Delete a mirror without topics, or whose partitions are all STOPPED, and all that is known.
+
+    The destination's topics stay as they are.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, MIRROR_NOT_EMPTY.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    store = MirrorStore(destination)
+    states = (await store.states()).states
+
+    def check(snapshot: Snapshot) -> None:
+        if name not in snapshot.mirrors:
+            raise unknown_mirror(name, snapshot)
+        left = [
+            f"{partition.topic}-{partition.partition} ({state.name})"
+            for topic, partition in partitions_of(snapshot, name)
+            if not _ended(topic, state := state_in(states, partition))
+        ]
+        if left:
+            raise MirrorError.MIRROR_NOT_EMPTY.error(
+                f"{len(left)} partition(s) of mirror {name} are not STOPPED: {_few(left)}",
+                hint="remove its topics first, and wait until --describe shows STOPPED",
+            )
+
+    check(await store.snapshot())
+    await store.delete_mirror(name, check)
+
+
+def _ended(topic: MirrorTopic, state: State) -> bool:
+    """Whether nothing is left to stop: it is STOPPED, or was removed before anybody owned it."""
+    return topic.wanted is Wanted.STOPPED and state in {State.STOPPED, State.UNKNOWN}
+
+
+def state_in(states: Mapping[MirrorPartition, PartitionState], partition: MirrorPartition) -> State:
+    """A partition's state; UNKNOWN where nobody has written any."""
+    found = states.get(partition)
+    return State.UNKNOWN if found is None else found.state
+
+
+def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:
+    """All partitions of a mirror's topics, with their topic."""
+    return [
+        (topic, MirrorPartition(mirror, topic.topic, index))
+        for topic in snapshot.topics
+        if topic.mirror == mirror
+        for index in range(topic.partitions)
+    ]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+
+
+async def _change(
+    destination: KafkaCluster,
+    mirror: str,
+    expression: str,
+    wanted: Wanted,
+    refusals: dict[Wanted, MirrorError],
+) -> list[str]:
+    compiled(expression)
+    names: list[str] = []
+
+    def decide(snapshot: Snapshot) -> list[MirrorTopic]:
+        chosen = choose(snapshot, mirror, expression, lambda topic: refusals.get(topic.wanted))
+        names[:] = [topic.topic for topic in chosen]
+        return [replace(topic, wanted=wanted) for topic in chosen]
+
+    await MirrorStore(destination).change(decide)
+    return names
+
+
+def choose(snapshot: Snapshot, mirror: str, expression: str, refuse: Refuse) -> list[MirrorTopic]:
+    """The topics of a mirror that an expression stands for and that `refuse` lets through.
+
+    The topic of exactly this name, if the mirror has it; else all whose whole name matches.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, or what `refuse` says of the first one.
+    """
+    if mirror not in snapshot.mirrors:
+        raise unknown_mirror(mirror, snapshot)
+    topics = {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror}
+    pattern = compiled(expression)
+    if expression in topics:
+        matched = [topics[expression]]
+    else:
+        matched = [topic for name, topic in topics.items() if pattern.fullmatch(name)]
+    if not matched:
+        raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
+            f"no topic of mirror {mirror} is called or matches {expression!r}"
+        )
+    chosen = [topic for topic in matched if refuse(topic) is None]
+    if not chosen:
+        raise _refused(matched[0], refuse)
+    return chosen
+
+
+def _refused(topic: MirrorTopic, refuse: Refuse) -> MirrorRefused:
+    kind = refuse(topic)
+    assert kind is not None
+    state = {
+        Wanted.MIRRORING: "is being mirrored",
+        Wanted.PAUSED: "is paused",
+        Wanted.STOPPED: "is being removed, or has been",
+    }[topic.wanted]
+    return kind.error(f"{topic.topic} {state}", hint="nothing was changed")

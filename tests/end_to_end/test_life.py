@@ -1,0 +1,137 @@
+"""The life of a mirror's topics by its commands: paused, resumed, removed; the mirror deleted."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import outside
+from twinlog.local.check import Log
+from twinlog.local.stage import Stage
+from waiting import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+MIRROR = "life"
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Two clusters, a mirror without topics, a node; the source does not outlive all tests."""
+    with Stage(tmp_path_factory.mktemp("life")) as stage:
+        stage.start_source()
+        stage.start_destination()
+        stage.create_mirror(MIRROR, state_partitions=5)
+        stage.start_node("node")
+        yield stage
+
+
+def command(stage: Stage, *arguments: str) -> str:
+    done = stage.mirrors(*arguments, "--mirror", MIRROR)
+    assert done.status == 0, done.errors
+    return done.output.strip()
+
+
+def refused(stage: Stage, name: str, *arguments: str) -> None:
+    done = stage.mirrors(*arguments, "--mirror", MIRROR)
+    assert done.status == 1
+    assert done.errors.startswith(f"Error: {name}: "), done.errors
+
+
+def mirrored(stage: Stage, topic: str) -> None:
+    """A topic of two partitions with records, mirrored to its end."""
+    servers = stage.source.bootstrap_servers
+    outside.make_topic(servers, topic, 2)
+    outside.write(servers, topic, [*outside.simple(100, 0), *outside.simple(100, 1)])
+    stage.add(topic, MIRROR)
+    for partition in (0, 1):
+        outside.await_state(stage, topic, partition, "MIRRORING")
+    stage.await_no_lag(60, [topic])
+
+
+def ends(stage: Stage, topic: str) -> list[int]:
+    found = Log(stage.destination.bootstrap_servers).ends([(topic, 0), (topic, 1)])
+    return [found[topic, 0], found[topic, 1]]
+
+
+def test_pause_and_resume(life: Stage, topic: str) -> None:
+    """While it is paused nothing is copied; then it goes on where it was, at the same offsets."""
+    mirrored(life, topic)
+    refused(life, "MIRROR_TOPIC_NOT_PAUSED", "--resume", "--topic", topic)
+    assert command(life, "--pause", "--topic", topic) == (
+        f"Paused mirroring for 1 topic(s) in mirror {MIRROR}: [{topic}]"
+    )
+    for partition in (0, 1):
+        outside.await_state(life, topic, partition, "PAUSED")
+    refused(life, "MIRROR_TOPIC_ALREADY_PAUSED", "--pause", "--topic", topic)
+    refused(life, "MIRROR_NOT_EMPTY", "--delete")
+    outside.write(life.source.bootstrap_servers, topic, outside.simple(50, 1, "later"))
+    time.sleep(2)
+    assert ends(life, topic) == [100, 100]
+    assert command(life, "--resume", "--topic", topic) == (
+        f"Resumed mirroring for 1 topic(s) in mirror {MIRROR}: [{topic}]"
+    )
+    for partition in (0, 1):
+        outside.await_state(life, topic, partition, "MIRRORING")
+    life.await_no_lag(60, [topic])
+    report = life.check([topic], numbered=False)
+    assert report.good, report.problems
+    assert report.records == 250
+    assert life.verify("--topic", topic).status == 0
+
+
+def test_another_node_leaves_paused_topics_alone(life: Stage, topic: str) -> None:
+    """What is paused stays so when its owner dies, and is resumed by the next one."""
+    mirrored(life, topic)
+    command(life, "--pause", "--topic", topic)
+    for partition in (0, 1):
+        outside.await_state(life, topic, partition, "PAUSED")
+    life.nodes["node"].signal(15)
+    life.nodes["node"].end(60)
+    outside.write(life.source.bootstrap_servers, topic, outside.simple(50, 0, "later"))
+    life.start_node("node")
+    time.sleep(12)
+    assert ends(life, topic) == [100, 100]
+    command(life, "--resume", "--topic", topic)
+    life.await_no_lag(60, [topic])
+    outside.await_state(life, topic, 0, "MIRRORING")
+    assert life.verify("--topic", topic).status == 0
+
+
+def test_failover_with_a_dead_source(life: Stage, topic: str) -> None:
+    """The last test: the source is killed, its topics are removed, written to, and forgotten."""
+    gone, kept = f"{topic}-gone", f"{topic}-kept"
+    mirrored(life, gone)
+    mirrored(life, kept)
+    command(life, "--pause", "--topic", kept)
+    outside.await_state(life, kept, 0, "PAUSED")
+    outside.await_state(life, kept, 1, "PAUSED")
+    life.source.kill(1)
+    begun = time.monotonic()
+    answer = json.loads(command(life, "--remove", "--topic", f"{topic}-.*", "--json"))
+    assert answer == {"mirror": MIRROR, "removed": [gone, kept]}
+    for name in (gone, kept):
+        for partition in (0, 1):
+            outside.await_state(life, name, partition, "STOPPED")
+    seconds = time.monotonic() - begun
+    assert ends(life, gone) == [101, 101], "a marker fences each partition"
+    refused(life, "MIRROR_TOPIC_BEING_REMOVED", "--remove", "--topic", gone)
+    refused(life, "MIRROR_TOPIC_BEING_REMOVED", "--resume", "--topic", kept)
+    outside.write(life.destination.bootstrap_servers, gone, outside.simple(10, 0, "new"))
+    assert ends(life, gone) == [111, 101]
+    print(f"failover: {seconds:.1f} s from the command to STOPPED, as --describe shows it")
+    command(life, "--remove", "--topic", ".*")
+    until(lambda: not left(life), 60, "all partitions STOPPED")
+    assert command(life, "--delete") == f"Deleted mirror {MIRROR}"
+    assert MIRROR not in life.mirrors("--list").output
+    refused(life, "UNKNOWN_MIRROR", "--delete")
+    # Nobody touches the topics any more.
+    outside.write(life.destination.bootstrap_servers, gone, outside.simple(10, 1, "new"))
+    assert ends(life, gone) == [111, 111]
+
+
+def left(stage: Stage) -> list[str]:
+    """Partitions that are not STOPPED."""
+    rows = json.loads(command(stage, "--describe", "--json"))
+    return [f"{row['topic']}-{row['partition']}" for row in rows if row["state"] != "STOPPED"]
