@@ -22,7 +22,7 @@ from twinlog.pipeline.verify import (
     stretches,
     verify_task,
 )
-from twinlog.wire.config_records import Mirror, MirrorTopic
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,7 @@ async def verify_mirrors(config: VerifyConfig) -> Verification:
                 topic
                 for topic in snapshot.topics
                 if topic.mirror == mirror.name
+                and topic.wanted is not Wanted.STOPPED
                 and config.mirror in {None, mirror.name}
                 and (config.topic is None or config.topic.fullmatch(topic.topic))
             ]

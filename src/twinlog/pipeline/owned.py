@@ -68,6 +68,17 @@ def next_step(wanted: Wanted, state: State) -> Step:
     return Step.RUN if state is State.PREPARING else Step.REST
 
 
+def way(old: State, change: PartitionState) -> list[PartitionState]:
+    """What is written so that a partition gets from state `old` to a new one."""
+    between = _ON_THE_WAY.get((old, change.state))
+    if between is not None:
+        reason = _REMOVED if between is State.FAILED else None
+        return [PartitionState(change.partition, between, reason), change]
+    if old is not change.state and not may_follow(old, change.state):
+        log.error("%s goes from %s to %s", change.partition, old.name, change.state.name)
+    return [change]
+
+
 class OwnedShard:
     """A state partition that is ours: its shard, and the states that are written there."""
 
@@ -158,7 +169,11 @@ class OwnedShard:
             if not self._to_write or not self._open:
                 return
             changes, self._to_write = self._to_write, {}
-            records = [record for change in changes.values() for record in self._way(change)]
+            records = [
+                record
+                for change in changes.values()
+                for record in way(self.state(change.partition), change)
+            ]
             try:
                 if not self._may_write():
                     raise Fenced("the lease has ended")
@@ -171,17 +186,6 @@ class OwnedShard:
                 self._to_write = {**changes, **self._to_write}
                 raise
             self._known.update((change.partition, change.state) for change in changes.values())
-
-    def _way(self, change: PartitionState) -> list[PartitionState]:
-        """The states through which a partition gets to a new one."""
-        old = self.state(change.partition)
-        between = _ON_THE_WAY.get((old, change.state))
-        if between is None:
-            if old is not change.state and not may_follow(old, change.state):
-                log.error("%s goes from %s to %s", change.partition, old.name, change.state.name)
-            return [change]
-        reason = _REMOVED if between is State.FAILED else None
-        return [PartitionState(change.partition, between, reason), change]
 
     async def stop(self, names: Collection[Name]) -> None:
         """Fence these, of which nothing of ours is under way any more, and say that it is done.

@@ -1,0 +1,64 @@
+"""That whatever state a partition is in, it gets to what is wanted, by allowed steps only."""
+
+from itertools import pairwise
+
+import pytest
+
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State, may_follow
+from twinlog.pipeline.owned import Step, next_step, way
+from twinlog.wire.config_records import Wanted
+from twinlog.wire.state_records import PartitionState
+
+PARTITION = MirrorPartition("m", "t", 0)
+RESTS = {
+    Wanted.MIRRORING: {State.MIRRORING},
+    Wanted.PAUSED: {State.PAUSED, State.UNKNOWN, State.FAILED, State.STOPPED},
+    Wanted.STOPPED: {State.STOPPED},
+}
+"""What a partition ends in. One that never began, or is FAILED, has nothing to pause."""
+
+
+def written(wanted: Wanted, state: State) -> list[State]:
+    """The states that are written from this one on, as a lane does it, until there is no more."""
+    states = [state]
+
+    def enter(new: State) -> None:
+        if new is not states[-1]:
+            states.extend(one.state for one in way(states[-1], PartitionState(PARTITION, new)))
+
+    for _ in range(4):
+        match next_step(wanted, states[-1]):
+            case Step.RUN:
+                if states[-1] not in {State.PAUSED, State.PAUSING}:
+                    enter(State.PREPARING)
+                enter(State.MIRRORING)
+                if wanted is Wanted.MIRRORING:
+                    break
+            case Step.PAUSE:
+                enter(State.PAUSING)
+                enter(State.PAUSED)
+            case Step.STOP:
+                enter(State.STOPPING)
+                enter(State.STOPPED)
+            case Step.REST:
+                break
+    return states
+
+
+@pytest.mark.parametrize("wanted", Wanted)
+@pytest.mark.parametrize("state", State)
+def test_every_state_leads_to_what_is_wanted(wanted: Wanted, state: State) -> None:
+    if state is State.STOPPING and wanted is not Wanted.STOPPED:
+        return  # a topic is not added again before it is STOPPED (MIRROR_TOPIC_BEING_REMOVED)
+    states = written(wanted, state)
+    assert states[-1] in RESTS[wanted]
+    for old, new in pairwise(states):
+        assert may_follow(old, new), [one.name for one in states]
+
+
+def test_what_is_removed_too_early_says_why() -> None:
+    """It is FAILED for a moment, and whoever reads the log finds the reason."""
+    first, last = way(State.PREPARING, PartitionState(PARTITION, State.STOPPING))
+    assert (first.state, last.state) == (State.FAILED, State.STOPPING)
+    assert "removed" in (first.reason or "")
