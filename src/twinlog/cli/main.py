@@ -9,6 +9,7 @@ import click
 import twinlog
 from twinlog.cli.cluster import cluster
 from twinlog.cli.demo import demo
+from twinlog.cli.dump_log import dump_log
 from twinlog.cli.kafka_mirrors import mirrors_command
 from twinlog.cli.run import run
 from twinlog.cli.verify import verify
@@ -39,6 +40,7 @@ def main(debug: bool) -> None:
 
 main.add_command(cluster)
 main.add_command(demo)
+main.add_command(dump_log)
 main.add_command(mirrors_command, "mirrors")
 main.add_command(run)
 main.add_command(verify)

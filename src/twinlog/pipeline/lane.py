@@ -256,12 +256,10 @@ class Lane:
             if number in self._owned:
                 await self._owned[number].open()
                 steps[number] = self._steps(self._owned[number], topics)
-        for number, by_step in steps.items():
-            await self._owned[number].enter(_names(by_step[Step.PAUSE]), State.PAUSING)
-            await self._owned[number].enter(_names(by_step[Step.STOP]), State.STOPPING)
+        await self._enter(steps, {Step.PAUSE: State.PAUSING, Step.STOP: State.STOPPING})
         await self._disown({name for by_step in steps.values() for name, _ in by_step[Step.RUN]})
+        await self._enter(steps, {Step.PAUSE: State.PAUSED})
         for number, by_step in steps.items():
-            await self._owned[number].enter(_names(by_step[Step.PAUSE]), State.PAUSED)
             self._stop_partitions(self._owned[number], _names(by_step[Step.STOP]))
             running = by_step[Step.RUN]
             for mirror in {name.mirror for name, _ in running}:
@@ -280,6 +278,17 @@ class Lane:
             if step is Step.RUN and topic.wanted is Wanted.PAUSED:
                 self._to_pause.add(name)
         return by_step
+
+    async def _enter(self, steps: Mapping[int, "_Steps"], states: Mapping[Step, State]) -> None:
+        """Write that those of a step are in its state now, for all state partitions at once."""
+        await asyncio.gather(
+            *(
+                self._owned[number].enter(
+                    {name: state for step, state in states.items() for name, _ in by_step[step]}
+                )
+                for number, by_step in steps.items()
+            )
+        )
 
     async def _end_engines(self) -> None:
         """End those of mirrors that are other ones now, or are no more."""

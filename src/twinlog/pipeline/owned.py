@@ -21,7 +21,7 @@ not, so a state partition that was taken over is not fenced before the lease has
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
@@ -148,13 +148,13 @@ class OwnedShard:
             return
         self._to_write[name] = PartitionState(name, state, reason)
 
-    async def enter(self, names: Iterable[Name], state: State) -> None:
-        """Write this state of all of these that are not in it, now.
+    async def enter(self, states: Mapping[Name, State]) -> None:
+        """Write the states of those of these that are not in them, now.
 
         Raises:
             Fenced: the state partition has another owner.
         """
-        for name in names:
+        for name, state in states.items():
             if self.state(name) is not state:
                 self._to_write[name] = PartitionState(name, state)
         await self.write_states()
@@ -197,4 +197,4 @@ class OwnedShard:
         await asyncio.sleep(self._alone_from - asyncio.get_running_loop().time())
         keys = {TopicPartition(name.topic, name.partition): name for name in names}
         fenced = await self.shard.fence(keys)
-        await self.enter([keys[key] for key in fenced], State.STOPPED)
+        await self.enter({keys[key]: State.STOPPED for key in fenced})
