@@ -478,7 +478,10 @@ def test_created_topics_are_taken_back(
         (("--list", "--mirror", "m"), "--mirror does not go with --list"),
         (("--describe", "--topic", "t"), "--topic does not go with --describe"),
         (("--add", "--mirror", "m", "--topic", "t", "--replication-factor", "0"), "range"),
-        (("--pause", "--mirror", "m", "--topic", "t"), "No such option"),
+        (("--pause", "--mirror", "m"), "--pause needs --topic"),
+        (("--alter", "--mirror", "m"), "--alter needs --mirror-config"),
+        (("--delete", "--mirror", "m", "--topic", "t"), "--topic does not go with --delete"),
+        (("--restart", "--mirror", "m", "--topic", "t"), "No such option"),
     ],
 )
 def test_usage(arguments: tuple[str, ...], words: str) -> None:
@@ -501,6 +504,10 @@ def test_help_and_version() -> None:
         "Add topic(s) to an existing cluster mirror (supports regex).",
         "REQUIRED: The destination Kafka server to connect to.",
         "Property file containing configs to be passed to Admin Client.",
+        "Alter the configuration of an existing cluster mirror.",
+        "Pause mirroring for topic(s) matching the pattern (supports regex).",
+        "Remove topic(s) from an existing cluster mirror (supports regex).",
+        "Resume mirroring for previously paused topic(s) matching the pattern (supports regex).",
         "Create a new cluster mirror from a source cluster.",
         "Describe a cluster mirror including partition lag and state.",
         "Print usage information.",
