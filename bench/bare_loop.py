@@ -41,7 +41,7 @@ from twinlog.core.compression import Codec, compress
 from twinlog.core.errors import check
 from twinlog.core.plan import Data, plan
 from twinlog.core.records import encode_tail, varint
-from twinlog.core.types import Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.core.types import FetchPosition, Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.pipeline.ports import Batch, Fetched, ProducerIdentity
@@ -195,7 +195,7 @@ async def fetch_once(source: KafkaSource, work: Work, wanted: dict[TopicPartitio
     """One Fetch, planned."""
     result = await source.fetch(
         work.node,
-        wanted,
+        {p: FetchPosition(end) for p, end in wanted.items()},
         max_wait_ms=100,
         max_bytes=MAX_BYTES,
         partition_max_bytes=PARTITION_MAX_BYTES,

@@ -10,7 +10,7 @@ from uuid import UUID
 from kafka.protocol.consumer.fetch import FetchResponse
 from kafka.protocol.producer.produce import ProduceResponse
 
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.wire import fetch, produce
 
 PARTITIONS = 100
@@ -25,7 +25,7 @@ def main() -> None:
     keys = {name: topic_id.bytes for name, topic_id in ids.items()}
     names = {key: name for name, key in keys.items()}
     wanted = {
-        TopicPartition(topic, index): 10**6
+        TopicPartition(topic, index): FetchPosition(10**6, 5, 6)
         for topic in ids
         for index in range(PARTITIONS // TOPICS)
     }
@@ -47,7 +47,7 @@ def report(what: str, action: Callable[[], object]) -> None:
     print(f"{what:<40}{best * 1e6:8.1f} us")
 
 
-def encode_fetch(keys: dict[str, bytes], wanted: dict[TopicPartition, int]) -> bytes:
+def encode_fetch(keys: dict[str, bytes], wanted: dict[TopicPartition, FetchPosition]) -> bytes:
     """A full request."""
     return fetch.encode_fetch(
         17,

@@ -56,6 +56,7 @@ def holed(
 _AT: Final = {
     "base_offset": (0, "q"),
     "length": (8, "i"),
+    "leader_epoch": (12, "i"),
     "magic": (16, "b"),
     "attributes": (21, "h"),
     "last_offset_delta": (23, "i"),
@@ -118,12 +119,13 @@ def runs(draw: st.DrawFn) -> bytes:
         value, key = draw(values), draw(st.sampled_from([None, b"", b"key"]))
         stamped = draw(st.sampled_from([0, 0, 0, LOG_APPEND_TIME]))
         times = draw(st.lists(timestamps, min_size=1, max_size=3))
+        epoch = draw(st.integers(-1, 2))
         for _ in range(draw(st.sampled_from([1, 1, 5, 30])) if count == 1 else 1):
             records = [
                 record(offset + at, times[(offset + at) % len(times)], value, key)
                 for at in range(count)
             ]
-            made.append(batch(records, codec, attributes=stamped))
+            made.append(altered(batch(records, codec, attributes=stamped), leader_epoch=epoch))
             offset += count
     return b"".join(made)
 

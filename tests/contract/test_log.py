@@ -23,9 +23,16 @@ from contract.model_bench import run_on_model
 from twinlog.core.batch import HEADER_SIZE, batches, patched_header
 from twinlog.core.compression import Codec
 from twinlog.core.records import encoded
-from twinlog.core.types import ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.core.types import (
+    EpochEnd,
+    FetchPosition,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TopicPartition,
+)
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.ports import Batch
+from twinlog.pipeline.ports import Batch, Fetched
 
 
 @behaviour
@@ -175,9 +182,48 @@ async def test_a_fetch_waits_for_data_until_there_is_some(bench: Bench) -> None:
 
 async def _fetch(bench: Bench, node: int, key: TopicPartition, wait_ms: int) -> int:
     result = await bench.source.fetch(
-        node, {key: 0}, max_wait_ms=wait_ms, max_bytes=10**6, partition_max_bytes=10**6
+        node,
+        {key: FetchPosition(0)},
+        max_wait_ms=wait_ms,
+        max_bytes=10**6,
+        partition_max_bytes=10**6,
     )
     return sum(h.num_records for h in batches(result.partitions[key].records))
+
+
+@behaviour
+async def test_a_fetch_compares_the_epoch_of_the_record_before(bench: Bench) -> None:
+    """Goal: a consumer's Fetch tells where the last record's epoch ends, before the log's own end.
+
+    An epoch that the log never had is out of range; who knows the leader by another one is refused.
+    What happens when a log has lost its end: test_replication.py.
+    """
+    [key] = await bench.topic()
+    await send(bench, batch(key, values(4), producer_id=10**9, timestamp=bench.now_ms()))
+    leader = (await bench.source.leaders([key.topic]))[key]
+    epoch = leader.epoch
+    assert [h.leader_epoch for h in await content(bench, key)] == [epoch]
+
+    async def told(*position: int) -> Fetched:
+        result = await bench.source.fetch(
+            leader.node,
+            {key: FetchPosition(*position)},
+            max_wait_ms=10_000,
+            max_bytes=10**6,
+            partition_max_bytes=10**6,
+        )
+        return result.partitions[key]
+
+    async with asyncio.timeout(8):  # an answer that tells something does not wait for data
+        for _ in range(2):
+            found = await told(6, epoch, epoch)
+            assert (found.error, found.diverging) == (0, EpochEnd(epoch, 4))
+            assert len(found.records) == 0
+        assert (await told(4, epoch + 1, epoch)).error == 1
+        assert (await told(4, epoch, epoch + 1)).error == 75
+        found = await told(2, epoch, epoch)
+    assert (found.error, found.diverging) == (0, None)
+    assert [h.next_offset for h in batches(found.records)] == [4]
 
 
 async def topic_made_again(bench: Bench) -> None:
@@ -190,7 +236,11 @@ async def topic_made_again(bench: Bench) -> None:
     await bench.create_again(key.topic)
     await send(bench, batch(key, values(5), producer_id=10**9, timestamp=bench.now_ms()))
     result = await bench.source.fetch(
-        before.node, {key: 3}, max_wait_ms=100, max_bytes=10**6, partition_max_bytes=10**6
+        before.node,
+        {key: FetchPosition(3)},
+        max_wait_ms=100,
+        max_bytes=10**6,
+        partition_max_bytes=10**6,
     )
     found = result.partitions[key]
     assert (found.error in {3, 6, 100, 103}, len(found.records)) == (True, 0)

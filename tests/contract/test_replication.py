@@ -18,9 +18,12 @@ from contract.bench import (
     values,
 )
 from contract.kafka_bench import KafkaBench, run_on_kafka
+from contract.model_bench import ModelBench, run_on_model
+from twinlog.core.batch import batches
 from twinlog.core.errors import Fenced, Retriable
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import EpochEnd, FetchPosition, TopicPartition
 from twinlog.local.cluster import LocalCluster
+from twinlog.pipeline.ports import Fetched, Leader
 
 
 def _run(local: LocalCluster, behaviour: Callable[[KafkaBench], Awaitable[None]]) -> None:
@@ -100,6 +103,63 @@ async def _led_by_another(bench: Bench, key: TopicPartition, former: int) -> Non
     await until(ask, f"another leader of {key}", 60.0)
 
 
+async def lost_end_is_told(bench: Bench, key: TopicPartition, before: Leader) -> None:
+    """Who had read up to 6 learns that all behind 4 is gone, also when there is more again.
+
+    Two records were lost at 4; the log has not been written since.
+    """
+    leader = (await bench.source.leaders([key.topic]))[key]
+    assert leader.epoch > before.epoch
+
+    async def told(*position: int) -> Fetched:
+        result = await bench.source.fetch(
+            leader.node,
+            {key: FetchPosition(*position)},
+            max_wait_ms=100,
+            max_bytes=10**6,
+            partition_max_bytes=10**6,
+        )
+        return result.partitions[key]
+
+    assert (await told(6, before.epoch, leader.epoch)).diverging == EpochEnd(before.epoch, 4)
+    again = [
+        batch(key, values(2), producer_id=10**9 + 1, sequence=2 * at, timestamp=bench.now_ms())
+        for at in range(2)
+    ]
+    assert {a.error for a in await send(bench, *again)} == {0}
+
+    async def replicated() -> bool:
+        return (await bench.source.bounds([key]))[key].last_stable == 8
+
+    await until(replicated, "the log to grow past what was lost")
+    found = await told(6, before.epoch, leader.epoch)
+    assert (found.error, found.diverging, len(found.records)) == (0, EpochEnd(before.epoch, 4), 0)
+    found = await told(6)
+    assert [h.next_offset for h in batches(found.records)] == [8]  # as if nothing had happened
+    assert {h.leader_epoch for h in batches(found.records)} == {leader.epoch}
+    found = await told(6, leader.epoch, leader.epoch)
+    assert (found.error, found.diverging) == (0, None)
+    assert (await told(6, before.epoch, before.epoch)).error == 74
+
+
+def test_the_model_tells_of_a_lost_end() -> None:
+    """Goal: see `lost_end_is_told`; on real brokers in the test that follows."""
+
+    async def body(bench: Bench) -> None:
+        assert isinstance(bench, ModelBench)
+        [key] = await bench.topic()
+        await send(bench, batch(key, values(4), producer_id=10**9, timestamp=bench.now_ms()))
+        await send(
+            bench, batch(key, values(2), producer_id=10**9, sequence=4, timestamp=bench.now_ms())
+        )
+        before = (await bench.source.leaders([key.topic]))[key]
+        bench.cluster.move_leader(key, lose=2)
+        await _led_by_another(bench, key, before.node)
+        await lost_end_is_told(bench, key, before)
+
+    run_on_model(body, nodes=(1, 2, 3))
+
+
 def test_an_unclean_election_takes_the_sequence_back(own_trio: LocalCluster) -> None:
     """Goal: what was lost is lost from the producer's state too: log end and sequence agree."""
 
@@ -121,6 +181,7 @@ def test_an_unclean_election_takes_the_sequence_back(own_trio: LocalCluster) -> 
             return (await send(bench, made[2]))[0].error == 0
 
         try:
+            before = (await bench.source.leaders([key.topic]))[key]
             await until(alone, "the leader to go on alone", 60.0)
             own_trio.kill(leader)
             for node in others:
@@ -128,6 +189,7 @@ def test_an_unclean_election_takes_the_sequence_back(own_trio: LocalCluster) -> 
             await _led_by_another(bench, key, leader)
             assert await log_end(bench, key) == 4
             assert await last_sequence(bench, key, 10**9) == (0, 3)
+            await lost_end_is_told(bench, key, before)
         finally:
             for node in _brokers(own_trio):
                 if not own_trio.alive(node):

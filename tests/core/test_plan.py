@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from captures import NAMES, Capture, as_seen, capture, check_cover, records_of
-from made import BIG, THEN, altered, batch, captures, holed, quick, record, runs
+from made import BIG, THEN, altered, batch, captures, holed, joined, quick, record, runs
 from twinlog.core.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batches
 from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
@@ -22,6 +22,7 @@ from twinlog.core.plan import (
     Gap,
     Piece,
     plan,
+    plan_with_epoch,
 )
 from twinlog.core.records import decode, encode_tail, raw_records
 from twinlog.core.types import Offset
@@ -113,6 +114,19 @@ def test_merged_runs_hold_their_records(data: bytes, more: st.DataObject) -> Non
     pieces = plan(buffer, Offset(position))
     assert check_cover(pieces, position) == end
     assert records_of(pieces) == wanted
+
+
+@quick
+@given(runs(), st.data())
+def test_the_epoch_is_that_of_the_last_batch(data: bytes, more: st.DataObject) -> None:
+    """Goal: of the last complete one, whether it went as it is, merged, or stamped anew."""
+    headers, buffer = joined(data)
+    cut = more.draw(st.integers(0, len(buffer)))
+    start = Offset(headers[0].base_offset)
+    planned = plan_with_epoch(buffer[:cut], start)
+    whole = [header for header in headers if header.end <= cut]
+    assert planned.leader_epoch == (whole[-1].leader_epoch if whole else -1)
+    assert check_cover(planned.pieces, start) == (whole[-1].next_offset if whole else start)
 
 
 def test_nothing() -> None:

@@ -20,11 +20,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from model.coordinator import Coordinator
-from model.log import Log, Marker
+from model.log import OFFSET_OUT_OF_RANGE, Log, Marker
 from model.loop import VirtualLoop
 from model.producers import Refused
 from twinlog.core.batch import batches
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.pipeline.ports import Appended, Batch, Bounds, Fetched, Leader, LogEnd, Producers
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
@@ -34,6 +34,8 @@ REQUEST_TIMED_OUT: Final = 7
 NOT_ENOUGH_REPLICAS_AFTER_APPEND: Final = 20
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
 POLICY_VIOLATION: Final = 44
+FENCED_LEADER_EPOCH: Final = 74
+UNKNOWN_LEADER_EPOCH: Final = 75
 OFFSET_NOT_AVAILABLE: Final = 78
 UNKNOWN_TOPIC_ID: Final = 100
 
@@ -178,7 +180,7 @@ class Cluster:
         else:
             end = max(log.start, log.high_watermark - lose)
         log.truncate(end, snapshot=snapshot)
-        log.leader_epoch += 1
+        log.lead()
         others = [node for node in self.nodes if node != former] or [former]
         chosen = self.rng.choice(others)
 
@@ -346,7 +348,7 @@ class Cluster:
     def fetch(
         self,
         key: TopicPartition,
-        offset: int,
+        position: FetchPosition,
         max_bytes: int,
         *,
         committed: bool,
@@ -361,14 +363,14 @@ class Cluster:
         if isinstance(partition, int):
             return _fetch_error(partition)
         log = partition.log
+        offset = position.offset
         limit = log.stable_end if committed else log.high_watermark
-        if not log.start <= offset <= log.high_watermark:
-            return Fetched(1, log.high_watermark, log.stable_end, log.start, (), memoryview(b""))
+        checked = _check_position(log, position)
+        if checked.error or checked.diverging:
+            return checked
         records = b"".join(log.read(offset, limit, max_bytes))
         aborted = log.aborted(offset, limit) if committed else ()
-        return Fetched(
-            0, log.high_watermark, log.stable_end, log.start, aborted, memoryview(records)
-        )
+        return checked._replace(aborted=aborted, records=memoryview(records))
 
     def delete_records(self, key: TopicPartition, before: int) -> int:
         """DeleteRecords."""
@@ -474,6 +476,24 @@ def _settle(future: "asyncio.Future[int]", error: int) -> None:
 def batches_span(data: bytes) -> int:
     """How many offsets a batch takes."""
     return next(batches(memoryview(data))).last_offset_delta + 1
+
+
+def _check_position(log: Log, position: FetchPosition) -> Fetched:
+    """An answer without records: whether a Fetch from there is refused, or told of other epochs."""
+    offset, last_epoch, leader_epoch = position
+    if leader_epoch >= 0 and leader_epoch != log.leader_epoch:
+        older = leader_epoch < log.leader_epoch
+        return _fetch_error(FENCED_LEADER_EPOCH if older else UNKNOWN_LEADER_EPOCH)
+    nothing = Fetched(0, log.high_watermark, log.stable_end, log.start, (), memoryview(b""))
+    if last_epoch >= 0:
+        found = log.epoch_end(last_epoch)
+        if found is None:
+            return nothing._replace(error=OFFSET_OUT_OF_RANGE)
+        if found.leader_epoch < last_epoch or found.end_offset < offset:
+            return nothing._replace(diverging=found)
+    if not log.start <= offset <= log.high_watermark:
+        return nothing._replace(error=OFFSET_OUT_OF_RANGE)
+    return nothing
 
 
 def _fetch_error(code: int) -> Fetched:

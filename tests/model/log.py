@@ -6,7 +6,7 @@
 The history of appends is kept beside the log, so that what a leader remembers of producers can be
 rebuilt for any prefix, as a broker does when it loads or truncates a log.
 
-Source: `UnifiedLog`, `LogValidator`, `TransactionIndex`, `LogCleaner`.
+Source: `UnifiedLog`, `LogValidator`, `TransactionIndex`, `LogCleaner`, `LeaderEpochFileCache`.
 """
 
 import bisect
@@ -22,6 +22,7 @@ from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.plan import AbortedTransaction
 from twinlog.core.records import RawRecord, build, decode, encode_tail, raw_records, whole
+from twinlog.core.types import EpochEnd
 
 OFFSET_OUT_OF_RANGE: Final = 1
 CORRUPT_MESSAGE: Final = 2
@@ -76,6 +77,7 @@ class Log:
     high_watermark: int = 0
     end: int = 0
     leader_epoch: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # epoch, first offset
     producers: Producers = field(default_factory=Producers)
     batches: list[StoredBatch] = field(default_factory=list)
     _events: list[_Event] = field(default_factory=list)
@@ -175,6 +177,20 @@ class Log:
             left -= len(data)
             first = False
 
+    def lead(self) -> None:
+        """Begin an epoch: its leader notes where, before it appends anything."""
+        self.leader_epoch += 1
+        self.epochs.append((self.leader_epoch, self.end))
+
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """Where the largest epoch that is not above this one ends; None if all are older."""
+        if epoch == self.leader_epoch:
+            return EpochEnd(epoch, self.end)
+        at = bisect.bisect_right(self.epochs, epoch, key=lambda entry: entry[0])
+        if at == len(self.epochs):
+            return None
+        return EpochEnd(self.epochs[at - 1][0] if at else epoch, self.epochs[at][1])
+
     def aborted(self, offset: int, limit: int) -> tuple[AbortedTransaction, ...]:
         """Aborted transactions that overlap `[offset, limit)`, in order of their markers."""
         return tuple(
@@ -192,6 +208,8 @@ class Log:
         self.start = max(self.start, min(offset, self.high_watermark))
         keep = bisect.bisect_right(self.batches, self.start, key=lambda b: b.header.next_offset)
         del self.batches[:keep]
+        first = bisect.bisect_right(self.epochs, self.start, key=lambda entry: entry[1]) - 1
+        self.epochs[: first + 1] = [(self.epochs[first][0], self.start)]
 
     def rewrite(self, replace: Callable[[StoredBatch], bytes | None], limit: int) -> None:
         """Put other bytes (or nothing) in the place of batches that end by `limit`.
@@ -221,6 +239,7 @@ class Log:
         self._ended = [e for e in self._ended if e.last < self.end]
         self.high_watermark = min(self.high_watermark, self.end)
         self.start = min(self.start, self.end)
+        self.epochs = [entry for entry in self.epochs if entry[1] < self.end]
         self._rebuild()
         if snapshot:
             self.producers.forget_all_but_last()

@@ -16,7 +16,7 @@ from model.cluster import NOT_LEADER, Cluster
 from model.coordinator import CONCURRENT_TRANSACTIONS
 from model.network import Network
 from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.pipeline.ports import (
     Appended,
     Batch,
@@ -107,7 +107,7 @@ class _Client:
         return await self.ask(
             partitions,
             lambda key: cluster.fetch(
-                key, partitions[key], partition_max_bytes, committed=committed
+                key, FetchPosition(partitions[key]), partition_max_bytes, committed=committed
             ),
             lambda code: Fetched(code, -1, -1, -1, (), memoryview(b"")),
         )
@@ -130,7 +130,7 @@ class ModelSource(_Client):
     async def fetch(
         self,
         node: int,
-        wanted: Mapping[TopicPartition, int],
+        wanted: Mapping[TopicPartition, FetchPosition],
         *,
         max_wait_ms: int,
         max_bytes: int,
@@ -148,7 +148,7 @@ class ModelSource(_Client):
 
         def handle() -> object:
             found = look()
-            if found.size or any(f.error for f in found.partitions.values()):
+            if _has_news(found):
                 return found
             answer: asyncio.Future[FetchResult] = cluster.loop.create_future()
             self._wait_for_data(answer, look, deadline)
@@ -174,7 +174,7 @@ class ModelSource(_Client):
             if answer.done():
                 return
             found = look()
-            if found.size or any(f.error for f in found.partitions.values()):
+            if _has_news(found):
                 answer.set_result(found)
             else:
                 watch()
@@ -190,7 +190,7 @@ class ModelSource(_Client):
     def _fetch_now(
         self,
         node: int,
-        wanted: Mapping[TopicPartition, int],
+        wanted: Mapping[TopicPartition, FetchPosition],
         ids: Mapping[str, UUID],
         max_bytes: int,
         partition_max_bytes: int,
@@ -198,10 +198,10 @@ class ModelSource(_Client):
         left = max_bytes
         size = 0
         partitions: dict[TopicPartition, Fetched] = {}
-        for key, offset in wanted.items():
+        for key, position in wanted.items():
             found = self.cluster.fetch(
                 key,
-                offset,
+                position,
                 min(left, partition_max_bytes) if left > 0 else 0,
                 committed=True,
                 node=node,
@@ -219,6 +219,11 @@ class ModelSource(_Client):
     ) -> Mapping[TopicPartition, Fetched]:
         """Fetch without a session, read_committed."""
         return await self._read(partitions, partition_max_bytes, committed=True)
+
+
+def _has_news(found: FetchResult) -> bool:
+    """Whether a broker answers at once."""
+    return found.size > 0 or any(f.error or f.diverging for f in found.partitions.values())
 
 
 class _Lost(Exception):

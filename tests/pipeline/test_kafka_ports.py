@@ -16,7 +16,7 @@ from twinlog.core.append import ProducerState
 from twinlog.core.batch import Header, batches, new_header, patched_header
 from twinlog.core.errors import Disconnected, Fenced, Retriable
 from twinlog.core.records import encode_tail, varint
-from twinlog.core.types import ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.pipeline.ports import Appended, Batch, Fetched, FetchResult
@@ -105,8 +105,9 @@ def batch(
 async def fetch(
     source: KafkaSource, node: int, wanted: Mapping[TopicPartition, int], wait: int = 2000
 ) -> FetchResult:
+    positions = {p: FetchPosition(offset) for p, offset in wanted.items()}
     return await source.fetch(
-        node, wanted, max_wait_ms=wait, max_bytes=1 << 26, partition_max_bytes=1 << 20
+        node, positions, max_wait_ms=wait, max_bytes=1 << 26, partition_max_bytes=1 << 20
     )
 
 
@@ -193,7 +194,7 @@ def test_fetchers_have_sessions_of_their_own(any_kafka: LocalCluster, topic: str
                 asyncio.create_task(
                     ports.source.fetch(
                         node,
-                        {p: COUNT},
+                        {p: FetchPosition(COUNT)},
                         max_wait_ms=20_000,
                         max_bytes=1 << 20,
                         partition_max_bytes=1 << 20,

@@ -11,6 +11,10 @@ what the engine plans. At each append to the destination, before anything else c
 
 Offsets of a log have no holes at an append, so together these mean: each record once, at its
 offset, nothing else visible.
+
+A source that loses its end has more than one history: what it held before, and what it has written
+since. A destination has to stay a prefix of *one* of them. Where it holds what was lost, it cannot
+become the source's log any more, and its partition has to be FAILED in the end.
 """
 
 from collections.abc import Callable
@@ -56,6 +60,22 @@ class Truth:
             and offset not in self.removed
         )
 
+    def until(self, end: int) -> "Truth":
+        """What is left of it below an offset, where it has no transactions and no holes."""
+        assert not self.undecided | self.aborted | self.removed
+        return Truth({offset: written for offset, written in self.data.items() if offset < end})
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """What a source partition holds, or held until it lost its end.
+
+    `ended` are the log's start and stable end then; None while it goes on.
+    """
+
+    truth: Truth
+    ended: tuple[int, int] | None = None
+
 
 class Checker:
     """The invariants. `appended` counts what was looked at."""
@@ -64,34 +84,92 @@ class Checker:
         self._source = source
         self._destination = destination
         self.truth: dict[TopicPartition, Truth] = {}
+        self._histories: dict[TopicPartition, list[History]] = {}
+        self._possible: dict[TopicPartition, list[History]] = {}  # ... that the destination is of
+        self._ends: dict[TopicPartition, int] = {}  # up to where it was compared
         self.appended = 0
         self.fillers = 0
 
     def watch(self, key: TopicPartition) -> Callable[[StoredBatch], None]:
         """Give what is to be called at each append to this destination partition."""
         self.truth[key] = Truth()
+        self._histories[key] = [History(truth=self.truth[key])]
+        self._possible[key] = self._histories[key]
+        self._ends[key] = 0
         return lambda stored: self._check(key, stored)
 
-    def _check(self, key: TopicPartition, stored: StoredBatch) -> None:
-        header = stored.header
-        truth = self.truth[key]
+    def lost_end(self, key: TopicPartition, stable_end: int) -> Truth:
+        """The source's log was cut, and is not written again yet; what is told of it from now on.
+
+        Args:
+            key: the partition.
+            stable_end: the log's stable end before.
+        """
         log = self._source.log(key)
+        self._histories[key][-1].ended = (log.start, stable_end)
+        self.truth[key] = self.truth[key].until(log.end)
+        self._histories[key].append(History(truth=self.truth[key]))
+        self._compare_whole(key)
+        return self.truth[key]
+
+    def diverged(self, key: TopicPartition) -> bool:
+        """Whether the destination holds what the source has lost."""
+        if self._destination.log(key).end != self._ends[key]:
+            self._compare_whole(key)
+        return all(history.ended for history in self._possible[key])
+
+    def _compare_whole(self, key: TopicPartition) -> None:
+        """Find the histories that the destination may be of."""
+        log = self._destination.log(key)
+        self._ends[key] = log.end
+        found = self._histories[key]
+        for stored in log.batches:
+            found = self._of(found, key, stored)
+        self._possible[key] = found
+
+    def _check(self, key: TopicPartition, stored: StoredBatch) -> None:
         self.appended += 1
-        if header.next_offset > log.stable_end:
+        self.fillers += stored.header.is_control
+        if self._ends[key] == stored.header.base_offset:
+            self._possible[key] = self._of(self._possible[key], key, stored)
+            self._ends[key] = stored.header.next_offset
+        else:
+            self._compare_whole(key)  # the destination has lost its end
+
+    def _of(
+        self, histories: list[History], key: TopicPartition, stored: StoredBatch
+    ) -> list[History]:
+        """Those histories that the batch is of; one at least."""
+        found = []
+        for history in histories:
+            try:
+                self._check_in(history, key, stored)
+            except Violation:
+                if history is histories[-1] and not found:
+                    raise
+            else:
+                found.append(history)
+        return found
+
+    def _check_in(self, history: History, key: TopicPartition, stored: StoredBatch) -> None:
+        header = stored.header
+        truth = history.truth
+        log = self._source.log(key)
+        start, stable_end = history.ended or (log.start, log.stable_end)
+        if header.next_offset > stable_end:
             raise Violation(
                 f"{key}: [{header.base_offset}, {header.next_offset}) is appended, the source has "
-                f"decided up to {log.stable_end}"
+                f"decided up to {stable_end}"
             )
         if header.is_control:
-            self.fillers += 1
-            if truth.visible(header.base_offset, log.start):
+            if truth.visible(header.base_offset, start):
                 raise Violation(f"{key}: a filler stands at {header.base_offset}, where data is")
             return
-        if header.next_offset <= log.start and header.num_records > 1000:
+        if header.next_offset <= start and header.num_records > 1000:
             return  # a bulk filler
         records = raw_records(header, memoryview(stored.data)[HEADER_SIZE:])
         for record in records:
-            self._check_record(key, truth, log.start, record.offset, record)
+            self._check_record(key, truth, start, record.offset, record)
 
     def _check_record(
         self, key: TopicPartition, truth: Truth, start: int, offset: int, record: object
@@ -112,13 +190,16 @@ class Checker:
         return {
             key: (ours, theirs)
             for key in self.truth
-            if (ours := self._destination.log(key).end)
+            if not self.diverged(key)
+            and (ours := self._destination.log(key).end)
             != (theirs := self._source.log(key).stable_end)
         }
 
     def final(self) -> None:
         """Compare the two logs whole, as readers see them."""
         for key, truth in self.truth.items():
+            if self.diverged(key):
+                continue
             log = self._destination.log(key)
             start = self._source.log(key).start
             found = {

@@ -9,7 +9,7 @@ from functools import partial
 
 from model.cluster import Cluster
 from model.log import Log, Marker, StoredBatch
-from simulation.checker import Truth, Written
+from simulation.checker import Checker, Written
 from twinlog.core.batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
@@ -68,13 +68,14 @@ class Writer:
         self,
         cluster: Cluster,
         key: TopicPartition,
-        truth: Truth,
+        checker: Checker,
         profile: Profile,
         rng: random.Random,
     ) -> None:
         self._cluster = cluster
-        self._key = key
-        self._truth = truth
+        self.key = key
+        self._checker = checker
+        self._truth = checker.truth[key]
         self._profile = profile
         self._rng = rng
         self._open: dict[int, list[int]] = {}  # producer id: offsets
@@ -83,11 +84,20 @@ class Writer:
 
     @property
     def _log(self) -> Log:
-        return self._cluster.log(self._key)
+        return self._cluster.log(self.key)
 
     def start(self) -> None:
         """Write on and on, until stopped."""
         self._later()
+
+    def lose_end(self, offsets: int) -> None:
+        """An unclean election: what the former leader had is gone, and what follows is written new.
+
+        The profile must be one without gaps.
+        """
+        stable_end = self._log.stable_end
+        self._cluster.move_leader(self.key, lose=offsets)
+        self._truth = self._checker.lost_end(self.key, stable_end)
 
     def stop(self) -> None:
         """Write no more; end what is open."""
@@ -103,7 +113,7 @@ class Writer:
     def _act(self) -> None:
         if self.stopped:
             return
-        if self._cluster.partition(self._key).leader >= 0:
+        if self._cluster.partition(self.key).leader >= 0:
             for _ in range(self._rng.choice((1, 1, 1, 6))):
                 self._one_action()
             self._replicate()
@@ -118,7 +128,7 @@ class Writer:
 
     def _replicate(self) -> None:
         cluster = self._cluster
-        partition = cluster.partition(self._key)
+        partition = cluster.partition(self.key)
         if not partition.lagging:
             cluster._replicate(partition)
 

@@ -36,6 +36,7 @@ def _hash(partition: MirrorPartition) -> int:
 # Sets of partitions have to have the same order in each run, which addresses do not give.
 MirrorPartition.__hash__ = _hash  # type: ignore[assignment]
 
+SourceMaker = Callable[[Cluster, Network, str], ModelSource]
 DestinationMaker = Callable[[Cluster, Network, str, Callable[[], bool]], ModelDestination]
 
 
@@ -66,7 +67,8 @@ class Lane:
         networks: tuple[Network, Network],
         specs: Mapping[int, Collection[PartitionSpec]],
         settings: LaneSettings,
-        make: DestinationMaker,
+        make_source: SourceMaker,
+        make_destination: DestinationMaker,
         seed: int,
     ) -> None:
         self.process = Process(name)
@@ -78,8 +80,8 @@ class Lane:
         self._settings = settings
         self._random = random.Random(seed)
         self._networks = networks
-        self._source = ModelSource(clusters[0], networks[0], name)
-        self._destination = make(clusters[1], networks[1], name, self.may_write)
+        self._source = make_source(clusters[0], networks[0], name)
+        self._destination = make_destination(clusters[1], networks[1], name, self.may_write)
         self._lease_until = 0.0
         self._engine: Engine | None = None
         self.stages: dict[TopicPartition, str] = {}

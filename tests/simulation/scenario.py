@@ -11,7 +11,7 @@ every single append.
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from model.cluster import Cluster, Timings
@@ -40,6 +40,7 @@ class Hazards:
     stood already when the leader changed. `unclean`: a log that has gaps loses its end while a
     filler is under way, which then lands too early. `again`: the port tries the steps of a
     transaction again in the same epoch, and the first copy arrives after the transaction's end.
+    `lossy`: the source loses its log's end, unclean, and writes other records there.
     """
 
     again: bool = False
@@ -47,6 +48,7 @@ class Hazards:
     expiry: bool = False
     markers: bool = False
     unclean: bool = False
+    lossy: bool = False
 
 
 NO_HAZARDS: Final = Hazards()
@@ -77,6 +79,7 @@ class Dangers:
     source_leader: float
     destination_leader: float
     unclean: float
+    lossy: float
     lag: float
 
 
@@ -94,6 +97,7 @@ def draw_dangers(rng: random.Random) -> Dangers:
         source_leader=some(10.0),
         destination_leader=some(10.0),
         unclean=rng.choice((0.0, 0.0, 0.0, 25.0)),
+        lossy=0.0,
         lag=some(6.0),
     )
 
@@ -107,6 +111,8 @@ class Simulation:
         self.seed = seed
         self._hazards = hazards
         self.dangers = draw_dangers(rng)
+        if hazards.lossy:
+            self.dangers = replace(self.dangers, lossy=8.0)
         self.source = Cluster(loop, rng)
         self.destination = Cluster(
             loop, rng, timings=_timings(rng, hazards), markers_allowed=rng.random() < 0.5
@@ -130,7 +136,7 @@ class Simulation:
         self.lanes: list[Lane] = []
         self.writers: list[Writer] = []
         self.specs: dict[int, list[PartitionSpec]] = {shard: [] for shard in range(SHARDS)}
-        self._make = VARIANTS[variant]
+        self._variant = VARIANTS[variant]
         self._peace = False
 
     # --- beginning --------------------------------------------------------------------------
@@ -140,7 +146,7 @@ class Simulation:
         rng = self.rng
         for index in range(rng.randint(1, 3)):
             profile = draw_profile(rng)
-            if self.dangers.unclean and not self._hazards.unclean:
+            if self._hazards.lossy or (self.dangers.unclean and not self._hazards.unclean):
                 profile = profile.without_gaps()
             self._create(f"topic{index}", rng.randint(1, 3), profile)
         for _ in range(2):
@@ -156,7 +162,7 @@ class Simulation:
         )
         for index in range(partitions):
             key = TopicPartition(name, index)
-            writer = Writer(self.source, key, self.checker.truth[key], profile, self.rng)
+            writer = Writer(self.source, key, self.checker, profile, self.rng)
             writer.prepare(self.rng.choice((0, 5, 60)))
             writer.start()
             self.writers.append(writer)
@@ -171,7 +177,7 @@ class Simulation:
     def _make_destination(
         self, cluster: Cluster, network: Network, name: str, may_write: Callable[[], bool]
     ) -> ModelDestination:
-        made = self._make(cluster, network, name, may_write)
+        made = self._variant.destination(cluster, network, name, may_write)
         made.sends_transactions_again = self._hazards.again
         return made
 
@@ -184,7 +190,8 @@ class Simulation:
             networks=self.networks,
             specs=self.specs,
             settings=self.settings,
-            make=self._make_destination,
+            make_source=self._variant.source,
+            make_destination=self._make_destination,
             seed=self.rng.getrandbits(32),
         )
         self.lanes.append(lane)
@@ -204,6 +211,7 @@ class Simulation:
             (dangers.source_leader, self._move_source_leader),
             (dangers.destination_leader, self._move_destination_leader),
             (dangers.unclean, self._unclean),
+            (dangers.lossy, self._lose_source_end),
             (dangers.lag, self._lag),
         ):
             if mean:
@@ -278,6 +286,11 @@ class Simulation:
     def _unclean(self) -> None:
         self.destination.move_leader(self._some(), lose=self.rng.choice((1, 5, 50)))
 
+    def _lose_source_end(self) -> None:
+        writer = self.rng.choice(self.writers)
+        if self.source.partition(writer.key).leader >= 0:
+            writer.lose_end(self.rng.choice((1, 3, 20)))
+
     def _lag(self) -> None:
         cluster = self.rng.choice((self.source, self.destination))
         cluster.lag(self._some(), self.rng.uniform(0.1, 4.0))
@@ -303,12 +316,20 @@ class Simulation:
             writer.stop()
         deadline = self.loop.time() + PEACE_SECONDS
         await asyncio.sleep(1.0)
-        while behind := self.checker.behind():
+        while waits := self._not_settled(last):
             if self.loop.time() > deadline:
-                told = {str(k): last.stages.get(k) for k in behind}
-                raise Violation(f"did not arrive: {behind}, the last lane says {told}")
+                told = {str(k): last.stages.get(k) for k in waits}
+                raise Violation(f"did not arrive: {waits}, the last lane says {told}")
             await asyncio.sleep(0.5)
         self.checker.final()
+
+    def _not_settled(self, last: Lane) -> dict[TopicPartition, object]:
+        """What has neither arrived nor, where it cannot, is FAILED."""
+        waits: dict[TopicPartition, object] = dict(self.checker.behind())
+        for key in self.checker.truth:
+            if self.checker.diverged(key) and not last.stages.get(key, "").startswith("FAILED"):
+                waits[key] = "it holds what the source has lost"
+        return waits
 
 
 def _timings(rng: random.Random, hazards: Hazards) -> Timings:

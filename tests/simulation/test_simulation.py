@@ -47,6 +47,19 @@ def test_planted_bugs_are_found(variant: str) -> None:
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_source_that_loses_its_end() -> None:
+    """Goal: the destination stays what the source once was, or becomes what it is: never both."""
+    done = _simulate("--seeds", "0:8", "--hazards", "lossy")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_leader_epochs_a_lost_end_is_not_seen() -> None:
+    """Goal: the checker sees two histories in one log (`Forgetful`)."""
+    arguments = ("--seeds", "0:20", "--hazards", "lossy", "--variant", "forgetful")
+    done = _simulate(*arguments, "--until-failed")
+    assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+
+
 def test_producers_forgotten_within_a_lease() -> None:
     """Goal: a guarded position stays good when the broker forgets the producer behind it.
 

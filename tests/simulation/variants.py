@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from model.cluster import Cluster
 from model.network import Network
-from model.ports import ModelDestination
-from simulation.lanes import DestinationMaker
+from model.ports import ModelDestination, ModelSource
+from simulation.lanes import DestinationMaker, SourceMaker
 from twinlog.core.batch import batches, patched_header
 from twinlog.core.errors import Disconnected
-from twinlog.core.types import ProducerEpoch, ProducerId, TopicPartition, advance
+from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, TopicPartition, advance
 from twinlog.core.types import Sequence as SequenceNumber
-from twinlog.pipeline.ports import Appended, Batch, LogEnd, ProducerIdentity
+from twinlog.pipeline.ports import Appended, Batch, FetchResult, LogEnd, ProducerIdentity
 
 
 class Resending(ModelDestination):
@@ -86,10 +87,29 @@ class Unleased(ModelDestination):
         super().__init__(cluster, network, name)
 
 
-VARIANTS: dict[str, DestinationMaker] = {
-    "none": ModelDestination,
-    "resending": Resending,
-    "refilling": Refilling,
-    "shortsighted": Shortsighted,
-    "unleased": Unleased,
+class Forgetful(ModelSource):
+    """Does not tell the source of which leader epoch it was read so far."""
+
+    async def fetch(
+        self, node: int, wanted: Mapping[TopicPartition, FetchPosition], **how: int
+    ) -> FetchResult:
+        """Fetch from the offsets alone."""
+        bare = {key: position._replace(last_epoch=-1) for key, position in wanted.items()}
+        return await super().fetch(node, bare, **how)  # type: ignore[arg-type]
+
+
+class Variant(NamedTuple):
+    """The ports that a simulation uses."""
+
+    destination: DestinationMaker = ModelDestination
+    source: SourceMaker = ModelSource
+
+
+VARIANTS: dict[str, Variant] = {
+    "none": Variant(),
+    "resending": Variant(Resending),
+    "refilling": Variant(Refilling),
+    "shortsighted": Variant(Shortsighted),
+    "unleased": Variant(Unleased),
+    "forgetful": Variant(source=Forgetful),
 }

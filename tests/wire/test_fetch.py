@@ -10,7 +10,7 @@ from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 
 from twinlog.core.errors import ProtocolError
 from twinlog.core.plan import AbortedTransaction
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import EpochEnd, FetchPosition, TopicPartition
 from twinlog.wire import fetch
 from twinlog.wire.compact import topic_key
 
@@ -38,7 +38,7 @@ def name_of(topic: Any, version: int) -> str:
     return by_id[topic.topic_id] if version >= fetch.BY_ID else str(topic.topic)
 
 
-def encode(version: int, partitions: dict[TopicPartition, int], **changes: Any) -> bytes:
+def encode(version: int, partitions: dict[TopicPartition, FetchPosition], **changes: Any) -> bytes:
     """A request with some numbers that can be told apart."""
     settings = {
         "session_id": 11,
@@ -53,10 +53,13 @@ def encode(version: int, partitions: dict[TopicPartition, int], **changes: Any) 
     return fetch.encode_fetch(version, keys(version), partitions, forgotten, **(settings | changes))
 
 
-@given(VERSIONS, st.dictionaries(PARTITIONS, INT64), st.sets(PARTITIONS), INT32, INT32)
+POSITIONS = st.builds(FetchPosition, INT64, INT32, INT32)
+
+
+@given(VERSIONS, st.dictionaries(PARTITIONS, POSITIONS), st.sets(PARTITIONS), INT32, INT32)
 def test_request_says_what_was_asked(
     version: int,
-    partitions: dict[TopicPartition, int],
+    partitions: dict[TopicPartition, FetchPosition],
     forgotten: set[TopicPartition],
     session_id: int,
     session_epoch: int,
@@ -79,9 +82,11 @@ def test_request_says_what_was_asked(
         for topic in request.topics
         for part in topic.partitions
     }
-    assert {partition: part.fetch_offset for partition, part in asked.items()} == partitions
+    assert partitions == {
+        partition: (part.fetch_offset, part.last_fetched_epoch, part.current_leader_epoch)
+        for partition, part in asked.items()
+    }
     for part in asked.values():
-        assert (part.current_leader_epoch, part.last_fetched_epoch) == (-1, -1)
         assert (part.log_start_offset, part.partition_max_bytes) == (-1, 16)
     dropped = {
         TopicPartition(name_of(topic, version), index)
@@ -99,6 +104,7 @@ FETCHED = st.builds(
     log_start=INT64,
     aborted=st.lists(st.builds(AbortedTransaction, INT64, INT64), max_size=200).map(tuple),
     records=st.binary(max_size=300).map(memoryview),
+    diverging=st.none() | st.builds(EpochEnd, INT32, st.integers(0, 1 << 62)),
 )
 
 
@@ -116,6 +122,9 @@ def respond(
         tags: dict[str, Any] = {}
         if hints:
             tags = {"current_leader": part.LeaderIdAndEpoch(leader_id=4, leader_epoch=5)}
+        if fetched.diverging is not None:
+            epoch, end = fetched.diverging
+            tags["diverging_epoch"] = part.EpochEndOffset(epoch=epoch, end_offset=end)
         aborted = [
             part.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
             for each in fetched.aborted

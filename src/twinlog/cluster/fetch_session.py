@@ -1,6 +1,6 @@
 """A fetch session (KIP-227): what to say to a broker, given what it remembers.
 
-A broker with a session remembers partitions and offsets, so a request lists only what has changed
+A broker with a session remembers partitions and positions, so a request lists only what has changed
 and an answer only what has news. Both sides count requests; who is out of step starts anew.
 
     (id, epoch)   request lists                       after its answer
@@ -20,7 +20,7 @@ again in every answer until it is well or forgotten.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import FetchPosition, TopicPartition
 
 SESSION_ERRORS: Final = frozenset({70, 71, 106})
 """FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
@@ -34,7 +34,7 @@ class Ask(NamedTuple):
 
     session_id: int
     epoch: int
-    partitions: Mapping[TopicPartition, int]
+    partitions: Mapping[TopicPartition, FetchPosition]
     forgotten: tuple[TopicPartition, ...]
 
 
@@ -44,16 +44,16 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = 0
         self._epoch = _ALL
-        self._known: dict[TopicPartition, int] = {}  # what the broker remembers
+        self._known: dict[TopicPartition, FetchPosition] = {}  # what the broker remembers
         self._known_bytes = 0  # ... and how many bytes it may give for each
-        self._asked: dict[TopicPartition, int] = {}
+        self._asked: dict[TopicPartition, FetchPosition] = {}
 
-    def ask(self, wanted: Mapping[TopicPartition, int], partition_max_bytes: int) -> Ask:
-        """What to send so that the broker goes on from these offsets, and from no others."""
+    def ask(self, wanted: Mapping[TopicPartition, FetchPosition], partition_max_bytes: int) -> Ask:
+        """What to send so that the broker goes on from these positions, and from no others."""
         known = self._known
         self._asked = changed = dict(wanted)
         if self._epoch != _ALL and partition_max_bytes == self._known_bytes:
-            changed = {p: offset for p, offset in wanted.items() if known.get(p) != offset}
+            changed = {p: at for p, at in wanted.items() if known.get(p) != at}
         forgotten: tuple[TopicPartition, ...] = ()
         if self._epoch != _ALL and not known.keys() <= wanted.keys():
             forgotten = tuple(known.keys() - wanted.keys())

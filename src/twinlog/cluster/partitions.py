@@ -19,7 +19,7 @@ from twinlog.cluster.metadata import Leader
 from twinlog.cluster.pool import Backoff, Lane
 from twinlog.core.append import ProducerState
 from twinlog.core.errors import ProtocolError, Reaction, Refusal, Retriable
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import EpochEnd, TopicPartition
 
 Q = TypeVar("Q")
 T = TypeVar("T")
@@ -56,13 +56,6 @@ class ListedOffset(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
-
-
-class EpochEnd(NamedTuple):
-    """The largest epoch that is not above the one asked for, and the offset where it ends."""
-
-    leader_epoch: int
-    end_offset: int
 
 
 Answers = dict[TopicPartition, T | Refusal]

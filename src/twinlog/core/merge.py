@@ -9,7 +9,7 @@ test's oracle:
     merge        any dense batches of one codec, record by record
 
 Both give their records the timestamps that the source's consumers see, so that batches of
-LogAppendTime become ones of CreateTime here.
+LogAppendTime become ones of CreateTime here, and the header the last batch's leader epoch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,6 +53,7 @@ _APPEND_TIME_HEADER: Final = Struct(">qi4xbIhi8xq14xiIB")
 count; then the record's first five bytes, which are its length in one or two bytes, its attributes
 and its deltas, all 0."""
 _READ: Final = _CREATE_TIME_HEADER.size
+_LEADER_EPOCH: Final = Struct(">12xi")
 _CHECKED_FROM: Final = 21
 _ATTRIBUTES_AT: Final = 22
 """The lower byte of the attributes, which holds all bits that there are."""
@@ -100,7 +101,7 @@ def merge_lone(buffer: memoryview, position: int) -> tuple[Encoded | None, int]:
     limit = len(small)
     expected, newest = base_offset, base_timestamp
     out = bytearray()
-    at = 0
+    at = begin = 0
     for offset_delta in small:
         if at > last:
             break
@@ -127,7 +128,7 @@ def merge_lone(buffer: memoryview, position: int) -> tuple[Encoded | None, int]:
         if timestamp > newest:  # noqa: PLR1730 (a call for each record costs 5 percent)
             newest = timestamp
         expected += 1
-        at = end
+        begin, at = at, end
     if expected - base_offset < LONE_MIN_RUN:
         return None, position + at
     batch = encoded(
@@ -137,6 +138,7 @@ def merge_lone(buffer: memoryview, position: int) -> tuple[Encoded | None, int]:
         count=expected - base_offset,
         base_timestamp=base_timestamp,
         max_timestamp=newest,
+        leader_epoch=_LEADER_EPOCH.unpack_from(data, begin)[0],
     )
     return batch, position + at
 
@@ -208,6 +210,7 @@ def _join(group: Sequence[tuple[Header, memoryview]]) -> Encoded:
         count=last.next_offset - base_offset,
         base_timestamp=base_timestamp,
         max_timestamp=newest,
+        leader_epoch=last.leader_epoch,
     )
 
 
@@ -283,4 +286,5 @@ def merge_by_records(run: Sequence[Header], buffer: memoryview) -> Encoded:
     records: list[RawRecord] = []
     for header in run:
         records += raw_records(header, header.records(buffer))
-    return build(records, run[0].codec)
+    header, data = build(records, run[0].codec)
+    return Encoded(header._replace(leader_epoch=run[-1].leader_epoch), data)

@@ -35,7 +35,7 @@ from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import legacy_records
 from twinlog.core.merge import MERGED_BYTES, alone, merge, merge_lone
 from twinlog.core.records import Encoded, RawRecord, build, decode, raw_records
-from twinlog.core.types import Offset
+from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 
 MERGE_MAX_COUNT: Final = 8
 """A batch of more records than this is not merged: each record costs more than it saves."""
@@ -89,6 +89,16 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
 
 
+class Planned(NamedTuple):
+    """A plan, and the leader epoch of the last batch in it (-1: none, or a message that has none).
+
+    The last batch ends where the last piece does.
+    """
+
+    pieces: list[Piece]
+    leader_epoch: LeaderEpoch
+
+
 def plan(
     buffer: memoryview, position: Offset, aborted: Iterable[AbortedTransaction] = ()
 ) -> list[Piece]:
@@ -106,6 +116,13 @@ def plan(
     Raises:
         CorruptBatch: see `batch.batches`.
     """
+    return plan_with_epoch(buffer, position, aborted).pieces
+
+
+def plan_with_epoch(
+    buffer: memoryview, position: Offset, aborted: Iterable[AbortedTransaction] = ()
+) -> Planned:
+    """As `plan`, with the leader epoch of the last batch."""
     pieces = _Pieces(buffer, position)
     transactions = _Aborted(aborted)
     at: _Place | None = _Place(0, 0)
@@ -114,7 +131,7 @@ def plan(
             at = _plan_modern(pieces, transactions, buffer, at)
         except LegacyBatch as legacy:
             at = _plan_legacy(pieces, buffer, _Place(legacy.position, legacy.lowest))
-    return pieces.finish()
+    return Planned(pieces.finish(), pieces.leader_epoch)
 
 
 class _Place(NamedTuple):
@@ -129,6 +146,7 @@ def _plan_modern(
 ) -> _Place | None:
     """Plan batches of format v2 up to the end of a run of lone records, or of the buffer."""
     tried = 0
+    header = None
     for header in batches(buffer, *place):
         attributes = header.attributes
         if attributes & CONTROL:
@@ -147,6 +165,8 @@ def _plan_modern(
                     pieces.append(lone)
                     return _Place(tried, lone.header.next_offset)
             pieces.collect(header)
+    if header is not None:
+        pieces.leader_epoch = LeaderEpoch(header.leader_epoch)
     return None
 
 
@@ -156,11 +176,15 @@ def _plan_legacy(pieces: "_Pieces", buffer: memoryview, place: _Place) -> _Place
     for run in legacy_records(buffer, position, lowest):
         pieces.rebuild_records(run.records, run.codec, run.next_position - position)
         position, lowest = run.next_position, run.records[-1].offset + 1
+        pieces.leader_epoch = UNKNOWN_EPOCH
     return _Place(position, lowest) if position > place.position else None
 
 
 class _Pieces:
-    """The plan as it grows. `end` is where the next piece starts."""
+    """The plan as it grows. `end` is where the next piece starts.
+
+    `leader_epoch` is that of the last batch, set where a run of batches ends.
+    """
 
     def __init__(self, buffer: memoryview, position: Offset) -> None:
         self._buffer = buffer
@@ -168,6 +192,7 @@ class _Pieces:
         self._small: list[Header] = []  # the small batches at the end, not yet pieces
         self._small_bytes = 0
         self.end = position
+        self.leader_epoch = UNKNOWN_EPOCH
 
     def skip(self, header: Header) -> None:
         """A batch that no reader sees: its offsets are a gap."""
@@ -217,6 +242,7 @@ class _Pieces:
         self._flush()
         self._append(batch)
         self.end = batch.header.next_offset
+        self.leader_epoch = LeaderEpoch(batch.header.leader_epoch)
 
     def rebuild(self, header: Header) -> None:
         """A batch of which something is missing, or has been read before."""

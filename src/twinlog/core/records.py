@@ -27,6 +27,7 @@ from twinlog.core.batch import (
 )
 from twinlog.core.compression import Codec, compress, decompress
 from twinlog.core.errors import CorruptBatch
+from twinlog.core.types import UNKNOWN_EPOCH
 
 _MAX_VARINT_BYTES: Final = 10
 _MIN_LONG: Final = -(1 << 63)
@@ -224,6 +225,7 @@ def encoded(
     count: int,
     base_timestamp: int,
     max_timestamp: int,
+    leader_epoch: int = UNKNOWN_EPOCH,
 ) -> Encoded:
     """A dense batch of encoded records."""
     data = memoryview(compress(codec, body))
@@ -231,7 +233,7 @@ def encoded(
         position=0,
         base_offset=base_offset,
         length=HEADER_SIZE - LOG_OVERHEAD + len(data),
-        leader_epoch=-1,
+        leader_epoch=leader_epoch,
         magic=MAGIC,
         crc=0,
         attributes=int(codec),

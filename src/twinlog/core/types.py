@@ -11,6 +11,9 @@ Sequence = NewType("Sequence", int)
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
+"""Counts a partition's elections; each batch bears the one that its leader appended it in."""
+
+UNKNOWN_EPOCH = LeaderEpoch(-1)
 
 SEQUENCE_MODULUS = 1 << 31
 
@@ -28,3 +31,23 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class FetchPosition(NamedTuple):
+    """Where a partition is to be read on, and what its leader is to compare first (KIP-320).
+
+    `last_epoch` is the leader epoch of the record before `offset`: a leader whose log has that
+    epoch end before `offset` says so (`EpochEnd`), instead of sending records that follow upon
+    others. `leader_epoch` is the one that the leader is known by: one of another epoch refuses.
+    """
+
+    offset: int
+    last_epoch: int = UNKNOWN_EPOCH
+    leader_epoch: int = UNKNOWN_EPOCH
+
+
+class EpochEnd(NamedTuple):
+    """The largest leader epoch that is not above the one asked for, and the offset of its end."""
+
+    leader_epoch: int
+    end_offset: int

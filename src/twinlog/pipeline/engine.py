@@ -35,7 +35,7 @@ from twinlog.core.batch import patched_header
 from twinlog.core.bulk import empty_records
 from twinlog.core.errors import Disconnected, Fenced, Reaction, Retriable, TwinlogError, code_of
 from twinlog.core.plan import Gap, Piece
-from twinlog.core.types import Offset, TopicPartition
+from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.pipeline.fetcher import Fetcher
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.placer import Placer
@@ -609,6 +609,7 @@ class Engine:
         if partition.source_node != leader.node:
             self._fetcher.leave(partition)
             partition.source_node = leader.node
+        partition.source_leader_epoch = LeaderEpoch(leader.epoch)
         self._led(partition)
 
     def _destination_leader(self, partition: MirrorPartition, leader: Leader | None) -> None:

@@ -4,6 +4,9 @@ Back-pressure is by leaving out: a partition with enough in its queue is not ask
 queue has drained, and no fetch is sent while the lane holds all that it may. While somebody is
 left out the others are asked without long waits, so that it is back soon.
 
+Each fetch tells the leader epoch of the last record that was read, so that a source that has lost
+its end and grown again is seen (`core/epochs.py`).
+
 The answer to a fetch belongs to the offsets that were asked for. A partition whose position was
 read anew in the meantime is *touched*, by a clock that only counts these events, and its part of
 the answer is dropped.
@@ -16,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from twinlog.core.append import Phase
 from twinlog.core.errors import CorruptBatch, ProtocolError, Reaction, Retriable, code_of
-from twinlog.core.plan import Gap, plan
-from twinlog.core.types import Offset, TopicPartition
+from twinlog.core.plan import Gap, plan_with_epoch
+from twinlog.core.types import EpochEnd, FetchPosition, Offset, TopicPartition
 from twinlog.pipeline.partition import MirrorPartition
 from twinlog.pipeline.ports import Fetched, FetchResult
 
@@ -34,7 +37,7 @@ class Fetcher:
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
-        self._wanted: defaultdict[_Key, dict[TopicPartition, int]] = defaultdict(dict)
+        self._wanted: defaultdict[_Key, dict[TopicPartition, FetchPosition]] = defaultdict(dict)
         self._left_out: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
         self._holes: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
         self._wake: dict[_Key, asyncio.Event] = {}
@@ -57,7 +60,7 @@ class Fetcher:
             self._left_out[key].add(partition)
             return
         self._left_out[key].discard(partition)
-        self._wanted[key][partition.key] = append.planned_end
+        self._wanted[key][partition.key] = partition.fetch_position
         if key not in self._wake:
             self._wake[key] = asyncio.Event()
             self._engine.start(self._loop(key))
@@ -145,6 +148,8 @@ class Fetcher:
                 continue
             if fetched.error:
                 self._refused(partition, fetched.error)
+            elif fetched.diverging is not None:
+                self._diverged(partition, fetched.diverging)
             else:
                 self._take(partition, fetched)
                 nodes.add(partition.destination_node)
@@ -158,12 +163,16 @@ class Fetcher:
         append = partition.append
         if len(fetched.records):
             try:
-                pieces = plan(fetched.records, append.planned_end, fetched.aborted)
+                pieces, epoch = plan_with_epoch(
+                    fetched.records, append.planned_end, fetched.aborted
+                )
             except CorruptBatch as error:
                 self._corrupt(partition, error)
                 return
             partition.corrupt_reads = 0
-            self._engine.offer(partition, pieces)
+            if pieces:
+                self._engine.offer(partition, pieces)
+                partition.source_epochs.learn(append.planned_end, epoch)
         if append.idle:
             partition.attempts = 0  # nothing is left that could go wrong again
         holes = self._holes[self._key(partition)]
@@ -181,6 +190,26 @@ class Fetcher:
         else:
             self._engine.fail(
                 partition, f"the source's log holds a corrupt batch: {error}", transient=True
+            )
+
+    def _diverged(self, partition: MirrorPartition, source: EpochEnd) -> None:
+        """The source's log is not the one that was read so far: it has lost its end.
+
+        If that may be only what is queued or in flight, the position is read again: what has landed
+        may be the source's still.
+        """
+        append = partition.append
+        position = partition.fetch_position
+        if append.idle or append.log_end > source.end_offset:
+            self._engine.fail(
+                partition,
+                f"the source has lost records that were mirrored: they reach up to offset "
+                f"{append.log_end} of leader epoch {position.last_epoch}, the source's epoch "
+                f"{source.leader_epoch} ends at offset {source.end_offset} and others follow",
+            )
+        else:
+            self._engine.trouble(
+                partition, f"the source has lost records from offset {source.end_offset} on"
             )
 
     def _refused(self, partition: MirrorPartition, code: int) -> None:

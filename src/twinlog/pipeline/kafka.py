@@ -22,7 +22,7 @@ from twinlog.cluster.metadata import Leader as KnownLeader
 from twinlog.cluster.partitions import DEBUGGING, Isolation, ListedOffset, OffsetSpec
 from twinlog.cluster.topic_keys import TopicKeys
 from twinlog.core.errors import Disconnected, Fenced, ProtocolError, Refusal, Retriable, check
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.pipeline.node_reader import Limits, NodeReader
 from twinlog.pipeline.node_writer import Answers, NodeWriter
 from twinlog.pipeline.ports import (
@@ -69,17 +69,17 @@ class KafkaSource:
     async def fetch(
         self,
         node: int,
-        wanted: Mapping[TopicPartition, int],
+        wanted: Mapping[TopicPartition, FetchPosition],
         *,
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
         fetcher: int = 0,
     ) -> FetchResult:
-        """Read on from an offset of each wanted partition, up to its last stable offset."""
+        """Read each wanted partition on, up to its last stable offset."""
         gone = await self._reader.unknown(wanted)
         if gone:
-            wanted = {p: offset for p, offset in wanted.items() if p not in gone}
+            wanted = {p: position for p, position in wanted.items() if p not in gone}
             max_wait_ms = 0
         if not wanted:
             await asyncio.sleep(max_wait_ms / 1000)
@@ -94,7 +94,11 @@ class KafkaSource:
         return FetchResult({**news, **gone} if gone else news, size)
 
     async def _fetch(
-        self, node: int, fetcher: int, wanted: Mapping[TopicPartition, int], limits: Limits
+        self,
+        node: int,
+        fetcher: int,
+        wanted: Mapping[TopicPartition, FetchPosition],
+        limits: Limits,
     ) -> tuple[FetchResponse, int]:
         """Once, within the session. Whatever goes wrong, the next request begins a new one."""
         connection = await self._cluster.connection(node, f"fetch.{fetcher}")

@@ -8,7 +8,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.connection import Connection
 from twinlog.cluster.topic_keys import TopicKeys
 from twinlog.core.errors import Disconnected, ProtocolError, Refusal, check
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.pipeline.ports import Fetched
 from twinlog.wire import fetch
 
@@ -40,7 +40,7 @@ class NodeReader:
     async def exchange(
         self,
         connection: Connection,
-        wanted: Mapping[TopicPartition, int],
+        wanted: Mapping[TopicPartition, FetchPosition],
         forgotten: Collection[TopicPartition],
         session: tuple[int, int],
         limits: Limits,
@@ -101,7 +101,10 @@ class NodeReader:
             connection = await self._cluster.connection(node, READ_LANE)
             await connection.ready()
             self._keys.learn(self._cluster.metadata, self._renew)
-            wanted = {p: offset for p, (_, offset) in asked.items()}
+            wanted = {
+                p: FetchPosition(offset, leader_epoch=leader.epoch)
+                for p, (leader, offset) in asked.items()
+            }
             response, _ = await self.exchange(connection, wanted, (), (0, fetch.NO_SESSION), limits)
             check(response.error, "read")
             return {

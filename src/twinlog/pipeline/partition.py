@@ -6,7 +6,8 @@ from typing import Final
 from uuid import UUID
 
 from twinlog.core.append import PartitionAppend, Phase
-from twinlog.core.types import Offset, TopicPartition
+from twinlog.core.epochs import SourceEpochs
+from twinlog.core.types import UNKNOWN_EPOCH, FetchPosition, LeaderEpoch, Offset, TopicPartition
 
 UNKNOWN: Final = Offset(-1)
 """An offset that nobody has told us yet."""
@@ -49,6 +50,8 @@ class MirrorPartition:
     retry_at: float = 0.0  # no step before this time
     filling: bool = False  # a filler is under way: its position must not be read
     source_node: int = -1
+    source_leader_epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the election that made it lead
+    source_epochs: SourceEpochs = field(default_factory=SourceEpochs)  # of what was read there
     destination_node: int = -1
     source_start: Offset = UNKNOWN
     source_high_watermark: Offset = UNKNOWN
@@ -67,6 +70,12 @@ class MirrorPartition:
     def key(self) -> TopicPartition:
         """The topic partition, the same in both clusters."""
         return self.spec.partition
+
+    @property
+    def fetch_position(self) -> FetchPosition:
+        """Where the source is to be read on."""
+        end = self.append.planned_end
+        return FetchPosition(end, self.source_epochs.before(end), self.source_leader_epoch)
 
     @property
     def caught_up(self) -> bool:

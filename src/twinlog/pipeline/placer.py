@@ -6,7 +6,8 @@ has reached it, so that nothing below it can still be lost by a clean election.
 
 Then the destination's last batch is compared with what the source holds at the same offsets: what
 somebody else wrote while nobody mirrored would otherwise be taken for ours, and every offset after
-it would be wrong.
+it would be wrong. Where we know the leader epoch of the source's last record that was mirrored, the
+source's own has to be the same.
 """
 
 import asyncio
@@ -19,9 +20,10 @@ from twinlog.core.append import Phase, Position, position_of
 from twinlog.core.batch import batches
 from twinlog.core.bulk import is_bulk
 from twinlog.core.compare import compare
+from twinlog.core.epochs import epoch_at
 from twinlog.core.errors import CorruptBatch, Retriable
 from twinlog.core.plan import Gap, plan
-from twinlog.core.types import Offset
+from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 from twinlog.pipeline.partition import MirrorPartition
 from twinlog.pipeline.ports import Bounds, Fetched
 
@@ -37,6 +39,7 @@ class _Found(NamedTuple):
     position: Position
     source: Bounds
     fresh: bool = False  # nobody has read it: empty, or bulk as far as it goes
+    epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the source's last record before the position
 
 
 class Placer:
@@ -178,7 +181,7 @@ class Placer:
         }
         tails = await engine.destination.read(to_read, partition_max_bytes=size) if to_read else {}
         starts = {}
-        for partition, (position, source, _) in list(found.items()):
+        for partition, (position, source, *_) in list(found.items()):
             tail = tails.get(partition.key)
             header = None if tail is None else next(batches(tail.records), None)
             if tail is None or header is None:
@@ -188,32 +191,34 @@ class Placer:
             elif source.start < position.log_end:
                 starts[partition.key] = max(header.base_offset, source.start)
         theirs = await engine.source.read(starts, partition_max_bytes=size) if starts else {}
-        for partition, (position, _, _) in list(found.items()):
-            key = partition.key
+        for partition, before in list(found.items()):
+            key, position = partition.key, before.position
             if key not in starts:
                 continue
             if tails[key].error or key not in theirs or theirs[key].error:
                 del found[partition]
                 self._placing.discard(partition)
                 engine.trouble(partition, "the last batch cannot be compared")
-            elif reason := _difference(
-                theirs[key],
-                tails[key],
-                Offset(starts[key]),
-                position.log_end,
-                compacted=partition.spec.compacted,
-            ):
+                continue
+            start, end = Offset(starts[key]), position.log_end
+            compared = _Compared(theirs[key], tails[key], start, end)
+            known = partition.source_epochs.before(end)
+            reason, epoch = compared.difference(known, compacted=partition.spec.compacted)
+            if reason:
                 del found[partition]
                 self._placing.discard(partition)
                 engine.fail(partition, reason)
+            else:
+                found[partition] = before._replace(epoch=epoch)
 
     # ---- going on ------------------------------------------------------------------------------
 
     def _settle(self, partition: MirrorPartition, found: _Found, read_at: float) -> None:
         """Give the machine its position, and what lies below the source's log start to use up."""
-        position, source, fresh = found
+        position, source, fresh, epoch = found
         append = partition.append
         append.place(position, read_at)
+        partition.source_epochs.place(position.log_end, epoch)
         partition.unsettled = 0
         partition.source_high_watermark = Offset(source.high_watermark)
         partition.source_stable = Offset(source.last_stable)
@@ -227,20 +232,41 @@ class Placer:
         self._engine.placed(partition)
 
 
-def _difference(
-    source: Fetched, destination: Fetched, start: Offset, end: Offset, *, compacted: bool
-) -> str:
-    """Why the two do not hold the same in `[start, end)`; empty if they do."""
-    try:
-        theirs = plan(source.records, start, source.aborted)
-        ours = plan(destination.records, start)
+class _Compared(NamedTuple):
+    """The last batch of the destination, and what the source holds in its offsets."""
+
+    source: Fetched
+    destination: Fetched
+    start: Offset
+    end: Offset
+
+    def difference(self, known: LeaderEpoch, *, compacted: bool) -> tuple[str, LeaderEpoch]:
+        """Why the two are not the same log, empty if they are; the source's epoch at their end.
+
+        Args:
+            known: the epoch that the source's last record had when it was mirrored; or -1.
+            compacted: the destination's own cleaner may have taken records.
+        """
+        try:
+            reason = self._records_differ(compacted=compacted)
+            epoch = epoch_at(self.source.records, self.end - 1)
+        except CorruptBatch as error:
+            return f"the last batch cannot be compared: {error}", UNKNOWN_EPOCH
+        if UNKNOWN_EPOCH not in (known, epoch) and known != epoch:
+            reason = (
+                f"the source has lost records that were mirrored: offset {self.end - 1} was of "
+                f"leader epoch {known}, on the source it is of epoch {epoch} now"
+            )
+        return reason, epoch
+
+    def _records_differ(self, *, compacted: bool) -> str:
+        theirs = plan(self.source.records, self.start, self.source.aborted)
+        ours = plan(self.destination.records, self.start)
         # The source's answer may be shorter; what it does not show cannot be compared.
-        end = Offset(min(end, theirs[-1].end if theirs else start))
-        for difference in compare(theirs, ours, start, end, compacted=compacted):
+        end = Offset(min(self.end, theirs[-1].end if theirs else self.start))
+        for difference in compare(theirs, ours, self.start, end, compacted=compacted):
             return (
                 f"the destination differs from the source at offset {difference.start}: "
                 f"{difference.reason}"
             )
-    except CorruptBatch as error:
-        return f"the last batch cannot be compared: {error}"
-    return ""
+        return ""

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from twinlog.core.append import ProducerState
 from twinlog.core.plan import AbortedTransaction
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import EpochEnd, FetchPosition, TopicPartition
 
 
 class Leader(NamedTuple):
@@ -34,7 +34,8 @@ class Fetched(NamedTuple):
     """One partition's part of a Fetch answer.
 
     `records` are raw batches up to the last stable offset, still with aborted data and markers.
-    The offsets are -1 where the answer does not carry them.
+    The offsets are -1 where the answer does not carry them. `diverging` says that the leader's
+    log is not the one that was read before (see `FetchPosition`); then there are no records.
     """
 
     error: int
@@ -43,6 +44,7 @@ class Fetched(NamedTuple):
     log_start: int
     aborted: tuple[AbortedTransaction, ...]
     records: memoryview
+    diverging: EpochEnd | None = None
 
 
 class LogEnd(NamedTuple):
@@ -114,14 +116,14 @@ class SourcePort(Protocol):
     async def fetch(
         self,
         node: int,
-        wanted: Mapping[TopicPartition, int],
+        wanted: Mapping[TopicPartition, FetchPosition],
         *,
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
         fetcher: int = 0,
     ) -> FetchResult:
-        """Read on from an offset of each wanted partition, up to its last stable offset.
+        """Read each wanted partition on, up to its last stable offset.
 
         One call at a time for each node and fetcher. The port keeps a fetch session for each
         such pair, on a connection of its own, so that only what changes in `wanted` from one call

@@ -17,6 +17,8 @@ and in a response:
     aborted: count, each producer id:8 first offset:8 tags:1
     preferred replica:4  records: size, bytes  tags
 
+Of a partition's tags only the diverging epoch (KIP-595) is read: leader epoch:4 end offset:8 tags.
+
 Fetch sessions (KIP-227): what a request lists is what is new to the session; `session_id` 0 and
 epoch 0 ask for a session, epoch -1 does without one. `cluster/fetch_session.py` keeps the book.
 """
@@ -27,7 +29,7 @@ from typing import Final, NamedTuple
 
 from twinlog.core.errors import ProtocolError
 from twinlog.core.plan import AbortedTransaction
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import EpochEnd, FetchPosition, TopicPartition
 from twinlog.wire.compact import (
     EMPTY,
     NO_TAGS,
@@ -62,10 +64,16 @@ _PARTITION: Final = struct.Struct(">ihqqqB")
 _ABORTED: Final = struct.Struct(">qq")
 _PREFERRED_REPLICA: Final = 4
 _NONE_ABORTED: Final[tuple[AbortedTransaction, ...]] = ()
+_DIVERGING_TAG: Final = 0
+_EPOCH_END: Final = struct.Struct(">iq")
 
 
 class FetchedPartition(NamedTuple):
-    """A partition in a response. Offsets are -1 where the broker does not say them."""
+    """A partition in a response. Offsets are -1 where the broker does not say them.
+
+    `diverging`: the leader's log is not the one that the last record was read from, and has no
+    records for us. Its end of the largest epoch that is not above the last record's.
+    """
 
     error: int
     high_watermark: int
@@ -73,6 +81,7 @@ class FetchedPartition(NamedTuple):
     log_start: int
     aborted: tuple[AbortedTransaction, ...]
     records: memoryview
+    diverging: EpochEnd | None = None
 
 
 class FetchResponse(NamedTuple):
@@ -87,7 +96,7 @@ class FetchResponse(NamedTuple):
 def encode_fetch(
     version: int,
     topic_keys: Mapping[str, bytes],
-    partitions: Mapping[TopicPartition, int],
+    partitions: Mapping[TopicPartition, FetchPosition],
     forgotten: Iterable[TopicPartition] = (),
     *,
     session_id: int,
@@ -103,7 +112,7 @@ def encode_fetch(
     Args:
         version: 12 to 18.
         topic_keys: `compact.topic_key` of each topic, as `version` wants it.
-        partitions: the offset to read on from, for each partition that the session does not know.
+        partitions: where to read on, for each partition that the session does not know.
         forgotten: what the session knows and is no longer wanted.
         session_id: of the session, or 0.
         session_epoch: 0 asks for a new session, `NO_SESSION` for none.
@@ -115,8 +124,8 @@ def encode_fetch(
     """
     topics: dict[str, list[bytes]] = {}
     pack = _ASKED.pack
-    for (topic, index), offset in partitions.items():
-        asked = pack(index, -1, offset, -1, -1, partition_max_bytes, 0)
+    for (topic, index), (offset, last_epoch, leader_epoch) in partitions.items():
+        asked = pack(index, leader_epoch, offset, last_epoch, -1, partition_max_bytes, 0)
         topics.setdefault(topic, []).append(asked)
     dropped: dict[str, list[bytes]] = {}
     for topic, index in forgotten:
@@ -187,11 +196,29 @@ def _decode_partitions(
             size, at = read_unsigned_varint(body, at - 1)
         end = at + size - 1 if size else at
         records = body[at:end]
-        at = skip_tags(body, end) if body[end] else end + 1  # IndexError: `end` is behind the body
+        diverging = None
+        if body[end]:  # IndexError: `end` is behind the body
+            diverging, at = _decode_tags(body, end)
+        else:
+            at = end + 1
         partition = new(TopicPartition, (topic, index))
-        fields = (error, high_watermark, last_stable, log_start, aborted, records)
+        fields = (error, high_watermark, last_stable, log_start, aborted, records, diverging)
         into[partition] = new(FetchedPartition, fields)
     return skip_tags(body, at)
+
+
+def _decode_tags(body: memoryview, at: int) -> tuple[EpochEnd | None, int]:
+    """A partition's tags: the diverging epoch, and the position after them."""
+    diverging = None
+    behind = skip_tags(body, at)
+    count, at = read_unsigned_varint(body, at)
+    for _ in range(count):
+        tag, at = read_unsigned_varint(body, at)
+        size, at = read_unsigned_varint(body, at)
+        if tag == _DIVERGING_TAG:
+            diverging = EpochEnd._make(_EPOCH_END.unpack_from(body[at : at + size]))
+        at += size
+    return diverging, behind
 
 
 def _decode_aborted(body: memoryview, at: int) -> tuple[tuple[AbortedTransaction, ...], int]:

@@ -1,0 +1,197 @@
+"""The engine on real brokers whose logs were damaged behind their back.
+
+A disk that lost what it had acknowledged, a byte that turned over: a broker on one disk serves what
+it finds. The files are changed as only such an accident could, while or between the broker's runs.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import outside
+from clients import client
+from twinlog.core.batch import Header, batches
+from twinlog.core.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
+from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.pipeline.settings import LaneSettings
+from twinlog.pipeline.shard import Shard
+from waiting import until_async
+
+pytestmark = pytest.mark.broker
+
+SECONDS = 60.0
+VALUE = "a value that is long enough to be hit"
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker whose files the tests change.
+
+    Of 4.3.1, which begins an epoch when a broker comes back. One of 3.9.1 that is back within its
+    session goes on in the same, and a lost end is seen only by whoever asks before it has regrown.
+    """
+    with LocalCluster.start(1, directory=tmp_path_factory.mktemp("fragile")) as cluster:
+        yield cluster
+
+
+def log_file(cluster: LocalCluster, key: TopicPartition) -> Path:
+    """The partition's only segment."""
+    [path] = (cluster.directory / "node-1" / "data" / str(key)).glob("*.log")
+    return path
+
+
+def log_headers(cluster: LocalCluster, key: TopicPartition) -> list[Header]:
+    """What stands in it."""
+    return list(batches(memoryview(log_file(cluster, key).read_bytes())))
+
+
+class Mirror:
+    """An engine with one shard, between two real clusters."""
+
+    def __init__(self, engine: Engine, destination: KafkaDestination) -> None:
+        self._engine = engine
+        self._destination = destination
+
+    def partition(self, key: TopicPartition) -> MirrorPartition:
+        """One partition as the engine has it."""
+        return self._engine.partitions[key]
+
+    async def end(self, key: TopicPartition) -> int:
+        """The end of the destination's log."""
+        return (await self._destination.log_ends([key]))[key].log_end
+
+    async def arrived(self, key: TopicPartition, end: int) -> None:
+        """Wait until the destination's log ends there."""
+
+        async def there() -> bool:
+            return await self.end(key) == end
+
+        await until_async(there, SECONDS, f"{key} to end at {end}")
+
+    async def failed(self, key: TopicPartition) -> str:
+        """Wait until it is FAILED; why."""
+
+        async def there() -> bool:
+            return self.partition(key).stage is Stage.FAILED
+
+        await until_async(there, SECONDS, f"{key} to fail")
+        return self.partition(key).reason
+
+
+@asynccontextmanager
+async def mirror(
+    source: LocalCluster, destination: LocalCluster, topic: str, partitions: int
+) -> AsyncIterator[Mirror]:
+    """Mirror a topic that both clusters have."""
+    keys = [TopicPartition(topic, index) for index in range(partitions)]
+    settings = LaneSettings()
+    async with client(source) as theirs, client(destination) as ours:
+        ports = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
+        engine = Engine(*ports, settings, random.Random(1), lambda _: None)
+        leaders = await ports[0].leaders([topic])
+        shard = Shard(0, f"twinlog.{topic}", ports[1], settings)
+        await shard.open()
+        specs = [
+            PartitionSpec(
+                partition=key, source_topic_id=leaders[key].topic_id, shard=0, compacted=False
+            )
+            for key in keys
+        ]
+        engine.own(shard, specs, lease_s=0.0)
+        running = asyncio.create_task(engine.run())
+        try:
+            yield Mirror(engine, ports[1])
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await shard.close()
+
+
+def make_topics(source: LocalCluster, destination: LocalCluster, topic: str, count: int) -> None:
+    for cluster in (source, destination):
+        outside.make_topic(cluster.bootstrap_servers, topic, count)
+
+
+async def write(source: LocalCluster, topic: str, *partitions: int) -> None:
+    """A batch of five records for each of these."""
+    for partition in partitions:
+        records = outside.simple(5, partition, VALUE)
+        await asyncio.to_thread(outside.write, source.bootstrap_servers, topic, records)
+
+
+def cut(source: LocalCluster, key: TopicPartition, end: int) -> None:
+    """Kill the broker, take what stands from an offset on, and start it again."""
+    [at] = [header.position for header in log_headers(source, key) if header.base_offset == end]
+    source.kill(1)
+    with log_file(source, key).open("r+b") as file:
+        file.truncate(at)
+    source.start_broker(1)
+
+
+def test_a_source_that_lost_its_end_and_grew_again(
+    fragile: LocalCluster, kafka: LocalCluster, topic: str
+) -> None:
+    """Goal: FAILED, with both offsets and epochs; the destination stays as it was.
+
+    The other partition, which lost nothing, is mirrored on.
+    """
+    lost, whole = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    async def body() -> None:
+        make_topics(fragile, kafka, topic, 2)
+        async with mirror(fragile, kafka, topic, 2) as one:
+            await write(fragile, topic, 0, 1)
+            await write(fragile, topic, 0, 1)
+            await one.arrived(lost, 10)
+            epoch = log_headers(fragile, lost)[-1].leader_epoch
+            await asyncio.to_thread(cut, fragile, lost, 5)
+            for _ in range(3):
+                await write(fragile, topic, 0, 1)
+            assert log_headers(fragile, lost)[-1].next_offset == 20
+            reason = await one.failed(lost)
+            assert f"up to offset 10 of leader epoch {epoch}" in reason
+            assert f"epoch {epoch} ends at offset 5" in reason
+            await one.arrived(whole, 25)
+            assert one.partition(whole).stage is Stage.MIRRORING
+            assert await one.end(lost) == 10
+
+    asyncio.run(body())
+
+
+def test_a_corrupt_batch_in_the_source(
+    fragile: LocalCluster, kafka: LocalCluster, topic: str
+) -> None:
+    """Goal: brokers do not compare checksums when they answer a Fetch: we do, and append nothing.
+
+    FAILED with the offset; what stands before arrives, and so does the other partition.
+    """
+    bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    async def body() -> None:
+        make_topics(fragile, kafka, topic, 2)
+        for _ in range(3):
+            await write(fragile, topic, 0, 1)
+        path = log_file(fragile, bad)
+        data = path.read_bytes()
+        at = data.rindex(VALUE.encode(), 0, log_headers(fragile, bad)[1].end)
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(b"A")
+        async with mirror(fragile, kafka, topic, 2) as one:
+            await one.arrived(good, 15)
+            reason = await one.failed(bad)
+            assert "corrupt" in reason
+            assert "the batch at offset 5 has a wrong checksum" in reason
+            assert await one.end(bad) <= 5
+            await write(fragile, topic, 0, 1)
+            await one.arrived(good, 20)
+            assert await one.end(bad) <= 5
+
+    asyncio.run(body())
