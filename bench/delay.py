@@ -1,192 +1,258 @@
 """From a record's creation to its arrival at a consumer of the destination, under a steady load.
 
-    .venv/bin/python bench/delay.py [--rate 2000] [--partitions 100] [--seconds 30] [--rounds 3]
+    .venv/bin/python bench/delay.py [--rate 2000] [--partitions 100] [--seconds 30] [--round 0 ...]
 
-A producer process writes its clock into each record; a consumer process of the destination
-compares. Both are the same for all contenders, which take turns. Writes bench/results/delay.json.
+A producer process writes its clock and a number into each record, just before it hands the record
+to its client (librdkafka, linger 1 ms); a consumer process of the destination (librdkafka, too)
+compares with its own clock when it is given the record. Both run on this machine, so that there is
+one clock. They are the same for all contenders, which take turns on the same two brokers; `none` is
+the same consumer at the source, with nothing in between: what is not the mirror's.
+
+The load runs from before the mirror starts until the end. What is measured begins after the first
+record has arrived and then `SETTLE_S` have passed, and lasts `--seconds`. Each record of that time
+must arrive (a second copy counts nothing), else the run is an error. Each run is kept in
+bench/results/delay.json; a round takes about four minutes.
 """
 
 import argparse
 import asyncio
-import json
 import multiprocessing
-import statistics
 import tempfile
 import time
-from collections import defaultdict
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+import results
 from harness import (
+    Others,
     client,
     cpu_seconds,
     descendants,
     forget_mirrors,
     make_mirror,
+    make_topic,
     mirror_maker,
+    start_cluster,
     twinlog,
 )
-from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
+from twinlog.cluster.admin import delete_topics
 from twinlog.cluster.client import KafkaCluster
-from twinlog.control.store import MirrorStore
 from twinlog.local.cluster import LocalCluster
-from twinlog.wire.config_records import Mirror
 
-RESULTS = Path(__file__).parent / "results"
-CONTENDERS = ("twinlog", "mm2-tuned", "mm2-defaults")
-WARM_S = 25.0
-SETTLE_S = 10.0
-VALUE_BYTES = 100
+CONTENDERS = ("none", "twinlog", "mm2-tuned", "mm2-defaults")
+START_S = 90.0
+"""For how long a contender may take until its first record arrives."""
+SETTLE_S = 15.0
+DRAIN_S = 30.0
+"""For how long after the measured time its last record may take."""
+VALUE_BYTES = 1000
+KEY = ("contender", "round")
 
 
 async def main() -> None:
-    """Run all, print a line for each run, write the file."""
+    """Run what is asked for, print a line for each run, keep it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=int, default=2000)
+    parser.add_argument("--rate", type=int, default=2000, help="records per second")
     parser.add_argument("--partitions", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", action="append")
+    parser.add_argument("--round", action="append", type=int, help="only these; default: 0, 1, 2")
+    parser.add_argument("--only", action="append", help="only these contenders")
     options = parser.parse_args()
-    runs: list[dict[str, object]] = []
     with (
         tempfile.TemporaryDirectory() as name,
-        LocalCluster.start(1, heap="1g") as source,
-        LocalCluster.start(1, heap="1g") as destination,
+        start_cluster() as source,
+        start_cluster() as destination,
     ):
         async with client(source) as here, client(destination) as there:
-            for number in range(options.rounds):
+            bench = Bench(source, destination, here, there, options, Path(name))
+            for number in options.round or range(3):
                 for contender in options.only or CONTENDERS:
-                    run = await _run(
-                        contender, number, options, source, destination, here, there, Path(name)
-                    )
-                    runs.append(run)
+                    run = await bench.run(contender, number)
                     print(_line(run), flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "delay.json").write_text(json.dumps({"runs": runs}, indent=1) + "\n")
-    groups: defaultdict[str, list[dict[str, object]]] = defaultdict(list)
-    for run in runs:
-        groups[str(run["contender"])].append(run)
-    print("medians")
-    for contender, group in groups.items():
-        medians = {
-            key: statistics.median(float(str(run[key])) for run in group)
-            for key in ("p50_ms", "p99_ms", "max_ms", "cores")
-        }
-        print(_line({"contender": contender, "received": "", **medians}))
+                    results.put("delay", run, KEY)
 
 
-async def _run(  # noqa: PLR0917 - one run is told all there is
-    contender: str,
-    number: int,
-    options: argparse.Namespace,
-    source: LocalCluster,
-    destination: LocalCluster,
-    here: KafkaCluster,
-    there: KafkaCluster,
-    folder: Path,
-) -> dict[str, object]:
-    topic = f"steady-{contender}-{number}"
-    new = [NewTopic(name=topic, partitions=options.partitions, replication_factor=1)]
-    await create_topics(here, new)
-    await asyncio.sleep(2)
-    running: AbstractContextManager[int]
-    if contender == "twinlog":
-        arrives = topic
-        store = MirrorStore(there)
-        await store.create_mirror(
-            Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
-        )
-        running = twinlog(destination, log=folder / "twinlog.log")
-    else:
-        alias = f"{contender.removeprefix('mm2-')}-{number}"
-        arrives = f"{alias}.{topic}"
-        running = mirror_maker(
-            source,
-            destination,
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The clusters, and how one contender is measured."""
+
+    source: LocalCluster
+    destination: LocalCluster
+    here: KafkaCluster
+    there: KafkaCluster
+    options: argparse.Namespace
+    folder: Path
+
+    async def run(self, contender: str, number: int) -> results.Run:
+        """One run, on a topic of its own."""
+        topic = f"steady-{contender}-{number}"
+        partitions = self.options.partitions
+        await make_topic(self.here, topic, partitions)
+        alias = f"{contender}-{number}"
+        arrives = f"{alias}.{topic}" if contender.startswith("mm2") else topic
+        if contender == "twinlog":
+            servers = self.source.bootstrap_servers
+            await make_mirror(self.here, self.there, servers, {topic: partitions})
+        with self._contender(contender, topic, alias) as pid:
+            cluster = self.source if contender == "none" else self.destination
+            found = await asyncio.to_thread(self._measure, topic, cluster, arrives, pid)
+        if contender == "twinlog":
+            await forget_mirrors(self.there, [topic])
+        elif contender != "none":
+            await delete_topics(self.there, [arrives])
+        await delete_topics(self.here, [topic])
+        return {"contender": contender, "round": number, "partitions": partitions, **found}
+
+    def _contender(
+        self, contender: str, topic: str, alias: str
+    ) -> AbstractContextManager[int | None]:
+        if contender == "none":
+            return nullcontext()
+        if contender == "twinlog":
+            return twinlog(self.destination, log=self.folder / "twinlog.log")
+        return mirror_maker(
+            self.source,
+            self.destination,
             topic,
             alias=alias,
             tuned=contender == "mm2-tuned",
             compression="none",
-            folder=folder,
+            folder=self.folder,
         )
-    with running as pid:
-        if contender == "twinlog":
-            servers = source.bootstrap_servers
-            await make_mirror(here, there, servers, {topic: options.partitions})
-        await asyncio.sleep(WARM_S)
-        delays, cores = await asyncio.to_thread(
-            _measure, source, destination, topic, arrives, options, pid
-        )
-    if contender == "twinlog":
-        await forget_mirrors(there, [topic])
-    else:
-        await delete_topics(there, [arrives])
-    await delete_topics(here, [topic])
-    delays.sort()
-    return {
-        "contender": contender,
-        "round": number,
-        "rate": options.rate,
-        "partitions": options.partitions,
-        "received": len(delays),
-        "p50_ms": delays[len(delays) // 2],
-        "p99_ms": delays[int(len(delays) * 0.99)],
-        "max_ms": delays[-1],
-        "cores": cores,
-    }
+
+    def _measure(
+        self, topic: str, cluster: LocalCluster, arrives: str, pid: int | None
+    ) -> Mapping[str, float]:
+        """The figures of one run; see the module. Milliseconds, records, cores."""
+        options = self.options
+        with (
+            _load(self.source.bootstrap_servers, topic, options.partitions, options.rate) as load,
+            _arrivals(cluster.bootstrap_servers, arrives, options.partitions) as arrivals,
+        ):
+            arrivals.first(START_S)
+            time.sleep(SETTLE_S)
+            begin, cpu, others = time.time_ns(), _cpu(pid), Others()
+            time.sleep(options.seconds)
+            end = time.time_ns()
+            cores = (_cpu(pid) - cpu) / (end - begin) * 1e9
+            others_cores = others.cores()
+            time.sleep(1.0)
+            created = load.stop()
+            wanted = {number for number, at in enumerate(created) if begin <= at < end}
+            arrived = arrivals.until(max(wanted), DRAIN_S)
+        delays = sorted((arrived[n] - created[n]) / 1e6 for n in wanted if n in arrived)
+        assert len(delays) == len(wanted), f"{len(wanted) - len(delays)} records did not arrive"
+        return {
+            "rate": len(wanted) / options.seconds,
+            "records": len(delays),
+            "p50_ms": delays[len(delays) // 2],
+            "p99_ms": delays[len(delays) * 99 // 100],
+            "max_ms": delays[-1],
+            "cores": cores,
+            "others_cores": others_cores,
+        }
 
 
-def _measure(  # noqa: PLR0917
-    source: LocalCluster,
-    destination: LocalCluster,
-    topic: str,
-    arrives: str,
-    options: argparse.Namespace,
-    pid: int,
-) -> tuple[list[float], float]:
-    """Delays in milliseconds of the records that were created after the load had settled."""
-    context = multiprocessing.get_context("spawn")
-    results: Queue[list[float]] = context.Queue()
-    seconds = SETTLE_S + options.seconds
-    sending = context.Process(
-        target=_send,
-        args=(source.bootstrap_servers, topic, options.partitions, options.rate, seconds),
-    )
-    receiving = context.Process(
-        target=_receive,
-        args=(destination.bootstrap_servers, arrives, options.partitions, seconds, results),
-    )
-    receiving.start()
-    sending.start()
-    time.sleep(SETTLE_S)
-    before, begun = cpu_seconds(descendants(pid)), time.perf_counter()
-    time.sleep(options.seconds)
-    cores = (cpu_seconds(descendants(pid)) - before) / (time.perf_counter() - begun)
-    delays = results.get(timeout=120)
-    sending.join(60)
-    receiving.join(60)
-    return delays, cores
+def _cpu(pid: int | None) -> float:
+    return cpu_seconds(descendants(pid)) if pid is not None else 0.0
 
 
-def _send(servers: str, topic: str, partitions: int, rate: int, seconds: float) -> None:
+# ---- the two processes ---------------------------------------------------------------------------
+
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+@contextmanager
+def _process(target: object, *arguments: object) -> Iterator[SpawnProcess]:
+    process = _CONTEXT.Process(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+class Loading:
+    """The producer, from outside."""
+
+    def __init__(self, ended: Event, answer: "Queue[list[int]]") -> None:
+        self._ended = ended
+        self._answer = answer
+
+    def stop(self) -> list[int]:
+        """End it; when each record was created, in nanoseconds since the epoch, by number."""
+        self._ended.set()
+        return self._answer.get(timeout=60)
+
+
+@contextmanager
+def _load(servers: str, topic: str, partitions: int, rate: int) -> Iterator[Loading]:
+    ended, answer = _CONTEXT.Event(), _CONTEXT.Queue()
+    with _process(_send, servers, topic, partitions, rate, ended, answer):
+        yield Loading(ended, answer)
+
+
+def _send(  # noqa: PLR0917 - a process's arguments have no names
+    servers: str, topic: str, partitions: int, rate: int, ended: Event, answer: "Queue[list[int]]"
+) -> None:
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 1})
+    padding = b"x" * (VALUE_BYTES - 10)
+    created: list[int] = []
     begun = time.perf_counter()
-    padding = b"x" * (VALUE_BYTES - 20)
-    for number in range(int(rate * seconds)):
-        due = begun + number / rate
-        while (ahead := due - time.perf_counter()) > 0:
-            producer.poll(0)
-            time.sleep(min(ahead, 0.001))
-        producer.produce(topic, b"%020d" % time.time_ns() + padding, partition=number % partitions)
-    producer.flush(30)
+    while not ended.is_set():
+        due = int((time.perf_counter() - begun) * rate)
+        while len(created) < due:
+            number = len(created)
+            created.append(time.time_ns())
+            producer.produce(topic, b"%010d" % number + padding, partition=number % partitions)
+        producer.poll(0)
+        time.sleep(0.0005)
+    assert producer.flush(30) == 0
+    answer.put(created)
 
 
-def _receive(
-    servers: str, topic: str, partitions: int, seconds: float, results: "Queue[list[float]]"
+class Arrivals:
+    """The consumer, from outside."""
+
+    def __init__(
+        self, arrived: Event, last: "Queue[tuple[int, float]]", answer: "Queue[dict[int, int]]"
+    ) -> None:
+        self._arrived = arrived
+        self._last = last
+        self._answer = answer
+
+    def first(self, seconds: float) -> None:
+        """Wait for the first record."""
+        assert self._arrived.wait(seconds), f"nothing has arrived after {seconds:g} s"
+
+    def until(self, number: int, seconds: float) -> dict[int, int]:
+        """When each record arrived first, once all up to this number have, or the time is over."""
+        self._last.put((number, seconds))
+        return self._answer.get(timeout=seconds + 30)
+
+
+@contextmanager
+def _arrivals(servers: str, topic: str, partitions: int) -> Iterator[Arrivals]:
+    arrived, last, answer = _CONTEXT.Event(), _CONTEXT.Queue(), _CONTEXT.Queue()
+    with _process(_receive, servers, topic, partitions, arrived, last, answer):
+        yield Arrivals(arrived, last, answer)
+
+
+def _receive(  # noqa: PLR0917
+    servers: str,
+    topic: str,
+    partitions: int,
+    arrived: Event,
+    last: "Queue[tuple[int, float]]",
+    answer: "Queue[dict[int, int]]",
 ) -> None:
     consumer = Consumer(
         {
@@ -194,29 +260,37 @@ def _receive(
             "group.id": "delay",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 100,
             "topic.metadata.refresh.interval.ms": 500,
+            "allow.auto.create.topics": False,
         }
     )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-    begun = time.time_ns()
-    delays: list[float] = []
-    end = time.perf_counter() + seconds + 15
-    while time.perf_counter() < end:
-        for message in consumer.consume(1000, 0.05):
-            now = time.time_ns()
-            if message.error() is None:
-                created = int(message.value()[:20])
-                if created - begun > SETTLE_S * 1e9:
-                    delays.append((now - created) / 1e6)
+    times: dict[int, int] = {}
+    missing: set[int] | None = None
+    deadline = float("inf")
+    while missing is None or (missing and time.monotonic() < deadline):
+        # One at a time: consume(n) would hold records back until it has n of them.
+        message = consumer.poll(0.01)
+        if message is not None and message.error() is None:
+            number = int(message.value()[:10])
+            times.setdefault(number, time.time_ns())
+            if missing is not None:
+                missing.discard(number)
+            elif not arrived.is_set():
+                arrived.set()
+        elif missing is None and not last.empty():
+            number, seconds = last.get()
+            missing = set(range(number + 1)) - times.keys()
+            deadline = time.monotonic() + seconds
     consumer.close()
-    results.put(delays)
+    answer.put(times)
 
 
-def _line(run: dict[str, object]) -> str:
+def _line(run: results.Run) -> str:
     return (
         f"  {run['contender']:<14}p50 {run['p50_ms']:8.1f} ms  p99 {run['p99_ms']:8.1f} ms  "
-        f"max {run['max_ms']:8.1f} ms  {run['cores']:.2f} cores  {run['received']}"
+        f"max {run['max_ms']:8.1f} ms  {run['cores']:.2f} cores  {run['rate']:.0f} records/s"
+        f"  others {run['others_cores']:.2f} cores"
     )
 
 

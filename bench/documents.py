@@ -12,7 +12,7 @@ from base64 import b64encode
 from random import Random
 from typing import Final
 
-TOKEN_BYTES: Final = 140
+TOKEN_BYTES: Final = 155
 _FIRST: Final = ("Ana", "Ben", "Chloe", "David", "Elif", "Farid", "Grace", "Jonas", "Keiko", "Nora")
 _LAST: Final = ("Almeida", "Berg", "Costa", "Dubois", "Evans", "Haddad", "Ito", "Kowalski", "Li")
 _STREETS: Final = ("Mill", "Station", "Church", "Park", "Garden", "Harbour", "Castle", "Bridge")
