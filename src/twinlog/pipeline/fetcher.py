@@ -7,6 +7,9 @@ left out the others are asked without long waits, so that it is back soon.
 Each fetch tells the leader epoch of the last record that was read, so that a source that has lost
 its end and grown again is seen (`core/epochs.py`).
 
+Small answers come at a pace: whatever has gathered in the meantime is one Fetch and one Produce,
+not one for each record. A record that comes after a silence does not wait.
+
 The answer to a fetch belongs to the offsets that were asked for. A partition whose position was
 read anew in the meantime is *touched*, by a clock that only counts these events, and its part of
 the answer is dropped.
@@ -91,6 +94,7 @@ class Fetcher:
         while True:
             await self._something_to_do(key)
             started = self._clock
+            asked_at = self._engine.now()
             wait_ms = (
                 settings.fetch_busy_wait_ms if self._left_out[key] else settings.fetch_max_wait_ms
             )
@@ -112,7 +116,9 @@ class Fetcher:
                 continue
             failures = 0
             self._take_all(result, started)
-            if result.size == 0 and self._holes[key]:
+            if result.size < settings.fetch_small_bytes and not self._left_out[key]:
+                await asyncio.sleep(settings.fetch_pace_s - (self._engine.now() - asked_at))
+            if self._holes[key] and not any(len(f.records) for f in result.partitions.values()):
                 await self._probe(key)
 
     async def _something_to_do(self, key: _Key) -> None:

@@ -1,6 +1,10 @@
 """The named limits of a lane: every buffer, wait and retry of the data plane is one of these."""
 
 from dataclasses import dataclass
+from typing import Final
+
+SMALLEST_BUFFER: Final = 16 * 1024 * 1024
+"""Of `buffer_bytes`: two answers to Fetch, one that is appended while the next one comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -9,6 +13,9 @@ class LaneSettings:
 
     `buffer_bytes` bounds what a lane holds of the source's data, whatever the backlog: no fetch is
     sent that could exceed it. A Fetch answer is held whole until its last batch is acknowledged.
+
+    Fetches whose answers are smaller than `fetch_small_bytes` are `fetch_pace_s` apart: each record
+    of a trickle would else be a request of its own, to both clusters.
     """
 
     buffer_bytes: int = 64 * 1024 * 1024
@@ -17,6 +24,8 @@ class LaneSettings:
     partition_queue_bytes: int = 2 * 1024 * 1024
     fetch_max_wait_ms: int = 500
     fetch_busy_wait_ms: int = 5
+    fetch_small_bytes: int = 64 * 1024
+    fetch_pace_s: float = 0.02
     fetchers_per_broker: int = 1
     produce_max_bytes: int = 4 * 1024 * 1024
     produce_in_flight: int = 4
