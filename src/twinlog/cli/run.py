@@ -17,6 +17,7 @@ from twinlog.cli.options import (
     spark_settings,
 )
 from twinlog.control.node import Node, NodeConfig, Progress
+from twinlog.pipeline.settings import SMALLEST_BUFFER, LaneSettings
 
 
 @click.command()
@@ -26,6 +27,13 @@ from twinlog.control.node import Node, NodeConfig, Progress
 @click.option("--lanes", type=click.IntRange(min=1), help="Lanes; one for each core by default.")
 @click.option(
     "--node", default=socket.gethostname, show_default="host name", help="This node's name."
+)
+@click.option(
+    "--buffer-bytes",
+    type=click.IntRange(min=SMALLEST_BUFFER),
+    default=LaneSettings().buffer_bytes,
+    show_default=True,
+    help="What each lane holds of the source's data at most.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Progress as a JSON object each second.")
 @click.option(
@@ -43,6 +51,7 @@ def run(
     conf: tuple[str, ...],
     lanes: int | None,
     node: str,
+    buffer_bytes: int,
     as_json: bool,
     log_level: str,
 ) -> None:
@@ -56,6 +65,7 @@ def run(
         master=master,
         spark_conf=spark_settings(conf),
         lanes=lanes,
+        settings=LaneSettings(buffer_bytes=buffer_bytes),
         once=once,
         log_level=log_level,
     )
