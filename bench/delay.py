@@ -5,13 +5,14 @@
 A producer process writes its clock and a number into each record, just before it hands the record
 to its client (librdkafka, linger 1 ms); a consumer process of the destination (librdkafka, too)
 compares with its own clock when it is given the record. Both run on this machine, so that there is
-one clock. They are the same for all contenders, which take turns on the same two brokers; `none` is
+one clock. They are the same for all contenders, which take turns on the same two brokers, in
+another order in each round, after one run that is not kept and that warms up the brokers; `none` is
 the same consumer at the source, with nothing in between: what is not the mirror's.
 
 The load runs from before the mirror starts until the end. What is measured begins after the first
 record has arrived and then `SETTLE_S` have passed, and lasts `--seconds`. Each record of that time
 must arrive (a second copy counts nothing), else the run is an error. Each run is kept in
-bench/results/delay.json; a round takes about four minutes.
+bench/results/delay.json; a round takes about six minutes.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import asyncio
 import multiprocessing
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -72,8 +74,11 @@ async def main() -> None:
     ):
         async with client(source) as here, client(destination) as there:
             bench = Bench(source, destination, here, there, options, Path(name))
+            await bench.run("twinlog", -1)
             for number in options.round or range(3):
-                for contender in options.only or CONTENDERS:
+                contenders = deque(options.only or CONTENDERS)
+                contenders.rotate(number)
+                for contender in contenders:
                     run = await bench.run(contender, number)
                     print(_line(run), flush=True)
                     results.put("delay", run, KEY)

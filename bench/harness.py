@@ -42,6 +42,7 @@ from twinlog.pipeline.ports import Batch
 from twinlog.wire.config_records import Mirror, MirrorTopic
 
 IN_FLIGHT = 5
+MIRROR = "bench"
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -179,12 +180,41 @@ def proportional_memory(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def is_java(pid: int) -> bool:
-    """Whether a process is a JVM."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The processes of a node, by what they are."""
+
+    driver: list[int]
+    java: list[int]
+    lanes: list[int]
+
+    @property
+    def python(self) -> list[int]:
+        """All but Spark's own."""
+        return self.driver + self.lanes
+
+
+def parts(pid: int) -> Parts:
+    """The processes of `twinlog run`: the driver (the process itself), Spark's JVM, the lanes.
+
+    The lanes' common parent, which only waits, counts as one of them.
+    """
+    below = [one for one in descendants(pid) if one != pid]
+    java = [one for one in below if _command(one)[0].endswith("java")]
+    return Parts(driver=[pid], java=java, lanes=[one for one in below if one not in java])
+
+
+def lanes_of(pid: int) -> list[int]:
+    """The lanes alone: those below the one from which Spark forks its tasks."""
+    lanes = parts(pid).lanes
+    return [one for parent in lanes for one in descendants(parent) if one != parent]
+
+
+def _command(pid: int) -> list[str]:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        return False
+        return [""]
 
 
 class Others:
@@ -402,20 +432,29 @@ async def make_mirror(
     store = MirrorStore(destination)
     await store.create_mirror(
         Mirror(
-            name="bench",
+            name=MIRROR,
             source={"bootstrap.servers": servers},
             source_cluster_id=source.cluster_id,
         )
     )
-    await create_topics(
+    if topics:
+        await add_topics(source, destination, topics)
+
+
+async def add_topics(
+    source: KafkaCluster, destination: KafkaCluster, topics: Mapping[str, int]
+) -> None:
+    """More topics of the mirror (name: partitions), whose destination topics are made anew."""
+    answers = await create_topics(
         destination,
         [NewTopic(name=n, partitions=count, replication_factor=1) for n, count in topics.items()],
     )
+    assert not any(isinstance(answer, Refusal) for answer in answers.values()), answers
     found = (await source.refresh(list(topics))).topics
-    await store.add_topics(
-        "bench",
+    await MirrorStore(destination).add_topics(
+        MIRROR,
         [
-            MirrorTopic(mirror="bench", topic=n, topic_id=found[n].topic_id, partitions=count)
+            MirrorTopic(mirror=MIRROR, topic=n, topic_id=found[n].topic_id, partitions=count)
             for n, count in topics.items()
         ],
     )

@@ -1,121 +1,129 @@
 """What mirrored partitions cost while nothing happens.
 
-    .venv/bin/python bench/idle.py [--partitions 100 --partitions 1000 ...] [--seconds 30]
+    .venv/bin/python bench/idle.py [--partitions 0 100 1000 10000] [--seconds 30] [--round 0 ...]
 
-CPU and memory of twinlog's processes, the JVM and the Python processes apart; `0` is Spark and the
-lanes with nothing to mirror. Writes bench/results/idle.json.
+One node (`twinlog run`, two lanes) mirrors first nothing, then more and more partitions, in topics
+of 100; none has a record. At each number it is waited until all are MIRRORING, then `SETTLE_S`,
+then CPU seconds are counted for `--seconds`: of Spark's JVM, of the driver's Python process and of
+the lanes, apart, and their memory (PSS) at the end. `0` is Spark and lanes with a mirror that has
+no topic. Each run is kept in bench/results/idle.json; a round takes about three minutes, and with
+10,000 partitions six.
 """
 
 import argparse
 import asyncio
-import json
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+import results
 from harness import (
+    Others,
+    add_topics,
     client,
     cpu_seconds,
-    descendants,
-    forget_mirrors,
-    is_java,
     make_mirror,
+    parts,
     proportional_memory,
+    start_cluster,
     twinlog,
 )
 from twinlog.cluster.admin import NewTopic, create_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.store import MirrorStore
+from twinlog.core.errors import Refusal
 from twinlog.core.states import State
-from twinlog.local.cluster import LocalCluster
-from twinlog.wire.config_records import Mirror
 
-RESULTS = Path(__file__).parent / "results"
 COUNTS = (0, 100, 1000, 10_000)
 TOPIC_PARTITIONS = 100
-SETTLE_S = 20.0
-PATIENCE_S = 600.0
+AT_ONCE = 10
+"""Topics that are made and added in one go."""
+WARM_S = 25.0
+SETTLE_S = 15.0
+PATIENCE_S = 240.0
+KEY = ("partitions", "round")
 
 
 async def main() -> None:
-    """Run all, print a line for each, write the file."""
+    """Run what is asked for, print a line for each number, keep it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--partitions", type=int, action="append")
+    parser.add_argument("--partitions", type=int, nargs="+", default=COUNTS)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--round", action="append", type=int, help="only these; default: 0, 1, 2")
     options = parser.parse_args()
-    runs = []
-    with (
-        tempfile.TemporaryDirectory() as name,
-        LocalCluster.start(1, heap="2g") as source,
-        LocalCluster.start(1, heap="2g") as destination,
-    ):
-        async with client(source) as here, client(destination) as there:
-            made = 0
-            for count in options.partitions or COUNTS:
-                while made * TOPIC_PARTITIONS < count:
-                    await create_topics(
-                        here, [NewTopic(name=f"idle-{made:03}", partitions=TOPIC_PARTITIONS)]
-                    )
-                    made += 1
-                run = await _run(
-                    count, options.seconds, source, destination, here, there, Path(name)
-                )
-                runs.append(run)
-                print(
-                    f"{count:>6} partitions: Python {run['python_cores']:.3f} cores "
-                    f"{run['python_mb']:.0f} MB, JVM {run['java_cores']:.3f} cores "
-                    f"{run['java_mb']:.0f} MB; all mirroring after {run['ready_s']:.1f} s",
-                    flush=True,
-                )
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "idle.json").write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+    for number in options.round or range(3):
+        with (
+            tempfile.TemporaryDirectory() as name,
+            start_cluster() as source,
+            start_cluster() as destination,
+        ):
+            async with client(source) as here, client(destination) as there:
+                await make_mirror(here, there, source.bootstrap_servers, {})
+                with twinlog(destination, log=Path(name, "twinlog.log")) as pid:
+                    await asyncio.sleep(WARM_S)
+                    there_are = 0
+                    for count in sorted(options.partitions):
+                        begun = time.perf_counter()
+                        await _grow(here, there, there_are, count)
+                        there_are = count
+                        await _all_mirroring(there, count)
+                        ready = time.perf_counter() - begun
+                        await asyncio.sleep(SETTLE_S)
+                        found = await _measure(pid, options.seconds)
+                        run = {"partitions": count, "round": number, "ready_s": ready, **found}
+                        results.put("idle", run, KEY)
+                        print(_line(run), flush=True)
 
 
-async def _run(  # noqa: PLR0917
-    count: int,
-    seconds: float,
-    source: LocalCluster,
-    destination: LocalCluster,
-    here: KafkaCluster,
-    there: KafkaCluster,
-    folder: Path,
-) -> dict[str, float]:
-    topics = {f"idle-{index:03}": TOPIC_PARTITIONS for index in range(count // TOPIC_PARTITIONS)}
+async def _grow(here: KafkaCluster, there: KafkaCluster, have: int, want: int) -> None:
+    """More empty topics in the source, and in the mirror."""
+    numbers = range(have // TOPIC_PARTITIONS, want // TOPIC_PARTITIONS)
+    names = [f"idle-{number:03}" for number in numbers]
+    for start in range(0, len(names), AT_ONCE):
+        some = names[start : start + AT_ONCE]
+        new = [NewTopic(name=name, partitions=TOPIC_PARTITIONS) for name in some]
+        answers = await create_topics(here, new)
+        assert not any(isinstance(answer, Refusal) for answer in answers.values()), answers
+        await add_topics(here, there, dict.fromkeys(some, TOPIC_PARTITIONS))
+
+
+async def _all_mirroring(there: KafkaCluster, count: int) -> None:
     store = MirrorStore(there)
-    await store.create_mirror(
-        Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
-    )
-    if topics:
-        await make_mirror(here, there, source.bootstrap_servers, topics)
-    begun = time.perf_counter()
-    with twinlog(destination, log=folder / "twinlog.log") as pid:
-        while await _mirroring(store) < count:
-            assert time.perf_counter() - begun < PATIENCE_S
-            await asyncio.sleep(0.5)
-        ready = time.perf_counter() - begun
-        await asyncio.sleep(SETTLE_S)
-        pids = descendants(pid)
-        java = [one for one in pids if is_java(one)]
-        python = [one for one in pids if one not in java]
-        before = cpu_seconds(python), cpu_seconds(java), time.perf_counter()
-        await asyncio.sleep(seconds)
-        passed = time.perf_counter() - before[2]
-        found = {
-            "partitions": count,
-            "ready_s": ready,
-            "python_cores": (cpu_seconds(python) - before[0]) / passed,
-            "java_cores": (cpu_seconds(java) - before[1]) / passed,
-            "python_mb": sum(map(proportional_memory, python)) / 1e6,
-            "java_mb": sum(map(proportional_memory, java)) / 1e6,
-        }
-    await forget_mirrors(there, list(topics))
-    return found
+    deadline = time.perf_counter() + PATIENCE_S
+    while (found := await _mirroring(store)) < count:
+        assert time.perf_counter() < deadline, f"{found} of {count} partitions are mirroring"
+        await asyncio.sleep(0.5)
 
 
 async def _mirroring(store: MirrorStore) -> int:
     statuses, _ = await store.statuses()
     rows = [row for status in statuses.values() for row in status.partitions]
     return sum(row.state is State.MIRRORING for row in rows)
+
+
+async def _measure(pid: int, seconds: float) -> Mapping[str, float]:
+    """Cores and megabytes of each part of a node."""
+    node = parts(pid)
+    groups = {"driver": node.driver, "lanes": node.lanes, "java": node.java}
+    before = {name: cpu_seconds(pids) for name, pids in groups.items()}
+    begun, others = time.perf_counter(), Others()
+    await asyncio.sleep(seconds)
+    passed = time.perf_counter() - begun
+    cores = {f"{n}_cores": (cpu_seconds(pids) - before[n]) / passed for n, pids in groups.items()}
+    memory = {f"{n}_mb": sum(map(proportional_memory, pids)) / 1e6 for n, pids in groups.items()}
+    return {**cores, **memory, "others_cores": others.cores()}
+
+
+def _line(run: results.Run) -> str:
+    told = (
+        f"{n} {run[n + '_cores']:.4f} cores {run[n + '_mb']:.0f} MB" for n in ("driver", "lanes")
+    )
+    return (
+        f"{run['partitions']:>6} partitions: {', '.join(told)}, JVM {run['java_cores']:.4f} cores "
+        f"{run['java_mb']:.0f} MB; all mirroring after {run['ready_s']:.1f} s; "
+        f"others {run['others_cores']:.2f} cores"
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,144 @@
+"""What a lane's memory is while it catches up with a large backlog.
+
+    .venv/bin/python bench/memory.py [--megabytes 2500] [--buffer-mb 16 64 256] [--round 0 ...]
+
+The backlog is JSON documents of 1,000 bytes, not compressed, 100 to a batch, in 100 partitions: so
+many that what a lane holds is bounded by its `--buffer-bytes` and not by what each partition may
+queue. The lanes' resident memory (PSS: pages that processes share are counted once) is read five
+times a second. Told are each lane's highest, in the first quarter of the records and at all, beside
+what it was before there was anything to do. Each run is kept in bench/results/memory.json.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import results
+from harness import (
+    Load,
+    Others,
+    client,
+    forget_mirrors,
+    lanes_of,
+    make_mirror,
+    preload,
+    proportional_memory,
+    start_cluster,
+    twinlog,
+)
+from twinlog.cluster.client import KafkaCluster
+from twinlog.control.store import MirrorStore
+from twinlog.core.compression import Codec
+from twinlog.core.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.pipeline.kafka import KafkaDestination
+from twinlog.wire.config_records import Mirror
+
+WARM_S = 20.0
+PATIENCE_S = 240.0
+PARTITIONS = 100
+BATCH_RECORDS = 100
+VALUE_BYTES = 1000
+KEY = ("buffer_mb", "round")
+
+
+async def main() -> None:
+    """Run what is asked for, print a line for each run, keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=2500)
+    parser.add_argument("--buffer-mb", type=int, nargs="+", default=(16, 64, 256))
+    parser.add_argument("--round", action="append", type=int, help="only these; default: 0")
+    options = parser.parse_args()
+    rounds = options.megabytes * 1_000_000 // (VALUE_BYTES * BATCH_RECORDS * PARTITIONS)
+    load = Load(
+        name="backlog",
+        records=rounds * BATCH_RECORDS * PARTITIONS,
+        value_bytes=VALUE_BYTES,
+        batch_records=BATCH_RECORDS,
+        codec=Codec.NONE,
+        partitions=PARTITIONS,
+    )
+    with (
+        tempfile.TemporaryDirectory() as name,
+        start_cluster() as source,
+        start_cluster() as destination,
+    ):
+        async with client(source) as here, client(destination) as there:
+            size = await preload(here, load)
+            bench = Bench(source, destination, here, there, load, Path(name))
+            for number in options.round or [0]:
+                for buffer_mb in options.buffer_mb:
+                    found = await bench.run(buffer_mb)
+                    run = {"buffer_mb": buffer_mb, "round": number, "bytes": size, **found}
+                    results.put("memory", run, KEY)
+                    print(_line(run), flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The clusters and the backlog."""
+
+    source: LocalCluster
+    destination: LocalCluster
+    here: KafkaCluster
+    there: KafkaCluster
+    load: Load
+    folder: Path
+
+    async def run(self, buffer_mb: int) -> Mapping[str, float]:
+        """One catch-up; megabytes of the lane that has most, and how long it took in seconds."""
+        store = MirrorStore(self.there)
+        await store.create_mirror(
+            Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
+        )
+        options = ("--buffer-bytes", str(buffer_mb << 20))
+        with twinlog(self.destination, *options, log=self.folder / "twinlog.log") as pid:
+            await asyncio.sleep(WARM_S)
+            before = _largest(pid)
+            servers = self.source.bootstrap_servers
+            await make_mirror(self.here, self.there, servers, {self.load.name: PARTITIONS})
+            found = await self._watch(pid)
+        await forget_mirrors(self.there, [self.load.name])
+        return {"idle_mb": before, **found}
+
+    async def _watch(self, pid: int) -> Mapping[str, float]:
+        port = KafkaDestination(self.there, lambda: False)
+        partitions = [TopicPartition(self.load.name, index) for index in range(PARTITIONS)]
+        begun, others = time.perf_counter(), Others()
+        early = highest = 0.0
+        records = 0
+        while records < self.load.records:
+            assert time.perf_counter() - begun < PATIENCE_S
+            await self.there.refresh([self.load.name])
+            ends = await port.log_ends(partitions)
+            records = sum(max(end.log_end, 0) for end in ends.values())
+            highest = max(highest, _largest(pid))
+            if records < self.load.records / 4:
+                early = highest
+            await asyncio.sleep(0.2)
+        return {
+            "early_mb": early,
+            "highest_mb": highest,
+            "seconds": time.perf_counter() - begun,
+            "others_cores": others.cores(),
+        }
+
+
+def _largest(pid: int) -> float:
+    return max(map(proportional_memory, lanes_of(pid)), default=0) / 1e6
+
+
+def _line(run: results.Run) -> str:
+    return (
+        f"  --buffer-bytes {run['buffer_mb']:>4} MiB: idle {run['idle_mb']:.0f} MB, first quarter "
+        f"{run['early_mb']:.0f} MB, highest {run['highest_mb']:.0f} MB; {run['seconds']:.1f} s for "
+        f"{float(run['bytes']) / 1e9:.2f} GB; others {run['others_cores']:.2f} cores"
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
