@@ -50,10 +50,12 @@ sim: setup ## replay one simulation: make sim SEED=n
 demo: setup ## two real clusters, a live mirror, a killed broker, proof
 	$(BIN)/twinlog demo
 
-bench: setup ## catching up, delay and idleness beside MirrorMaker 2 (about an hour, on a quiet machine)
+bench: setup ## catching up, delay, idleness and memory beside MirrorMaker 2, into docs/benchmarks.md (about an hour, on a quiet machine)
 	$(BIN)/python bench/catch_up.py
 	$(BIN)/python bench/delay.py
 	$(BIN)/python bench/idle.py
+	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/report.py
 
 lock: ## resolve the dependencies anew into the lock files
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 --group dev pyproject.toml -o requirements.lock

@@ -1,0 +1,406 @@
+"""bench/results/*.json as docs/benchmarks.md, with plots beside it.
+
+    .venv/bin/python bench/report.py
+
+The words are in benchmarks.template.md; what hangs on a figure is made here. Medians of the rounds,
+and how far the rounds lie apart.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Final
+
+import pygal
+from pygal.style import Style
+
+import results
+from results import Run
+
+TEMPLATE: Final = Path(__file__).with_name("benchmarks.template.md")
+DOCS: Final = Path(__file__).parents[1] / "docs"
+BENCHES: Final = ("catch_up", "delay", "idle", "memory")
+NOT_MEASURED: Final = "(not measured)"
+LOADS: Final = {
+    "zstd": "1,000-byte records, zstd",
+    "uncompressed": "1,000-byte records, uncompressed",
+    "single": "100-byte records, one in each batch",
+}
+CONTENDERS: Final = {
+    "limit": "bare loop, one connection",
+    "limit-lanes": "bare loop, two connections",
+    "twinlog": "twinlog",
+    "mm2-tuned": "MirrorMaker 2, tuned",
+    "mm2-defaults": "MirrorMaker 2, defaults",
+    "none": "no mirror: the consumer at the source",
+}
+LIMITS: Final = ("limit", "limit-lanes")
+MIRRORS: Final = ("twinlog", "mm2-tuned", "mm2-defaults")
+DEFAULT_BUFFER: Final = ("64",)
+COLOURS: Final = ("#0b6e99", "#d9730d", "#e3b27a", "#9b9a97")
+
+Field = Callable[[Run], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What was wanted, what was found, and whether that is it."""
+
+    wanted: str
+    found: str
+    met: bool
+
+
+class Figures:
+    """The runs of one bench, in groups of the same `key`."""
+
+    def __init__(self, bench: str, *key: str) -> None:
+        self._groups: dict[tuple[str, ...], list[Run]] = {}
+        for run in results.load(bench):
+            group = tuple(str(run[field]) for field in key)
+            self._groups.setdefault(group, []).append(run)
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def __contains__(self, group: tuple[str, ...]) -> bool:
+        return group in self._groups
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """All there are, the smallest number first."""
+        return sorted(self._groups, key=lambda group: float(group[0]))
+
+    def all(self, group: tuple[str, ...], field: str | Field) -> list[float]:
+        """A figure of each round."""
+        take = field if callable(field) else lambda run: float(run[field])
+        return [take(run) for run in self._groups[group]]
+
+    def median(self, group: tuple[str, ...], field: str | Field) -> float:
+        """Of the rounds."""
+        return statistics.median(self.all(group, field))
+
+    def shown(self, group: tuple[str, ...], field: str | Field, form: str = ",.0f") -> str:
+        """Median, and in brackets the least and the greatest where there are several."""
+        found = self.all(group, field)
+        text = f"{statistics.median(found):{form}}"
+        return f"{text} ({min(found):{form}} to {max(found):{form}})" if len(found) > 1 else text
+
+    def rounds(self, group: tuple[str, ...]) -> str:
+        """How many there are."""
+        return str(len(self._groups[group]))
+
+
+def main() -> None:
+    """Write the document and its plots."""
+    catch_up, delay = Figures("catch_up", "load", "contender"), Figures("delay", "contender")
+    idle, memory = Figures("idle", "partitions"), Figures("memory", "buffer_mb")
+    targets = [
+        *_rate_targets(catch_up),
+        *_delay_targets(delay),
+        *_idle_targets(idle),
+        *_memory_targets(memory),
+    ]
+    missed = sum(not target.met for target in targets)
+    rows = [[each.wanted, each.found, "yes" if each.met else "**no**"] for each in targets]
+    _plot_rates(catch_up)
+    _plot_delays(delay)
+    text = Template(TEMPLATE.read_text()).substitute(
+        machine=_machine(),
+        verdict=f"**{missed} of {len(targets)} are not met.**" if missed else "All are met.",
+        targets=_table(["wanted", "found", "met"], rows),
+        catch_up=_rates(catch_up) or NOT_MEASURED,
+        delay=_delays(delay) or NOT_MEASURED,
+        delay_seconds=_seconds(delay),
+        idle=_idle(idle) or NOT_MEASURED,
+        memory=_memory(memory) or NOT_MEASURED,
+        backlog=_backlog(memory),
+        others=_others(),
+    )
+    (DOCS / "benchmarks.md").write_text(text)
+
+
+def _machine() -> str:
+    machine = next(filter(None, map(results.loaded_machine, BENCHES)))
+    return (
+        f"Everything runs on one virtual machine: {machine['cores']} cores "
+        f"({machine['processor']}), {machine['memory']} of memory, {machine['system']}. Both "
+        f"clusters (Apache Kafka {machine['kafka']}, one broker each, 1 GB of heap, Java "
+        f"{machine['java']}), the mirror and the programs that measure share these cores. "
+        f"Python {machine['python']}; Spark {machine['spark']} in local mode, with "
+        f"{machine['cores']} lanes."
+    )
+
+
+def _others() -> str:
+    cores = [float(run["others_cores"]) for bench in BENCHES for run in results.load(bench)]
+    return f"{statistics.median(cores):.2f} cores in the median run, {max(cores):.2f} in the worst"
+
+
+# ---- catching up ---------------------------------------------------------------------------------
+
+
+def _per_gigabyte(field: str, share: float = 1.0) -> Field:
+    """CPU seconds in `field`, which are of a share of the records, for a gigabyte."""
+    return lambda run: float(run[field]) / float(run["bytes"]) / share * 1e9
+
+
+_CPU: Final = _per_gigabyte("cpu_seconds")
+_LATE_CPU: Final = _per_gigabyte("late_cpu_seconds", 0.5)
+
+
+def _rates(figures: Figures) -> str:
+    parts = []
+    for load, title in LOADS.items():
+        groups = {name: (load, name) for name in CONTENDERS if (load, name) in figures}
+        if not groups:
+            continue
+        rows = []
+        for name, group in groups.items():
+            late = ["", ""]
+            if name in MIRRORS:
+                late = [
+                    f"{figures.median(group, 'late_records_per_second'):,.0f}",
+                    f"{figures.median(group, _LATE_CPU):.1f}",
+                ]
+            rate = figures.shown(group, "records_per_second")
+            cpu = figures.shown(group, _CPU, ".1f")
+            rows.append([CONTENDERS[name], rate, cpu, *late, figures.rounds(group)])
+        size = figures.median(next(iter(groups.values())), "bytes")
+        head = ["", "records/s", "CPU s/GB", "2nd half: records/s", "CPU s/GB", "rounds"]
+        parts += [f"### {title} ({size / 1e6:,.0f} MB)", _table(head, rows)]
+    return "\n\n".join(parts)
+
+
+def _rate_targets(figures: Figures) -> list[Target]:
+    targets = []
+    for load, title in LOADS.items():
+        if any((load, name) not in figures for name in MIRRORS):
+            continue
+        groups = [(load, name) for name in MIRRORS]
+        ours, tuned, defaults = (figures.median(g, "records_per_second") for g in groups)
+        if load != "zstd":
+            times = f"{ours / tuned:.1f} times as fast"
+            targets.append(Target(f"{title}: not below tuned MirrorMaker 2", times, ours >= tuned))
+            continue
+        limits = [(load, name) for name in LIMITS if (load, name) in figures]
+        limit = max((figures.median(g, "records_per_second") for g in limits), default=0.0)
+        cpu, their_cpu = (figures.median(g, _CPU) for g in groups[:2])
+        targets += [
+            Target(
+                "zstd: at least 2 times tuned MirrorMaker 2's throughput",
+                f"{ours / tuned:.1f} times",
+                ours >= 2 * tuned,
+            ),
+            Target(
+                "zstd: at least 4 times that of MirrorMaker 2 with its defaults",
+                f"{ours / defaults:.1f} times",
+                ours >= 4 * defaults,
+            ),
+            Target(
+                "zstd: at least 80 % of the limit, the faster bare loop",
+                f"{ours / limit:.0%}" if limit else NOT_MEASURED,
+                0 < 0.8 * limit <= ours,
+            ),
+            Target(
+                "zstd: CPU for a gigabyte at most a fifth of tuned MirrorMaker 2's",
+                f"a {their_cpu / cpu:.0f}th ({cpu:.1f} s and {their_cpu:.1f} s)",
+                5 * cpu <= their_cpu,
+            ),
+        ]
+    return targets
+
+
+def _plot_rates(figures: Figures) -> None:
+    loads = [load for load in LOADS if (load, "twinlog") in figures]
+    shown = {
+        CONTENDERS[name]: [
+            round(figures.median((load, name), "records_per_second"))
+            if (load, name) in figures
+            else None
+            for load in loads
+        ]
+        for name in (*MIRRORS, "limit-lanes")
+    }
+    titles = [LOADS[load] for load in loads]
+    _bars("benchmarks-catch-up.svg", "Catching up: records per second", titles, shown)
+
+
+# ---- delay ---------------------------------------------------------------------------------------
+
+
+def _delays(figures: Figures) -> str:
+    rows = []
+    for name, title in CONTENDERS.items():
+        if (name,) in figures:
+            delays = [figures.shown((name,), f, ".1f") for f in ("p50_ms", "p99_ms", "max_ms")]
+            cores = figures.shown((name,), "cores", ".2f") if name in MIRRORS else ""
+            rows.append([title, *delays, cores, figures.rounds((name,))])
+    return _table(["milliseconds", "p50", "p99", "max", "cores", "rounds"], rows) if rows else ""
+
+
+def _seconds(figures: Figures) -> str:
+    """How long is measured in a round."""
+    group = ("twinlog",)
+    if group not in figures:
+        return "few"
+    return f"{figures.median(group, 'records') / figures.median(group, 'rate'):.0f}"
+
+
+def _delay_targets(figures: Figures) -> list[Target]:
+    p99 = {name: figures.median((name,), "p99_ms") for name in MIRRORS if (name,) in figures}
+    if len(p99) < len(MIRRORS):
+        return []
+    ours = p99.pop("twinlog")
+    told = ", ".join(f"{CONTENDERS[name]}: {value:.0f} ms" for name, value in p99.items())
+    return [
+        Target("delay: p99 under 250 ms", f"{ours:.0f} ms", ours < 250),
+        Target(
+            "delay: p99 not above MirrorMaker 2's, the better of both",
+            f"{ours:.0f} ms ({told})",
+            ours <= min(p99.values()),
+        ),
+    ]
+
+
+def _plot_delays(figures: Figures) -> None:
+    names = [name for name in (*MIRRORS, "none") if (name,) in figures]
+    fields = ("p50_ms", "p99_ms")
+    shown = {
+        CONTENDERS[name]: [round(figures.median((name,), field), 1) for field in fields]
+        for name in names
+    }
+    title = "Delay at 2,000 records/s, milliseconds"
+    _bars("benchmarks-delay.svg", title, ["p50", "p99"], shown)
+
+
+# ---- idleness and memory -------------------------------------------------------------------------
+
+_PARTS: Final = ("lanes", "driver", "java")
+
+
+def _percent(name: str) -> Field:
+    return lambda run: float(run[f"{name}_cores"]) * 100
+
+
+def _idle(figures: Figures) -> str:
+    head = [
+        "partitions",
+        "lanes, % of a core",
+        "driver, %",
+        "Spark's JVM, %",
+        "lanes, MB",
+        "driver, MB",
+        "JVM, MB",
+        "rounds",
+    ]
+    rows = [
+        [
+            f"{int(group[0]):,}",
+            *(figures.shown(group, _percent(part), ".2f") for part in _PARTS),
+            *(figures.shown(group, f"{part}_mb") for part in _PARTS),
+            figures.rounds(group),
+        ]
+        for group in figures.groups
+    ]
+    return _table(head, rows) if rows else ""
+
+
+def _idle_targets(figures: Figures) -> list[Target]:
+    def beside_spark(run: Run) -> float:
+        return float(run["driver_cores"]) + float(run["lanes_cores"])
+
+    if ("1000",) not in figures:
+        return []
+    share = figures.median(("1000",), beside_spark)
+    wanted = "1,000 idle partitions: under 5 % of one core beside Spark itself"
+    return [Target(wanted, f"{share:.1%} (lanes and driver)", share < 0.05)]
+
+
+def _memory(figures: Figures) -> str:
+    def growth(run: Run) -> float:
+        return (float(run["highest_mb"]) - float(run["idle_mb"])) / _megabytes(run)
+
+    head = ["buffer", "before", "highest in the first quarter", "highest", "growth", "rounds"]
+    rows = [
+        [
+            f"{group[0]} MiB",
+            *(figures.shown(group, field) for field in ("idle_mb", "early_mb", "highest_mb")),
+            figures.shown(group, growth, ".1f"),
+            figures.rounds(group),
+        ]
+        for group in figures.groups
+    ]
+    return _table(head, rows) if rows else ""
+
+
+def _megabytes(run: Run) -> float:
+    return float(run["buffer_mb"]) * 2**20 / 1e6
+
+
+def _backlog(figures: Figures) -> str:
+    if not figures:
+        return "a backlog"
+    return f"{figures.median(figures.groups[0], 'bytes') / 1e9:.1f} GB"
+
+
+def _memory_targets(figures: Figures) -> list[Target]:
+    if DEFAULT_BUFFER not in figures:
+        return []
+    early, highest = (figures.median(DEFAULT_BUFFER, f) for f in ("early_mb", "highest_mb"))
+    found = (
+        f"{highest:.0f} MB with a buffer of 64 MiB, {early:.0f} MB of them in the first quarter "
+        f"of {_backlog(figures)}"
+    )
+    return [Target("memory of a lane: bounded, whatever the backlog", found, highest < 1.2 * early)]
+
+
+# ---- tables and plots ----------------------------------------------------------------------------
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    numbers = len(head) > 3  # all but the first column are
+    line = "| --- |" + (" ---: |" if numbers else " --- |") * (len(head) - 1)
+    return "\n".join([f"| {' | '.join(head)} |", line, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _bars(
+    file: str, title: str, groups: Sequence[str], series: Mapping[str, Sequence[float | None]]
+) -> None:
+    """Horizontal bars, in groups, each with its figure."""
+    chart = pygal.HorizontalBar(
+        title=title,
+        style=Style(
+            colors=COLOURS,
+            background="white",
+            plot_background="white",
+            font_family="sans-serif",
+            title_font_size=16,
+            legend_font_size=12,
+            label_font_size=12,
+            value_font_size=11,
+            value_colors=("black",) * len(series),
+        ),
+        width=860,
+        height=130 + 28 * len(groups) * len(series),
+        js=[],
+        legend_at_bottom=True,
+        legend_at_bottom_columns=2,
+        print_values=True,
+        print_values_position="top",
+        show_y_guides=False,
+        formatter=lambda value: "" if value is None else f"{value:,}",
+        disable_xml_declaration=True,
+    )
+    chart.uuid = Path(file).stem  # else another one each time
+    # It draws from the bottom up.
+    chart.x_labels = list(reversed(groups))
+    for name, values in series.items():
+        chart.add(name, list(reversed(values)))
+    (DOCS / file).write_text(chart.render() + "\n")
+
+
+if __name__ == "__main__":
+    main()
