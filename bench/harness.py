@@ -13,7 +13,7 @@ What other programs took of the machine's cores in the same time is told with ea
 import asyncio
 import os
 import random
-import subprocess
+import signal
 import sys
 import time
 from collections import deque
@@ -36,7 +36,7 @@ from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.types import TopicPartition
 from twinlog.local.artifacts import mirror_maker_jars
 from twinlog.local.cluster import LocalCluster
-from twinlog.local.processes import JavaProgram, ProcessGroup
+from twinlog.local.processes import JavaProgram, ProcessGroup, Program
 from twinlog.pipeline.kafka import KafkaDestination
 from twinlog.pipeline.ports import Batch
 from twinlog.wire.config_records import Mirror, MirrorTopic
@@ -241,28 +241,14 @@ class Others:
 @contextmanager
 def twinlog(destination: LocalCluster, *options: str, log: Path) -> Iterator[int]:
     """`twinlog run` as a user starts it; its pid."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("twinlog")),
-                "run",
-                "--bootstrap-server",
-                destination.bootstrap_servers,
-                *options,
-            ],
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        yield process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(40)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    argv = [str(Path(sys.executable).with_name("twinlog")), "run"]
+    argv += ["--bootstrap-server", destination.bootstrap_servers, *options]
+    # The group ends it even where this process is killed.
+    with ProcessGroup() as group:
+        process = group.start(Program(argv=argv, log=log))
+        yield process.identity.pid
+        process.signal(signal.SIGTERM)
+        process.wait(40)
 
 
 TUNED = {
