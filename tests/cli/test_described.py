@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from twinlog.cli.kafka_mirrors import DESCRIBE_COLUMNS, described
+from twinlog.cluster.mirrorlog import States
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.wire.config_records import Mirror, MirrorTopic, encode
@@ -10,6 +11,7 @@ from twinlog.wire.snapshot import Snapshot, Written
 from twinlog.wire.state_records import PartitionState
 from twinlog.wire.status_records import PartitionStatus, Status
 
+NO_STATES = States({}, {}, ())
 FIRST = MirrorPartition("m", "t", 0)
 SNAPSHOT = Snapshot().after(
     Written(0, 0, *encode(record))
@@ -30,7 +32,7 @@ def status(time_ms: int, end: int, state: State = State.MIRRORING) -> Status:
 
 
 def test_without_a_status_offsets_are_unknown() -> None:
-    rows = [row.columns() for row in described(SNAPSHOT, {}, ())]
+    rows = [row.columns() for row in described(SNAPSHOT, NO_STATES, ())]
     assert rows == [
         ("m", "t", 0, -1, -1, -1, "UNKNOWN"),
         ("m", "t", 1, -1, -1, -1, "UNKNOWN"),
@@ -40,12 +42,12 @@ def test_without_a_status_offsets_are_unknown() -> None:
 
 
 def test_one_mirror_alone() -> None:
-    assert [row.row.partition.topic for row in described(SNAPSHOT, {}, (), "n")] == ["u"]
+    assert [row.row.partition.topic for row in described(SNAPSHOT, NO_STATES, (), "n")] == ["u"]
 
 
 def test_the_newest_status_counts() -> None:
     """A partition whose state partition has moved may have left an older row elsewhere."""
-    first, _ = described(SNAPSHOT, {}, (status(2, 8), status(1, 4)), "m")
+    first, _ = described(SNAPSHOT, NO_STATES, (status(2, 8), status(1, 4)), "m")
     assert first.columns() == ("m", "t", 0, 10, 8, 2, "MIRRORING")
     assert first.written == status(2, 8)
 
@@ -53,10 +55,13 @@ def test_the_newest_status_counts() -> None:
 def test_the_state_that_was_written_wins() -> None:
     """And a reason is shown for FAILED alone."""
     states = {FIRST: PartitionState(FIRST, State.PAUSED)}
-    first, _ = described(SNAPSHOT, states, (status(1, 4),), "m")
+    first, _ = described(SNAPSHOT, States(states, {}, ()), (status(1, 4),), "m")
     assert (first.row.state, first.row.reason) == (State.PAUSED, None)
     states = {FIRST: PartitionState(FIRST, State.FAILED, "in state")}
-    first, _ = described(SNAPSHOT, states, (status(1, 4),), "m")
+    first, _ = described(SNAPSHOT, States(states, {}, ()), (status(1, 4),), "m")
     assert (first.row.state, first.row.reason) == (State.FAILED, "in state")
     states = {FIRST: PartitionState(FIRST, State.FAILED)}
-    assert described(SNAPSHOT, states, (status(1, 4),), "m")[0].row.reason == "in status"
+    assert (
+        described(SNAPSHOT, States(states, {}, ()), (status(1, 4),), "m")[0].row.reason
+        == "in status"
+    )

@@ -11,9 +11,10 @@ from twinlog.core.compression import Codec
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.states import State
-from twinlog.core.types import LeaderEpoch
+from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.wire.state_records import (
     MIRROR_PARTITION_STATE,
+    LastMirrored,
     PartitionState,
     encode_epoch,
     encode_state,
@@ -50,7 +51,7 @@ def test_what_the_kip_shows(segment: Path) -> None:
             [
                 encode_state(PartitionState(PARTITION, State.PREPARING)),
                 encode_state(PartitionState(PARTITION, State.FAILED, "why")),
-                encode_epoch(PARTITION, LeaderEpoch(5)),
+                encode_epoch(PARTITION, LastMirrored(LeaderEpoch(5), Offset(9))),
                 (epochs_key(PARTITION), None),
             ]
         )
@@ -68,11 +69,15 @@ def test_what_the_kip_shows(segment: Path) -> None:
     assert first.endswith(" isvalid: true")
     topic = '"topicName":"my-topic","partition":0'
     key = f'"data":{{"mirrorName":"my-mirror",{topic}}}}}'
+    end = '"lastMirroredEnd":9'
     state, epochs = f'{{"type":"2",{key}', f'{{"type":"1",{key}'
     assert [line.partition("key: ")[2].partition(" payload: ")[::2] for line in records] == [
         (state, f'{{"version":"0","data":{{{topic},"state":1}}}}'),
         (state, f'{{"version":"0","data":{{{topic},"state":7,"reason":"why"}}}}'),
-        (epochs, f'{{"version":"0","data":{{"topics":[{{{topic},"lastMirroredEpoch":5}}]}}}}'),
+        (
+            epochs,
+            f'{{"version":"0","data":{{"topics":[{{{topic},"lastMirroredEpoch":5,{end}}}]}}}}',
+        ),
         (epochs, "null"),
     ]
     assert records[0].startswith("| offset: 12 CreateTime: 1000 keySize: ")

@@ -29,11 +29,11 @@ from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Disconnected
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
-from twinlog.core.types import LeaderEpoch
+from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.local.cluster import LocalCluster
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.state_records import PartitionState
+from twinlog.wire.state_records import LastMirrored, PartitionState
 from twinlog.wire.status_records import PartitionStatus, Status
 
 pytestmark = pytest.mark.broker
@@ -240,7 +240,7 @@ def test_states_and_statuses(kafka: LocalCluster, name: str) -> None:
                 [
                     state_entry(PartitionState(first, State.PREPARING), 7),
                     state_entry(PartitionState(second, State.PREPARING), 7),
-                    epoch_entry(first, LeaderEpoch(3), 7),
+                    epoch_entry(first, LastMirrored(LeaderEpoch(3), Offset(9)), 7),
                 ]
             )
             failed = PartitionState(second, State.FAILED, "the logs differ at 12")
@@ -248,7 +248,7 @@ def test_states_and_statuses(kafka: LocalCluster, name: str) -> None:
             states = await store.states()
             assert states.states[first] == PartitionState(first, State.PREPARING)
             assert states.states[second] == failed
-            assert states.epochs[first] == 3
+            assert states.epochs[first] == (3, 9)
             for number in range(3):
                 row = PartitionStatus(partition=first, state=State.MIRRORING, records=number)
                 status = Status(

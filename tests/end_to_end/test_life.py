@@ -114,6 +114,9 @@ def test_failover_with_a_dead_source(life: Stage, topic: str) -> None:
         for partition in (0, 1):
             outside.await_state(life, name, partition, "STOPPED")
     assert ends(life, gone) == [101, 101], "a marker fences each partition"
+    stopped = outside.described(life, gone)
+    assert [stopped[at]["last_mirrored_end"] for at in (0, 1)] == [100, 100]
+    assert [stopped[at]["last_mirrored_epoch"] for at in (0, 1)] == [0, 0]
     refused(life, "MIRROR_TOPIC_BEING_REMOVED", "--remove", "--topic", gone)
     refused(life, "MIRROR_TOPIC_BEING_REMOVED", "--resume", "--topic", kept)
     outside.write(life.destination.bootstrap_servers, gone, outside.simple(10, 0, "new"))

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from twinlog.core.errors import ProtocolError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
-from twinlog.core.types import LeaderEpoch
+from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.wire.state_records import (
     LAST_MIRROR_EPOCHS,
     MAX_REASON,
     MIRROR_PARTITION_STATE,
     Forgotten,
+    LastMirrored,
     LastMirroredEpochs,
     PartitionState,
     decode,
@@ -64,10 +65,11 @@ def test_a_long_reason_is_cut() -> None:
     assert record.reason == "x" * MAX_REASON
 
 
-@given(partitions, st.integers(-1, 2**31 - 1))
-def test_epochs_come_back(partition: MirrorPartition, epoch: int) -> None:
-    record = decode(*encode_epoch(partition, LeaderEpoch(epoch)))
-    assert record == LastMirroredEpochs(((partition, LeaderEpoch(epoch)),))
+@given(partitions, st.integers(-1, 2**31 - 1), st.integers(-1, 2**63 - 1))
+def test_epochs_come_back(partition: MirrorPartition, epoch: int, end: int) -> None:
+    last = LastMirrored(LeaderEpoch(epoch), Offset(end))
+    record = decode(*encode_epoch(partition, last))
+    assert record == LastMirroredEpochs(((partition, last),))
     assert decode(epochs_key(partition), None) == Forgotten(
         LAST_MIRROR_EPOCHS, partition.mirror, partition
     )
@@ -79,8 +81,8 @@ def test_a_value_of_the_kip_may_list_many_partitions() -> None:
     )
     assert decode(b"\0\x01\0\1m", value) == LastMirroredEpochs(
         (
-            (MirrorPartition("m", "t", 0), LeaderEpoch(5)),
-            (MirrorPartition("m", "t", 1), LeaderEpoch(6)),
+            (MirrorPartition("m", "t", 0), LastMirrored(LeaderEpoch(5), Offset(-1))),
+            (MirrorPartition("m", "t", 1), LastMirrored(LeaderEpoch(6), Offset(-1))),
         )
     )
 

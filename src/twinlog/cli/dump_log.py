@@ -128,7 +128,10 @@ def _said(record: StateRecord | None) -> tuple[object, object]:
                 data["reason"] = reason
             return _key(MIRROR_PARTITION_STATE, partition), {"version": "0", "data": data}
         case LastMirroredEpochs(epochs):
-            topics = [_partition(one) | {"lastMirroredEpoch": epoch} for one, epoch in epochs]
+            topics = [
+                _partition(one) | {"lastMirroredEpoch": last.epoch, "lastMirroredEnd": last.end}
+                for one, last in epochs
+            ]
             key = _key(LAST_MIRROR_EPOCHS, epochs[0][0] if epochs else None)
             return key, {"version": "0", "data": {"topics": topics}}
         case Forgotten(kind, mirror, partition):

@@ -30,7 +30,7 @@ import click
 import twinlog
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import ClusterConfig, parse_config, read_properties
-from twinlog.cluster.mirrorlog import MAX_PARTITIONS, ControlTopics
+from twinlog.cluster.mirrorlog import MAX_PARTITIONS, ControlTopics, States
 from twinlog.control import lifecycle, mirrors
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import UserError
@@ -38,7 +38,7 @@ from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.wire.config_records import MirrorTopic, topic_id_text
 from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.state_records import PartitionState
+from twinlog.wire.state_records import LastMirrored, PartitionState
 from twinlog.wire.status_records import PartitionStatus, Status
 
 OLD_STATUS: Final = 15.0
@@ -360,6 +360,7 @@ class Described(NamedTuple):
     topic: MirrorTopic
     row: PartitionStatus
     written: Status | None
+    mirrored: LastMirrored | None
 
     def columns(self) -> tuple[object, ...]:
         """The KIP's columns."""
@@ -382,6 +383,8 @@ class Described(NamedTuple):
             "state": row.state.name,
             "reason": row.reason,
             "wanted": self.topic.wanted.value,
+            "last_mirrored_epoch": None if self.mirrored is None else self.mirrored.epoch,
+            "last_mirrored_end": None if self.mirrored is None else self.mirrored.end,
             "source_topic_id": topic_id_text(self.topic.topic_id),
             "records": row.records,
             "bytes": row.bytes,
@@ -393,14 +396,14 @@ class Described(NamedTuple):
 
 def described(
     snapshot: Snapshot,
-    states: Mapping[MirrorPartition, PartitionState],
+    states: States,
     statuses: Iterable[Status],
     mirror: str = "",
 ) -> list[Described]:
     """Every partition of every topic of one mirror, or of all, in order.
 
-    The state is the one that the owner has written into `__mirror_state`; offsets are those of its
-    last status, -1 where there is none.
+    State and last mirrored epoch are as the owner has written them into `__mirror_state`; offsets
+    are those of its last status, -1 where there is none.
     """
     rows: dict[MirrorPartition, tuple[PartitionStatus, Status]] = {}
     for status in sorted(statuses, key=lambda one: one.time_ms):
@@ -412,7 +415,8 @@ def described(
         for index in range(topic.partitions):
             partition = MirrorPartition(topic.mirror, topic.topic, index)
             row, written = rows.get(partition, (None, None))
-            result.append(Described(topic, _row(partition, row, states.get(partition)), written))
+            row = _row(partition, row, states.states.get(partition))
+            result.append(Described(topic, row, written, states.epochs.get(partition)))
     return result
 
 
@@ -446,7 +450,7 @@ async def _describe(destination: KafkaCluster, arguments: Arguments) -> None:
         raise unknown_mirror(arguments.mirror, snapshot)
     states = await store.states()
     statuses, unreadable = await store.statuses()
-    rows = described(snapshot, states.states, statuses.values(), arguments.mirror)
+    rows = described(snapshot, states, statuses.values(), arguments.mirror)
     if arguments.as_json:
         _print_json([row.as_json() for row in rows])
     else:

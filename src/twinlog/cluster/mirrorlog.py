@@ -25,13 +25,14 @@ from twinlog.cluster.controllog import (
 from twinlog.cluster.controlwriter import Entry
 from twinlog.core.errors import ProtocolError, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition, config_partition
-from twinlog.core.types import LeaderEpoch, TopicPartition
+from twinlog.core.types import TopicPartition
 from twinlog.wire import config_records, state_records, status_records
 from twinlog.wire.config_records import ConfigChange, Removed
 from twinlog.wire.snapshot import Snapshot, Written
 from twinlog.wire.state_records import (
     MIRROR_PARTITION_STATE,
     Forgotten,
+    LastMirrored,
     LastMirroredEpochs,
     PartitionState,
 )
@@ -201,7 +202,7 @@ class States(NamedTuple):
     """What `__mirror_state` says of each mirror partition. `unreadable` as in `Snapshot`."""
 
     states: dict[MirrorPartition, PartitionState]
-    epochs: dict[MirrorPartition, LeaderEpoch]
+    epochs: dict[MirrorPartition, LastMirrored]
     unreadable: tuple[str, ...]
 
 
@@ -223,7 +224,7 @@ async def read_states(cluster: KafkaCluster, partitions: Collection[int] | None 
 def fold_states(records: Iterable[ControlRecord]) -> States:
     """States from records of `__mirror_state`, which must be in each partition's order."""
     states: dict[MirrorPartition, PartitionState] = {}
-    epochs: dict[MirrorPartition, LeaderEpoch] = {}
+    epochs: dict[MirrorPartition, LastMirrored] = {}
     unreadable: list[str] = []
     for record in records:
         try:
@@ -246,7 +247,7 @@ def fold_states(records: Iterable[ControlRecord]) -> States:
 
 def _forget(
     tombstone: Forgotten,
-    table: dict[MirrorPartition, PartitionState] | dict[MirrorPartition, LeaderEpoch],
+    table: dict[MirrorPartition, PartitionState] | dict[MirrorPartition, LastMirrored],
 ) -> None:
     for partition in list(table):
         if tombstone.partition in {None, partition} and partition.mirror == tombstone.mirror:
@@ -292,7 +293,7 @@ def forget_entry(key: bytes, state_partition: int) -> Entry:
     return Entry(STATE_TOPIC, state_partition, key, None)
 
 
-def epoch_entry(partition: MirrorPartition, epoch: LeaderEpoch, state_partition: int) -> Entry:
+def epoch_entry(partition: MirrorPartition, last: LastMirrored, state_partition: int) -> Entry:
     """A last mirrored epoch as it is written to `__mirror_state`."""
-    key, value = state_records.encode_epoch(partition, epoch)
+    key, value = state_records.encode_epoch(partition, last)
     return Entry(STATE_TOPIC, state_partition, key, value)

@@ -304,6 +304,7 @@ class Lane:
         for mirror, running in self._engines.items():
             if running.engine is not None:
                 kept = {TopicPartition(n.topic, n.partition) for n in keep if n.mirror == mirror}
+                self._note_epochs()
                 await running.engine.disown(running.engine.partitions.keys() - kept)
 
     def _stop_partitions(self, owned: OwnedShard, names: Collection[Name]) -> None:
@@ -388,6 +389,7 @@ class Lane:
         """States as they change, progress once a second."""
         while True:
             await asyncio.sleep(1.0)
+            self._note_epochs()
             for number, owned in list(self._owned.items()):
                 try:
                     await owned.write_states()
@@ -405,6 +407,15 @@ class Lane:
         await self.on_lost({number})
         if number in self._group.owned:
             await self.on_assigned({number})
+
+    def _note_epochs(self) -> None:
+        """The source's leader epochs that the destination has by now."""
+        for mirror, running in self._engines.items():
+            if running.engine is not None:
+                for partition in running.engine.partitions.values():
+                    owned = self._owned.get(partition.spec.shard)
+                    if owned is not None:
+                        owned.mirrored(Name(mirror, *partition.key), partition.mirrored_epoch)
 
     async def _write_status(self) -> None:
         rows: defaultdict[int, list[PartitionStatus]] = defaultdict(list)

@@ -26,14 +26,15 @@ from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controlwriter import TransactionalWriter
-from twinlog.cluster.mirrorlog import read_states, state_entry
+from twinlog.cluster.mirrorlog import epoch_entry, read_states, state_entry
 from twinlog.core.errors import Fenced, TwinlogError
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State, may_follow
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, TopicPartition
+from twinlog.pipeline.partition import UNKNOWN
 from twinlog.pipeline.shard import Shard
 from twinlog.wire.config_records import Wanted
-from twinlog.wire.state_records import PartitionState
+from twinlog.wire.state_records import LastMirrored, PartitionState
 from twinlog.wire.status_records import PartitionStatus
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,9 @@ class OwnedShard:
         self._cluster = cluster
         self._writer = TransactionalWriter(cluster, f"{group_id}.{shard.number}.state")
         self._known: dict[Name, State] = {}
+        self._mirrored: dict[Name, LastMirrored] = {}
         self._to_write: dict[Name, PartitionState] = {}
+        self._mirrored_to_write: dict[Name, LastMirrored] = {}
         self._may_write = may_write
         self._open = False
         self._writing = asyncio.Lock()  # guards the writer, which serves one at a time
@@ -112,6 +115,7 @@ class OwnedShard:
         for reason in found.unreadable:
             log.warning("%s", reason)
         self._known = {name: state.state for name, state in found.states.items()}
+        self._mirrored = dict(found.epochs)
         self._open = True
 
     async def close(self) -> None:
@@ -148,6 +152,18 @@ class OwnedShard:
             return
         self._to_write[name] = PartitionState(name, state, reason)
 
+    def mirrored(self, name: Name, epoch: LeaderEpoch) -> None:
+        """The source's leader epoch of the last record; a new one is written with the next state.
+
+        A failover with the source gone could not ask for it any more.
+        """
+        if epoch not in {UNKNOWN_EPOCH, self._last(name).epoch}:
+            self._mirrored_to_write[name] = LastMirrored(epoch, UNKNOWN)
+
+    def _last(self, name: Name) -> LastMirrored:
+        nothing = LastMirrored(UNKNOWN_EPOCH, UNKNOWN)
+        return self._mirrored_to_write.get(name) or self._mirrored.get(name, nothing)
+
     async def enter(self, states: Mapping[Name, State]) -> None:
         """Write the states of those of these that are not in them, now.
 
@@ -166,9 +182,10 @@ class OwnedShard:
             Fenced: the state partition has another owner.
         """
         async with self._writing:
-            if not self._to_write or not self._open:
+            if not self._open or not (self._to_write or self._mirrored_to_write):
                 return
             changes, self._to_write = self._to_write, {}
+            mirrored, self._mirrored_to_write = self._mirrored_to_write, {}
             records = [
                 record
                 for change in changes.values()
@@ -179,16 +196,24 @@ class OwnedShard:
                     raise Fenced("the lease has ended")
                 if not self._writer.ready:
                     await self._writer.fence()
+                number = self.shard.number
                 await self._writer.write(
-                    [state_entry(record, self.shard.number) for record in records]
+                    [
+                        *(epoch_entry(name, last, number) for name, last in mirrored.items()),
+                        *(state_entry(record, number) for record in records),
+                    ]
                 )
             except TwinlogError:
                 self._to_write = {**changes, **self._to_write}
+                self._mirrored_to_write = {**mirrored, **self._mirrored_to_write}
                 raise
             self._known.update((change.partition, change.state) for change in changes.values())
+            self._mirrored |= mirrored
 
     async def stop(self, names: Collection[Name]) -> None:
         """Fence these, of which nothing of ours is under way any more, and say that it is done.
+
+        Where what was mirrored ends is written with it, for a failback to compare with.
 
         Raises:
             Fenced: the state partition has another owner.
@@ -197,4 +222,7 @@ class OwnedShard:
         await asyncio.sleep(self._alone_from - asyncio.get_running_loop().time())
         keys = {TopicPartition(name.topic, name.partition): name for name in names}
         fenced = await self.shard.fence(keys)
+        for key, end in fenced.items():
+            name = keys[key]
+            self._mirrored_to_write[name] = LastMirrored(self._last(name).epoch, end)
         await self.enter({keys[key]: State.STOPPED for key in fenced})

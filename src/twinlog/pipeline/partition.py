@@ -78,6 +78,13 @@ class MirrorPartition:
         return FetchPosition(end, self.source_epochs.before(end), self.source_leader_epoch)
 
     @property
+    def mirrored_epoch(self) -> LeaderEpoch:
+        """The source's leader epoch of the destination's last record; -1 where it is not known."""
+        if self.append.phase is not Phase.APPENDING:
+            return UNKNOWN_EPOCH
+        return self.source_epochs.before(self.append.log_end)
+
+    @property
     def caught_up(self) -> bool:
         """Whether the destination holds all that the source is known to have decided."""
         return (

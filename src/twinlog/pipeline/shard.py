@@ -27,17 +27,21 @@ appended, but not confirmed when the leader or itself died, writes it *again*
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from itertools import takewhile
 
+from twinlog.core.batch import Header, batches
 from twinlog.core.errors import Disconnected, Retriable
 from twinlog.core.plan import Gap
 from twinlog.core.types import Offset, ProducerId, TopicPartition
-from twinlog.pipeline.ports import DestinationPort, LogEnd, ProducerIdentity
+from twinlog.pipeline.ports import Bounds, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.pipeline.settings import LaneSettings
 
 log = logging.getLogger(__name__)
 
 _CLUSTER_AUTHORIZATION_FAILED = 31
 _UNKNOWN_TOPIC_OR_PARTITION = 3
+_MOST_FENCES = 64
+"""How far back fences are looked for that former owners have left."""
 
 
 class Shard:
@@ -161,52 +165,111 @@ class Shard:
             if isinstance(result, BaseException):
                 raise result
 
-    async def fence(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+    async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Offset]:
         """End all that was ever sent to these: one marker of the data id's next epoch on each.
 
         From the marker on, data of older epochs is refused; the other partitions of the shard go
-        on in the epoch that they have. The caller has nothing under way on these partitions.
+        on in the epoch that they have. The caller has nothing under way on these partitions. What
+        was fenced before, by us or by a former owner who could not say so any more, stays as it is.
 
         Returns:
-            Those that are fenced, and those that the destination does not have any more. The others
-            have no leader just now, or their marker is late: ask again.
+            The marker's offset, where what was mirrored ends, of each that is fenced; -1 of those
+            that the destination does not have any more. The others have no leader just now, or
+            their marker is late: ask again.
 
         Raises:
             Fenced: the shard has another owner.
             Retriable: not now; ask again.
         """
-        ends = await self._destination.log_ends(partitions)
-        gone = {p for p, end in ends.items() if end.error == _UNKNOWN_TOPIC_OR_PARTITION}
-        there = [p for p, end in ends.items() if not end.error]
-        if not there:
-            return gone
+        # Markers of a former fence stand when this is answered.
         identity = await self._destination.init_producer(self._id)
+        bounds = await self._destination.bounds(partitions)
+        found = {
+            p: Offset(-1) for p, one in bounds.items() if one.error == _UNKNOWN_TOPIC_OR_PARTITION
+        }
+        there = {p: one for p, one in bounds.items() if not one.error}
+        found |= await self._fenced_before(there)
+        missing = {p: one.high_watermark for p, one in there.items() if p not in found}
+        if not missing:
+            return found
         if identity.producer_id != self.data_producer:
             # The epochs are used up: another id fences nothing that bears the former one.
             await asyncio.sleep(self._settings.lease_s)
-        await self._destination.empty_transaction(identity, there)
-        return gone | await self._fenced(there, identity)
+        await self._destination.empty_transaction(identity, missing)
+        return found | await self._markers(missing, identity)
 
-    async def _fenced(
-        self, partitions: Collection[TopicPartition], identity: ProducerIdentity
-    ) -> set[TopicPartition]:
-        """Those whose leaders know the new epoch, within the deadline."""
+    async def _fenced_before(
+        self, bounds: Mapping[TopicPartition, Bounds]
+    ) -> dict[TopicPartition, Offset]:
+        """The first marker of those partitions whose logs end in markers of the data id."""
+        ends = {p: one.high_watermark for p, one in bounds.items()}
+        last = await self._headers(
+            {p: max(one.start, ends[p] - 1) for p, one in bounds.items()}, ends
+        )
+        ended = {
+            p: bounds[p] for p, headers in last.items() if headers and self._is_fence(headers[-1])
+        }
+        if not ended:
+            return {}
+        tails = await self._headers(
+            {p: max(one.start, ends[p] - _MOST_FENCES) for p, one in ended.items()}, ends
+        )
+        found = {}
+        for partition, headers in tails.items():
+            markers = list(takewhile(self._is_fence, reversed(headers)))
+            found[partition] = Offset(markers[-1].base_offset)
+        return found
+
+    def _is_fence(self, header: Header) -> bool:
+        return header.is_control and header.producer_id == self.data_producer
+
+    async def _headers(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, list[Header]]:
+        """The batches that stand from these offsets up to those."""
+        found: dict[TopicPartition, list[Header]] = {p: [] for p in starts}
+        waiting = {p: start for p, start in starts.items() if start < ends[p]}
+        size = self._settings.partition_fetch_bytes
+        while waiting:
+            answers = await self._destination.read(waiting, partition_max_bytes=size)
+            for partition, fetched in answers.items():
+                headers = list(batches(fetched.records))
+                if not headers:
+                    raise Retriable(f"the end of {partition} cannot be read")
+                found[partition] += headers
+                waiting[partition] = headers[-1].next_offset
+            waiting = {p: at for p, at in waiting.items() if at < ends[p]}
+        return found
+
+    async def _markers(
+        self, after: Mapping[TopicPartition, int], identity: ProducerIdentity
+    ) -> dict[TopicPartition, Offset]:
+        """Where the first marker of this producer and epoch stands, once it does.
+
+        Args:
+            after: the partitions, and where their logs ended before it was written. A former
+                owner's batches may have come in between.
+            identity: the producer.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.marker_deadline_s
         pause = 0.001
-        waiting = set(partitions)
-        while True:
-            found = await self._destination.producers(waiting)
-            waiting -= {
-                partition
-                for partition, producers in found.items()
-                for one in producers.active
-                if one.producer_id == identity.producer_id and one.epoch == identity.epoch
-            }
-            if not waiting or loop.time() > deadline:
-                return set(partitions) - waiting
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 0.1)
+        waiting = dict(after)
+        found: dict[TopicPartition, Offset] = {}
+        while waiting and loop.time() < deadline:
+            size = self._settings.partition_fetch_bytes
+            answers = await self._destination.read(waiting, partition_max_bytes=size)
+            for partition, fetched in answers.items():
+                for header in batches(fetched.records):
+                    waiting[partition] = header.next_offset
+                    if header.is_control and _is_by(header, identity):
+                        found[partition] = Offset(header.base_offset)
+                        del waiting[partition]
+                        break
+            if waiting:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 0.1)
+        return found
 
     async def write_markers(
         self, gaps: Mapping[TopicPartition, Gap]
@@ -274,3 +337,7 @@ class Shard:
 
 def _reached(found: LogEnd | None, expected: int) -> bool:
     return found is not None and (found.error != 0 or found.log_end >= expected)
+
+
+def _is_by(header: Header, producer: ProducerIdentity) -> bool:
+    return (header.producer_id, header.producer_epoch) == (producer.producer_id, producer.epoch)

@@ -1,6 +1,6 @@
 """The fields of Kafka's message format, for records that we define by schema (KIP-482).
 
-    int8, int16, int32    big endian
+    int8, 16, 32, 64      big endian
     string                length int16, UTF-8
     compact string        length + 1 as an unsigned varint, UTF-8
     compact array         count + 1 as an unsigned varint, the elements
@@ -18,6 +18,7 @@ from twinlog.core.errors import ProtocolError
 INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
 
 _MAX_VARINT_BYTES: Final = 5
 _MAX_STRING: Final = (1 << 15) - 1
@@ -86,6 +87,10 @@ class Reader:
     def int32(self) -> int:
         """A signed 32 bit number."""
         return self._fixed(INT32)
+
+    def int64(self) -> int:
+        """A signed 64 bit number."""
+        return self._fixed(INT64)
 
     def string(self) -> str:
         """A string of the classic format, not null."""

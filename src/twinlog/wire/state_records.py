@@ -10,7 +10,8 @@ is an int16 record type and the key's fields, a value an int16 version and the v
 
     MirrorPartitionStateValue  topic compact string | partition int32 | state int8 | tags
                                tag 10000: why it is FAILED, UTF-8
-    LastMirrorEpochsValue      topics: name compact string | partitions: index int32, epoch int32
+    LastMirrorEpochsValue      topics: name compact string | partitions: index int32, epoch int32,
+                               tags; tag 10000: where the source's log ended here, int64
 
 Why the keys are longer, and what that means for a reader of the KIP's own, stands in
 docs/decisions/0005-state-record-keys.md. What such a reader would write is read here too.
@@ -18,16 +19,17 @@ docs/decisions/0005-state-record-keys.md. What such a reader would write is read
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.core.errors import ProtocolError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State, state_of
-from twinlog.core.types import LeaderEpoch
+from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.wire.fields import (
     INT8,
     INT16,
     INT32,
+    INT64,
     Reader,
     compact_count,
     compact_string,
@@ -39,7 +41,8 @@ LAST_MIRROR_EPOCHS: Final = 1
 MIRROR_PARTITION_STATE: Final = 2
 
 REASON_TAG: Final = 10_000
-"""Kafka numbers a schema's tags from 0 up; this is out of the way of any that the KIP may add."""
+END_TAG: Final = 10_000
+"""Kafka numbers a schema's tags from 0 up; these are out of the way of any that the KIP may add."""
 MAX_REASON: Final = 4096
 """Characters of a reason that are kept."""
 
@@ -56,11 +59,22 @@ class PartitionState:
     reason: str | None = None
 
 
+class LastMirrored(NamedTuple):
+    """Up to where a mirror partition holds the source's log.
+
+    `epoch` is the source's leader epoch of the last record, -1 where it is not known. `end` is the
+    offset after that record, known once the partition is STOPPED; else -1.
+    """
+
+    epoch: LeaderEpoch
+    end: Offset
+
+
 @dataclass(frozen=True, slots=True)
 class LastMirroredEpochs:
     """The greatest leader epoch of the source that each mirror partition has."""
 
-    epochs: tuple[tuple[MirrorPartition, LeaderEpoch], ...]
+    epochs: tuple[tuple[MirrorPartition, LastMirrored], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +123,10 @@ def encode_state(record: PartitionState) -> tuple[bytes, bytes]:
     return state_key(partition), value
 
 
-def encode_epoch(partition: MirrorPartition, epoch: LeaderEpoch) -> tuple[bytes, bytes]:
+def encode_epoch(partition: MirrorPartition, last: LastMirrored) -> tuple[bytes, bytes]:
     """Key and value of one partition's last mirrored epoch."""
-    one = INT32.pack(partition.partition) + INT32.pack(epoch) + _NO_TAGS
+    end = {} if last.end < 0 else {END_TAG: INT64.pack(last.end)}
+    one = INT32.pack(partition.partition) + INT32.pack(last.epoch) + tags(end)
     topic = compact_string(partition.topic) + compact_count(1) + one + _NO_TAGS
     return epochs_key(partition), INT16.pack(_VERSION) + compact_count(1) + topic + _NO_TAGS
 
@@ -156,13 +171,22 @@ def _state(mirror: str, keyed: MirrorPartition | None, body: Reader) -> Partitio
     )
 
 
-def _epochs(mirror: str, body: Reader) -> Iterable[tuple[MirrorPartition, LeaderEpoch]]:
+def _epochs(mirror: str, body: Reader) -> Iterable[tuple[MirrorPartition, LastMirrored]]:
     for _ in range(body.compact_count()):
         topic = body.compact_string()
         for _ in range(body.compact_count()):
             partition = MirrorPartition(mirror, topic, body.int32())
-            yield partition, LeaderEpoch(body.int32())
-            body.tags()
+            epoch = LeaderEpoch(body.int32())
+            yield partition, LastMirrored(epoch, _end(body.tags().get(END_TAG)))
         body.tags()
     body.tags()
     body.finish()
+
+
+def _end(tag: bytes | None) -> Offset:
+    if tag is None:
+        return Offset(-1)
+    reader = Reader(tag, "an end offset of __mirror_state")
+    end = Offset(reader.int64())
+    reader.finish()
+    return end
