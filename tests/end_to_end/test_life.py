@@ -3,6 +3,8 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,14 +18,27 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 MIRROR = "life"
 
 
-@pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Two clusters, a mirror without topics, a node; the source does not outlive all tests."""
-    with Stage(tmp_path_factory.mktemp("life")) as stage:
+@contextmanager
+def staged(folder: Path) -> Iterator[Stage]:
+    """Two clusters, a mirror without topics, a node."""
+    with Stage(folder) as stage:
         stage.start_source()
         stage.start_destination()
         stage.create_mirror(MIRROR, state_partitions=5)
         stage.start_node("node")
+        yield stage
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("life")) as stage:
+        yield stage
+
+
+@pytest.fixture
+def doomed(tmp_path: Path) -> Iterator[Stage]:
+    """Whose source does not outlive the test."""
+    with staged(tmp_path / "doomed") as stage:
         yield stage
 
 
@@ -99,36 +114,37 @@ def test_another_node_leaves_paused_topics_alone(life: Stage, topic: str) -> Non
     assert life.verify("--topic", topic).status == 0
 
 
-def test_failover_with_a_dead_source(life: Stage, topic: str) -> None:
-    """The last test: the source is killed, its topics are removed, written to, and forgotten."""
-    gone, kept = f"{topic}-gone", f"{topic}-kept"
-    mirrored(life, gone)
-    mirrored(life, kept)
-    command(life, "--pause", "--topic", kept)
-    outside.await_state(life, kept, 0, "PAUSED")
-    outside.await_state(life, kept, 1, "PAUSED")
-    life.source.kill(1)
-    answer = json.loads(command(life, "--remove", "--topic", f"{topic}-.*", "--json"))
+def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
+    """The source is killed; its topics are removed, written to, and forgotten."""
+    gone, kept, last = f"{topic}-gone", f"{topic}-kept", f"{topic}.last"
+    mirrored(doomed, gone)
+    mirrored(doomed, kept)
+    mirrored(doomed, last)
+    command(doomed, "--pause", "--topic", kept)
+    outside.await_state(doomed, kept, 0, "PAUSED")
+    outside.await_state(doomed, kept, 1, "PAUSED")
+    doomed.source.kill(1)
+    answer = json.loads(command(doomed, "--remove", "--topic", f"{topic}-.*", "--json"))
     assert answer == {"mirror": MIRROR, "removed": [gone, kept]}
     for name in (gone, kept):
         for partition in (0, 1):
-            outside.await_state(life, name, partition, "STOPPED")
-    assert ends(life, gone) == [101, 101], "a marker fences each partition"
-    stopped = outside.described(life, gone)
+            outside.await_state(doomed, name, partition, "STOPPED")
+    assert ends(doomed, gone) == [101, 101], "a marker fences each partition"
+    stopped = outside.described(doomed, gone)
     assert [stopped[at]["last_mirrored_end"] for at in (0, 1)] == [100, 100]
     assert [stopped[at]["last_mirrored_epoch"] for at in (0, 1)] == [0, 0]
-    refused(life, "MIRROR_TOPIC_BEING_REMOVED", "--remove", "--topic", gone)
-    refused(life, "MIRROR_TOPIC_BEING_REMOVED", "--resume", "--topic", kept)
-    outside.write(life.destination.bootstrap_servers, gone, outside.simple(10, 0, "new"))
-    assert ends(life, gone) == [111, 101]
-    command(life, "--remove", "--topic", ".*")
-    until(lambda: not left(life), 60, "all partitions STOPPED")
-    assert command(life, "--delete") == f"Deleted mirror {MIRROR}"
-    assert MIRROR not in life.mirrors("--list").output
-    refused(life, "UNKNOWN_MIRROR", "--delete")
+    refused(doomed, "MIRROR_TOPIC_BEING_REMOVED", "--remove", "--topic", gone)
+    refused(doomed, "MIRROR_TOPIC_BEING_REMOVED", "--resume", "--topic", kept)
+    outside.write(doomed.destination.bootstrap_servers, gone, outside.simple(10, 0, "new"))
+    assert ends(doomed, gone) == [111, 101]
+    command(doomed, "--remove", "--topic", ".*")
+    until(lambda: not left(doomed), 60, "all partitions STOPPED")
+    assert command(doomed, "--delete") == f"Deleted mirror {MIRROR}"
+    assert MIRROR not in doomed.mirrors("--list").output
+    refused(doomed, "UNKNOWN_MIRROR", "--delete")
     # Nobody touches the topics any more.
-    outside.write(life.destination.bootstrap_servers, gone, outside.simple(10, 1, "new"))
-    assert ends(life, gone) == [111, 111]
+    outside.write(doomed.destination.bootstrap_servers, gone, outside.simple(10, 1, "new"))
+    assert ends(doomed, gone) == [111, 111]
 
 
 def left(stage: Stage) -> list[str]:
