@@ -129,6 +129,8 @@ class Ordeal:
         self._say(f"the load has ended: {totals}")
         self.stage.await_no_lag(CATCH_UP_SECONDS)
         until(lambda: not self._unwell(), 30, "all partitions MIRRORING")
+        said = [one for node in self.stage.nodes.values() for one in node.said()]
+        assert not [one for one in said if one["failed"]], "a partition was FAILED"
         verified = self.stage.verify()
         assert verified.status == 0, verified
         self._say(verified.output.strip())

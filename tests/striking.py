@@ -51,7 +51,8 @@ def kill_jvm(mirror: Ordeal, node: str, *arguments: str) -> None:
     def strike() -> None:
         running.end(jvm)
         until(lambda: not driver.alive, 60, "the end of a node that has lost its JVM")
-        assert "\nError: Spark's JVM has died" in driver.log.read_text()
+        said = driver.log.read_text(errors="replace").splitlines()
+        assert any(line.startswith("Error: Spark's JVM has died") for line in said), said
         mirror.stage.start_node(node, *arguments)
 
     mirror.kill(strike)
