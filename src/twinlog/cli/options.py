@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import click
 
 from twinlog.cluster.config import read_properties
+from twinlog.pipeline.lane_options import parse_lane_settings
+from twinlog.pipeline.settings import LaneSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +38,21 @@ def spark_options(command: F) -> F:
     )(command)
 
 
+def lane_options(command: F) -> F:
+    """`--lane-config` and `--lane-property`, for `lane_settings`."""
+    command = click.option(
+        "--lane-property",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="One setting of the lanes, which wins over the file's; repeatable.",
+    )(command)
+    return click.option(
+        "--lane-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Properties with settings of the lanes (buffers, connections, waits).",
+    )(command)
+
+
 def destination_properties(bootstrap_server: str, command_config: Path | None) -> dict[str, str]:
     """Client properties of the destination."""
     properties = read_properties(command_config) if command_config else {}
@@ -44,10 +61,25 @@ def destination_properties(bootstrap_server: str, command_config: Path | None) -
 
 def spark_settings(conf: Sequence[str]) -> dict[str, str]:
     """The settings of `--conf`."""
-    settings = {}
-    for text in conf:
+    return _pairs("--conf", conf)
+
+
+def lane_settings(lane_config: Path | None, lane_property: Sequence[str]) -> LaneSettings:
+    """The lanes' settings.
+
+    Raises:
+        UserError: one does not exist or is malformed.
+    """
+    properties = read_properties(lane_config) if lane_config else {}
+    return parse_lane_settings({**properties, **_pairs("--lane-property", lane_property)})
+
+
+def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    """What a flag that takes KEY=VALUE was given; the last of a key counts."""
+    pairs = {}
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--conf")
-        settings[key] = value
-    return settings
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=flag)
+        pairs[key] = value
+    return pairs

@@ -13,27 +13,22 @@ import click
 from twinlog.cli.options import (
     destination_options,
     destination_properties,
+    lane_options,
+    lane_settings,
     spark_options,
     spark_settings,
 )
 from twinlog.control.node import Node, NodeConfig, Progress
-from twinlog.pipeline.settings import SMALLEST_BUFFER, LaneSettings
 
 
 @click.command()
 @destination_options
 @click.option("--once", is_flag=True, help="End when all is mirrored that the sources hold.")
 @spark_options
+@lane_options
 @click.option("--lanes", type=click.IntRange(min=1), help="Lanes; one for each core by default.")
 @click.option(
     "--node", default=socket.gethostname, show_default="host name", help="This node's name."
-)
-@click.option(
-    "--buffer-bytes",
-    type=click.IntRange(min=SMALLEST_BUFFER),
-    default=LaneSettings().buffer_bytes,
-    show_default=True,
-    help="What each lane holds of the source's data at most.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Progress as a JSON object each second.")
 @click.option(
@@ -50,8 +45,9 @@ def run(
     master: str,
     conf: tuple[str, ...],
     lanes: int | None,
+    lane_config: Path | None,
+    lane_property: tuple[str, ...],
     node: str,
-    buffer_bytes: int,
     as_json: bool,
     log_level: str,
 ) -> None:
@@ -65,7 +61,7 @@ def run(
         master=master,
         spark_conf=spark_settings(conf),
         lanes=lanes,
-        settings=LaneSettings(buffer_bytes=buffer_bytes),
+        settings=lane_settings(lane_config, lane_property),
         once=once,
         log_level=log_level,
     )
