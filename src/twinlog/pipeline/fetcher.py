@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from twinlog.core.append import Phase
 from twinlog.core.errors import CorruptBatch, ProtocolError, Reaction, Retriable, code_of
@@ -83,7 +84,10 @@ class Fetcher:
 
     def _key(self, partition: MirrorPartition) -> _Key:
         fetchers = self._engine.settings.fetchers_per_broker
-        return partition.source_node, partition.key.partition % fetchers
+        if fetchers == 1:
+            return partition.source_node, 0
+        topic, index = partition.key  # topics of one partition have to be dealt out, too
+        return partition.source_node, (crc32(topic.encode()) + index) % fetchers
 
     # ---- one loop ------------------------------------------------------------------------------
 

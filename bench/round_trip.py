@@ -1,0 +1,189 @@
+"""What several connections to one source broker bring where the round trip is long.
+
+.venv/bin/python bench/round_trip.py [--records 96000] [--round-trip 0.1] [--window 1]
+
+A relay stands before the source's only broker, which is known by the relay's address. Each byte
+takes half a round trip through it, and each connection has at most `--window` megabytes under way,
+as TCP has where its buffers are not larger: one connection carries a window in a round trip.
+Everything runs on this machine; the engine without Spark, on one core.
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import random
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import NamedTuple
+
+from harness import Load, client, make_topic, preload
+from twinlog.cluster.admin import delete_topics
+from twinlog.cluster.client import KafkaCluster
+from twinlog.core.compression import Codec
+from twinlog.core.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
+from twinlog.pipeline.lane_options import parse_lane_settings
+from twinlog.pipeline.partition import PartitionSpec
+from twinlog.pipeline.shard import Shard
+
+PARTITIONS = 8
+CHUNK = 64 * 1024
+FETCHERS = (1, 2, 4, 8)
+
+
+class Relay(NamedTuple):
+    """Where it listens, where it leads to; the one-way delay in seconds can be changed."""
+
+    port: int
+    broker: int
+    delay: "Synchronized[float]"
+    window: int
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--records", type=int, default=96_000, help="of 1 KB")
+    parser.add_argument("--round-trip", type=float, default=0.1, metavar="SECONDS")
+    parser.add_argument("--window", type=int, default=1, metavar="MEGABYTES")
+    options = parser.parse_args()
+    load = Load(
+        name="far", records=options.records, value_bytes=1000, batch_records=100, codec=Codec.NONE
+    )
+    with tempfile.TemporaryDirectory() as folder, clusters(Path(folder), options.window) as three:
+        asyncio.run(measure(load, options.round_trip, *three))
+
+
+@contextmanager
+def clusters(folder: Path, window: int) -> Iterator[tuple[LocalCluster, LocalCluster, Relay]]:
+    """The source, the destination, and the relay in a process of its own."""
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    known = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+    with (
+        LocalCluster.start(1, directory=folder / "destination") as destination,
+        LocalCluster.start(1, config=known, directory=folder / "source") as source,
+    ):
+        delay = multiprocessing.Value("d", 0.0)
+        relay = Relay(port, source.brokers[0].port, delay, window << 20)
+        process = multiprocessing.Process(target=run_relay, args=(relay,), daemon=True)
+        process.start()
+        try:
+            yield source, destination, relay
+        finally:
+            process.terminate()
+            process.join()
+
+
+async def measure(
+    load: Load, round_trip: float, source: LocalCluster, destination: LocalCluster, relay: Relay
+) -> None:
+    """Mirror the same topic with more and more connections, each time into a new destination."""
+    async with client(source) as theirs, client(destination) as ours:
+        size = await preload(theirs, load)
+        relay.delay.value = round_trip / 2
+        for fetchers in FETCHERS:
+            await make_topic(ours, load.name, PARTITIONS)
+            started = time.monotonic()
+            async with mirror(theirs, ours, load.name, fetchers) as port:
+                await arrived(port, load)
+            seconds = time.monotonic() - started
+            print(f"{fetchers} connections {size / seconds / 1e6:8.1f} MB/s")
+            await forget(ours, load.name)
+
+
+@asynccontextmanager
+async def mirror(
+    theirs: KafkaCluster, ours: KafkaCluster, topic: str, fetchers: int
+) -> AsyncIterator[KafkaDestination]:
+    """An engine on the topic."""
+    settings = parse_lane_settings({"mirror.num.replica.fetchers": str(fetchers)})
+    source, port = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
+    engine = Engine(source, port, settings, random.Random(1), lambda _: None)
+    leaders = await source.leaders([topic])
+    shard = Shard(0, f"twinlog.{fetchers}", port, settings)
+    await shard.open()
+    specs = [
+        PartitionSpec(partition=key, source_topic_id=one.topic_id, shard=0, compacted=False)
+        for key, one in leaders.items()
+    ]
+    engine.own(shard, specs, lease_s=0.0)
+    running = asyncio.create_task(engine.run())
+    try:
+        yield port
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await shard.close()
+
+
+async def arrived(port: KafkaDestination, load: Load) -> None:
+    """Wait until all records are there."""
+    keys = [TopicPartition(load.name, index) for index in range(PARTITIONS)]
+    per_partition = load.records // PARTITIONS // load.batch_records * load.batch_records
+    while any(end.log_end < per_partition for end in (await port.log_ends(keys)).values()):
+        await asyncio.sleep(0.05)
+
+
+async def forget(cluster: KafkaCluster, topic: str) -> None:
+    """Delete the destination's topic, so that it can be made again."""
+    await delete_topics(cluster, [topic])
+    while topic in (await cluster.refresh([topic])).topics:
+        await asyncio.sleep(0.1)
+
+
+# ---- the relay ---------------------------------------------------------------------------------
+
+
+def run_relay(relay: Relay) -> None:
+    """Serve until terminated."""
+    asyncio.run(serve(relay))
+
+
+async def serve(relay: Relay) -> None:
+    """Take connections."""
+
+    async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward = await asyncio.open_connection("127.0.0.1", relay.broker)
+        await asyncio.gather(
+            carry(reader, onward[1], relay), carry(onward[0], writer, relay), return_exceptions=True
+        )
+
+    server = await asyncio.start_server(taken, "127.0.0.1", relay.port)
+    await server.serve_forever()
+
+
+async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, relay: Relay) -> None:
+    """One direction of a connection."""
+    loop = asyncio.get_running_loop()
+    under_way = 0
+    room = asyncio.Event()
+
+    def deliver(data: bytes) -> None:
+        writer.write(data)
+        loop.call_later(relay.delay.value, confirm, len(data))
+
+    def confirm(size: int) -> None:
+        nonlocal under_way
+        under_way -= size
+        room.set()
+
+    while data := await reader.read(CHUNK):
+        under_way += len(data)
+        loop.call_later(relay.delay.value, deliver, data)
+        while under_way >= relay.window:
+            room.clear()
+            await room.wait()
+    loop.call_later(relay.delay.value, writer.close)
+
+
+if __name__ == "__main__":
+    main()
