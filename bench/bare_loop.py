@@ -44,7 +44,8 @@ from twinlog.core.records import encode_tail, varint
 from twinlog.core.types import FetchPosition, Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.ports import Batch, Fetched, ProducerIdentity
+from twinlog.pipeline.ports import Batch, ProducerIdentity
+from twinlog.wire.fetch import Fetched
 
 PARTITIONS = 8
 VALUE_BYTES = 1024

@@ -11,9 +11,10 @@ from typing import Protocol, TypeVar
 from twinlog.core.batch import CONTROL, Header, batches, new_header, patched_header
 from twinlog.core.compression import Codec
 from twinlog.core.records import RawRecord, build, encode_tail
-from twinlog.core.types import ProducerEpoch, ProducerId, TopicPartition
+from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.core.types import Sequence as SequenceNumber
-from twinlog.pipeline.ports import Appended, Batch, DestinationPort, Fetched, LogEnd, SourcePort
+from twinlog.pipeline.ports import Appended, Batch, DestinationPort, LogEnd, SourcePort
+from twinlog.wire.fetch import Fetched
 
 T = TypeVar("T")
 
@@ -216,6 +217,16 @@ async def committed(bench: Bench, key: TopicPartition, offset: int = 0) -> Fetch
     """What the source answers to a read_committed fetch."""
     found = await bench.source.read({key: offset}, partition_max_bytes=FETCH_BYTES)
     return found[key]
+
+
+async def fetched(
+    bench: Bench, node: int, key: TopicPartition, position: FetchPosition, wait_ms: int = 100
+) -> Fetched:
+    """What the source answers to a Fetch from there, within its session; there have to be news."""
+    result = await bench.source.fetch(
+        node, {key: position}, max_wait_ms=wait_ms, max_bytes=10**6, partition_max_bytes=10**6
+    )
+    return result.partitions[key]
 
 
 async def empty_transactions(

@@ -12,6 +12,7 @@ from contract.bench import (
     committed,
     content,
     ends_at,
+    fetched,
     leader_of,
     log_end,
     send,
@@ -32,7 +33,8 @@ from twinlog.core.types import (
     TopicPartition,
 )
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.ports import Batch, Fetched
+from twinlog.pipeline.ports import Batch
+from twinlog.wire.fetch import Fetched
 
 
 @behaviour
@@ -181,14 +183,8 @@ async def test_a_fetch_waits_for_data_until_there_is_some(bench: Bench) -> None:
 
 
 async def _fetch(bench: Bench, node: int, key: TopicPartition, wait_ms: int) -> int:
-    result = await bench.source.fetch(
-        node,
-        {key: FetchPosition(0)},
-        max_wait_ms=wait_ms,
-        max_bytes=10**6,
-        partition_max_bytes=10**6,
-    )
-    return sum(h.num_records for h in batches(result.partitions[key].records))
+    found = await fetched(bench, node, key, FetchPosition(0), wait_ms)
+    return sum(h.num_records for h in batches(found.records))
 
 
 @behaviour
@@ -205,14 +201,7 @@ async def test_a_fetch_compares_the_epoch_of_the_record_before(bench: Bench) -> 
     assert [h.leader_epoch for h in await content(bench, key)] == [epoch]
 
     async def told(*position: int) -> Fetched:
-        result = await bench.source.fetch(
-            leader.node,
-            {key: FetchPosition(*position)},
-            max_wait_ms=10_000,
-            max_bytes=10**6,
-            partition_max_bytes=10**6,
-        )
-        return result.partitions[key]
+        return await fetched(bench, leader.node, key, FetchPosition(*position), 10_000)
 
     async with asyncio.timeout(8):  # an answer that tells something does not wait for data
         for _ in range(2):
@@ -235,14 +224,7 @@ async def topic_made_again(bench: Bench) -> None:
     await bench.delete_topic(key.topic)
     await bench.create_again(key.topic)
     await send(bench, batch(key, values(5), producer_id=10**9, timestamp=bench.now_ms()))
-    result = await bench.source.fetch(
-        before.node,
-        {key: FetchPosition(3)},
-        max_wait_ms=100,
-        max_bytes=10**6,
-        partition_max_bytes=10**6,
-    )
-    found = result.partitions[key]
+    found = await fetched(bench, before.node, key, FetchPosition(3))
     assert (found.error in {3, 6, 100, 103}, len(found.records)) == (True, 0)
 
     async def after() -> bool:

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from contract.bench import (
     Bench,
     batch,
+    fetched,
     last_sequence,
     leader_of,
     log_end,
@@ -23,7 +24,8 @@ from twinlog.core.batch import batches
 from twinlog.core.errors import Fenced, Retriable
 from twinlog.core.types import EpochEnd, FetchPosition, TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.ports import Fetched, Leader
+from twinlog.pipeline.ports import Leader
+from twinlog.wire.fetch import Fetched
 
 
 def _run(local: LocalCluster, behaviour: Callable[[KafkaBench], Awaitable[None]]) -> None:
@@ -112,14 +114,7 @@ async def lost_end_is_told(bench: Bench, key: TopicPartition, before: Leader) ->
     assert leader.epoch > before.epoch
 
     async def told(*position: int) -> Fetched:
-        result = await bench.source.fetch(
-            leader.node,
-            {key: FetchPosition(*position)},
-            max_wait_ms=100,
-            max_bytes=10**6,
-            partition_max_bytes=10**6,
-        )
-        return result.partitions[key]
+        return await fetched(bench, leader.node, key, FetchPosition(*position))
 
     assert (await told(6, before.epoch, leader.epoch)).diverging == EpochEnd(before.epoch, 4)
     again = [

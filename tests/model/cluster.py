@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from model.coordinator import Coordinator
@@ -25,7 +25,10 @@ from model.loop import VirtualLoop
 from model.producers import Refused
 from twinlog.core.batch import batches
 from twinlog.core.types import FetchPosition, TopicPartition
-from twinlog.pipeline.ports import Appended, Batch, Bounds, Fetched, Leader, LogEnd, Producers
+from twinlog.pipeline.ports import Appended, Batch, Bounds, Leader, LogEnd, Producers
+from twinlog.wire.fetch import Fetched
+
+T = TypeVar("T")
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 LEADER_NOT_AVAILABLE: Final = 5
@@ -265,19 +268,25 @@ class Cluster:
         waits: list[asyncio.Future[int]] = []
         for batch in wanted:
             results[batch.partition] = self._append(node, batch, results, waits)
+        self._answer_after(waits, answer, results)
+        return answer
+
+    def _answer_after(
+        self, waits: "Sequence[asyncio.Future[int]]", answer: "asyncio.Future[T]", result: T
+    ) -> None:
+        """Give the answer when all that it waits for has come."""
         pending = len(waits)
 
         def one_more(_: object = None) -> None:
             nonlocal pending
             pending -= 1
             if pending <= 0 and not answer.done():
-                answer.set_result(results)
+                answer.set_result(result)
 
         if not waits:
-            answer.set_result(results)
+            answer.set_result(result)
         for wait in waits:
             wait.add_done_callback(one_more, context=self.loop.outside)
-        return answer
 
     def _append(
         self,
@@ -453,18 +462,7 @@ class Cluster:
                 results[key] = error
 
             waits.append(self._wait(partition, partition.log.end, replicated))
-        pending = len(waits)
-
-        def one_more(_: object = None) -> None:
-            nonlocal pending
-            pending -= 1
-            if pending <= 0 and not answer.done():
-                answer.set_result(results)
-
-        if not waits:
-            answer.set_result(results)
-        for wait in waits:
-            wait.add_done_callback(one_more, context=self.loop.outside)
+        self._answer_after(waits, answer, results)
         return answer
 
 

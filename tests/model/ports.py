@@ -21,13 +21,13 @@ from twinlog.pipeline.ports import (
     Appended,
     Batch,
     Bounds,
-    Fetched,
     FetchResult,
     Leader,
     LogEnd,
     ProducerIdentity,
     Producers,
 )
+from twinlog.wire.fetch import Fetched
 
 T = TypeVar("T")
 

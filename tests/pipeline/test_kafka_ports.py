@@ -19,7 +19,8 @@ from twinlog.core.records import encode_tail, varint
 from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.ports import Appended, Batch, Fetched, FetchResult
+from twinlog.pipeline.ports import Appended, Batch, FetchResult
+from twinlog.wire.fetch import Fetched
 from waiting import until_async
 
 pytestmark = pytest.mark.broker
@@ -111,6 +112,16 @@ async def fetch(
     )
 
 
+@asynccontextmanager
+async def prepared(
+    kafka: LocalCluster, topic: str, count: int
+) -> AsyncIterator[tuple[Ports, list[TopicPartition], int]]:
+    """The ports, a new topic's partitions, and the one broker that leads them."""
+    async with ports_of(kafka) as ports:
+        await make(ports.cluster, topic, count)
+        yield ports, partitions_of(topic, count), await node_of(ports, topic)
+
+
 async def node_of(ports: Ports, topic: str) -> int:
     """The one broker; asks for leaders, as the engine does before it produces."""
     leaders = await ports.destination.leaders([topic])
@@ -132,10 +143,7 @@ def test_what_is_produced_is_fetched(any_kafka: LocalCluster, topic: str) -> Non
     """Many partitions in one request each way: same bytes, offsets from 0, and on."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 50)
-            partitions = partitions_of(topic, 50)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 50) as (ports, partitions, node):
             sent = [batch(p, value=str(p).encode()) for p in partitions]
             for base in (0, COUNT):
                 answers = await ports.destination.produce(node, sent)
@@ -158,10 +166,7 @@ def test_a_session_names_only_what_is_new(any_kafka: LocalCluster, topic: str) -
     """Incremental fetches: news alone comes back, what is added and dropped is heeded."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 20)
-            partitions = partitions_of(topic, 20)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 20) as (ports, partitions, node):
             wanted = dict.fromkeys(partitions, 0)
             first = await fetch(ports.source, node, wanted, 0)
             assert first.partitions.keys() == set(partitions)
@@ -186,10 +191,7 @@ def test_fetchers_have_sessions_of_their_own(any_kafka: LocalCluster, topic: str
     """Two fetchers of one broker wait at the same time."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 2)
-            partitions = partitions_of(topic, 2)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 2) as (ports, partitions, node):
             waits = [
                 asyncio.create_task(
                     ports.source.fetch(
@@ -245,10 +247,7 @@ def test_a_lost_session_is_replaced(any_kafka: LocalCluster, topic: str) -> None
     """The connection goes, or the broker knows another session: the next fetch has everything."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 4)
-            partitions = partitions_of(topic, 4)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 4) as (ports, partitions, node):
             wanted = dict.fromkeys(partitions, 0)
             await fetch(ports.source, node, wanted, 0)
             waiting = asyncio.create_task(fetch(ports.source, node, wanted, 20_000))
@@ -274,10 +273,7 @@ def test_cancelled_fetch_leaves_a_session_that_works(any_kafka: LocalCluster, to
     """Who stops waiting does not know whether the broker has counted the request."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 1)
-            (partition,) = partitions_of(topic, 1)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 1) as (ports, (partition,), node):
             await fetch(ports.source, node, {partition: 0}, 0)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
@@ -295,10 +291,7 @@ def test_the_broker_compares_and_swaps(
     """A duplicate is answered with its first offset; a hole in the sequence is refused."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 3)
-            partitions = partitions_of(topic, 3)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 3) as (ports, partitions, node):
             identity = await ports.destination.init_producer(fresh_name("data"))
             who = identity[1:]
             for sequence in (0, COUNT, 0, COUNT):
@@ -386,10 +379,7 @@ def test_calls_land_in_their_order(
     """From the first call on, when there is no connection yet, to more than it takes at once."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 1)
-            (p,) = partitions_of(topic, 1)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
             who = (await ports.destination.init_producer(fresh_name("data")))[1:]
             answers = [
                 ports.destination.produce(node, [batch(p, who, COUNT * at, bytes(100_000))])
@@ -407,10 +397,7 @@ def test_what_waits_falls_with_its_connection(
     """In flight: unknown. Behind it: not sent, on no other connection either."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 1)
-            (p,) = partitions_of(topic, 1)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
             who = (await ports.destination.init_producer(fresh_name("data")))[1:]
             await ports.destination.produce(node, [batch(p, who, 0)])
             connection = await ports.cluster.connection(node, "produce")
@@ -441,10 +428,7 @@ def test_empty_transactions_leave_one_marker_each(
     """One control record on each partition; a newer epoch fences the older."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 10)
-            partitions = partitions_of(topic, 10)
-            await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 10) as (ports, partitions, _):
             filler = fresh_name("filler")
             first = await ports.destination.init_producer(filler)
             for rounds in (1, 2):
@@ -482,10 +466,7 @@ def test_an_open_transaction_of_a_former_owner_ends_with_init(
     """When init_producer returns, the marker of what was left open stands."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 5)
-            partitions = partitions_of(topic, 5)
-            await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 5) as (ports, partitions, _):
             filler = fresh_name("filler")
             former = await ports.destination.init_producer(filler)
             await transactions.add_partitions_to_txn(
@@ -503,10 +484,7 @@ def test_markers_are_written_in_their_number(
     """Each partition gets as many as it was to get, and the data's sequence goes on."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 3)
-            partitions = partitions_of(topic, 3)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 3) as (ports, partitions, node):
             identity = await ports.destination.init_producer(fresh_name("data"))
             who = identity[1:]
             await ports.destination.produce(node, [batch(p, who, 0) for p in partitions])
@@ -635,10 +613,7 @@ def test_a_topic_created_anew_has_a_new_id(any_kafka: LocalCluster, topic: str) 
     """The session forgets the old topic, and the new one's records come."""
 
     async def scenario() -> None:
-        async with ports_of(any_kafka) as ports:
-            await make(ports.cluster, topic, 1)
-            (p,) = partitions_of(topic, 1)
-            node = await node_of(ports, topic)
+        async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
             await fetch(ports.source, node, {p: 0}, 0)
             await delete_topic(ports.cluster, topic)
             await make(ports.cluster, topic, 1)

@@ -97,7 +97,7 @@ def test_request_says_what_was_asked(
 
 
 FETCHED = st.builds(
-    fetch.FetchedPartition,
+    fetch.Fetched,
     error=st.integers(-1, 133),
     high_watermark=INT64,
     last_stable=INT64,
@@ -110,7 +110,7 @@ FETCHED = st.builds(
 
 def respond(
     version: int,
-    partitions: dict[TopicPartition, fetch.FetchedPartition],
+    partitions: dict[TopicPartition, fetch.Fetched],
     *,
     null: bool = False,
     hints: bool = False,
@@ -156,7 +156,7 @@ def respond(
 @given(VERSIONS, st.dictionaries(PARTITIONS, FETCHED, max_size=8), st.booleans(), st.booleans())
 def test_response_is_read_as_the_oracle_wrote_it(
     version: int,
-    partitions: dict[TopicPartition, fetch.FetchedPartition],
+    partitions: dict[TopicPartition, fetch.Fetched],
     null: bool,
     hints: bool,
 ) -> None:
@@ -168,7 +168,7 @@ def test_response_is_read_as_the_oracle_wrote_it(
 
 def test_records_are_slices_of_the_body() -> None:
     """Nothing is copied: what is written into the body is seen in the records."""
-    fetched = fetch.FetchedPartition(0, 1, 1, 0, (), memoryview(b"records"))
+    fetched = fetch.Fetched(0, 1, 1, 0, (), memoryview(b"records"))
     body = memoryview(bytearray(respond(17, {TopicPartition("orders", 0): fetched})))
     response = fetch.decode_fetch(17, names(17), body)
     body[bytes(body).index(b"records")] = ord("R")
@@ -183,7 +183,7 @@ def test_records_are_slices_of_the_body() -> None:
 )
 def test_damaged_response_is_read_or_refused(
     version: int,
-    partitions: dict[TopicPartition, fetch.FetchedPartition],
+    partitions: dict[TopicPartition, fetch.Fetched],
     hints: bool,
     data: st.DataObject,
 ) -> None:
@@ -214,7 +214,7 @@ def read_or_refused(version: int, data: bytes) -> None:
 
 def test_a_topic_that_nobody_asked_for_is_refused() -> None:
     """The session and the broker disagree: the connection is of no more use."""
-    body = respond(17, {TopicPartition("orders", 0): fetch.FetchedPartition(
+    body = respond(17, {TopicPartition("orders", 0): fetch.Fetched(
         0, 1, 1, 0, (), memoryview(b"")
     )})  # fmt: skip
     with pytest.raises(ProtocolError, match="unknown topic"):

@@ -26,7 +26,8 @@ from twinlog.core.errors import CorruptBatch, ProtocolError, Reaction, Retriable
 from twinlog.core.plan import Gap, plan_with_epoch
 from twinlog.core.types import EpochEnd, FetchPosition, Offset, TopicPartition
 from twinlog.pipeline.partition import MirrorPartition
-from twinlog.pipeline.ports import Fetched, FetchResult
+from twinlog.pipeline.ports import FetchResult
+from twinlog.wire.fetch import Fetched
 
 if TYPE_CHECKING:
     from twinlog.pipeline.engine import Engine

@@ -28,14 +28,13 @@ from twinlog.pipeline.node_writer import Answers, NodeWriter
 from twinlog.pipeline.ports import (
     Batch,
     Bounds,
-    Fetched,
     FetchResult,
     Leader,
     LogEnd,
     ProducerIdentity,
     Producers,
 )
-from twinlog.wire.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchResponse
+from twinlog.wire.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched, FetchResponse
 
 MAX_MARKERS: Final = 10_000
 """Markers of one WriteTxnMarkers request; on 4.3.1 it takes half a second."""
@@ -90,7 +89,7 @@ class KafkaSource:
             if response.error not in SESSION_ERRORS:
                 break
         check(response.error, f"fetch from node {node}")
-        news = {p: Fetched(*part) for p, part in response.partitions.items()}
+        news = response.partitions
         return FetchResult({**news, **gone} if gone else news, size)
 
     async def _fetch(

@@ -9,8 +9,8 @@ from twinlog.cluster.connection import Connection
 from twinlog.cluster.topic_keys import TopicKeys
 from twinlog.core.errors import Disconnected, ProtocolError, Refusal, check
 from twinlog.core.types import FetchPosition, TopicPartition
-from twinlog.pipeline.ports import Fetched
 from twinlog.wire import fetch
+from twinlog.wire.fetch import Fetched
 
 MAX_READ: Final = 64 << 20
 """Bytes of one answer to `read`."""
@@ -95,9 +95,7 @@ class NodeReader:
         """What stands at these offsets, asked of each leader, without a session."""
         limits = Limits(isolation, 0, MAX_READ, partition_max_bytes)
 
-        async def ask(
-            node: int, asked: questions.Asked[int]
-        ) -> questions.Answers[fetch.FetchedPartition]:
+        async def ask(node: int, asked: questions.Asked[int]) -> questions.Answers[Fetched]:
             connection = await self._cluster.connection(node, READ_LANE)
             await connection.ready()
             self._keys.learn(self._cluster.metadata, self._renew)
@@ -114,7 +112,7 @@ class NodeReader:
 
         answers = await questions.by_leader(self._cluster, offsets, ask)
         return {
-            p: failed(answer.code) if isinstance(answer, Refusal) else Fetched(*answer)
+            p: failed(answer.code) if isinstance(answer, Refusal) else answer
             for p, answer in answers.items()
         }
 

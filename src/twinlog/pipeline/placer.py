@@ -25,7 +25,8 @@ from twinlog.core.errors import CorruptBatch, Retriable
 from twinlog.core.plan import Gap, plan
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 from twinlog.pipeline.partition import MirrorPartition
-from twinlog.pipeline.ports import Bounds, Fetched
+from twinlog.pipeline.ports import Bounds
+from twinlog.wire.fetch import Fetched
 
 if TYPE_CHECKING:
     from twinlog.pipeline.engine import Engine

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from twinlog.core.append import ProducerState
-from twinlog.core.plan import AbortedTransaction
-from twinlog.core.types import EpochEnd, FetchPosition, TopicPartition
+from twinlog.core.types import FetchPosition, TopicPartition
+from twinlog.wire.fetch import Fetched
 
 
 class Leader(NamedTuple):
@@ -28,23 +28,6 @@ class Leader(NamedTuple):
     epoch: int
     topic_id: UUID
     error: int = 0
-
-
-class Fetched(NamedTuple):
-    """One partition's part of a Fetch answer.
-
-    `records` are raw batches up to the last stable offset, still with aborted data and markers.
-    The offsets are -1 where the answer does not carry them. `diverging` says that the leader's
-    log is not the one that was read before (see `FetchPosition`); then there are no records.
-    """
-
-    error: int
-    high_watermark: int
-    last_stable: int
-    log_start: int
-    aborted: tuple[AbortedTransaction, ...]
-    records: memoryview
-    diverging: EpochEnd | None = None
 
 
 class LogEnd(NamedTuple):

@@ -26,7 +26,8 @@ from twinlog.core.plan import Data, Gap, Piece, plan
 from twinlog.core.records import decode, raw_records
 from twinlog.core.types import Offset, TopicPartition
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.ports import Bounds, Fetched
+from twinlog.pipeline.ports import Bounds
+from twinlog.wire.fetch import Fetched
 
 STRETCH: Final = 1_000_000
 """Offsets of one task, where the topic is not compacted."""

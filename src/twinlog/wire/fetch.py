@@ -68,11 +68,14 @@ _DIVERGING_TAG: Final = 0
 _EPOCH_END: Final = struct.Struct(">iq")
 
 
-class FetchedPartition(NamedTuple):
-    """A partition in a response. Offsets are -1 where the broker does not say them.
+class Fetched(NamedTuple):
+    """A partition in a response.
 
-    `diverging`: the leader's log is not the one that the last record was read from, and has no
-    records for us. Its end of the largest epoch that is not above the last record's.
+    `records` are raw batches up to the last stable offset or the high watermark, as was asked for,
+    still with aborted data and markers. Offsets are -1 where the broker does not say them.
+
+    `diverging` says that the leader's log is not the one that was read before (`FetchPosition`):
+    the leader's end of the largest epoch that is not above the one told. Then there are no records.
     """
 
     error: int
@@ -90,7 +93,7 @@ class FetchResponse(NamedTuple):
     throttle_ms: int
     error: int
     session_id: int
-    partitions: dict[TopicPartition, FetchedPartition]
+    partitions: dict[TopicPartition, Fetched]
 
 
 def encode_fetch(
@@ -161,7 +164,7 @@ def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) ->
         ProtocolError: the body is not a response of this version, or names a topic that nobody
             asked for.
     """
-    partitions: dict[TopicPartition, FetchedPartition] = {}
+    partitions: dict[TopicPartition, Fetched] = {}
     with reading(f"Fetch response v{version}", len(body)):
         throttle_ms, error, session_id = _TOP.unpack_from(body)
         count, at = read_count(body, _TOP.size)
@@ -178,7 +181,7 @@ def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) ->
 
 
 def _decode_partitions(
-    body: memoryview, at: int, topic: str, into: dict[TopicPartition, FetchedPartition]
+    body: memoryview, at: int, topic: str, into: dict[TopicPartition, Fetched]
 ) -> int:
     """One topic's partitions; the position after the topic."""
     unpack, new = _PARTITION.unpack_from, tuple.__new__  # half the time of a NamedTuple's own
@@ -203,7 +206,7 @@ def _decode_partitions(
             at = end + 1
         partition = new(TopicPartition, (topic, index))
         fields = (error, high_watermark, last_stable, log_start, aborted, records, diverging)
-        into[partition] = new(FetchedPartition, fields)
+        into[partition] = new(Fetched, fields)
     return skip_tags(body, at)
 
 

@@ -6,7 +6,9 @@
     compact array         count + 1 as an unsigned varint, the elements
     tags                  count, then for each: tag, size (all unsigned varints), bytes
 
-`Reader` checks every length before it uses it: any bytes give fields or `ProtocolError`.
+Those of the flexible format are written by `compact.py`. `Reader` checks every length before it
+uses it: any bytes give fields or `ProtocolError`. It is for what is small and may be anything; the
+codecs of the hot path read a view by positions instead.
 """
 
 import struct
@@ -14,25 +16,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from twinlog.core.errors import ProtocolError
+from twinlog.wire.compact import read_unsigned_varint, unsigned_varint
 
 INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 
-_MAX_VARINT_BYTES: Final = 5
 _MAX_STRING: Final = (1 << 15) - 1
-
-
-def unsigned_varint(value: int) -> bytes:
-    """A number from 0 up, seven bits to a byte, least significant first."""
-    assert value >= 0
-    out = bytearray()
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def string(text: str) -> bytes:
@@ -40,12 +31,6 @@ def string(text: str) -> bytes:
     data = text.encode()
     assert len(data) <= _MAX_STRING
     return INT16.pack(len(data)) + data
-
-
-def compact_string(text: str) -> bytes:
-    """A string of the flexible format."""
-    data = text.encode()
-    return unsigned_varint(len(data) + 1) + data
 
 
 def compact_count(count: int) -> bytes:
@@ -116,13 +101,11 @@ class Reader:
 
     def unsigned_varint(self) -> int:
         """A number from 0 up."""
-        value = 0
-        for index in range(_MAX_VARINT_BYTES):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                return value
-        raise self._error("has a number that is too long")
+        try:
+            value, self._at = read_unsigned_varint(memoryview(self._data), self._at)
+        except IndexError as error:
+            raise self._error(f"cannot be read: {error}") from error
+        return value
 
     def finish(self) -> None:
         """Raise ProtocolError where bytes are left."""

@@ -25,6 +25,7 @@ from twinlog.core.errors import ProtocolError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State, state_of
 from twinlog.core.types import LeaderEpoch, Offset
+from twinlog.wire.compact import compact_string
 from twinlog.wire.fields import (
     INT8,
     INT16,
@@ -32,7 +33,6 @@ from twinlog.wire.fields import (
     INT64,
     Reader,
     compact_count,
-    compact_string,
     string,
     tags,
 )
