@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 import twinlog
+from twinlog.cli.options import destination_properties
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import ClusterConfig, parse_config, read_properties
 from twinlog.cluster.mirrorlog import MAX_PARTITIONS, ControlTopics, States
@@ -223,7 +224,7 @@ def _destination(
     Raises:
         UserError: a setting is malformed.
     """
-    properties = {} if command_config is None else read_properties(command_config)
+    properties = destination_properties(bootstrap_server, command_config)
     topics = ControlTopics(
         state_partitions=_number(properties.pop(NUM_PARTITIONS, "50"), NUM_PARTITIONS),
         replication_factor=(
@@ -232,9 +233,6 @@ def _destination(
             else None
         ),
     )
-    # Kafka's own tools, and so the KIP's examples, take ":9094" for this host.
-    servers = [f"localhost{s}" if s.startswith(":") else s for s in bootstrap_server.split(",")]
-    properties["bootstrap.servers"] = ",".join(servers)
     properties.setdefault("client.id", "kafka-mirrors")
     parsed = parse_config(properties)
     for warning in parsed.warnings:

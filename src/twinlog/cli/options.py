@@ -54,9 +54,10 @@ def lane_options(command: F) -> F:
 
 
 def destination_properties(bootstrap_server: str, command_config: Path | None) -> dict[str, str]:
-    """Client properties of the destination."""
+    """Client properties of the destination; `:9094` is this host's, as with Kafka's own tools."""
     properties = read_properties(command_config) if command_config else {}
-    return {**properties, "bootstrap.servers": bootstrap_server}
+    servers = [f"localhost{s}" if s.startswith(":") else s for s in bootstrap_server.split(",")]
+    return {**properties, "bootstrap.servers": ",".join(servers)}
 
 
 def spark_settings(conf: Sequence[str]) -> dict[str, str]:

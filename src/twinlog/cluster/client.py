@@ -147,10 +147,13 @@ class KafkaCluster:
             Retriable: none answered in time; the message has each address and why.
             UserError: the first one that answered refuses us.
         """
+        servers = ", ".join(map(str, self.config.bootstrap_servers))
         try:
-            await self.persist(self._bootstrap, timeout)
-        except BaseException:
+            await self.persist(self._bootstrap, timeout, late=f"no answer from {servers}")
+        except BaseException as error:
             await self.close()
+            if isinstance(error, Retriable):
+                error.hint = error.hint or "compare security.protocol with the brokers' listeners"
             raise
         self._spawn(self._keep_house())
 
@@ -314,8 +317,16 @@ class KafkaCluster:
             raise lost
         return response
 
-    async def persist(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+    async def persist(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        timeout: float | None = None,
+        *,
+        late: str = "no success",
+    ) -> T:
         """Await `attempt()` until it raises nothing retriable; bounded in time and number.
+
+        `late` says what there was none of when the time is over within a try.
 
         Raises:
             Retriable: the last try's error, or that the time is over.
@@ -329,8 +340,8 @@ class KafkaCluster:
                 async with asyncio.timeout_at(deadline):
                     return await attempt()
             except TimeoutError as error:
-                late = Retriable(f"no success within {timeout:g} s", cluster=self.name)
-                raise (failure or late) from error
+                over = Retriable(f"{late} within {timeout:g} s", cluster=self.name)
+                raise (failure or over) from error
             except TwinlogError as error:
                 failure = self._named(error)
                 if not _once_more(error, tries):
