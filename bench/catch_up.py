@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import results
@@ -39,6 +40,7 @@ from harness import (
     preload,
     start_cluster,
     twinlog,
+    undisturbed,
 )
 from twinlog.cluster.admin import delete_topics
 from twinlog.cluster.client import KafkaCluster
@@ -74,11 +76,13 @@ async def main() -> None:
                 size = await preload(here, load)
                 print(f"{load.name}: {load.records} records, {size / 1e6:.0f} MB", flush=True)
                 # The destination's broker is compiled by now, whoever comes first.
-                await Bench(source, destination, here, there, load, Path(name)).run("limit", -1)
+                await Bench(source, destination, here, there, load, Path(name)).run("limit", "warm")
                 for number in options.round or range(3):
                     for contender in options.only or CONTENDERS:
                         bench = Bench(source, destination, here, there, load, Path(name))
-                        figures = await bench.run(contender, number)
+                        figures = await undisturbed(
+                            partial(bench.run, contender), lambda found: found.others_cores
+                        )
                         print(_line(contender, figures, size), flush=True)
                         row = _row(load, contender, number, size, figures)
                         results.put("catch_up", row, ("load", "contender", "round"))
@@ -97,14 +101,14 @@ class Bench:
     load: Load
     folder: Path
 
-    async def run(self, contender: str, number: int) -> Figures:
-        """Run it on a topic of its own, and delete that."""
+    async def run(self, contender: str, name: str) -> Figures:
+        """Run it on a topic of its own, which has `name` in its name, and delete that."""
         if contender in LIMITS:
-            topic = f"{contender}-{self.load.name}-{number}"
+            topic = f"{contender}-{self.load.name}-{name}"
             return await self._limit(topic, LIMITS[contender])
         if contender == "twinlog":
             return await self._twinlog()
-        return await self._mirror_maker(contender, number)
+        return await self._mirror_maker(contender, name)
 
     async def _limit(self, topic: str, connections: int) -> Figures:
         async with AsyncExitStack() as stack:
@@ -155,9 +159,9 @@ class Bench:
         await forget_mirrors(self.there, [load.name])
         return figures
 
-    async def _mirror_maker(self, contender: str, number: int) -> Figures:
+    async def _mirror_maker(self, contender: str, name: str) -> Figures:
         load = self.load
-        alias = f"{contender.removeprefix('mm2-')}-{load.name}-{number}"
+        alias = f"{contender.removeprefix('mm2-')}-{load.name}-{name}"
         with mirror_maker(
             self.source,
             self.destination,

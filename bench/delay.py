@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
@@ -43,6 +44,7 @@ from harness import (
     mirror_maker,
     start_cluster,
     twinlog,
+    undisturbed,
 )
 from twinlog.cluster.admin import delete_topics
 from twinlog.cluster.client import KafkaCluster
@@ -74,12 +76,15 @@ async def main() -> None:
     ):
         async with client(source) as here, client(destination) as there:
             bench = Bench(source, destination, here, there, options, Path(name))
-            await bench.run("twinlog", -1)
+            await bench.run("twinlog", "warm")
             for number in options.round or range(3):
                 contenders = deque(options.only or CONTENDERS)
                 contenders.rotate(number)
                 for contender in contenders:
-                    run = await bench.run(contender, number)
+                    found = await undisturbed(
+                        partial(bench.run, contender), lambda found: found["others_cores"]
+                    )
+                    run = {"contender": contender, "round": number, **found}
                     print(_line(run), flush=True)
                     results.put("delay", run, KEY)
 
@@ -95,12 +100,12 @@ class Bench:
     options: argparse.Namespace
     folder: Path
 
-    async def run(self, contender: str, number: int) -> results.Run:
-        """One run, on a topic of its own."""
-        topic = f"steady-{contender}-{number}"
+    async def run(self, contender: str, name: str) -> Mapping[str, float]:
+        """One run, on a topic of its own, which has `name` in its name."""
+        topic = f"steady-{contender}-{name}"
         partitions = self.options.partitions
         await make_topic(self.here, topic, partitions)
-        alias = f"{contender}-{number}"
+        alias = f"{contender}-{name}"
         arrives = f"{alias}.{topic}" if contender.startswith("mm2") else topic
         if contender == "twinlog":
             servers = self.source.bootstrap_servers
@@ -113,7 +118,7 @@ class Bench:
         elif contender != "none":
             await delete_topics(self.there, [arrives])
         await delete_topics(self.here, [topic])
-        return {"contender": contender, "round": number, "partitions": partitions, **found}
+        return {"partitions": partitions, **found}
 
     def _contender(
         self, contender: str, topic: str, alias: str
