@@ -3,7 +3,7 @@
     .venv/bin/python bench/memory.py [--megabytes 2500] [--buffer-mb 16 64 256] [--round 0 ...]
 
 The backlog is JSON documents of 1,000 bytes, not compressed, 100 to a batch, in 100 partitions: so
-many that what a lane holds is bounded by its `--buffer-bytes` and not by what each partition may
+many that what a lane holds is bounded by `lane.buffer.bytes` and not by what each partition may
 queue. The lanes' resident memory (PSS: pages that processes share are counted once) is read five
 times a second. Told are each lane's highest, in the first quarter of the records and at all, beside
 what it was before there was anything to do. Each run is kept in bench/results/memory.json.
@@ -95,7 +95,7 @@ class Bench:
         await store.create_mirror(
             Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
         )
-        options = ("--buffer-bytes", str(buffer_mb << 20))
+        options = ("--lane-property", f"lane.buffer.bytes={buffer_mb << 20}")
         with twinlog(self.destination, *options, log=self.folder / "twinlog.log") as pid:
             await asyncio.sleep(WARM_S)
             before = _largest(pid)
@@ -134,9 +134,9 @@ def _largest(pid: int) -> float:
 
 def _line(run: results.Run) -> str:
     return (
-        f"  --buffer-bytes {run['buffer_mb']:>4} MiB: idle {run['idle_mb']:.0f} MB, first quarter "
-        f"{run['early_mb']:.0f} MB, highest {run['highest_mb']:.0f} MB; {run['seconds']:.1f} s for "
-        f"{float(run['bytes']) / 1e9:.2f} GB; others {run['others_cores']:.2f} cores"
+        f"  lane.buffer.bytes {run['buffer_mb']:>4} MiB: idle {run['idle_mb']:.0f} MB, "
+        f"first quarter {run['early_mb']:.0f} MB, highest {run['highest_mb']:.0f} MB; "
+        f"{run['seconds']:.1f} s for {float(run['bytes']) / 1e9:.2f} GB; others {run['others_cores']:.2f} cores"
     )
 
 
