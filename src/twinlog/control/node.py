@@ -6,6 +6,7 @@ the next one finds all it needs there.
 
     Spark's job     blocks a thread of its own until all lanes have ended
     partitions      each refresh: a source topic that has grown grows on the destination too
+    groups          each refresh: their committed offsets are copied (groups.py)
     progress        `__mirror_status`, each second, to whoever watches (`--once` ends by it)
 
 What concerns a whole mirror is done by the node that owns the mirror's partition of
@@ -26,15 +27,18 @@ from twinlog.cluster.config import parse_config
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics, create_control_topics
 from twinlog.cluster.mirrorlog import partition_count as control_partitions
+from twinlog.control.groups import sync_groups
+from twinlog.control.lifecycle import partitions_of, state_in
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Fenced, Refusal, TwinlogError
 from twinlog.core.mirror_settings import MAX_REFRESH_MS, parse_settings
 from twinlog.core.placement import config_partition
 from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
 from twinlog.pipeline.lane import LaneConfig, run_lane
 from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
 from twinlog.pipeline.settings import LaneSettings
-from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.config_records import MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.status_records import PartitionStatus
 
@@ -256,20 +260,37 @@ class Node:
         if config_partition(name, count) not in self._ours:
             return
         snapshot = await store.snapshot()
-        topics = [topic for topic in snapshot.topics if topic.mirror == name]
-        if topics:
-            await self._grow(cluster, store, snapshot.mirrors[name], topics)
+        # What is paused or removed is left as it is (KIP-1279, "Pause Topics").
+        topics = [
+            topic
+            for topic in snapshot.topics
+            if topic.mirror == name and topic.wanted is Wanted.MIRRORING
+        ]
+        mirror = snapshot.mirrors.get(name)
+        if mirror is None or not topics:
+            return
+        async with KafkaCluster(parse_config(mirror.source).config, name=mirror.name) as source:
+            await self._grow(source, cluster, store, topics)
+            include = parse_settings(mirror.source).groups_include
+            states = (await store.states()).states
+            mirroring = [
+                TopicPartition(partition.topic, partition.partition)
+                for topic, partition in partitions_of(snapshot, name)
+                if topic.wanted is Wanted.MIRRORING
+                and state_in(states, partition) is State.MIRRORING
+            ]
+            synced = await sync_groups(source, cluster, include, mirroring)
+            log.info("mirror %s: %d group offsets copied", name, synced.committed)
 
     async def _grow(
         self,
+        source: KafkaCluster,
         cluster: KafkaCluster,
         store: MirrorStore,
-        mirror: Mirror,
         topics: list[MirrorTopic],
     ) -> None:
         """Create the partitions that the source has and the destination has not."""
-        async with KafkaCluster(parse_config(mirror.source).config, name=mirror.name) as source:
-            theirs = (await source.refresh([topic.topic for topic in topics])).topics
+        theirs = (await source.refresh([topic.topic for topic in topics])).topics
         grown = {
             topic.topic: len(theirs[topic.topic].partitions)
             for topic in topics
@@ -284,11 +305,13 @@ class Node:
             if isinstance(answer, Refusal) and answer.code != _INVALID_PARTITIONS:
                 log.warning("%s cannot grow to %d partitions: %s", name, grown[name], answer)
                 grown.pop(name)
-        await store.update_topics(
-            [
+        mirror = topics[0].mirror
+        # What is wanted of the topics may be another thing by now, and stays.
+        await store.change(
+            lambda now: [
                 replace(topic, partitions=grown[topic.topic])
-                for topic in topics
-                if topic.topic in grown
+                for topic in now.topics
+                if topic.mirror == mirror and topic.topic in grown
             ]
         )
 

@@ -112,24 +112,6 @@ class MirrorStore:
 
         await self.change(decide)
 
-    async def update_topics(self, topics: Collection[MirrorTopic]) -> None:
-        """Write topics that are in their mirrors already anew (more partitions, another wish).
-
-        Raises:
-            MirrorRefused: TOPIC_NOT_IN_MIRROR.
-        """
-
-        def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
-            present = {(one.mirror, one.topic) for one in snapshot.topics}
-            for topic in topics:
-                if (topic.mirror, topic.topic) not in present:
-                    raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-                        f"{topic.topic} is not in mirror {topic.mirror}"
-                    )
-            return list(topics)
-
-        await self.change(decide)
-
     async def request_stop(self, node: str, now_ms: int) -> None:
         """Ask a node to end."""
         await self.change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])

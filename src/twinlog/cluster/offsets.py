@@ -1,0 +1,142 @@
+"""Consumer groups of a cluster and the offsets that they have committed.
+
+list_groups        ListGroups, of every broker: a broker knows the groups that it coordinates
+committed_offsets  OffsetFetch, of all topics that the group has committed for
+commit_offsets     OffsetCommit as a client that is no member: taken while the group is empty
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+
+from twinlog.cluster.client import Coordinator, KafkaCluster
+from twinlog.core.errors import Refusal, check
+from twinlog.core.types import TopicPartition
+
+_EMPTY: Final = frozenset({"Empty", "Dead"})
+_NO_MEMBER: Final = -1
+_NO_EPOCH: Final = -1
+_BROKER_DEFAULT: Final = -1
+
+
+class Group(NamedTuple):
+    """A group as its coordinator lists it. `kind` is classic, consumer, share or streams."""
+
+    name: str
+    state: str
+    kind: str
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no member."""
+        return self.state in _EMPTY
+
+
+class Committed(NamedTuple):
+    """A committed offset, with what the application has written beside it."""
+
+    offset: int
+    metadata: str = ""
+
+
+async def list_groups(cluster: KafkaCluster) -> dict[str, Group]:
+    """All groups of a cluster that we may see, by name.
+
+    Raises:
+        Retriable: some broker does not answer.
+        UserError: a right is missing.
+    """
+    brokers = cluster.metadata.brokers
+    answers = await asyncio.gather(*(_list(cluster, node) for node in brokers))
+    return {group.name: group for groups in answers for group in groups}
+
+
+async def _list(cluster: KafkaCluster, node: int) -> list[Group]:
+    request = ListGroupsRequest(states_filter=[], types_filter=[], min_version=4, max_version=5)
+    response = await cluster.call(request, node=node)
+    check(response.error_code, "list the groups")
+    # Before version 5 there were no other kinds.
+    return [
+        Group(group.group_id, group.group_state, (group.group_type or "classic").lower())
+        for group in response.groups
+    ]
+
+
+async def committed_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartition, Committed]:
+    """What a group has committed, of each partition that it has committed for.
+
+    Raises:
+        Retriable: the coordinator does not answer, or offsets are not loaded yet.
+        UserError: a right is missing.
+    """
+    request = OffsetFetchRequest(
+        group_id=group, topics=None, require_stable=False, min_version=2, max_version=7
+    )
+    response = await cluster.call_coordinator(Coordinator.GROUP, group, request)
+    check(response.error_code, f"fetch the offsets of group {group}")
+    return {
+        TopicPartition(topic.name, part.partition_index): Committed(
+            part.committed_offset, part.metadata or ""
+        )
+        for topic in response.topics
+        for part in topic.partitions
+        if part.committed_offset >= 0 and not part.error_code
+    }
+
+
+async def commit_offsets(
+    cluster: KafkaCluster, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, Refusal | None]:
+    """Commit for a group that has no members; what became of each partition.
+
+    The leader epoch is -1: those of another cluster mean nothing here.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    request = _commit_request(group, offsets)
+    response = await cluster.call_coordinator(Coordinator.GROUP, group, request, code=_about_all)
+    return {
+        TopicPartition(topic.name, part.partition_index): Refusal(part.error_code)
+        if part.error_code
+        else None
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+def _commit_request(group: str, offsets: Mapping[TopicPartition, Committed]) -> Any:
+    topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
+    by_topic: defaultdict[str, list[Any]] = defaultdict(list)
+    for (topic, index), (offset, metadata) in offsets.items():
+        part = topic_type.OffsetCommitRequestPartition(
+            partition_index=index,
+            committed_offset=offset,
+            committed_leader_epoch=_NO_EPOCH,
+            committed_metadata=metadata,
+        )
+        by_topic[topic].append(part)
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=_NO_MEMBER,
+        member_id="",
+        group_instance_id=None,
+        retention_time_ms=_BROKER_DEFAULT,
+        topics=[topic_type(name=name, partitions=parts) for name, parts in by_topic.items()],
+        min_version=2,
+        max_version=9,
+    )
+
+
+_ABOUT_ALL: Final = frozenset({14, 15, 16})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+
+
+def _about_all(response: Any) -> int:
+    codes = {part.error_code for topic in response.topics for part in topic.partitions}
+    return next(iter(codes & _ABOUT_ALL), 0)

@@ -1,0 +1,154 @@
+"""Group offsets follow their topics (KIP-545, KIP-1279 "Consumer Group Offset Synchronization").
+
+A mirrored record has its offset in both clusters, so a committed offset is copied as it is. What is
+copied for a group, partition by partition:
+
+    only while                                 because
+    -----------------------------------------  ---------------------------------------------------
+    the group has no member on the destination whoever reads there decides himself
+    the partition is MIRRORING                 after a failover its readers go on by themselves
+    it is further than the destination's own   a group must not read twice what it has read there
+    up to the destination's log end            an offset that is not there yet would be reset
+
+An offset beyond the log end is committed as the log end, and follows with the next look. One below
+the log start is committed as the log start. The leader epoch is -1.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from re import Pattern
+from typing import Final, NamedTuple
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.offsets import (
+    Committed,
+    Group,
+    commit_offsets,
+    committed_offsets,
+    list_groups,
+)
+from twinlog.cluster.partitions import OffsetSpec, list_offsets
+from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.core.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_KINDS: Final = frozenset({"classic", "consumer"})
+"""Kinds of groups whose offsets a client can read and write by name."""
+
+
+class Log(NamedTuple):
+    """Where a partition's log on the destination begins and ends."""
+
+    start: int
+    end: int
+
+
+class Synced(NamedTuple):
+    """What one look has done: partitions committed, groups that could not be served."""
+
+    committed: int
+    failed: int
+
+
+def due_offsets(
+    source: Mapping[TopicPartition, Committed],
+    destination: Mapping[TopicPartition, Committed],
+    logs: Mapping[TopicPartition, Log],
+) -> dict[TopicPartition, Committed]:
+    """What is to be committed on the destination for one group.
+
+    Args:
+        source: what it has committed there.
+        destination: what it has committed here.
+        logs: the partitions whose offsets follow, as they are on the destination.
+    """
+    due = {}
+    for partition, committed in source.items():
+        if partition not in logs:
+            continue
+        start, end = logs[partition]
+        offset = max(start, min(committed.offset, end))
+        ours = destination.get(partition)
+        if ours is None or ours.offset < offset:
+            due[partition] = Committed(offset, committed.metadata)
+    return due
+
+
+async def sync_groups(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    include: Collection[Pattern[str]],
+    partitions: Collection[TopicPartition],
+) -> Synced:
+    """Copy the offsets of the source's groups for these partitions, once.
+
+    One group's trouble is its own: it is said, and the others are served.
+
+    Args:
+        source: the mirror's source.
+        destination: where offsets are committed.
+        include: a group is served whose whole name matches one of these.
+        partitions: those that are MIRRORING.
+
+    Raises:
+        Retriable: a cluster does not answer.
+        UserError: a right is missing, to list groups or to read offsets.
+    """
+    groups = _served((await list_groups(source)).values(), include)
+    if not groups or not partitions:
+        return Synced(0, 0)
+    busy = {group.name for group in (await list_groups(destination)).values() if not group.idle}
+    logs = await _logs(destination, partitions)
+    committed = failed = 0
+    for group in groups:
+        if group in busy:
+            continue
+        try:
+            committed += await _sync(source, destination, group, logs)
+        except TwinlogError as error:
+            failed += 1
+            log.warning("the offsets of group %s cannot be copied: %s", group, error)
+    return Synced(committed, failed)
+
+
+def _served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[str]:
+    return [
+        group.name
+        for group in groups
+        if group.kind in _KINDS and any(pattern.fullmatch(group.name) for pattern in include)
+    ]
+
+
+async def _logs(
+    destination: KafkaCluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, Log]:
+    asked = list(partitions)
+    starts = await list_offsets(destination, asked, OffsetSpec.EARLIEST)
+    ends = await list_offsets(destination, asked, OffsetSpec.LATEST)
+    found = {}
+    for partition in asked:
+        start, end = starts[partition], ends[partition]
+        if not isinstance(start, Refusal) and not isinstance(end, Refusal):
+            found[partition] = Log(start.offset, end.offset)
+    return found
+
+
+async def _sync(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    group: str,
+    logs: Mapping[TopicPartition, Log],
+) -> int:
+    """Copy one group's offsets; how many partitions were committed."""
+    theirs = await committed_offsets(source, group)
+    if not theirs.keys() & logs.keys():
+        return 0
+    due = due_offsets(theirs, await committed_offsets(destination, group), logs)
+    if not due:
+        return 0
+    answers = await commit_offsets(destination, group, due)
+    for partition, refusal in answers.items():
+        if refusal is not None:
+            refusal.fail(f"commit for group {group}", topic=partition.topic)
+    return len(answers)
