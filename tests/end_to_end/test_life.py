@@ -114,6 +114,28 @@ def test_another_node_leaves_paused_topics_alone(life: Stage, topic: str) -> Non
     assert life.verify("--topic", topic).status == 0
 
 
+def test_alter_connects_anew(life: Stage, topic: str, tmp_path: Path) -> None:
+    """Another address of the same source: nothing is lost. Another cluster is refused."""
+    mirrored(life, topic)
+    config = tmp_path / "changed.properties"
+    config.write_text(f"bootstrap.servers={life.destination.bootstrap_servers}\n")
+    done = life.mirrors("--alter", "--mirror", MIRROR, "--mirror-config", str(config))
+    assert done.status == 1
+    assert "the addresses lead to cluster" in done.errors
+    port = life.source.bootstrap_servers.rpartition(":")[2]
+    config.write_text(f"bootstrap.servers=localhost:{port}\nclient.id=altered\n")
+    assert command(life, "--alter", "--mirror-config", str(config)) == (
+        f"Completed updating config for mirror {MIRROR}."
+    )
+    assert f"localhost:{port}" in life.mirrors("--list").output
+    outside.write(life.source.bootstrap_servers, topic, outside.simple(50, 1, "later"))
+    life.await_no_lag(60, [topic])
+    outside.await_state(life, topic, 1, "MIRRORING")
+    report = life.check([topic], numbered=False)
+    assert report.good, report.problems
+    assert report.records == 250
+
+
 def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     """The source is killed; its topics are removed, written to, and forgotten."""
     gone, kept, last = f"{topic}-gone", f"{topic}-kept", f"{topic}.last"
