@@ -114,6 +114,25 @@ def test_another_node_leaves_paused_topics_alone(life: Stage, topic: str) -> Non
     assert life.verify("--topic", topic).status == 0
 
 
+def test_a_topic_that_is_gone_holds_up_no_other(life: Stage, topic: str) -> None:
+    """It was deleted on the destination; a new owner fails its partitions alone."""
+    gone, kept = f"{topic}-gone", f"{topic}-kept"
+    mirrored(life, gone)
+    mirrored(life, kept)
+    life.nodes["node"].signal(15)
+    life.nodes["node"].end(60)
+    outside.delete_topic(life.destination.bootstrap_servers, gone)
+    outside.write(life.source.bootstrap_servers, kept, outside.simple(50, 0, "later"))
+    life.start_node("node")
+    life.await_no_lag(60, [kept])
+    failed = outside.await_state(life, gone, 0, "FAILED")
+    assert "the destination does not have this partition" in failed["reason"]
+    command(life, "--remove", "--topic", gone)
+    for partition in (0, 1):
+        outside.await_state(life, gone, partition, "STOPPED")
+    outside.await_state(life, kept, 0, "MIRRORING")
+
+
 def test_alter_connects_anew(life: Stage, topic: str, tmp_path: Path) -> None:
     """Another address of the same source: nothing is lost. Another cluster is refused."""
     mirrored(life, topic)

@@ -24,9 +24,10 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from twinlog.cluster import admin
@@ -58,7 +59,11 @@ log = logging.getLogger(__name__)
 
 PARENT_INTERVAL_S: Final = 1.0
 """How often a lane looks whether Spark could still end it."""
+STOP_AGAIN_S: Final = 1.0
+"""After this it is tried again to stop what could not be fenced, with jitter."""
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
+
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 
 _STATES: Final = {
     Stage.PREPARING: State.PREPARING,
@@ -248,27 +253,71 @@ class Lane:
                 self._changed.set()
 
     async def _reconcile(self) -> None:
-        """See owned.py for what is done with which partition."""
+        """See owned.py for what is done with which partition.
+
+        What cannot be done for one state partition, or one topic, holds up no other.
+
+        Raises:
+            TwinlogError: not all could be done; the first reason.
+        """
         await self._end_engines()
-        steps: dict[int, _Steps] = {}
+        troubles: list[TwinlogError] = []
+        owned = self._snapshot.owned(self._shards)
+        opened = await self._each(self._owned.keys() & owned.keys(), OwnedShard.open, troubles)
         self._to_pause = set()
-        for number, topics in self._snapshot.owned(self._shards).items():
-            if number in self._owned:
-                await self._owned[number].open()
-                steps[number] = self._steps(self._owned[number], topics)
-        await self._enter(steps, {Step.PAUSE: State.PAUSING, Step.STOP: State.STOPPING})
-        await self._disown({name for by_step in steps.values() for name, _ in by_step[Step.RUN]})
-        await self._enter(steps, {Step.PAUSE: State.PAUSED})
-        for number, by_step in steps.items():
-            self._stop_partitions(self._owned[number], _names(by_step[Step.STOP]))
-            running = by_step[Step.RUN]
-            for mirror in {name.mirror for name, _ in running}:
-                specs = [
-                    await self._spec(name, topic, number)
-                    for name, topic in running
-                    if name.mirror == mirror
-                ]
-                await self._own(mirror, self._owned[number], specs)
+        steps = {number: self._steps(self._owned[number], owned[number]) for number in opened}
+        begun = await self._each(
+            steps,
+            partial(_enter, steps, {Step.PAUSE: State.PAUSING, Step.STOP: State.STOPPING}),
+            troubles,
+        )
+        await self._disown(
+            {
+                name
+                for number, by_step in steps.items()
+                for step, topics in by_step.items()
+                if step is Step.RUN or number not in begun
+                for name, _ in topics
+            }
+        )
+        await self._each(begun, partial(_enter, steps, {Step.PAUSE: State.PAUSED}), troubles)
+        for number in begun:
+            self._stop_partitions(self._owned[number], _names(steps[number][Step.STOP]))
+        await self._each(steps, partial(self._run_partitions, steps), troubles)
+        if troubles:
+            raise troubles[0]
+
+    async def _each(
+        self,
+        numbers: Iterable[int],
+        action: Callable[[OwnedShard], Awaitable[None]],
+        troubles: list[TwinlogError],
+    ) -> set[int]:
+        """Do something for each of these state partitions, side by side; where it was done."""
+        asked = list(numbers)
+        results = await asyncio.gather(
+            *(action(self._owned[number]) for number in asked), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, TwinlogError):
+                troubles.append(result)
+            elif result is not None:
+                raise result
+        return {number for number, result in zip(asked, results, strict=True) if result is None}
+
+    async def _run_partitions(self, steps: Mapping[int, "_Steps"], owned: OwnedShard) -> None:
+        """Mirror those of a state partition that are to run."""
+        trouble: TwinlogError | None = None
+        specs: defaultdict[str, list[PartitionSpec]] = defaultdict(list)
+        for name, topic in steps[owned.shard.number][Step.RUN]:
+            try:
+                specs[name.mirror].append(await self._spec(name, topic, owned.shard.number))
+            except TwinlogError as error:
+                trouble = error
+        for mirror, some in specs.items():
+            await self._own(mirror, owned, some)
+        if trouble is not None:
+            raise trouble
 
     def _steps(self, owned: OwnedShard, topics: Iterable[tuple[Name, MirrorTopic]]) -> "_Steps":
         by_step: _Steps = {step: [] for step in Step}
@@ -278,17 +327,6 @@ class Lane:
             if step is Step.RUN and topic.wanted is Wanted.PAUSED:
                 self._to_pause.add(name)
         return by_step
-
-    async def _enter(self, steps: Mapping[int, "_Steps"], states: Mapping[Step, State]) -> None:
-        """Write that those of a step are in its state now, for all state partitions at once."""
-        await asyncio.gather(
-            *(
-                self._owned[number].enter(
-                    {name: state for step, state in states.items() for name, _ in by_step[step]}
-                )
-                for number, by_step in steps.items()
-            )
-        )
 
     async def _end_engines(self) -> None:
         """End those of mirrors that are other ones now, or are no more."""
@@ -317,7 +355,7 @@ class Lane:
                 await owned.stop(names)
             except TwinlogError as error:
                 log.warning("not all that was removed is STOPPED yet: %s", error)
-                await asyncio.sleep(self._settings.backoff_s * (0.5 + self._random.random()))
+                await asyncio.sleep(STOP_AGAIN_S * (0.5 + self._random.random()))
             self._changed.set()
 
         owned.stopping = asyncio.create_task(stop())
@@ -336,6 +374,8 @@ class Lane:
             answers = await admin.describe_configs(self._cluster, [resource], ["cleanup.policy"])
             entries = answers[resource]
             if isinstance(entries, Refusal):
+                if entries.code == _UNKNOWN_TOPIC_OR_PARTITION:
+                    return False  # the engine says so of each of its partitions
                 raise Retriable(f"the cleanup.policy of {topic} is not known: {entries}")
             self._compacted[topic] = "compact" in (entries["cleanup.policy"].value or "")
         return self._compacted[topic]
@@ -343,8 +383,9 @@ class Lane:
     async def _own(self, mirror: str, owned: OwnedShard, specs: Collection[PartitionSpec]) -> None:
         running = self._engines.get(mirror)
         if running is None or running.engine is None:
-            if running is None:
-                self._engines[mirror] = _RunningEngine(self, self._snapshot.mirrors[mirror])
+            known = self._snapshot.mirrors.get(mirror)
+            if running is None and known is not None:
+                self._engines[mirror] = _RunningEngine(self, known)
             return
         engine = running.engine
         new = [spec for spec in specs if spec.partition not in engine.partitions]
@@ -493,6 +534,14 @@ class _RunningEngine:
 
 
 _Steps = dict[Step, list[tuple[Name, MirrorTopic]]]
+
+
+async def _enter(
+    steps: Mapping[int, _Steps], states: Mapping[Step, State], owned: OwnedShard
+) -> None:
+    """Write that those of a step are in its state now."""
+    by_step = steps[owned.shard.number]
+    await owned.enter({name: state for step, state in states.items() for name, _ in by_step[step]})
 
 
 def _names(partitions: Iterable[tuple[Name, MirrorTopic]]) -> list[Name]:

@@ -27,7 +27,7 @@ from typing import Final
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controlwriter import TransactionalWriter
 from twinlog.cluster.mirrorlog import epoch_entry, read_states, state_entry
-from twinlog.core.errors import Fenced, TwinlogError
+from twinlog.core.errors import Fenced, Retriable, TwinlogError
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State, may_follow
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, TopicPartition
@@ -226,3 +226,5 @@ class OwnedShard:
             name = keys[key]
             self._mirrored_to_write[name] = LastMirrored(self._last(name).epoch, end)
         await self.enter({keys[key]: State.STOPPED for key in fenced})
+        if left := keys.keys() - fenced.keys():
+            raise Retriable(f"{len(left)} partitions cannot be fenced yet, {min(left)} for one")
