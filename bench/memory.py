@@ -133,10 +133,11 @@ def _largest(pid: int) -> float:
 
 
 def _line(run: results.Run) -> str:
+    size = float(run["bytes"]) / 1e9
     return (
         f"  lane.buffer.bytes {run['buffer_mb']:>4} MiB: idle {run['idle_mb']:.0f} MB, "
         f"first quarter {run['early_mb']:.0f} MB, highest {run['highest_mb']:.0f} MB; "
-        f"{run['seconds']:.1f} s for {float(run['bytes']) / 1e9:.2f} GB; others {run['others_cores']:.2f} cores"
+        f"{run['seconds']:.1f} s for {size:.2f} GB; others {run['others_cores']:.2f} cores"
     )
 
 
