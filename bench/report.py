@@ -167,9 +167,11 @@ def _rates(figures: Figures) -> str:
                 ]
             rate = figures.shown(group, "records_per_second")
             cpu = figures.shown(group, _CPU, ".1f")
-            rows.append([CONTENDERS[name], rate, cpu, *late, figures.rounds(group)])
+            others = figures.shown(group, "others_cores", ".2f")
+            rows.append([CONTENDERS[name], rate, cpu, *late, others, figures.rounds(group)])
         size = figures.median(next(iter(groups.values())), "bytes")
-        head = ["", "records/s", "CPU s/GB", "2nd half: records/s", "CPU s/GB", "rounds"]
+        head = ["", "records/s", "CPU s/GB", "2nd half: records/s", "CPU s/GB"]
+        head += ["others, cores", "rounds"]
         parts += [f"### {title} ({size / 1e6:,.0f} MB)", _table(head, rows)]
     return "\n\n".join(parts)
 
@@ -239,8 +241,10 @@ def _delays(figures: Figures) -> str:
         if (name,) in figures:
             delays = [figures.shown((name,), f, ".1f") for f in ("p50_ms", "p99_ms", "max_ms")]
             cores = figures.shown((name,), "cores", ".2f") if name in MIRRORS else ""
-            rows.append([title, *delays, cores, figures.rounds((name,))])
-    return _table(["milliseconds", "p50", "p99", "max", "cores", "rounds"], rows) if rows else ""
+            others = figures.shown((name,), "others_cores", ".2f")
+            rows.append([title, *delays, cores, others, figures.rounds((name,))])
+    head = ["milliseconds", "p50", "p99", "max", "cores", "others, cores", "rounds"]
+    return _table(head, rows) if rows else ""
 
 
 def _seconds(figures: Figures) -> str:
