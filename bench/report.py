@@ -397,6 +397,7 @@ def _bars(
         print_values=True,
         print_values_position="top",
         show_y_guides=False,
+        show_x_labels=False,  # numbers; they stand at the bars
         formatter=lambda value: "" if value is None else f"{value:,}",
         disable_xml_declaration=True,
     )
