@@ -8,7 +8,9 @@ from twinlog.core.topic_configs import (
     GENEROUS_BATCH,
     NEVER_COPIED,
     REQUIRED,
+    DestinationConfig,
     SourceConfig,
+    config_changes,
     destination_configs,
     required_configs,
 )
@@ -106,3 +108,36 @@ def test_what_decides_which_records_are_there_follows_even_as_a_default() -> Non
     assert found["retention.ms"] == "-1"
     assert found["cleanup.policy"] == "delete"
     assert "segment.bytes" not in found
+
+
+def current(**configs: str) -> dict[str, DestinationConfig]:
+    return {
+        name.replace("_", "."): DestinationConfig(value, True) for name, value in configs.items()
+    }
+
+
+def test_what_differs_is_changed_back() -> None:
+    """Set as wanted; unset where somebody has set what the source has not."""
+    wanted = {"retention.ms": "5", "segment.ms": "7"}
+    there = current(retention_ms="6", flush_ms="1") | {
+        "segment.ms": DestinationConfig("7", False),
+        "segment.bytes": DestinationConfig("1", False),
+    }
+    assert config_changes(wanted, there, EXCLUDE) == {"retention.ms": "5", "flush.ms": None}
+
+
+def test_what_is_excluded_is_left_alone() -> None:
+    """And what another cluster's storage is, and what the broker does not know."""
+    there = current(min_insync_replicas="2", remote_storage_enable="true")
+    assert config_changes({"newer.name": "1"}, there, EXCLUDE) == {}
+
+
+def test_required_settings_win_over_the_exclusion() -> None:
+    there = current(message_timestamp_type="LogAppendTime")
+    wanted = required_configs({}, MODERN)
+    changes = config_changes(wanted, there, EXCLUDE)
+    assert changes["message.timestamp.type"] == "CreateTime"
+
+
+def test_the_cleanup_policy_stays() -> None:
+    assert config_changes({"cleanup.policy": "compact"}, current(cleanup_policy="delete"), ()) == {}

@@ -180,7 +180,7 @@ async def add_topics(
         check_addable(snapshot, mirror.name, names)
         await _check_removed(destination, snapshot, names)
         topics = [_usable(metadata.topics[name]) for name in names]
-        configs = await _source_configs(source, names)
+        configs = await source_configs(source, names)
     wanted = await _wanted(destination, mirror, topics, configs)
     factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
     created = await _prepare(destination, wanted, factor)
@@ -272,10 +272,15 @@ def _usable(topic: Topic) -> Topic:
     return topic
 
 
-async def _source_configs(
+async def source_configs(
     source: KafkaCluster, names: Sequence[str]
 ) -> dict[str, dict[str, SourceConfig]]:
-    """All configurations of the source's topics."""
+    """All configurations of the source's topics, by topic and name.
+
+    Raises:
+        UserError: a right is missing, or a topic is not there.
+        Retriable: the source does not answer.
+    """
     found: dict[str, dict[str, SourceConfig]] = {}
     for group in _chunks(names):
         answers = await describe_configs(source, [topic_resource(name) for name in group])
@@ -313,7 +318,7 @@ async def _wanted(
         MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is not empty, or of another size.
     """
     names = [topic.name for topic in topics]
-    known = await _known_configs(destination)
+    known = await known_configs(destination)
     existing = (await destination.refresh(names)).topics
     exclude = parse_settings(mirror.source).topic_properties_exclude
     wanted = [
@@ -329,8 +334,13 @@ async def _wanted(
     return wanted
 
 
-async def _known_configs(destination: KafkaCluster) -> Collection[str]:
-    """Names of the topic configurations that the destination's brokers know."""
+async def known_configs(destination: KafkaCluster) -> Collection[str]:
+    """Names of the topic configurations that the destination's brokers know.
+
+    Raises:
+        UserError: a right is missing.
+        Retriable: the destination does not answer.
+    """
     resource = topic_resource(CONFIG_TOPIC)
     entries = (await describe_configs(destination, [resource]))[resource]
     if isinstance(entries, Refusal):

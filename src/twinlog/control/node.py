@@ -6,6 +6,7 @@ the next one finds all it needs there.
 
     Spark's job     blocks a thread of its own until all lanes have ended
     partitions      each refresh: a source topic that has grown grows on the destination too
+    configurations  each refresh: topics' configurations follow the source's (topic_sync.py)
     groups          each refresh: their committed offsets are copied (groups.py)
     progress        `__mirror_status`, each second, to whoever watches (`--once` ends by it)
 
@@ -30,6 +31,7 @@ from twinlog.cluster.mirrorlog import partition_count as control_partitions
 from twinlog.control.groups import sync_groups
 from twinlog.control.lifecycle import partitions_of, state_in
 from twinlog.control.store import MirrorStore
+from twinlog.control.topic_sync import sync_configs
 from twinlog.core.errors import Fenced, Refusal, TwinlogError
 from twinlog.core.mirror_settings import MAX_REFRESH_MS, parse_settings
 from twinlog.core.placement import config_partition
@@ -270,8 +272,15 @@ class Node:
         if mirror is None or not topics:
             return
         async with KafkaCluster(parse_config(mirror.source).config, name=mirror.name) as source:
-            await self._grow(source, cluster, store, topics)
-            include = parse_settings(mirror.source).groups_include
+            found = (await source.refresh([topic.topic for topic in topics])).topics
+            there = {
+                topic.topic: len(known.partitions)
+                for topic in topics
+                if (known := found.get(topic.topic)) and known.topic_id == topic.topic_id
+            }
+            await self._grow(cluster, store, topics, there)
+            settings = parse_settings(mirror.source)
+            await sync_configs(source, cluster, list(there), settings.topic_properties_exclude)
             states = (await store.states()).states
             mirroring = [
                 TopicPartition(partition.topic, partition.partition)
@@ -279,24 +288,21 @@ class Node:
                 if topic.wanted is Wanted.MIRRORING
                 and state_in(states, partition) is State.MIRRORING
             ]
-            synced = await sync_groups(source, cluster, include, mirroring)
+            synced = await sync_groups(source, cluster, settings.groups_include, mirroring)
             log.info("mirror %s: %d group offsets copied", name, synced.committed)
 
     async def _grow(
         self,
-        source: KafkaCluster,
         cluster: KafkaCluster,
         store: MirrorStore,
         topics: list[MirrorTopic],
+        there: Mapping[str, int],
     ) -> None:
-        """Create the partitions that the source has and the destination has not."""
-        theirs = (await source.refresh([topic.topic for topic in topics])).topics
+        """Create the partitions that the source has (`there`) and the destination has not."""
         grown = {
-            topic.topic: len(theirs[topic.topic].partitions)
+            topic.topic: there[topic.topic]
             for topic in topics
-            if topic.topic in theirs
-            and theirs[topic.topic].topic_id == topic.topic_id
-            and len(theirs[topic.topic].partitions) > topic.partitions
+            if there.get(topic.topic, 0) > topic.partitions
         }
         if not grown:
             return

@@ -79,6 +79,18 @@ NEVER_COPIED: Final = {
 }
 
 
+FIXED: Final = frozenset({"cleanup.policy"})
+"""What a mirror's topic keeps from its creation on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationConfig:
+    """A configuration of a topic on the destination. `explicit`: set on the topic itself."""
+
+    value: str | None
+    explicit: bool
+
+
 @dataclass(frozen=True, slots=True)
 class SourceConfig:
     """A configuration of a topic on the source. `explicit`: set on the topic itself."""
@@ -120,3 +132,35 @@ def required_configs(source: Mapping[str, SourceConfig], known: Collection[str])
     if MAX_MESSAGE_BYTES in wanted and MAX_MESSAGE_BYTES in source:
         wanted[MAX_MESSAGE_BYTES] = str(max(GENEROUS_BATCH, int(source[MAX_MESSAGE_BYTES].value)))
     return wanted
+
+
+def config_changes(
+    wanted: Mapping[str, str],
+    current: Mapping[str, DestinationConfig],
+    exclude: Iterable[Pattern[str]],
+) -> dict[str, str | None]:
+    """What has to be changed on the destination's topic; None for what is to be unset.
+
+    `FIXED` is not changed: the owner of a partition goes by it.
+
+    Args:
+        wanted: see `destination_configs`.
+        current: all configurations of the destination's topic, defaults included.
+        exclude: names that match one of these in full are left alone, unless they are wanted.
+    """
+    patterns = list(exclude)
+    changes: dict[str, str | None] = {
+        name: value
+        for name, value in wanted.items()
+        if name in current and current[name].value != value and name not in FIXED
+    }
+    for name, config in current.items():
+        if (
+            config.explicit
+            and name not in wanted
+            and name not in FIXED
+            and name not in NEVER_COPIED
+            and not any(pattern.fullmatch(name) for pattern in patterns)
+        ):
+            changes[name] = None
+    return changes
