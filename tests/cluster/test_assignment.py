@@ -56,6 +56,26 @@ def test_members_come_and_go(before: list[str], after: list[str]) -> None:
         assert kept == min(len(first[member]), len(second[member]))
 
 
+def _most(owned: dict[str, frozenset[int]], run: int) -> int:
+    """The most that one member has of any partitions that follow each other."""
+    runs = [{(first + at) % COUNT for at in range(run)} for first in range(COUNT)]
+    return max(len(partitions & one) for partitions in owned.values() for one in runs)
+
+
+def test_neighbours_are_spread() -> None:
+    """A mirror's partitions follow each other; they are not to be one member's.
+
+    Also when one of two members comes back to another that has everything.
+    """
+    both = _settle({"a": frozenset(), "b": frozenset()})
+    assert _most(both, 8) == 4
+    again = _settle({"a": frozenset(range(COUNT)), "b": frozenset()})
+    assert _most(again, 8) <= 6
+    assert _most(again, 13) <= 10
+    three = _settle({**both, "c": frozenset()})
+    assert _most(three, 13) <= 8
+
+
 def test_the_newest_generation_is_believed() -> None:
     """A member that comes back with partitions of an old generation does not get them (KIP-792)."""
     everything = frozenset(range(COUNT))

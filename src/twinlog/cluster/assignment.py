@@ -11,9 +11,15 @@ an old generation. kafka-python's assignor takes such a claim for ownership, and
 partition away under the member that has it now (test_the_newest_generation_is_believed). So claims
 are settled before it sees them: the newest one counts, and where two of one generation claim the
 same, which no correct group does, nobody gets the partition in this round.
+
+The assignor deals partitions out in turn, and a member that has none gets the last ones of another.
+A mirror's partitions stand in `__mirror_state` one after the other (core/placement.py), so that the
+last ones may be all that there is to do. So it sees the partitions in another order (`_order`), in
+which both what goes in turn and what stands together is spread.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -29,6 +35,9 @@ PROTOCOL_NAME: Final = CooperativeStickyAssignor.name
 
 _SUBSCRIPTION_VERSION: Final = 2
 _ASSIGNMENT_VERSION: Final = 1
+_GOLDEN: Final = 0x61C88647
+"""2^32 less the golden ratio's part of it: multiples of it, in 32 bits, are spread evenly."""
+_MASK: Final = (1 << 32) - 1
 
 
 class _Member(NamedTuple):
@@ -104,19 +113,39 @@ def assign(topic: str, count: int, subscriptions: Mapping[str, bytes]) -> dict[s
         disputed = _settle_claims(topic, members)
     except Exception as error:  # any bytes may come; which exceptions they cause is unspecified
         raise ProtocolError(f"a group member's subscription cannot be read: {error!r}") from error
-    given = CooperativeStickyAssignor().assign(_Topics(topic, count), members)
+    order = _order(count)
+    given = CooperativeStickyAssignor().assign(
+        _Topics(topic, count), [_ordered(member, topic, order) for member in members]
+    )
     return {
         member_id: encode_assignment(
             topic,
             (
-                partition
-                for name, partitions in decided.assigned_partitions
-                for partition in partitions
-                if name == topic and partition not in disputed
+                order[place]
+                for name, places in decided.assigned_partitions
+                for place in places
+                if name == topic and order[place] not in disputed
             ),
         )
         for member_id, decided in given.items()
     }
+
+
+def _order(count: int) -> list[int]:
+    """The partitions as the assignor sees them: even ones and odd ones in turn, each spread."""
+    halves = (
+        sorted(range(first, count, 2), key=lambda p: (p >> 1) * _GOLDEN & _MASK) for first in (0, 1)
+    )
+    return [p for pair in zip_longest(*halves) for p in pair if p is not None]
+
+
+def _ordered(member: _Member, topic: str, order: list[int]) -> _Member:
+    """A member with the places of what it owns, instead of the partitions."""
+    place = {partition: index for index, partition in enumerate(order)}
+    for owned in member.metadata.owned_partitions or ():
+        if owned.topic == topic:
+            owned.partitions = sorted(place[p] for p in owned.partitions if p in place)
+    return member
 
 
 def _settle_claims(topic: str, members: list[_Member]) -> set[int]:

@@ -122,7 +122,7 @@ class Lane:
         self._owned: dict[int, OwnedShard] = {}
         self._engines: dict[str, _RunningEngine] = {}
         self._compacted: dict[str, bool] = {}
-        self._to_pause: set[Name] = set()  # when they are no longer PREPARING
+        self._to_pause: dict[Name, OwnedShard] = {}  # when they are no longer PREPARING
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._changing = asyncio.Lock()  # guards what is owned, and the engines
@@ -264,7 +264,7 @@ class Lane:
         troubles: list[TwinlogError] = []
         owned = self._snapshot.owned(self._shards)
         opened = await self._each(self._owned.keys() & owned.keys(), OwnedShard.open, troubles)
-        self._to_pause = set()
+        self._to_pause = {}
         steps = {number: self._steps(self._owned[number], owned[number]) for number in opened}
         begun = await self._each(
             steps,
@@ -325,7 +325,7 @@ class Lane:
             step = next_step(topic.wanted, owned.state(name))
             by_step[step].append((name, topic))
             if step is Step.RUN and topic.wanted is Wanted.PAUSED:
-                self._to_pause.add(name)
+                self._to_pause[name] = owned
         return by_step
 
     async def _end_engines(self) -> None:
@@ -431,16 +431,22 @@ class Lane:
         while True:
             await asyncio.sleep(1.0)
             self._note_epochs()
-            for number, owned in list(self._owned.items()):
-                try:
-                    await owned.write_states()
-                except Fenced as error:
-                    await self._fenced(number, error)
-                except TwinlogError as error:
-                    log.warning("states of state partition %d wait: %s", number, error)
-                if any(owned.state(name) is not State.PREPARING for name in self._to_pause):
+            await asyncio.gather(
+                *(self._write_states(number, owned) for number, owned in self._owned.items())
+            )
+            for name, owned in self._to_pause.items():
+                if owned.state(name) is not State.PREPARING:
                     self._changed.set()
             await self._write_status()
+
+    async def _write_states(self, number: int, owned: OwnedShard) -> None:
+        try:
+            await owned.write_states()
+        except Fenced as error:
+            if self._owned.get(number) is owned:
+                await self._fenced(number, error)
+        except TwinlogError as error:
+            log.warning("states of state partition %d wait: %s", number, error)
 
     async def _fenced(self, number: int, error: Fenced) -> None:
         """Another lane has this state partition; the group will say so, or that it is ours."""

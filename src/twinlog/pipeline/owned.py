@@ -119,7 +119,8 @@ class OwnedShard:
         self._open = True
 
     async def close(self) -> None:
-        """End what runs in the background."""
+        """End what runs in the background; nothing is written any more."""
+        self._open = False
         if self.stopping is not None:
             self.stopping.cancel()
             await asyncio.gather(self.stopping, return_exceptions=True)
