@@ -93,3 +93,15 @@ def await_state(
         return row if row is not None and row["state"] == state else None
 
     return until(there, seconds, f"{topic}-{partition} {state}")
+
+
+def await_shares(stage: Stage, count: int) -> None:
+    """Wait until the group of the lanes has so many members, and each of them has partitions."""
+    client = admin(stage.destination.bootstrap_servers)
+
+    def shared() -> bool:
+        group = client.describe_consumer_groups(["twinlog"])["twinlog"].result(SECONDS)
+        shares = [len(member.assignment.topic_partitions) for member in group.members]
+        return len(shares) == count and all(shares)
+
+    until(shared, 120, f"state partitions at each of {count} lanes")

@@ -8,7 +8,6 @@ from ordeal import Ordeal, await_in_sync, leaders
 from spark_cluster import SparkCluster
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.identity import Identity
-from twinlog.local.stage import Stage
 from waiting import until
 
 LANES = 2
@@ -25,9 +24,12 @@ def kill_daemon(mirror: Ordeal, node: str) -> None:
     pid = mirror.stage.nodes[node].pid
     before = running.await_lanes(pid, LANES)
     (daemon,) = running.daemons(pid)
-    mirror.kill(lambda: running.end(daemon))
-    until(lambda: not any(lane.alive() for lane in before), what="the end of the former lanes")
-    running.await_lanes(pid, LANES)
+
+    def strike() -> None:
+        running.end(daemon)
+        until(lambda: not any(lane.alive() for lane in before), what="the end of the former lanes")
+
+    mirror.kill(strike)
 
 
 def kill_driver(mirror: Ordeal, node: str, *arguments: str) -> None:
@@ -105,25 +107,17 @@ def kill_only_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
 def pause_lane(mirror: Ordeal, seconds: float) -> None:
     """Let the only lane of one of two nodes stand still; the other node takes over; it goes on.
 
-    Done when both nodes have partitions again.
+    Done when both nodes have state partitions again.
     """
-    nodes = mirror.stage.nodes
-    await_shared(mirror.stage)
-    (lane,) = running.await_lanes(nodes[mirror.random.choice(sorted(nodes))].pid, 1)
+    stage = mirror.stage
+    outside.await_shares(stage, len(stage.nodes))
+    owners = {row["node"] for row in outside.all_described(stage)} & set(stage.nodes)
+    (lane,) = running.await_lanes(stage.nodes[mirror.random.choice(sorted(owners))].pid, 1)
     mirror.await_moment()
     with running.paused(lane):
         since = time.monotonic()
         mirror.await_resumed(since)
         time.sleep(max(0.0, since + seconds - time.monotonic()))  # the length is what is tried
         assert lane.alive(), "what stood still was ended"
+    outside.await_shares(stage, len(stage.nodes))
     mirror.await_all()
-    await_shared(mirror.stage)
-
-
-def await_shared(stage: Stage) -> None:
-    """Wait until every node has said something of partitions that it has."""
-
-    def shared() -> bool:
-        return {row["node"] for row in outside.all_described(stage)} == set(stage.nodes)
-
-    until(shared, 120, f"partitions at {', '.join(stage.nodes)}")
