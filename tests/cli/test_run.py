@@ -1,5 +1,6 @@
-"""`twinlog run`: what is wrong with its arguments is said in one line, before anything starts."""
+"""`twinlog run` and `verify`: what is wrong is said in one line, before anything starts."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,43 @@ def test_wrong_usage(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert arguments[0] in done.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Path:
+    """Client properties with which nobody waits long."""
+    file = tmp_path / "client.properties"
+    file.write_text("default.api.timeout.ms=3000\n")
+    return file
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_destination_that_does_not_answer(command: str, hasty: Path) -> None:
+    """Goal: each address, and why: nobody is there, or who is there is no broker."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        servers = f"127.0.0.1:1,127.0.0.1:{port}"
+        done = CliRunner().invoke(
+            main, [command, "--bootstrap-server", servers, "--command-config", str(hasty)]
+        )
+    line = refused(done)
+    assert line.startswith("Error: cluster destination: no bootstrap server answers: ")
+    assert "127.0.0.1:1: Connection refused" in line
+    assert f"127.0.0.1:{port}: no answer within 1 s" in line
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_wrong_address(command: str, hasty: Path) -> None:
+    """Goal: what an address looks like; `:9094` is one of this host, as with Kafka's own tools."""
+    done = CliRunner().invoke(main, [command, "--bootstrap-server", "host"])
+    assert refused(done).startswith("Error: bootstrap.servers is 'host': allowed is HOST:PORT")
+    more = ("--command-config", str(hasty))
+    done = CliRunner().invoke(main, [command, "--bootstrap-server", ":1", *more])
+    assert "localhost:1: Connection refused" in refused(done)
+
+
+def test_a_topic_that_is_no_expression() -> None:
+    """Goal: wrong usage, with the expression and what is wrong with it."""
+    done = CliRunner().invoke(main, ["verify", *NOBODY, "--topic", "*"])
+    assert done.exit_code == 2
+    assert "--topic: '*': nothing to repeat" in done.stderr.splitlines()[-1]

@@ -143,17 +143,18 @@ class KafkaCluster:
     async def start(self, timeout: float | None = None) -> None:
         """Find the cluster through one of the bootstrap servers.
 
+        None of them may take so long that there is no time for the others.
+
         Raises:
             Retriable: none answered in time; the message has each address and why.
             UserError: the first one that answered refuses us.
         """
-        servers = ", ".join(map(str, self.config.bootstrap_servers))
+        whole = self.config.api_timeout if timeout is None else timeout
+        each = whole / (len(self.config.bootstrap_servers) + 1)
         try:
-            await self.persist(self._bootstrap, timeout, late=f"no answer from {servers}")
-        except BaseException as error:
+            await self.persist(lambda: self._bootstrap(each=each), whole)
+        except BaseException:
             await self.close()
-            if isinstance(error, Retriable):
-                error.hint = error.hint or "compare security.protocol with the brokers' listeners"
             raise
         self._spawn(self._keep_house())
 
@@ -317,16 +318,8 @@ class KafkaCluster:
             raise lost
         return response
 
-    async def persist(
-        self,
-        attempt: Callable[[], Awaitable[T]],
-        timeout: float | None = None,
-        *,
-        late: str = "no success",
-    ) -> T:
+    async def persist(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
         """Await `attempt()` until it raises nothing retriable; bounded in time and number.
-
-        `late` says what there was none of when the time is over within a try.
 
         Raises:
             Retriable: the last try's error, or that the time is over.
@@ -340,8 +333,8 @@ class KafkaCluster:
                 async with asyncio.timeout_at(deadline):
                     return await attempt()
             except TimeoutError as error:
-                over = Retriable(f"{late} within {timeout:g} s", cluster=self.name)
-                raise (failure or over) from error
+                late = Retriable(f"no success within {timeout:g} s", cluster=self.name)
+                raise (failure or late) from error
             except TwinlogError as error:
                 failure = self._named(error)
                 if not _once_more(error, tries):
@@ -413,24 +406,29 @@ class KafkaCluster:
         except (Retriable, ProtocolError):
             return await self._bootstrap(topics)
 
-    async def _bootstrap(self, topics: Collection[str] | None = ()) -> Metadata:
-        """Metadata from the first bootstrap server that answers."""
+    async def _bootstrap(
+        self, topics: Collection[str] | None = (), each: float | None = None
+    ) -> Metadata:
+        """Metadata from the first bootstrap server that answers, within `each` seconds."""
         failures: list[str] = []
         servers = list(self.config.bootstrap_servers)
         self.rng.shuffle(servers)
         for address in servers:
             try:
-                connection = await self._pool.open(address)
-                try:
-                    return await self._ask(connection, topics)
-                finally:
-                    await connection.close()
+                async with asyncio.timeout(each):
+                    connection = await self._pool.open(address)
+                    try:
+                        return await self._ask(connection, topics)
+                    finally:
+                        await connection.close()
+            except TimeoutError:
+                failures.append(f"{address}: no answer within {each:g} s")
             except (Retriable, ProtocolError) as error:
                 failures.append(error.message)
         raise Retriable(
             f"no bootstrap server answers: {'; '.join(failures)}",
             cluster=self.name,
-            hint="compare bootstrap.servers with the brokers' listeners",
+            hint="compare bootstrap.servers and security.protocol with the brokers' listeners",
         )
 
     async def _ask(self, connection: Connection, topics: Collection[str] | None) -> Metadata:

@@ -98,7 +98,7 @@ def check_properties(properties: Mapping[str, str]) -> tuple[ClusterConfig, tupl
 
 @asynccontextmanager
 async def connected(config: ClusterConfig, name: str) -> AsyncIterator[KafkaCluster]:
-    """A cluster that answers, for a person who waits.
+    """A cluster that answers soon, or an error: for a person who waits.
 
     Raises:
         Retriable: it does not answer within `CONNECT_TIMEOUT`.

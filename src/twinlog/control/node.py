@@ -30,6 +30,7 @@ from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics, create_contro
 from twinlog.cluster.mirrorlog import partition_count as control_partitions
 from twinlog.control.groups import sync_groups
 from twinlog.control.lifecycle import partitions_of, state_in
+from twinlog.control.mirrors import connected
 from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import sync_configs
 from twinlog.core.errors import Fenced, Refusal, TwinlogError
@@ -110,9 +111,7 @@ class Node:
             UserError: Spark or the destination cannot be had as configured.
         """
         config = self._config
-        async with KafkaCluster(
-            parse_config(config.destination).config, name="destination"
-        ) as cluster:
+        async with connected(parse_config(config.destination).config, "destination") as cluster:
             store = MirrorStore(cluster)
             await create_control_topics(cluster, ControlTopics())
             spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
+from twinlog.control.mirrors import connected
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal, UserError
 from twinlog.core.types import TopicPartition
@@ -58,7 +59,7 @@ async def verify_mirrors(config: VerifyConfig) -> Verification:
     Raises:
         UserError: there is nothing to compare, or a cluster cannot be reached as configured.
     """
-    async with KafkaCluster(parse_config(config.destination).config, name="destination") as cluster:
+    async with connected(parse_config(config.destination).config, "destination") as cluster:
         snapshot = await MirrorStore(cluster).snapshot()
         if config.mirror is not None and config.mirror not in snapshot.mirrors:
             raise unknown_mirror(config.mirror, snapshot)
@@ -96,7 +97,7 @@ async def _plan(
 ) -> tuple[list[Extent], list[VerifyTask]]:
     """What can be compared of one mirror, cut into tasks."""
     partitions = [TopicPartition(t.topic, index) for t in topics for index in range(t.partitions)]
-    async with KafkaCluster(parse_config(mirror.source).config, name=mirror.name) as source:
+    async with connected(parse_config(mirror.source).config, mirror.name) as source:
         theirs, ours, compacted = await asyncio.gather(
             KafkaSource(source).bounds(partitions),
             KafkaDestination(cluster, lambda: False).bounds(partitions),
