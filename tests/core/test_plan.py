@@ -22,6 +22,7 @@ from twinlog.core.plan import (
     Gap,
     Piece,
     plan,
+    plan_sound,
     plan_with_epoch,
 )
 from twinlog.core.records import decode, encode_tail, raw_records
@@ -333,6 +334,23 @@ def test_what_cannot_be_is_corrupt(made: bytes) -> None:
     """Goal: not a plan that leaves records out."""
     with pytest.raises(CorruptBatch):
         plan(memoryview(made), Offset(0))
+
+
+@quick
+@given(captures, st.data())
+def test_what_stands_before_a_corrupt_batch(log: Capture, data: st.DataObject) -> None:
+    """Goal: the same plan as if the log ended there; from there on there is none."""
+    bad = data.draw(st.sampled_from(log.headers))
+    broken = bytearray(log.data)
+    broken[bad.end - 1] ^= 1
+    position = Offset(data.draw(st.integers(0, bad.base_offset)))
+    if any(h.next_offset > position for h in log.headers if h.end <= bad.position):
+        aborted = log.aborted.get(0, ())
+        expected = plan_with_epoch(log.buffer[: bad.position], position, aborted)
+        assert plan_sound(memoryview(broken), position, aborted) == expected
+    else:
+        with pytest.raises(CorruptBatch):
+            plan_sound(memoryview(broken), position)
 
 
 def test_a_tail_is_kept_byte_for_byte() -> None:

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from twinlog.core.errors import UserError
 from twinlog.pipeline import session
 
 _QUIET = """
@@ -21,6 +22,12 @@ def test_the_users_jvm_options_come_last() -> None:
     ours, _, theirs = session._jvm_options("-Xss4m").rpartition(" ")
     assert ours.startswith("-Dlog4j2.configurationFile=file:///")
     assert theirs == "-Xss4m"
+
+
+def test_a_master_that_is_none() -> None:
+    """Goal: one line with what is allowed, where Spark itself would print a trace of its own."""
+    with pytest.raises(UserError, match=r"'nonsense': allowed is local\[N\]"):
+        session.start_spark("nonsense", {})
 
 
 @pytest.mark.spark

@@ -18,6 +18,7 @@ takes one batch of a partition, so a thousand batches of one record would be a t
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -132,6 +133,27 @@ def plan_with_epoch(
         except LegacyBatch as legacy:
             at = _plan_legacy(pieces, buffer, _Place(legacy.position, legacy.lowest))
     return Planned(pieces.finish(), pieces.leader_epoch)
+
+
+def plan_sound(
+    buffer: memoryview, position: Offset, aborted: Iterable[AbortedTransaction] = ()
+) -> Planned:
+    """As `plan_with_epoch`, of what stands before the first corrupt batch.
+
+    Raises:
+        CorruptBatch: nothing does, from `position` on.
+    """
+    try:
+        return plan_with_epoch(buffer, position, aborted)
+    except CorruptBatch:
+        end = 0
+        with suppress(CorruptBatch, LegacyBatch):
+            for header in batches(buffer):
+                end = header.end
+        planned = plan_with_epoch(buffer[:end], position, aborted)
+        if not planned.pieces:
+            raise
+        return planned
 
 
 class _Place(NamedTuple):

@@ -23,7 +23,7 @@ from zlib import crc32
 
 from twinlog.core.append import Phase
 from twinlog.core.errors import CorruptBatch, ProtocolError, Reaction, Retriable, code_of
-from twinlog.core.plan import Gap, plan_with_epoch
+from twinlog.core.plan import Gap, plan_sound
 from twinlog.core.types import EpochEnd, FetchPosition, Offset, TopicPartition
 from twinlog.pipeline.partition import MirrorPartition
 from twinlog.pipeline.ports import FetchResult
@@ -174,9 +174,7 @@ class Fetcher:
         append = partition.append
         if len(fetched.records):
             try:
-                pieces, epoch = plan_with_epoch(
-                    fetched.records, append.planned_end, fetched.aborted
-                )
+                pieces, epoch = plan_sound(fetched.records, append.planned_end, fetched.aborted)
             except CorruptBatch as error:
                 self._corrupt(partition, error)
                 return

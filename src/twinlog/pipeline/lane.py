@@ -61,6 +61,8 @@ PARENT_INTERVAL_S: Final = 1.0
 """How often a lane looks whether Spark could still end it."""
 STOP_AGAIN_S: Final = 1.0
 """After this it is tried again to stop what could not be fenced, with jitter."""
+CONNECT_S: Final = 10.0
+"""How long a source may take to answer before that is said; then it is tried again."""
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
@@ -495,7 +497,6 @@ class _RunningEngine:
 
     def __init__(self, lane: Lane, mirror: Mirror) -> None:
         self.engine: Engine | None = None
-        self.trouble = ""
         self.mirror = mirror
         self._lane = lane
         self._task = asyncio.create_task(self._run())
@@ -506,14 +507,16 @@ class _RunningEngine:
         pause = 0.5
         while True:
             try:
-                async with KafkaCluster(
-                    parse_config(self.mirror.source).config, name=f"source of {name}"
-                ) as cluster:
+                config = parse_config(self.mirror.source).config
+                cluster = KafkaCluster(config, name=f"source of {name}")
+                try:
+                    await cluster.start(CONNECT_S)
                     self._check(cluster)
                     self.engine = self._lane.engine_for(name, cluster)
-                    self.trouble = ""
                     self._lane.engine_changed(name, ended=False)
                     await self.engine.run()
+                finally:
+                    await cluster.close()
             except Fenced as error:
                 # Nothing may be written now; what is still ours then gets a new engine.
                 log.warning("mirror %s: %s", name, error)
@@ -521,7 +524,6 @@ class _RunningEngine:
                 self._lane.engine_changed(name, ended=True)
                 return
             except TwinlogError as error:
-                self.trouble = str(error)
                 log.warning("mirror %s: %s", name, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 30.0)

@@ -22,7 +22,7 @@ from twinlog.core.bulk import is_bulk
 from twinlog.core.compare import compare
 from twinlog.core.epochs import epoch_at
 from twinlog.core.errors import CorruptBatch, Retriable
-from twinlog.core.plan import Gap, plan
+from twinlog.core.plan import Gap, plan_sound
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 from twinlog.pipeline.partition import MirrorPartition
 from twinlog.pipeline.ports import Bounds
@@ -261,8 +261,8 @@ class _Compared(NamedTuple):
         return reason, epoch
 
     def _records_differ(self, *, compacted: bool) -> str:
-        theirs = plan(self.source.records, self.start, self.source.aborted)
-        ours = plan(self.destination.records, self.start)
+        theirs = plan_sound(self.source.records, self.start, self.source.aborted).pieces
+        ours = plan_sound(self.destination.records, self.start).pieces
         # The source's answer may be shorter; what it does not show cannot be compared.
         end = Offset(min(self.end, theirs[-1].end if theirs else self.start))
         for difference in compare(theirs, ours, self.start, end, compacted=compacted):

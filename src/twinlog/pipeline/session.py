@@ -53,6 +53,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
 _JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOCAL_ONLY: Final = ("spark.driver.bindAddress", "spark.driver.host")
+_MASTER: Final = re.compile(r"local(-cluster)?(\[.*\])?|spark://.+|yarn|k8s://.+")
 _LOCAL: Final = re.compile(r"local\[(\d+|\*)\]")
 
 
@@ -64,8 +65,13 @@ def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
         conf: settings that win over ours.
 
     Raises:
-        UserError: there is no Java, or the master cannot be reached.
+        UserError: there is no Java, no such kind of master, or it cannot be reached.
     """
+    if not _MASTER.fullmatch(master):
+        raise UserError(
+            f"the Spark master is {master!r}: allowed is local[N], local[*], spark://HOST:PORT, "
+            "yarn or k8s://URL"
+        )
     try:
         # The shim spares the JVM a module that is none of ours and that it warns about.
         os.environ["JAVA_HOME"] = str(write_shim(find_java().executable).parents[1])

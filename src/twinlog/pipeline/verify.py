@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.core.compare import MISSING, Difference, compare
-from twinlog.core.errors import PartitionFailed, Retriable
-from twinlog.core.plan import Data, Gap, Piece, plan
+from twinlog.core.errors import CorruptBatch, PartitionFailed, Retriable
+from twinlog.core.plan import Data, Gap, Piece, plan_sound
 from twinlog.core.records import decode, raw_records
 from twinlog.core.types import Offset, TopicPartition
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
@@ -167,10 +167,15 @@ class _Comparison:
         records = 0
         at = Offset(stretch.start)
         while at < stretch.end:
-            theirs, ours = await asyncio.gather(
-                self._read(self._source, stretch.partition, at, stretch.end),
-                self._read(self._destination, stretch.partition, at, stretch.end),
-            )
+            try:
+                theirs, ours = await asyncio.gather(
+                    self._read(self._source, stretch.partition, at, stretch.end),
+                    self._read(self._destination, stretch.partition, at, stretch.end),
+                )
+            except CorruptBatch as error:
+                corrupt = f"cannot be compared: {error.message}"
+                found.append(Difference(at, Offset(stretch.end), corrupt))
+                break
             upto = Offset(min(theirs[-1].end, ours[-1].end, stretch.end))
             found += compare(theirs, ours, at, upto)
             records += sum(
@@ -203,7 +208,7 @@ class _Comparison:
     ) -> list[Piece]:
         """What stands from `start` on, at least one piece, none of it beyond `end`'s batch."""
         async for answer in _answers(side, partition, start):
-            pieces = plan(answer.records, start, answer.aborted)
+            pieces = plan_sound(answer.records, start, answer.aborted).pieces
             if pieces:
                 return pieces
             if answer.last_stable > start or answer.high_watermark > start:
