@@ -14,6 +14,7 @@ An offset beyond the log end is committed as the log end, and follows with the n
 the log start is committed as the log start. The leader epoch is -1.
 """
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from re import Pattern
@@ -124,8 +125,10 @@ async def _logs(
     destination: KafkaCluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, Log]:
     asked = list(partitions)
-    starts = await list_offsets(destination, asked, OffsetSpec.EARLIEST)
-    ends = await list_offsets(destination, asked, OffsetSpec.LATEST)
+    starts, ends = await asyncio.gather(
+        list_offsets(destination, asked, OffsetSpec.EARLIEST),
+        list_offsets(destination, asked, OffsetSpec.LATEST),
+    )
     found = {}
     for partition in asked:
         start, end = starts[partition], ends[partition]

@@ -29,13 +29,13 @@ from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics, create_control_topics
 from twinlog.cluster.mirrorlog import partition_count as control_partitions
 from twinlog.control.groups import sync_groups
-from twinlog.control.lifecycle import partitions_of, state_in
+from twinlog.control.lifecycle import state_in
 from twinlog.control.mirrors import connected
 from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import sync_configs
 from twinlog.core.errors import Fenced, Refusal, TwinlogError
 from twinlog.core.mirror_settings import MAX_REFRESH_MS, parse_settings
-from twinlog.core.placement import config_partition
+from twinlog.core.placement import MirrorPartition, config_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.lane import LaneConfig, run_lane
@@ -282,10 +282,10 @@ class Node:
             await sync_configs(source, cluster, list(there), settings.topic_properties_exclude)
             states = (await store.states()).states
             mirroring = [
-                TopicPartition(partition.topic, partition.partition)
-                for topic, partition in partitions_of(snapshot, name)
-                if topic.wanted is Wanted.MIRRORING
-                and state_in(states, partition) is State.MIRRORING
+                TopicPartition(topic.topic, index)
+                for topic in topics
+                for index in range(topic.partitions)
+                if state_in(states, MirrorPartition(name, topic.topic, index)) is State.MIRRORING
             ]
             synced = await sync_groups(source, cluster, settings.groups_include, mirroring)
             log.info("mirror %s: %d group offsets copied", name, synced.committed)

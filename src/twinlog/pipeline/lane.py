@@ -341,10 +341,10 @@ class Lane:
 
     async def _disown(self, keep: Collection[Name]) -> None:
         """Stop mirroring all but these; when it returns, nothing of the others is under way."""
+        self._note_epochs()
         for mirror, running in self._engines.items():
             if running.engine is not None:
                 kept = {TopicPartition(n.topic, n.partition) for n in keep if n.mirror == mirror}
-                self._note_epochs()
                 await running.engine.disown(running.engine.partitions.keys() - kept)
 
     def _stop_partitions(self, owned: OwnedShard, names: Collection[Name]) -> None:
