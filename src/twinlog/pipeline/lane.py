@@ -46,6 +46,7 @@ from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.heap import keep_freed
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.pipeline.owned import OwnedShard, Step, next_step
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
@@ -104,6 +105,7 @@ def run_lane(config: LaneConfig) -> None:
         format=f"%(asctime)s %(levelname)s lane {config.name} %(name)s: %(message)s",
         force=True,
     )
+    keep_freed(config.settings.buffer_bytes)
     try:
         asyncio.run(Lane(config).run())
     except Fenced as error:
