@@ -45,13 +45,6 @@ class Log(NamedTuple):
     end: int
 
 
-class Synced(NamedTuple):
-    """What one look has done: partitions committed, groups that could not be served."""
-
-    committed: int
-    failed: int
-
-
 def due_offsets(
     source: Mapping[TopicPartition, Committed],
     destination: Mapping[TopicPartition, Committed],
@@ -81,8 +74,8 @@ async def sync_groups(
     destination: KafkaCluster,
     include: Collection[Pattern[str]],
     partitions: Collection[TopicPartition],
-) -> Synced:
-    """Copy the offsets of the source's groups for these partitions, once.
+) -> int:
+    """Copy the offsets of the source's groups for these partitions; how many groups could not be.
 
     One group's trouble is its own: it is said, and the others are served.
 
@@ -98,7 +91,7 @@ async def sync_groups(
     """
     groups = _served((await list_groups(source)).values(), include)
     if not groups or not partitions:
-        return Synced(0, 0)
+        return 0
     busy = {group.name for group in (await list_groups(destination)).values() if not group.idle}
     logs = await _logs(destination, partitions)
     committed = failed = 0
@@ -110,7 +103,8 @@ async def sync_groups(
         except TwinlogError as error:
             failed += 1
             log.warning("the offsets of group %s cannot be copied: %s", group, error)
-    return Synced(committed, failed)
+    log.info("%d group offsets copied", committed)
+    return failed
 
 
 def _served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[str]:

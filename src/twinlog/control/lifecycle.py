@@ -11,23 +11,25 @@ partitions there through their states (core/states.py).
                                                               MIRROR_TOPIC_BEING_REMOVED
     remove    MIRRORING, PAUSED        STOPPED                MIRROR_TOPIC_BEING_REMOVED
 
+A removal by the expression that topics were added with ends that expression, too, and so does that
+of a mirror's last topic: no new topics are added by it any more.
+
 An expression takes the topics of the mirror that it matches and that the command is for: in a
 disaster `--remove --topic '.*'` must not be held up by a topic that was removed before. Where it
 is for none of them, the error is that of the first one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
-from twinlog.control.mirrors import check_properties, compiled, connected
+from twinlog.control.mirrors import compiled, connected_source
 from twinlog.control.store import MirrorStore, unknown_mirror
-from twinlog.core.errors import UserError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
-from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.config_records import ConfigChange, Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import PartitionState
 
@@ -88,14 +90,8 @@ async def alter_mirror(destination: KafkaCluster, name: str, properties: dict[st
     """
     snapshot = await MirrorStore(destination).snapshot()
     altered = _altered(snapshot, name, properties)
-    config, _ = check_properties(altered.source)
-    async with connected(config, "source") as source:
-        if source.cluster_id != altered.source_cluster_id:
-            raise UserError(
-                f"the addresses lead to cluster {source.cluster_id}; mirror {name} was created "
-                f"for {altered.source_cluster_id}",
-                hint="nothing was changed; another source needs another mirror",
-            )
+    async with connected_source(altered):
+        pass
     await MirrorStore(destination).change(lambda now: [_altered(now, name, properties)])
     return altered
 
@@ -172,13 +168,36 @@ async def _change(
     compiled(expression)
     names: list[str] = []
 
-    def decide(snapshot: Snapshot) -> list[MirrorTopic]:
+    def decide(snapshot: Snapshot) -> list[ConfigChange]:
         chosen = choose(snapshot, mirror, expression, lambda topic: refusals.get(topic.wanted))
         names[:] = [topic.topic for topic in chosen]
-        return [replace(topic, wanted=wanted) for topic in chosen]
+        changes: list[ConfigChange] = [replace(topic, wanted=wanted) for topic in chosen]
+        if wanted is Wanted.STOPPED:
+            changes += _without_patterns(snapshot, mirror, expression, names)
+        return changes
 
     await MirrorStore(destination).change(decide)
     return names
+
+
+def _without_patterns(
+    snapshot: Snapshot, mirror: str, expression: str, removed: Collection[str]
+) -> list[ConfigChange]:
+    """The mirror without the patterns that end with this removal.
+
+    The one that is removed by name; and all of them with the last topic, so that a failover of the
+    whole mirror is not followed by new topics.
+    """
+    before = snapshot.mirrors[mirror]
+    left = [
+        topic
+        for topic in snapshot.topics
+        if topic.mirror == mirror
+        and topic.wanted is not Wanted.STOPPED
+        and topic.topic not in removed
+    ]
+    patterns = tuple(one for one in before.topic_patterns if left and one != expression)
+    return [] if patterns == before.topic_patterns else [replace(before, topic_patterns=patterns)]
 
 
 def choose(snapshot: Snapshot, mirror: str, expression: str, refuse: Refuse) -> list[MirrorTopic]:

@@ -148,6 +148,25 @@ async def create_mirror(
     return mirror
 
 
+@asynccontextmanager
+async def connected_source(mirror: Mirror) -> AsyncIterator[KafkaCluster]:
+    """A mirror's source, by its present properties, if it is the cluster that it was made for.
+
+    Raises:
+        Retriable: it does not answer within `CONNECT_TIMEOUT`.
+        UserError: it refuses us, or is another cluster.
+    """
+    config, _ = check_properties(mirror.source)
+    async with connected(config, "source") as source:
+        if source.cluster_id != mirror.source_cluster_id:
+            raise UserError(
+                f"the source's addresses lead to cluster {source.cluster_id}; mirror {mirror.name} "
+                f"was created for {mirror.source_cluster_id}",
+                hint="another source needs another mirror",
+            )
+        yield source
+
+
 async def add_topics(
     destination: KafkaCluster,
     mirror_name: str,
@@ -156,6 +175,8 @@ async def add_topics(
     replication_factor: int | None = None,
 ) -> list[str]:
     """Add the source's topics that `expression` stands for; their names.
+
+    Where it is a regular expression, topics that match it later are added then (topic_sync.py).
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,
@@ -168,39 +189,57 @@ async def add_topics(
     if mirror is None:
         raise unknown_mirror(mirror_name, snapshot)
     compiled(expression)
-    config, _ = check_properties(mirror.source)
-    async with connected(config, "source") as source:
-        if source.cluster_id != mirror.source_cluster_id:
-            raise UserError(
-                f"the source's addresses lead to cluster {source.cluster_id}; mirror {mirror.name} "
-                f"was created for {mirror.source_cluster_id}"
-            )
-        metadata = await source.refresh(None)
-        names = resolve(expression, metadata.topics)
-        check_addable(snapshot, mirror.name, names)
-        await _check_removed(destination, snapshot, names)
-        topics = [_usable(metadata.topics[name]) for name in names]
-        configs = await source_configs(source, names)
+    async with connected_source(mirror) as source:
+        names = resolve(expression, (await source.refresh(None)).topics)
+        await add_named(
+            destination,
+            source,
+            mirror_name,
+            names,
+            replication_factor=replication_factor,
+            pattern=None if names == [expression] else expression,
+        )
+    return names
+
+
+async def add_named(
+    destination: KafkaCluster,
+    source: KafkaCluster,
+    mirror_name: str,
+    names: Sequence[str],
+    *,
+    replication_factor: int | None = None,
+    pattern: str | None = None,
+) -> None:
+    """Add topics of the source, whose metadata is known; `pattern` is kept with the mirror.
+
+    Raises:
+        MirrorRefused, UserError, Retriable: as `add_topics`.
+    """
+    store = MirrorStore(destination)
+    snapshot = await store.snapshot()
+    check_addable(snapshot, mirror_name, names)
+    await _check_removed(destination, snapshot, names)
+    mirror = snapshot.mirrors[mirror_name]
+    topics = [_usable(source.metadata.topics[name]) for name in names]
+    configs = await source_configs(source, names)
     wanted = await _wanted(destination, mirror, topics, configs)
     factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
     created = await _prepare(destination, wanted, factor)
-    try:
-        await MirrorStore(destination).add_topics(
-            mirror.name,
-            [
-                MirrorTopic(
-                    mirror=mirror.name,
-                    topic=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=len(topic.partitions),
-                )
-                for topic in topics
-            ],
+    added = [
+        MirrorTopic(
+            mirror=mirror_name,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partitions=len(topic.partitions),
         )
+        for topic in topics
+    ]
+    try:
+        await store.add_topics(mirror_name, added, pattern)
     except UserError:
         await _undo(destination, created)
         raise
-    return names
 
 
 async def _check_removed(
@@ -236,18 +275,27 @@ def resolve(expression: str, topics: Mapping[str, Topic]) -> list[str]:
     """
     if expression in topics:
         return [expression]
-    pattern = compiled(expression)
-    names = [
-        name
-        for name, topic in topics.items()
-        if pattern.fullmatch(name) and not topic.internal and not name.startswith(INTERNAL)
-    ]
+    names = matching(expression, topics)
     if not names:
         raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
             f"no topic of the source is called or matches {expression!r}",
             hint="internal topics (__...) are mirrored only when named in full",
         )
-    return sorted(names)
+    return names
+
+
+def matching(expression: str, topics: Mapping[str, Topic]) -> list[str]:
+    """The topics, internal ones left out, whose whole name matches, in order.
+
+    Raises:
+        MirrorRefused: INVALID_REGULAR_EXPRESSION.
+    """
+    pattern = compiled(expression)
+    return sorted(
+        name
+        for name, topic in topics.items()
+        if pattern.fullmatch(name) and not topic.internal and not name.startswith(INTERNAL)
+    )
 
 
 def compiled(expression: str) -> re.Pattern[str]:

@@ -5,13 +5,8 @@ that must be remembered is in the destination cluster. A node that dies takes it
 the next one finds all it needs there.
 
     Spark's job     blocks a thread of its own until all lanes have ended
-    partitions      each refresh: a source topic that has grown grows on the destination too
-    configurations  each refresh: topics' configurations follow the source's (topic_sync.py)
-    groups          each refresh: their committed offsets are copied (groups.py)
     progress        `__mirror_status`, each second, to whoever watches (`--once` ends by it)
-
-What concerns a whole mirror is done by the node that owns the mirror's partition of
-`__mirror_config`, by a second group of the lanes' kind.
+    refresh         what follows the data of the mirrors that are ours (refresh.py)
 """
 
 import asyncio
@@ -19,29 +14,22 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics, create_control_topics
-from twinlog.cluster.mirrorlog import partition_count as control_partitions
-from twinlog.control.groups import sync_groups
-from twinlog.control.lifecycle import state_in
 from twinlog.control.mirrors import connected
+from twinlog.control.refresh import Refresher
 from twinlog.control.store import MirrorStore
-from twinlog.control.topic_sync import sync_configs
-from twinlog.core.errors import Fenced, Refusal, TwinlogError
-from twinlog.core.mirror_settings import MAX_REFRESH_MS, parse_settings
-from twinlog.core.placement import MirrorPartition, config_partition
+from twinlog.core.errors import Fenced, TwinlogError
 from twinlog.core.states import State
-from twinlog.core.types import TopicPartition
 from twinlog.pipeline.lane import LaneConfig, run_lane
 from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
 from twinlog.pipeline.settings import LaneSettings
-from twinlog.wire.config_records import MirrorTopic, Wanted
+from twinlog.wire.config_records import Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.status_records import PartitionStatus
 
@@ -49,8 +37,6 @@ log = logging.getLogger(__name__)
 
 STOP_PATIENCE_S: Final = 20.0
 """How long lanes may take to end by themselves before Spark ends them."""
-REFRESH_TICK_S: Final = 1.0
-"""How often is looked whether a mirror's refresh is due (mirror.metadata.refresh.interval.ms)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +78,6 @@ class Node:
     def __init__(self, config: NodeConfig, watch: Callable[[Progress], None]) -> None:
         self._config = config
         self._watch = watch
-        self._ours: set[int] = set()
         self._snapshot = Snapshot()
         self._started_ms = time.time_ns() // 1_000_000
         self._stop = asyncio.Event()
@@ -141,6 +126,7 @@ class Node:
     async def _supervise(
         self, cluster: KafkaCluster, store: MirrorStore, job: "asyncio.Task[list[None]]"
     ) -> Progress:
+        refresher = Refresher(cluster, store, lambda: self._snapshot)
         group = GroupMember(
             cluster,
             GroupConfig(
@@ -149,12 +135,12 @@ class Node:
                 session_timeout=self._config.session_timeout_s,
                 heartbeat_interval=min(1.0, self._config.session_timeout_s / 6),
             ),
-            self,
+            refresher,
         )
         watching = asyncio.create_task(self._progress(store))
         beside = [
             asyncio.create_task(group.run()),
-            asyncio.create_task(self._refresh(cluster, store)),
+            asyncio.create_task(refresher.run()),
         ]
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -178,20 +164,6 @@ class Node:
             for task in (watching, stopping, *beside):
                 task.cancel()
             await asyncio.gather(watching, stopping, *beside, return_exceptions=True)
-
-    # ---- the mirrors' group --------------------------------------------------------------------
-
-    async def on_assigned(self, partitions: set[int]) -> None:
-        """These partitions of `__mirror_config` are ours."""
-        self._ours |= partitions
-
-    async def on_revoked(self, partitions: set[int]) -> None:
-        """These are another's now."""
-        self._ours -= partitions
-
-    async def on_lost(self, partitions: set[int]) -> None:
-        """These are another's now."""
-        self._ours -= partitions
 
     # ---- progress ------------------------------------------------------------------------------
 
@@ -238,90 +210,6 @@ class Node:
             records=sum(row.records for row in known),
             bytes=sum(row.bytes for row in known),
         )
-
-    # ---- whole mirrors -------------------------------------------------------------------------
-
-    async def _refresh(self, cluster: KafkaCluster, store: MirrorStore) -> None:
-        """Let topics grow as the source's do, each mirror's at its own interval."""
-        due: dict[str, float] = {}
-        while True:
-            await asyncio.sleep(REFRESH_TICK_S)
-            now = time.monotonic()
-            for name in [n for n in self._snapshot.mirrors if due.get(n, now) <= now]:
-                due[name] = now + MAX_REFRESH_MS / 1000
-                try:
-                    settings = parse_settings(self._snapshot.mirrors[name].source)
-                    due[name] = now + settings.refresh_interval
-                    await self._refresh_mirror(cluster, store, name)
-                except TwinlogError as error:
-                    log.warning("mirror %s cannot be refreshed: %s", name, error)
-
-    async def _refresh_mirror(self, cluster: KafkaCluster, store: MirrorStore, name: str) -> None:
-        count = await control_partitions(cluster, CONFIG_TOPIC) or 1
-        if config_partition(name, count) not in self._ours:
-            return
-        snapshot = await store.snapshot()
-        # What is paused or removed is left as it is (KIP-1279, "Pause Topics").
-        topics = [
-            topic
-            for topic in snapshot.topics
-            if topic.mirror == name and topic.wanted is Wanted.MIRRORING
-        ]
-        mirror = snapshot.mirrors.get(name)
-        if mirror is None or not topics:
-            return
-        async with KafkaCluster(parse_config(mirror.source).config, name=mirror.name) as source:
-            found = (await source.refresh([topic.topic for topic in topics])).topics
-            there = {
-                topic.topic: len(known.partitions)
-                for topic in topics
-                if (known := found.get(topic.topic)) and known.topic_id == topic.topic_id
-            }
-            await self._grow(cluster, store, topics, there)
-            settings = parse_settings(mirror.source)
-            await sync_configs(source, cluster, list(there), settings.topic_properties_exclude)
-            states = (await store.states()).states
-            mirroring = [
-                TopicPartition(topic.topic, index)
-                for topic in topics
-                for index in range(topic.partitions)
-                if state_in(states, MirrorPartition(name, topic.topic, index)) is State.MIRRORING
-            ]
-            synced = await sync_groups(source, cluster, settings.groups_include, mirroring)
-            log.info("mirror %s: %d group offsets copied", name, synced.committed)
-
-    async def _grow(
-        self,
-        cluster: KafkaCluster,
-        store: MirrorStore,
-        topics: list[MirrorTopic],
-        there: Mapping[str, int],
-    ) -> None:
-        """Create the partitions that the source has (`there`) and the destination has not."""
-        grown = {
-            topic.topic: there[topic.topic]
-            for topic in topics
-            if there.get(topic.topic, 0) > topic.partitions
-        }
-        if not grown:
-            return
-        answers = await admin.create_partitions(cluster, grown)
-        for name, answer in answers.items():
-            if isinstance(answer, Refusal) and answer.code != _INVALID_PARTITIONS:
-                log.warning("%s cannot grow to %d partitions: %s", name, grown[name], answer)
-                grown.pop(name)
-        mirror = topics[0].mirror
-        # What is wanted of the topics may be another thing by now, and stays.
-        await store.change(
-            lambda now: [
-                replace(topic, partitions=grown[topic.topic])
-                for topic in now.topics
-                if topic.mirror == mirror and topic.topic in grown
-            ]
-        )
-
-
-_INVALID_PARTITIONS = 37  # it has as many already
 
 
 def _behind(row: PartitionStatus) -> int:

@@ -11,6 +11,7 @@ Where a write's outcome is unknown it is read back: what is there as it was to b
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
@@ -96,8 +97,10 @@ class MirrorStore:
         await create_control_topics(self._cluster, topics or ControlTopics())
         await self.change(decide)
 
-    async def add_topics(self, mirror: str, topics: Collection[MirrorTopic]) -> None:
-        """Write new topics of a mirror, all or none.
+    async def add_topics(
+        self, mirror: str, topics: Collection[MirrorTopic], pattern: str | None = None
+    ) -> None:
+        """Write new topics of a mirror, all or none, and the pattern that stands for more.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR.
@@ -108,7 +111,11 @@ class MirrorStore:
 
         def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
             check_addable(snapshot, mirror, [topic.topic for topic in topics])
-            return list(topics)
+            before = snapshot.mirrors[mirror]
+            if pattern is None or pattern in before.topic_patterns:
+                return list(topics)
+            patterns = (*before.topic_patterns, pattern)
+            return [*topics, replace(before, topic_patterns=patterns)]
 
         await self.change(decide)
 

@@ -1,105 +1,115 @@
-"""Topic configurations follow the source's (KIP-1279, "Configuration Sync").
+"""Topics follow the source's (KIP-1279, "Metadata Synchronization").
 
-What somebody changes on the destination is changed back with the next look, but for what
-`mirror.topic.properties.exclude` names. `cleanup.policy` stays as it was when the topic was added:
-whether records without a key are taken, and log starts can be moved, hangs on it, and the lanes go
-by it; that it differs is said.
+    on the source                             on the destination
+    ----------------------------------------  ----------------------------------------------------
+    a topic matches what was added by a       it is added, too, unless it was in a mirror before
+    regular expression
+    a topic has more partitions               it grows
+    a topic is gone, in two looks running     it is removed from the mirror, as by --remove, so that
+                                              its records stay and its partitions are STOPPED
+
+A topic that was made again under its name is not the one that was mirrored: its partitions are
+FAILED, and the operator decides.
 """
 
 import logging
-from collections.abc import Collection, Sequence
-from re import Pattern
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
 
-from twinlog.cluster.admin import (
-    Alteration,
-    AlterOperation,
-    ConfigSource,
-    Resource,
-    describe_configs,
-    incremental_alter_configs,
-    topic_resource,
-)
+from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
-from twinlog.control.mirrors import CHUNK, known_configs, source_configs
-from twinlog.core.errors import Refusal
-from twinlog.core.topic_configs import (
-    FIXED,
-    DestinationConfig,
-    config_changes,
-    destination_configs,
-)
+from twinlog.cluster.metadata import Topic
+from twinlog.control.mirrors import add_named, matching
+from twinlog.control.store import MirrorStore
+from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
+_INVALID_PARTITIONS: Final = 37  # it has as many already
 
-async def sync_configs(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    topics: Sequence[str],
-    exclude: Collection[Pattern[str]],
+
+async def add_new_topics(
+    source: KafkaCluster, destination: KafkaCluster, mirror: Mirror, snapshot: Snapshot
 ) -> int:
-    """Change the destination's topics to what the source's are; how many could not be.
+    """Add what matches one of the mirror's patterns; how many topics could not be added.
 
-    Args:
-        source: the mirror's source.
-        destination: where topics are changed.
-        topics: those to look at; they are there in both clusters.
-        exclude: names of configurations that are left alone.
+    What was removed from a mirror is not added again.
 
     Raises:
-        UserError: a right is missing, to read configurations.
-        Retriable: a cluster does not answer.
+        Retriable: the source does not answer.
     """
-    known = await known_configs(destination)
+    if not mirror.topic_patterns:
+        return 0
+    there = (await source.refresh(None)).topics
+    found = {name for pattern in mirror.topic_patterns for name in matching(pattern, there)}
     failed = 0
-    for start in range(0, len(topics), CHUNK):
-        some = topics[start : start + CHUNK]
-        failed += await _sync(source, destination, some, exclude, known)
+    for name in sorted(found - {topic.topic for topic in snapshot.topics}):
+        try:
+            await add_named(destination, source, mirror.name, [name])
+            log.info("mirror %s: added the new topic %s", mirror.name, name)
+        except TwinlogError as error:
+            failed += 1
+            log.warning("mirror %s: the new topic %s is not added: %s", mirror.name, name, error)
     return failed
 
 
-async def _sync(
-    source: KafkaCluster,
+async def grow_topics(
     destination: KafkaCluster,
-    topics: Sequence[str],
-    exclude: Collection[Pattern[str]],
-    known: Collection[str],
+    store: MirrorStore,
+    topics: Collection[MirrorTopic],
+    there: Mapping[str, int],
 ) -> int:
-    theirs = await source_configs(source, topics)
-    ours = await describe_configs(destination, [topic_resource(name) for name in topics])
-    changes: dict[Resource, list[Alteration]] = {}
+    """Create the partitions that the source has and the destination has not.
+
+    Args:
+        destination: where partitions are created.
+        store: the destination's mirrors.
+        topics: of one mirror.
+        there: how many partitions the source's topics have.
+
+    Returns:
+        How many topics could not grow.
+    """
+    grown = {
+        topic.topic: there[topic.topic]
+        for topic in topics
+        if there.get(topic.topic, 0) > topic.partitions
+    }
+    if not grown:
+        return 0
     failed = 0
-    for resource, entries in ours.items():
-        if isinstance(entries, Refusal):
+    answers = await admin.create_partitions(destination, grown)
+    for name, answer in answers.items():
+        if isinstance(answer, Refusal) and answer.code != _INVALID_PARTITIONS:
+            log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), answer)
             failed += 1
-            log.warning("%s: its configurations cannot be read: %s", resource.name, entries)
-            continue
-        wanted = destination_configs(theirs[resource.name], exclude, known)
-        for name in FIXED & wanted.keys():
-            if entries[name].value != wanted[name]:
-                log.warning(
-                    "%s: %s is %s on the source by now, and stays %s here",
-                    *(resource.name, name, wanted[name], entries[name].value),
-                )
-        current = {
-            name: DestinationConfig(entry.value, entry.source == ConfigSource.TOPIC)
-            for name, entry in entries.items()
-        }
-        if changed := config_changes(wanted, current, exclude):
-            changes[resource] = [
-                Alteration(
-                    name, AlterOperation.DELETE if value is None else AlterOperation.SET, value
-                )
-                for name, value in changed.items()
-            ]
-    if not changes:
-        return failed
-    answers = await incremental_alter_configs(destination, changes)
-    for resource, refusal in answers.items():
-        if refusal is None:
-            names = ", ".join(change.name for change in changes[resource])
-            log.info("%s: changed as on the source: %s", resource.name, names)
-        else:
-            failed += 1
-            log.warning("%s: its configurations cannot be changed: %s", resource.name, refusal)
+    keys = {(topic.mirror, topic.topic) for topic in topics}
+    # What is wanted of the topics may be another thing by now, and stays.
+    await store.change(
+        lambda now: [
+            replace(topic, partitions=grown[topic.topic])
+            for topic in now.topics
+            if (topic.mirror, topic.topic) in keys and topic.topic in grown
+        ]
+    )
     return failed
+
+
+def missing(topics: Collection[MirrorTopic], found: Mapping[str, Topic]) -> set[MirrorTopic]:
+    """Those of a mirror's topics that its source has no more."""
+    return {topic for topic in topics if topic.topic not in found}
+
+
+async def stop_deleted(store: MirrorStore, deleted: Collection[MirrorTopic]) -> int:
+    """Remove topics from their mirror whose source topics are gone; 0, since all of them are."""
+    for topic in deleted:
+        log.warning("%s is gone on the source: removed from mirror %s", topic.topic, topic.mirror)
+    await store.change(
+        lambda now: [
+            replace(topic, wanted=Wanted.STOPPED) for topic in now.topics if topic in deleted
+        ]
+    )
+    return 0

@@ -335,7 +335,7 @@ class Lane:
     async def _end_engines(self) -> None:
         """End those of mirrors that are other ones now, or are no more."""
         for name, running in list(self._engines.items()):
-            if running.mirror != self._snapshot.mirrors.get(name):
+            if not _same_source(running.mirror, self._snapshot.mirrors.get(name)):
                 if running.engine is not None:
                     await running.engine.disown(list(running.engine.partitions))
                 await running.close()
@@ -541,6 +541,14 @@ class _RunningEngine:
         """End it."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _same_source(old: Mirror, new: Mirror | None) -> bool:
+    """Whether a mirror's source is reached as before; its other fields are no matter of a lane."""
+    return new is not None and (old.source, old.source_cluster_id) == (
+        new.source,
+        new.source_cluster_id,
+    )
 
 
 _Steps = dict[Step, list[tuple[Name, MirrorTopic]]]

@@ -1,0 +1,161 @@
+"""What follows a mirror's data: looked after at each mirror's own interval, and never in its way.
+
+    topics          new ones, more partitions, deleted ones      topic_sync.py
+    configurations  of topics                                    config_sync.py
+    groups          their committed offsets                      groups.py
+
+It is done by the node that owns the mirror's partition of `__mirror_config`, by a group of the
+lanes' kind. What fails is counted and said, and tried again with the next look; the others go on.
+"""
+
+import asyncio
+import enum
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC, partition_count
+from twinlog.control.config_sync import sync_configs
+from twinlog.control.groups import sync_groups
+from twinlog.control.lifecycle import state_in
+from twinlog.control.mirrors import connected_source
+from twinlog.control.store import MirrorStore
+from twinlog.control.topic_sync import add_new_topics, grow_topics, missing, stop_deleted
+from twinlog.core.errors import TwinlogError
+from twinlog.core.mirror_settings import MAX_REFRESH_MS, parse_settings
+from twinlog.core.placement import MirrorPartition, config_partition
+from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0
+"""How often is looked whether a mirror's refresh is due (mirror.metadata.refresh.interval.ms)."""
+
+
+class Sync(enum.Enum):
+    """What follows, under the name of KIP-1279's metric that counts its errors."""
+
+    METADATA = "MetadataRefreshError"
+    CONFIGS = "TopicConfigMetadataSyncError"
+    GROUPS = "ConsumerGroupOffsetSyncError"
+
+
+class Refresher:
+    """Refreshes the mirrors that are ours. Its methods `on_...` are a group's callbacks."""
+
+    def __init__(
+        self, cluster: KafkaCluster, store: MirrorStore, latest: Callable[[], Snapshot]
+    ) -> None:
+        self.errors: Counter[tuple[str, Sync]] = Counter()
+        """What could not be brought up to date, by mirror: topics, groups, or whole looks."""
+        self._cluster = cluster
+        self._store = store
+        self._latest = latest
+        self._ours: set[int] = set()
+        self._missing: dict[str, set[MirrorTopic]] = {}
+
+    async def on_assigned(self, partitions: set[int]) -> None:
+        """These partitions of `__mirror_config` are ours."""
+        self._ours |= partitions
+
+    async def on_revoked(self, partitions: set[int]) -> None:
+        """These are another's now."""
+        self._ours -= partitions
+
+    async def on_lost(self, partitions: set[int]) -> None:
+        """These are another's now."""
+        self._ours -= partitions
+
+    async def run(self) -> None:
+        """Refresh each mirror at its own interval, for ever."""
+        due: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            for name in [n for n in self._latest().mirrors if due.get(n, now) <= now]:
+                due[name] = now + MAX_REFRESH_MS / 1000
+                try:
+                    mirror = self._latest().mirrors[name]
+                    due[name] = now + parse_settings(mirror.source).refresh_interval
+                    if await self._is_ours(name):
+                        await self._refresh(name)
+                except TwinlogError as error:
+                    self.errors[name, Sync.METADATA] += 1
+                    log.warning("mirror %s cannot be refreshed: %s", name, error)
+
+    async def _is_ours(self, name: str) -> bool:
+        count = await partition_count(self._cluster, CONFIG_TOPIC) or 1
+        return config_partition(name, count) in self._ours
+
+    async def _refresh(self, name: str) -> None:
+        snapshot = await self._store.snapshot()
+        mirror = snapshot.mirrors.get(name)
+        if mirror is None:
+            return
+        # What is paused or removed is left as it is (KIP-1279, "Pause Topics").
+        topics = [
+            topic
+            for topic in snapshot.topics
+            if topic.mirror == name and topic.wanted is Wanted.MIRRORING
+        ]
+        settings = parse_settings(mirror.source)
+        async with connected_source(mirror) as source:
+            there = await self._sync_topics(source, mirror, snapshot, topics)
+            names = list(there)
+            await self._try(
+                name,
+                Sync.CONFIGS,
+                sync_configs(source, self._cluster, names, settings.topic_properties_exclude),
+            )
+            partitions = await self._mirroring(topics)
+            groups = sync_groups(source, self._cluster, settings.groups_include, partitions)
+            await self._try(name, Sync.GROUPS, groups)
+
+    async def _try(self, mirror: str, sync: Sync, action: Awaitable[int]) -> None:
+        try:
+            self.errors[mirror, sync] += await action
+        except TwinlogError as error:
+            self.errors[mirror, sync] += 1
+            log.warning("mirror %s, %s: %s", mirror, sync.value, error)
+
+    async def _sync_topics(
+        self,
+        source: KafkaCluster,
+        mirror: Mirror,
+        snapshot: Snapshot,
+        topics: Collection[MirrorTopic],
+    ) -> dict[str, int]:
+        """Bring the set of topics up to date; the partition counts of those that are mirrored."""
+        found = (await source.refresh([topic.topic for topic in topics])).topics
+        gone = missing(topics, found)
+        # A broker that has just started may not know all topics yet.
+        deleted = gone & self._missing.get(mirror.name, set())
+        self._missing[mirror.name] = gone
+        if deleted:
+            await self._try(mirror.name, Sync.METADATA, stop_deleted(self._store, deleted))
+        there = {
+            topic.topic: len(known.partitions)
+            for topic in topics
+            if (known := found.get(topic.topic)) and known.topic_id == topic.topic_id
+        }
+        growth = grow_topics(self._cluster, self._store, topics, there)
+        await self._try(mirror.name, Sync.METADATA, growth)
+        news = add_new_topics(source, self._cluster, mirror, snapshot)
+        await self._try(mirror.name, Sync.METADATA, news)
+        return there
+
+    async def _mirroring(self, topics: Collection[MirrorTopic]) -> list[TopicPartition]:
+        states = (await self._store.states()).states
+        return [
+            TopicPartition(topic.topic, index)
+            for topic in topics
+            for index in range(topic.partitions)
+            if state_in(states, MirrorPartition(topic.mirror, topic.topic, index))
+            is State.MIRRORING
+        ]
