@@ -7,7 +7,7 @@ gives the same and more for programs. One action for each call:
     action       needs                        may have
     -----------  ---------------------------  --------------------
     --create     --mirror, --mirror-config    --replication-factor
-    --add        --mirror, --topic            --replication-factor
+    --add        --mirror, --topic            --replication-factor, --rebuild, --save-tail
     --pause      --mirror, --topic
     --resume     --mirror, --topic
     --remove     --mirror, --topic
@@ -33,6 +33,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import ClusterConfig, parse_config, read_properties
 from twinlog.cluster.mirrorlog import MAX_PARTITIONS, ControlTopics, States
 from twinlog.control import lifecycle, mirrors
+from twinlog.control.failback import Rebuild
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import UserError
 from twinlog.core.placement import MirrorPartition
@@ -66,7 +67,7 @@ class _Action(NamedTuple):
 
 ACTIONS: Final[Mapping[str, _Action]] = {
     "create": _Action(("mirror", "mirror_config"), ("replication_factor",)),
-    "add": _Action(("mirror", "topic"), ("replication_factor",)),
+    "add": _Action(("mirror", "topic"), ("replication_factor", "rebuild", "save_tail")),
     "pause": _Action(("mirror", "topic"), ()),
     "resume": _Action(("mirror", "topic"), ()),
     "remove": _Action(("mirror", "topic"), ()),
@@ -75,7 +76,9 @@ ACTIONS: Final[Mapping[str, _Action]] = {
     "list": _Action((), ()),
     "describe": _Action((), ("mirror",)),
 }
-OF_ACTIONS: Final = ("mirror", "mirror_config", "topic", "replication_factor")
+OF_ACTIONS: Final = (
+    "mirror", "mirror_config", "topic", "replication_factor", "rebuild", "save_tail",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,8 @@ class Arguments:
     mirror_config: Path | None = None
     topic: str = ""
     replication_factor: int | None = None
+    rebuild: bool = False
+    save_tail: Path | None = None
     as_json: bool = False
 
 
@@ -134,6 +139,13 @@ class Arguments:
     help="Pause mirroring for topic(s) matching the pattern (supports regex).",
 )
 @click.option(
+    "--rebuild",
+    is_flag=True,
+    default=None,
+    help="With --add: delete topics of the destination that were failed over and hold records that "
+    "the source does not have, and mirror them anew.",
+)
+@click.option(
     "--remove",
     is_flag=True,
     help="Remove topic(s) from an existing cluster mirror (supports regex).",
@@ -149,6 +161,13 @@ class Arguments:
     "--resume",
     is_flag=True,
     help="Resume mirroring for previously paused topic(s) matching the pattern (supports regex).",
+)
+@click.option(
+    "--save-tail",
+    metavar="<String: directory>",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --rebuild: write the records that only the destination has there first, as "
+    "TOPIC-PARTITION/OFFSET.log, for kafka-dump-log.",
 )
 @click.option(
     "--topic",
@@ -209,6 +228,8 @@ def _parse(options: Mapping[str, Any], *, as_json: bool) -> tuple[str, Arguments
     for name in given:
         if name not in action.needs + action.may_have:
             raise click.UsageError(f"{_flag(name)} does not go with --{chosen[0]}")
+    if "save_tail" in given and not given.get("rebuild"):
+        raise click.UsageError("--save-tail goes with --rebuild")
     return chosen[0], Arguments(as_json=as_json, **given)
 
 
@@ -285,6 +306,7 @@ async def _add(destination: KafkaCluster, arguments: Arguments) -> None:
         arguments.mirror,
         arguments.topic,
         replication_factor=arguments.replication_factor,
+        rebuild=Rebuild(arguments.save_tail) if arguments.rebuild else None,
     )
     if arguments.as_json:
         _print_json({"mirror": arguments.mirror, "added": names})

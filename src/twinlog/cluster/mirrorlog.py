@@ -25,6 +25,7 @@ from twinlog.cluster.controllog import (
 from twinlog.cluster.controlwriter import Entry
 from twinlog.core.errors import ProtocolError, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition, config_partition
+from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.wire import config_records, state_records, status_records
 from twinlog.wire.config_records import ConfigChange, Removed
@@ -204,6 +205,11 @@ class States(NamedTuple):
     states: dict[MirrorPartition, PartitionState]
     epochs: dict[MirrorPartition, LastMirrored]
     unreadable: tuple[str, ...]
+
+    def state(self, partition: MirrorPartition) -> State:
+        """A partition's state; UNKNOWN where nobody has written any."""
+        found = self.states.get(partition)
+        return State.UNKNOWN if found is None else found.state
 
 
 async def read_states(cluster: KafkaCluster, partitions: Collection[int] | None = None) -> States:

@@ -19,7 +19,7 @@ disaster `--remove --topic '.*'` must not be held up by a topic that was removed
 is for none of them, the error is that of the first one.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,7 +31,6 @@ from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.wire.config_records import ConfigChange, Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.state_records import PartitionState
 
 Refuse = Callable[[MirrorTopic], MirrorError | None]
 _SHOWN: Final = 5
@@ -113,7 +112,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
         Retriable, UserError: the destination does not answer, or refuses.
     """
     store = MirrorStore(destination)
-    states = (await store.states()).states
+    states = await store.states()
 
     def check(snapshot: Snapshot) -> None:
         if name not in snapshot.mirrors:
@@ -121,7 +120,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
         left = [
             f"{partition.topic}-{partition.partition} ({state.name})"
             for topic, partition in partitions_of(snapshot, name)
-            if not _ended(topic, state := state_in(states, partition))
+            if not _ended(topic, state := states.state(partition))
         ]
         if left:
             raise MirrorError.MIRROR_NOT_EMPTY.error(
@@ -129,19 +128,12 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
                 hint="remove its topics first, and wait until --describe shows STOPPED",
             )
 
-    check(await store.snapshot())
     await store.delete_mirror(name, check)
 
 
 def _ended(topic: MirrorTopic, state: State) -> bool:
     """Whether nothing is left to stop: it is STOPPED, or was removed before anybody owned it."""
     return topic.wanted is Wanted.STOPPED and state in {State.STOPPED, State.UNKNOWN}
-
-
-def state_in(states: Mapping[MirrorPartition, PartitionState], partition: MirrorPartition) -> State:
-    """A partition's state; UNKNOWN where nobody has written any."""
-    found = states.get(partition)
-    return State.UNKNOWN if found is None else found.state
 
 
 def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:

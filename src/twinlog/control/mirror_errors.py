@@ -1,7 +1,8 @@
 """What a command refuses, by KIP-1279's names, so that scripts and people find them there.
 
-The KIP numbers none of them yet. `MIRROR_ALREADY_EXISTS` is ours: the KIP demands the check and
-names no error for it.
+The KIP numbers none of them yet. Ours are `MIRROR_ALREADY_EXISTS`, for which the KIP demands the
+check and names no error; `MIRROR_LOOP`; and `MIRROR_TOPIC_DIVERGED`, where the KIP's brokers would
+truncate the log.
 """
 
 import enum
@@ -21,6 +22,8 @@ class MirrorError(enum.Enum):
     MIRROR_TOPIC_NOT_PAUSED = "The mirror topic is not paused"
     MIRROR_TOPIC_BEING_REMOVED = "The mirror topic is being removed"
     MIRROR_NOT_EMPTY = "The mirror still has active or non-removed topics"
+    MIRROR_LOOP = "The source mirrors the topic from this very cluster"
+    MIRROR_TOPIC_DIVERGED = "The topic holds records that the source does not have"
     UNKNOWN_TOPIC_OR_PARTITION = "The topic does not exist on the source cluster"
     TOPIC_ALREADY_EXISTS = "The topic exists on the destination cluster and cannot be taken over"
     INVALID_REGULAR_EXPRESSION = "The regular expression is not valid"

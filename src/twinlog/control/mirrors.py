@@ -1,8 +1,10 @@
 """Creating a mirror and adding topics to it: everything is checked before anything is changed.
 
     create   name, settings -> source reachable, another cluster -> write the mirror
-    add      mirror known, source still the same cluster -> topics resolved, none in a mirror yet
-             -> each destination topic absent, or empty with as many partitions
+    add      mirror known, source still the same cluster -> topics resolved, none in a mirror yet,
+             none mirrored from here by the source
+             -> each destination topic absent, or empty with as many partitions, or one that was
+                failed over to the source and holds nothing beyond (failback.py)
              -> creation tried without effect -> topics created -> topics written
 
 The last two steps are two, in two places, so something may come in between. Whoever creates topics
@@ -12,7 +14,7 @@ and is then refused deletes those that it has created and that no mirror has by 
 import re
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,6 +23,7 @@ from twinlog.cluster.admin import (
     AlterOperation,
     ConfigSource,
     NewTopic,
+    create_partitions,
     create_topics,
     delete_topics,
     describe_configs,
@@ -32,6 +35,16 @@ from twinlog.cluster.config import ClusterConfig, parse_config
 from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics
 from twinlog.cluster.partitions import DEBUGGING, OffsetSpec, list_offsets
+from twinlog.control.failback import (
+    Ends,
+    Rebuild,
+    Tail,
+    TheirMirrors,
+    find_tails,
+    last_mirrored,
+    read_their_mirrors,
+    rebuild_topics,
+)
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore, check_addable, unknown_mirror
 from twinlog.core.errors import Refusal, Retriable, TwinlogError, UserError
@@ -53,6 +66,8 @@ BROKER_DEFAULT: Final = -1
 CHUNK: Final = 200
 """Topics in one request about topics or configurations."""
 
+_SHOWN: Final = 5
+"""Partitions that an error names."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _UNUSED: Final = " is not used by twinlog"
 
@@ -173,14 +188,17 @@ async def add_topics(
     expression: str,
     *,
     replication_factor: int | None = None,
+    rebuild: Rebuild | None = None,
 ) -> list[str]:
     """Add the source's topics that `expression` stands for; their names.
 
-    Where it is a regular expression, topics that match it later are added then (topic_sync.py).
+    Where it is a regular expression, topics that match it later are added then (topic_sync.py), and
+    those that the source mirrors from this cluster are left out.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,
-            MIRROR_TOPIC_BEING_REMOVED, TOPIC_ALREADY_EXISTS, INVALID_REGULAR_EXPRESSION.
+            MIRROR_TOPIC_BEING_REMOVED, TOPIC_ALREADY_EXISTS, INVALID_REGULAR_EXPRESSION,
+            MIRROR_LOOP, MIRROR_TOPIC_DIVERGED.
         UserError: a right is missing, the source is another cluster, a configuration is refused.
         Retriable: a cluster does not answer.
     """
@@ -191,13 +209,19 @@ async def add_topics(
     compiled(expression)
     async with connected_source(mirror) as source:
         names = resolve(expression, (await source.refresh(None)).topics)
+        exact = names == [expression]
+        theirs = await read_their_mirrors(source, destination)
+        if not exact:
+            names = [name for name in names if name not in theirs.loops] or names
         await add_named(
             destination,
             source,
             mirror_name,
             names,
+            theirs,
             replication_factor=replication_factor,
-            pattern=None if names == [expression] else expression,
+            pattern=None if exact else expression,
+            rebuild=rebuild,
         )
     return names
 
@@ -207,11 +231,23 @@ async def add_named(
     source: KafkaCluster,
     mirror_name: str,
     names: Sequence[str],
+    theirs: TheirMirrors,
     *,
     replication_factor: int | None = None,
     pattern: str | None = None,
+    rebuild: Rebuild | None = None,
 ) -> None:
-    """Add topics of the source, whose metadata is known; `pattern` is kept with the mirror.
+    """Add topics of the source, whose metadata is known.
+
+    Args:
+        destination: the mirror's cluster.
+        source: the mirror's source.
+        mirror_name: the mirror.
+        names: the topics.
+        theirs: what the source mirrors, and has mirrored, from the destination.
+        replication_factor: of topics that are created; else the mirror's.
+        pattern: what is kept with the mirror, for topics that come later.
+        rebuild: topics that have diverged may be deleted and made anew.
 
     Raises:
         MirrorRefused, UserError, Retriable: as `add_topics`.
@@ -220,10 +256,25 @@ async def add_named(
     snapshot = await store.snapshot()
     check_addable(snapshot, mirror_name, names)
     await _check_removed(destination, snapshot, names)
+    loops = [name for name in names if name in theirs.loops]
+    if loops:
+        raise MirrorError.MIRROR_LOOP.error(
+            f"the source mirrors {', '.join(loops)} from this cluster",
+            hint="nothing was added; a topic is mirrored in one direction at a time",
+        )
     mirror = snapshot.mirrors[mirror_name]
     topics = [_usable(source.metadata.topics[name]) for name in names]
     configs = await source_configs(source, names)
-    wanted = await _wanted(destination, mirror, topics, configs)
+    ends = await last_mirrored(
+        source, [theirs.failed_over[name] for name in names if name in theirs.failed_over]
+    )
+    wanted = await _wanted(destination, mirror, topics, configs, ends=ends, unknown=theirs.unknown)
+    if tails := await find_tails(destination, _still_here(ends, wanted)):
+        if rebuild is None:
+            raise _diverged(tails)
+        await rebuild_topics(destination, tails, rebuild)
+        rebuilt = {tail.partition.topic for tail in tails}
+        wanted = [replace(one, there=0) if one.name in rebuilt else one for one in wanted]
     factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
     created = await _prepare(destination, wanted, factor)
     added = [
@@ -235,6 +286,16 @@ async def add_named(
         )
         for topic in topics
     ]
+    # Under another id of the source's topic another state partition owns it.
+    former = {(topic.mirror, topic.topic): topic for topic in snapshot.topics}
+    await store.forget_states(
+        [
+            known
+            for topic in added
+            if (known := former.get((mirror_name, topic.topic))) is not None
+            and known.topic_id != topic.topic_id
+        ]
+    )
     try:
         await store.add_topics(mirror_name, added, pattern)
     except UserError:
@@ -253,13 +314,13 @@ async def _check_removed(
     removed = {topic for topic in snapshot.topics if topic.topic in names}
     if not removed:
         return
-    states = (await MirrorStore(destination).states()).states
+    states = await MirrorStore(destination).states()
     for topic in sorted(removed, key=lambda one: one.topic):
         for index in range(topic.partitions):
-            state = states.get(MirrorPartition(topic.mirror, topic.topic, index))
-            if state is not None and state.state is not State.STOPPED:
+            state = states.state(MirrorPartition(topic.mirror, topic.topic, index))
+            if state not in {State.UNKNOWN, State.STOPPED}:
                 raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
-                    f"{topic.topic}-{index} of mirror {topic.mirror} is {state.state.name}",
+                    f"{topic.topic}-{index} of mirror {topic.mirror} is {state.name}",
                     hint="nothing was added; wait until --describe shows STOPPED",
                 )
 
@@ -346,12 +407,13 @@ async def source_configs(
 
 @dataclass(frozen=True, slots=True)
 class _Destination:
-    """A topic as it has to be on the destination; `exists`: it is there, empty, and is taken."""
+    """A topic as it has to be on the destination, and how many partitions of it are there."""
 
     name: str
+    topic_id: UUID
     partitions: int
     configs: Mapping[str, str]
-    exists: bool
+    there: int
 
 
 async def _wanted(
@@ -359,11 +421,15 @@ async def _wanted(
     mirror: Mirror,
     topics: Sequence[Topic],
     configs: Mapping[str, Mapping[str, SourceConfig]],
+    *,
+    ends: Ends,
+    unknown: str,
 ) -> list[_Destination]:
     """What has to be made of each topic on the destination.
 
     Raises:
-        MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is not empty, or of another size.
+        MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is neither empty and of the same size
+            nor one that was failed over (`ends`).
     """
     names = [topic.name for topic in topics]
     known = await known_configs(destination)
@@ -372,14 +438,21 @@ async def _wanted(
     wanted = [
         _Destination(
             topic.name,
+            topic.topic_id,
             len(topic.partitions),
             destination_configs(configs[topic.name], exclude, known),
-            topic.name in existing,
+            len(existing[topic.name].partitions) if topic.name in existing else 0,
         )
         for topic in topics
     ]
-    await _check_empty(destination, [one for one in wanted if one.exists])
+    await _check_empty(destination, [one for one in wanted if one.there], ends, unknown)
     return wanted
+
+
+def _still_here(ends: Ends, wanted: Iterable[_Destination]) -> Ends:
+    """Of those partitions that the destination still has."""
+    there = {one.name: one.there for one in wanted}
+    return {p: last for p, last in ends.items() if p.partition < there.get(p.topic, 0)}
 
 
 async def known_configs(destination: KafkaCluster) -> Collection[str]:
@@ -396,17 +469,21 @@ async def known_configs(destination: KafkaCluster) -> Collection[str]:
     return entries.keys()
 
 
-async def _check_empty(destination: KafkaCluster, existing: Sequence[_Destination]) -> None:
+async def _check_empty(
+    destination: KafkaCluster, existing: Sequence[_Destination], ends: Ends, unknown: str
+) -> None:
+    """See `_wanted`; `unknown` is why it cannot be known what was failed over."""
     troubles: list[str] = []
     partitions: list[TopicPartition] = []
     for one in existing:
-        count = len(destination.metadata.topics[one.name].partitions)
-        if count != one.partitions:
-            troubles.append(f"{one.name} has {count} partitions, the source's {one.partitions}")
-        else:
-            partitions += [TopicPartition(one.name, index) for index in range(count)]
-    ends = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
-    for partition, end in ends.items():
+        all_of_it = [TopicPartition(one.name, index) for index in range(one.there)]
+        failed_over = all(partition in ends for partition in all_of_it)
+        if one.there > one.partitions or (one.there < one.partitions and not failed_over):
+            troubles.append(f"{one.name} has {one.there} partitions, the source's {one.partitions}")
+        elif not failed_over:
+            partitions += all_of_it
+    log_ends = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
+    for partition, end in log_ends.items():
         if isinstance(end, Refusal):
             end.fail("look whether the destination's topic is empty", topic=partition.topic)
         elif end.offset:
@@ -414,8 +491,21 @@ async def _check_empty(destination: KafkaCluster, existing: Sequence[_Destinatio
     if troubles:
         raise MirrorError.TOPIC_ALREADY_EXISTS.error(
             f"on the destination, {'; '.join(troubles)}",
-            hint="a mirror needs the topic to be absent, or empty with as many partitions",
+            hint="a mirror needs the topic to be absent, empty with as many partitions, or failed "
+            f"over to the source by a mirror that is still there{unknown and f' ({unknown})'}",
         )
+
+
+def _diverged(tails: Sequence[Tail]) -> UserError:
+    named = "; ".join(
+        f"{tail.partition} from offset {tail.start} to {tail.end - 1}" for tail in tails[:_SHOWN]
+    )
+    more = f" and {len(tails) - _SHOWN} more" if len(tails) > _SHOWN else ""
+    return MirrorError.MIRROR_TOPIC_DIVERGED.error(
+        f"on the destination alone there are {named}{more}",
+        hint="nothing was added; --rebuild deletes these topics and mirrors them anew, "
+        "--save-tail DIRECTORY keeps these offsets before",
+    )
 
 
 async def _prepare(
@@ -434,14 +524,15 @@ async def _prepare(
             configs=dict(one.configs),
         )
         for one in wanted
-        if not one.exists
+        if not one.there
     ]
+    grown = {one.name: one.partitions for one in wanted if 0 < one.there < one.partitions}
     changes = {
         topic_resource(one.name): [
             Alteration(name, AlterOperation.SET, value) for name, value in one.configs.items()
         ]
         for one in wanted
-        if one.exists
+        if one.there
     }
     for validate_only in (True, False):
         created: list[str] = []
@@ -456,6 +547,9 @@ async def _prepare(
                 )
                 by_name = {resource.name: answer for resource, answer in altered.items()}
                 _refuse(by_name, "configure the topic on the destination")
+            if grown and not validate_only:
+                more = await create_partitions(destination, grown)
+                _refuse(more, "add partitions to the topic on the destination")
         except TwinlogError:
             if not validate_only:
                 await _undo(destination, created)

@@ -20,7 +20,6 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, partition_count
 from twinlog.control.config_sync import sync_configs
 from twinlog.control.groups import sync_groups
-from twinlog.control.lifecycle import state_in
 from twinlog.control.mirrors import connected_source
 from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import add_new_topics, grow_topics, missing, stop_deleted
@@ -151,11 +150,10 @@ class Refresher:
         return there
 
     async def _mirroring(self, topics: Collection[MirrorTopic]) -> list[TopicPartition]:
-        states = (await self._store.states()).states
+        states = await self._store.states()
         return [
             TopicPartition(topic.topic, index)
             for topic in topics
             for index in range(topic.partitions)
-            if state_in(states, MirrorPartition(topic.mirror, topic.topic, index))
-            is State.MIRRORING
+            if states.state(MirrorPartition(topic.mirror, topic.topic, index)) is State.MIRRORING
         ]

@@ -44,7 +44,7 @@ from twinlog.wire.config_records import (
     Wanted,
     key_of,
 )
-from twinlog.wire.snapshot import Snapshot, Written
+from twinlog.wire.snapshot import Snapshot, Written, owners
 from twinlog.wire.state_records import epochs_key, state_key
 from twinlog.wire.status_records import Status
 
@@ -128,21 +128,9 @@ class MirrorStore:
 
         The states go first: a mirror of the same name that comes after must not lose its own.
         """
-        count = await partition_count(self._cluster) or 0
         snapshot = await self.snapshot()
-        states = [
-            forget_entry(key(mirrored), place)
-            for place, owned in snapshot.owned(count).items()
-            for mirrored, topic in owned
-            if topic.mirror == mirror
-            for key in (state_key, epochs_key)
-        ]
-        if states:
-            check(snapshot)
-            answers = await append(self._cluster, states, acks=ALL)
-            for partition, answer in answers.items():
-                if isinstance(answer, Refusal):
-                    answer.fail("forget a mirror's states", partition=partition.partition)
+        check(snapshot)
+        await self.forget_states([topic for topic in snapshot.topics if topic.mirror == mirror])
 
         def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
             check(snapshot)
@@ -150,6 +138,22 @@ class MirrorStore:
             return [Removed(key) for key in (*topics, key_of(snapshot.mirrors[mirror]))]
 
         await self.change(decide)
+
+    async def forget_states(self, topics: Collection[MirrorTopic]) -> None:
+        """Forget the states of topics that nobody mirrors any more."""
+        if not topics:
+            return
+        count = await partition_count(self._cluster) or 0
+        entries = [
+            forget_entry(key(partition), place)
+            for place, owned in owners(topics, count).items()
+            for partition, _ in owned
+            for key in (state_key, epochs_key)
+        ]
+        answers = await append(self._cluster, entries, acks=ALL)
+        for partition, answer in answers.items():
+            if isinstance(answer, Refusal):
+                answer.fail("forget a mirror's states", partition=partition.partition)
 
     async def change(self, decide: Decide) -> None:
         """Fence, read, decide, write; again where another one came in between.

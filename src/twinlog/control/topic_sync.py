@@ -20,6 +20,7 @@ from typing import Final
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic
+from twinlog.control.failback import read_their_mirrors
 from twinlog.control.mirrors import add_named, matching
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, TwinlogError
@@ -45,10 +46,14 @@ async def add_new_topics(
         return 0
     there = (await source.refresh(None)).topics
     found = {name for pattern in mirror.topic_patterns for name in matching(pattern, there)}
+    news = sorted(found - {topic.topic for topic in snapshot.topics})
+    if not news:
+        return 0
+    theirs = await read_their_mirrors(source, destination)
     failed = 0
-    for name in sorted(found - {topic.topic for topic in snapshot.topics}):
+    for name in [name for name in news if name not in theirs.loops]:
         try:
-            await add_named(destination, source, mirror.name, [name])
+            await add_named(destination, source, mirror.name, [name], theirs)
             log.info("mirror %s: added the new topic %s", mirror.name, name)
         except TwinlogError as error:
             failed += 1

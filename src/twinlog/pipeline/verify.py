@@ -25,7 +25,7 @@ from twinlog.core.errors import CorruptBatch, PartitionFailed, Retriable
 from twinlog.core.plan import Data, Gap, Piece, plan_sound
 from twinlog.core.records import decode, raw_records
 from twinlog.core.types import Offset, TopicPartition
-from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
+from twinlog.pipeline.kafka import KafkaSource
 from twinlog.pipeline.ports import Bounds
 from twinlog.wire.fetch import Fetched
 
@@ -116,7 +116,7 @@ def extent(partition: TopicPartition, source: Bounds, destination: Bounds) -> Ex
                 "beyond what the source has decided",
             )
         )
-    end = min(source.last_stable, destination.high_watermark)
+    end = min(source.last_stable, destination.last_stable)
     start = min(max(source.start, destination.start), end)
     behind = max(source.last_stable - max(destination.high_watermark, source.start), 0)
     return Extent(
@@ -147,14 +147,17 @@ async def _verify(task: VerifyTask) -> list[Compared]:
         KafkaCluster(parse_config(task.source).config, name="source") as source,
         KafkaCluster(parse_config(task.destination).config, name="destination") as destination,
     ):
-        comparison = _Comparison(KafkaSource(source), KafkaDestination(destination, lambda: False))
+        comparison = _Comparison(KafkaSource(source), KafkaSource(destination))
         return [await comparison.compare(stretch) for stretch in task.stretches]
 
 
 class _Comparison:
-    """Reads both sides in step."""
+    """Reads both sides in step, as consumers.
 
-    def __init__(self, source: KafkaSource, destination: KafkaDestination) -> None:
+    A destination that was a source before a failback has aborted transactions of its own.
+    """
+
+    def __init__(self, source: KafkaSource, destination: KafkaSource) -> None:
         self._source = source
         self._destination = destination
 
@@ -201,7 +204,7 @@ class _Comparison:
 
     async def _read(
         self,
-        side: KafkaSource | KafkaDestination,
+        side: KafkaSource,
         partition: TopicPartition,
         start: Offset,
         end: int,
@@ -220,7 +223,7 @@ class _Comparison:
 
 
 async def _answers(
-    side: KafkaSource | KafkaDestination, partition: TopicPartition, start: Offset
+    side: KafkaSource, partition: TopicPartition, start: Offset
 ) -> AsyncIterator[Fetched]:
     """Answers without an error, a bounded number."""
     for attempt in range(READ_TRIES):

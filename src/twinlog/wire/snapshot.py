@@ -72,13 +72,7 @@ class Snapshot:
 
     def owned(self, count: int) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
         """Mirror partitions by the state partition, of `count`, that owns them."""
-        owned: dict[int, list[tuple[MirrorPartition, MirrorTopic]]] = {}
-        for topic in self.topics:
-            for index in range(topic.partitions):
-                place = state_partition(topic.mirror, topic.topic_id, index, count)
-                mirrored = MirrorPartition(topic.mirror, topic.topic, index)
-                owned.setdefault(place, []).append((mirrored, topic))
-        return owned
+        return owners(self.topics, count)
 
     def after(self, written: Iterable[Written]) -> "Snapshot":
         """The snapshot after these records, which must be in each partition's order."""
@@ -98,3 +92,16 @@ class Snapshot:
             elif change is not None:
                 records.pop(change.key, None)
         return Snapshot(MappingProxyType(records), MappingProxyType(unreadable))
+
+
+def owners(
+    topics: Iterable[MirrorTopic], count: int
+) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
+    """The partitions of topics by the state partition, of `count`, that owns them."""
+    owned: dict[int, list[tuple[MirrorPartition, MirrorTopic]]] = {}
+    for topic in topics:
+        for index in range(topic.partitions):
+            place = state_partition(topic.mirror, topic.topic_id, index, count)
+            mirrored = MirrorPartition(topic.mirror, topic.topic, index)
+            owned.setdefault(place, []).append((mirrored, topic))
+    return owned

@@ -1,0 +1,229 @@
+"""Failback (KIP-1279, "Failback Process"): what was failed over is mirrored back, the delta only.
+
+A topic of this cluster was mirrored to another one and removed from its mirror there. That one's
+`__mirror_state` says up to which offset each partition was mirrored, and from which leader epoch of
+ours its last record was. Mirrored back is into the very log that it came from:
+
+    here     | what both clusters have       | tail: written here, mirrored by nobody |
+    there    | what both clusters have       | what was written since the failover    |
+             log start             last mirrored end
+
+Without a tail the log goes on from where it is. With one it cannot: stock brokers let no client
+truncate a log. The tail can be saved, as a segment of Kafka's own format, and the topic rebuilt:
+deleted, made anew, and mirrored from the beginning.
+
+A log that has been cut by an unclean election and has grown again shows by leader epochs (KIP-320):
+where the epoch of the last mirrored record ends before the last mirrored end, the tail begins.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from twinlog.cluster.admin import delete_topics
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.partitions import DEBUGGING, list_offsets, offset_for_leader_epoch
+from twinlog.control.store import MirrorStore
+from twinlog.core.batch import batches
+from twinlog.core.errors import Refusal, Retriable, UserError
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.core.types import UNKNOWN_EPOCH, TopicPartition
+from twinlog.pipeline.kafka import KafkaDestination
+from twinlog.wire.config_records import MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
+from twinlog.wire.state_records import LastMirrored
+
+_UNKNOWN_TOPIC: Final = 3
+READ_BYTES: Final = 4 * 1024 * 1024
+READ_TRIES: Final = 50
+
+Ends = dict[TopicPartition, LastMirrored]
+
+
+class Tail(NamedTuple):
+    """Offsets `[start, end)` of a partition that the other cluster does not have."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+
+class Rebuild(NamedTuple):
+    """What the operator allows: topics may be deleted. `save_to`: their tails are written there."""
+
+    save_to: Path | None
+
+
+class TheirMirrors(NamedTuple):
+    """What a source says of its own mirrors: whether it mirrors, or has mirrored, from us."""
+
+    loops: frozenset[str]
+    """Topics that it mirrors from us now."""
+    failed_over: Mapping[str, MirrorTopic]
+    """Topics that it has mirrored from us, and that were removed there."""
+    unknown: str = ""
+    """Why that cannot be read; empty where it can."""
+
+
+def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
+    """What a snapshot of the source's mirrors says of those whose source is `cluster_id`."""
+    from_us = [
+        topic
+        for topic in snapshot.topics
+        if snapshot.mirrors[topic.mirror].source_cluster_id == cluster_id
+    ]
+    return TheirMirrors(
+        frozenset(topic.topic for topic in from_us if topic.wanted is not Wanted.STOPPED),
+        {topic.topic: topic for topic in from_us if topic.wanted is Wanted.STOPPED},
+    )
+
+
+async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) -> TheirMirrors:
+    """What the source says of its mirrors of the destination.
+
+    Raises:
+        Retriable: the source does not answer.
+    """
+    try:
+        snapshot = await MirrorStore(source).snapshot()
+    except UserError as error:
+        return TheirMirrors(frozenset(), {}, str(error))
+    return their_mirrors(snapshot, destination.cluster_id)
+
+
+async def last_mirrored(source: KafkaCluster, topics: Collection[MirrorTopic]) -> Ends:
+    """Up to where the source's STOPPED partitions of these topics were mirrored.
+
+    Args:
+        source: whose mirrors' states are read.
+        topics: of its mirrors (`TheirMirrors.failed_over`).
+
+    Raises:
+        Retriable, UserError: its states cannot be read.
+    """
+    if not topics:
+        return {}
+    found = await MirrorStore(source).states()
+    ends = {}
+    for topic in topics:
+        for index in range(topic.partitions):
+            name = MirrorPartition(topic.mirror, topic.topic, index)
+            last = found.epochs.get(name)
+            if found.state(name) is State.STOPPED and last is not None and last.end >= 0:
+                ends[TopicPartition(topic.topic, index)] = last
+    return ends
+
+
+async def find_tails(destination: KafkaCluster, ends: Ends) -> list[Tail]:
+    """The tails of the destination's partitions, in order.
+
+    Raises:
+        Retriable, UserError: a partition cannot be asked.
+    """
+    asked = list(ends)
+    log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
+    epochs = {p: last.epoch for p, last in ends.items() if last.epoch != UNKNOWN_EPOCH}
+    epoch_ends = await offset_for_leader_epoch(destination, epochs)
+    tails = []
+    for partition, last in sorted(ends.items()):
+        log_end, epoch_end = log_ends[partition], epoch_ends.get(partition)
+        if isinstance(log_end, Refusal):
+            raise log_end.error("read the log's end", topic=partition.topic)
+        if isinstance(epoch_end, Refusal):
+            raise epoch_end.error("read where an epoch ends", topic=partition.topic)
+        start: int = last.end
+        if epoch_end is not None and epoch_end.end_offset >= 0:
+            start = min(start, epoch_end.end_offset)
+        if log_end.offset > start:
+            tails.append(Tail(partition, start, log_end.offset))
+    return tails
+
+
+async def rebuild_topics(
+    destination: KafkaCluster, tails: Collection[Tail], rebuild: Rebuild
+) -> None:
+    """Save the tails if wanted, then delete their topics; when this returns, they are gone.
+
+    Raises:
+        UserError: a tail cannot be saved, or grows while it is; then nothing is deleted. Or a
+            deletion is refused.
+        Retriable: the destination does not answer. What is deleted is: do it again.
+    """
+    if rebuild.save_to is not None:
+        await save_tails(destination, tails, rebuild.save_to)
+    asked = [tail.partition for tail in tails]
+    log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
+    for tail in tails:
+        log_end = log_ends[tail.partition]
+        if isinstance(log_end, Refusal):
+            raise log_end.error("read the log's end", topic=tail.partition.topic)
+        if log_end.offset != tail.end:
+            raise UserError(
+                f"{tail.partition} is still being written to: its log ended at {tail.end}, and "
+                f"ends at {log_end.offset} now",
+                hint="nothing was deleted; stop its producers first",
+            )
+    names = sorted({tail.partition.topic for tail in tails})
+    for name, refusal in (await delete_topics(destination, names)).items():
+        if refusal is not None and refusal.code != _UNKNOWN_TOPIC:
+            raise refusal.error("delete the topic that has diverged", topic=name)
+
+    async def gone() -> None:
+        there = (await destination.refresh(names)).topics.keys() & set(names)
+        if there:
+            raise Retriable(f"{', '.join(sorted(there))} are not deleted yet")
+
+    await destination.persist(gone)
+
+
+async def save_tails(
+    destination: KafkaCluster, tails: Collection[Tail], directory: Path
+) -> list[Path]:
+    """Write each tail to `DIRECTORY/TOPIC-PARTITION/START.log`, as a segment; the files.
+
+    They hold the batches as they stand in the log, aborted transactions and markers included, and
+    are read with `kafka-dump-log --files`. When this returns, they are on the disk.
+
+    Raises:
+        UserError: a file exists, or cannot be written.
+        Retriable: a partition cannot be read.
+    """
+    reader = KafkaDestination(destination, lambda: False)
+    await reader.leaders({tail.partition.topic for tail in tails})
+    return [await _save(reader, tail, directory) for tail in tails]
+
+
+async def _save(reader: KafkaDestination, tail: Tail, directory: Path) -> Path:
+    path = directory / str(tail.partition) / f"{tail.start:020d}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            at = tail.start
+            while at < tail.end:
+                stretch, at = await _read(reader, tail, at)
+                file.write(stretch)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+async def _read(reader: KafkaDestination, tail: Tail, at: int) -> tuple[bytes, int]:
+    """Whole batches of the tail from `at` on, and the offset behind them."""
+    for _ in range(READ_TRIES):
+        answers = await reader.read({tail.partition: at}, partition_max_bytes=READ_BYTES)
+        answer = answers[tail.partition]
+        found = [] if answer.error else list(batches(answer.records))
+        if found:
+            return bytes(answer.records[: found[-1].end]), found[-1].next_offset
+        if not answer.error and answer.high_watermark >= tail.end:
+            return b"", tail.end  # the cleaner has taken the end of the log
+        await reader.leaders({tail.partition.topic})
+    raise Retriable(
+        f"the log cannot be read at offset {at}",
+        topic=tail.partition.topic,
+        partition=tail.partition.partition,
+    )

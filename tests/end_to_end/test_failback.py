@@ -1,0 +1,150 @@
+"""What was failed over goes back: the delta alone, or anew where there is a tail of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+import outside
+from twinlog.core.batch import batches
+from twinlog.local.check import Log
+from twinlog.local.stage import Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+class Both(NamedTuple):
+    """Two clusters, with a mirror and a node in each direction."""
+
+    there: Stage
+    back: Stage
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    with (
+        Stage(tmp_path_factory.mktemp("there")) as there,
+        Stage(tmp_path_factory.mktemp("back")) as back,
+    ):
+        back.destination = there.start_source()
+        back.source = there.start_destination()
+        for stage, name in ((there, "there"), (back, "back")):
+            stage.create_mirror(name, state_partitions=5)
+            stage.start_node(name, "--lanes", "1")
+        yield Both(there, back)
+
+
+def servers(stage: Stage) -> tuple[str, str]:
+    return stage.source.bootstrap_servers, stage.destination.bootstrap_servers
+
+
+def transaction(where: str, topic: str, name: str, *, commit: bool) -> None:
+    """Ten records in one transaction."""
+    producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-{name}"})
+    producer.init_transactions(outside.SECONDS)
+    producer.begin_transaction()
+    for at in range(10):
+        producer.produce(topic, partition=0, value=f"{name}-{at}")
+    producer.flush(outside.SECONDS)
+    if commit:
+        producer.commit_transaction(outside.SECONDS)
+    else:
+        producer.abort_transaction(outside.SECONDS)
+
+
+def end(where: str, topic: str) -> int:
+    return Log(where).ends([(topic, 0)])[topic, 0]
+
+
+def fail_over(stage: Stage, mirror: str, topic: str) -> None:
+    done = stage.mirrors("--remove", "--topic", topic, "--mirror", mirror)
+    assert done.status == 0, done.errors
+    outside.await_state(stage, topic, 0, "STOPPED")
+
+
+def proved(stage: Stage, mirror: str, topic: str) -> int:
+    """Whether both logs are the same for their consumers; how many records they have."""
+    stage.await_no_lag(60, [topic])
+    report = stage.check([topic], numbered=False)
+    assert report.good, report.problems
+    done = stage.verify("--mirror", mirror, "--topic", topic)
+    assert done.status == 0, done.output + done.errors
+    return report.records
+
+
+def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
+    """Each time only what is new is copied, into the log that is there."""
+    first, second = servers(both.there)
+    outside.make_topic(first, topic)
+    outside.write(first, topic, outside.simple(1000))
+    transaction(first, topic, "committed", commit=True)
+    transaction(first, topic, "aborted", commit=False)
+    both.there.add(topic, "there")
+    outside.await_state(both.there, topic, 0, "MIRRORING")
+    both.there.await_no_lag(60, [topic])
+    done = both.back.mirrors("--add", "--topic", topic, "--mirror", "back")
+    assert done.errors.startswith("Error: MIRROR_LOOP: "), done.errors
+    both.there.source.kill(1)
+    fail_over(both.there, "there", topic)
+    outside.write(second, topic, outside.simple(50, 0, "failed over"))
+    transaction(second, topic, "new", commit=True)
+    both.there.source.start_broker(1)
+    both.back.add(topic, "back")
+    outside.await_state(both.back, topic, 0, "MIRRORING", 120)
+    assert proved(both.back, "back", topic) == 1000 + 10 + 50 + 10
+    moved = outside.described(both.back, topic)[0]
+    assert moved["records"] == 60, "the delta alone"
+    assert moved["bytes"] < 10_000
+    fail_over(both.back, "back", topic)
+    outside.write(first, topic, outside.simple(20, 0, "home"))
+    both.there.add(topic, "there")
+    outside.await_state(both.there, topic, 0, "MIRRORING")
+    assert proved(both.there, "there", topic) == 1090
+    assert outside.described(both.there, topic)[0]["records"] == 20
+
+
+def test_a_tail_that_nobody_has_mirrored(both: Both, topic: str, tmp_path: Path) -> None:
+    """It is named and nothing is changed; with leave it is saved, and the topic made anew."""
+    first, second = servers(both.there)
+    outside.make_topic(first, topic)
+    outside.write(first, topic, outside.simple(100))
+    both.there.add(topic, "there")
+    outside.await_state(both.there, topic, 0, "MIRRORING")
+    both.there.await_no_lag(60, [topic])
+    paused = both.there.mirrors("--pause", "--topic", topic, "--mirror", "there")
+    assert paused.status == 0, paused.errors
+    outside.await_state(both.there, topic, 0, "PAUSED")
+    outside.write(first, topic, outside.simple(17, 0, "lost"))
+    fail_over(both.there, "there", topic)
+    outside.write(second, topic, outside.simple(30, 0, "instead"))
+    add = ("--add", "--topic", topic, "--mirror", "back")
+    refused = both.back.mirrors(*add)
+    assert refused.status == 1
+    assert refused.errors.startswith("Error: MIRROR_TOPIC_DIVERGED: "), refused.errors
+    assert f"{topic}-0 from offset 100 to 116" in refused.errors
+    assert end(first, topic) == 117
+    done = both.back.mirrors(*add, "--rebuild", "--save-tail", str(tmp_path))
+    assert done.status == 0, done.errors
+    segment = tmp_path / f"{topic}-0" / f"{100:020d}.log"
+    saved = list(batches(memoryview(segment.read_bytes())))
+    assert (saved[0].base_offset, saved[-1].next_offset) == (100, 117)
+    outside.await_state(both.back, topic, 0, "MIRRORING")
+    assert proved(both.back, "back", topic) == 130
+    fail_over(both.back, "back", topic)
+    outside.write(first, topic, outside.simple(5, 0, "home"))
+    both.there.add(topic, "there")
+    outside.await_state(both.there, topic, 0, "MIRRORING")
+    assert proved(both.there, "there", topic) == 135
+
+
+def test_what_was_never_failed_over_is_not_taken(both: Both, topic: str) -> None:
+    """Not even with --rebuild: nobody knows that it was the same topic once."""
+    first, second = servers(both.there)
+    for where in (first, second):
+        outside.make_topic(where, topic)
+        outside.write(where, topic, outside.simple(10))
+    done = both.back.mirrors("--add", "--topic", topic, "--mirror", "back", "--rebuild")
+    assert done.errors.startswith("Error: TOPIC_ALREADY_EXISTS: "), done.errors
+    assert end(first, topic) == 10
