@@ -23,8 +23,8 @@ from twinlog.control.groups import sync_groups
 from twinlog.control.mirrors import connected_source
 from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import add_new_topics, grow_topics, missing, stop_deleted
-from twinlog.core.errors import TwinlogError
-from twinlog.core.mirror_settings import MAX_REFRESH_MS, parse_settings
+from twinlog.core.errors import TwinlogError, UserError
+from twinlog.core.mirror_settings import parse_settings
 from twinlog.core.placement import MirrorPartition, config_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
 """How often is looked whether a mirror's refresh is due (mirror.metadata.refresh.interval.ms)."""
+DEFAULT_INTERVAL_S: Final = 30.0
 
 
 class Sync(enum.Enum):
@@ -72,21 +73,26 @@ class Refresher:
         self._ours -= partitions
 
     async def run(self) -> None:
-        """Refresh each mirror at its own interval, for ever."""
+        """Refresh each mirror at its own interval, for ever; one that is slow holds up no other."""
         due: dict[str, float] = {}
-        while True:
-            await asyncio.sleep(TICK_S)
-            now = time.monotonic()
-            for name in [n for n in self._latest().mirrors if due.get(n, now) <= now]:
-                due[name] = now + MAX_REFRESH_MS / 1000
-                try:
-                    mirror = self._latest().mirrors[name]
-                    due[name] = now + parse_settings(mirror.source).refresh_interval
-                    if await self._is_ours(name):
-                        await self._refresh(name)
-                except TwinlogError as error:
-                    self.errors[name, Sync.METADATA] += 1
-                    log.warning("mirror %s cannot be refreshed: %s", name, error)
+        running: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(TICK_S)
+                now = time.monotonic()
+                for name, mirror in self._latest().mirrors.items():
+                    under_way = name in running and not running[name].done()
+                    if not under_way and due.get(name, now) <= now:
+                        due[name] = now + _interval(mirror)
+                        running[name] = tasks.create_task(self._look_after(name))
+
+    async def _look_after(self, name: str) -> None:
+        try:
+            if await self._is_ours(name):
+                await self._refresh(name)
+        except TwinlogError as error:
+            self.errors[name, Sync.METADATA] += 1
+            log.warning("mirror %s cannot be refreshed: %s", name, error)
 
     async def _is_ours(self, name: str) -> bool:
         count = await partition_count(self._cluster, CONFIG_TOPIC) or 1
@@ -157,3 +163,11 @@ class Refresher:
             for index in range(topic.partitions)
             if states.state(MirrorPartition(topic.mirror, topic.topic, index)) is State.MIRRORING
         ]
+
+
+def _interval(mirror: Mirror) -> float:
+    """Seconds from one look to the next; a mirror whose settings are no good is said to be so."""
+    try:
+        return parse_settings(mirror.source).refresh_interval
+    except UserError:
+        return DEFAULT_INTERVAL_S

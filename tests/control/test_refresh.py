@@ -1,0 +1,91 @@
+"""What follows a mirror's topics, on real brokers, without lanes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from clients import client, make_topic
+from conftest import Pair
+from twinlog.cluster.admin import create_partitions, delete_topics
+from twinlog.cluster.client import KafkaCluster
+from twinlog.control.lifecycle import remove_topics
+from twinlog.control.mirrors import add_topics, create_mirror
+from twinlog.control.refresh import Refresher, Sync
+from twinlog.control.store import MirrorStore
+from twinlog.wire.config_records import MirrorTopic, Wanted
+from waiting import until_async
+
+pytestmark = pytest.mark.broker
+
+
+@asynccontextmanager
+async def refreshing(destination: KafkaCluster) -> AsyncIterator[Refresher]:
+    """A refresher that owns all mirrors there are."""
+    store = MirrorStore(destination)
+    snapshot = await store.snapshot()
+    refresher = Refresher(destination, store, lambda: snapshot)
+    await refresher.on_assigned(set(range(8)))
+    task = asyncio.create_task(refresher.run())
+    try:
+        yield refresher
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def topics_of(destination: KafkaCluster, mirror: str) -> dict[str, MirrorTopic]:
+    snapshot = await MirrorStore(destination).snapshot()
+    return {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror}
+
+
+def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -> None:
+    """What matches is added, until its expression is removed; what is deleted is stopped."""
+    mirror, prefix = fresh_name("mirror"), fresh_name("topic")
+    a, b, c, taken = (f"{prefix}-{letter}" for letter in ("a", "b", "c", "taken"))
+    pattern = f"{prefix}-.*"
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            await make_topic(source, a)
+            properties = {
+                "bootstrap.servers": pair.source.bootstrap_servers,
+                "mirror.metadata.refresh.interval.ms": "1000",
+            }
+            await create_mirror(destination, mirror, properties)
+            assert await add_topics(destination, mirror, pattern) == [a]
+            async with refreshing(destination) as refresher:
+                # A topic that cannot be added holds up no other, and is counted.
+                await make_topic(destination, taken, 3)
+                await make_topic(source, taken, 2)
+                await make_topic(source, b, 2)
+
+                async def added() -> bool:
+                    return b in await topics_of(destination, mirror)
+
+                await until_async(added, what=f"{b} in the mirror")
+
+                async def counted() -> bool:
+                    return refresher.errors[mirror, Sync.METADATA] > 0
+
+                await until_async(counted, what="an error that is counted")
+                await create_partitions(source, {b: 4})
+                await delete_topics(source, [a])
+
+                async def followed() -> bool:
+                    now = await topics_of(destination, mirror)
+                    return now[a].wanted is Wanted.STOPPED and now[b].partitions == 4
+
+                await until_async(followed, what="one topic stopped, one grown")
+                now = await topics_of(destination, mirror)
+                assert now[b].wanted is Wanted.MIRRORING
+                assert taken not in now
+                await remove_topics(destination, mirror, pattern)
+                await make_topic(source, c)
+                await asyncio.sleep(3)
+                assert c not in await topics_of(destination, mirror)
+            metadata = await destination.refresh([a, b])
+            assert metadata.topics.keys() >= {a, b}, "they stay on the destination"
+
+    asyncio.run(run())
