@@ -53,3 +53,15 @@ def test_retention_overtakes_the_mirror(alone: Stage, topic: str) -> None:
     assert report.records == 250 + 250
     verified = alone.verify("--topic", topic)
     assert verified.status == 0, verified
+
+
+def test_a_source_that_is_gone(alone: Stage, topic: str) -> None:
+    """It does not wait for ever: the last test here, since the source does not come back."""
+    servers = alone.source.bootstrap_servers
+    outside.make_topic(servers, topic)
+    outside.write(servers, topic, outside.simple(10))
+    alone.add(topic, "now-and-then")
+    alone.source.kill(1)
+    done = once(alone)
+    assert done.status == 1
+    assert "no bootstrap server answers" in done.errors.splitlines()[-1], done.errors

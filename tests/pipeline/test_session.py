@@ -30,6 +30,13 @@ def test_a_master_that_is_none() -> None:
         session.start_spark("nonsense", {})
 
 
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "spark://nowhere", "spark://h:x"])
+def test_a_master_that_does_not_answer(master: str) -> None:
+    """Goal: at once, and with the address; Spark takes a minute to give it up."""
+    with pytest.raises(UserError, match=f"no Spark master answers at {master}: "):
+        session.start_spark(master, {})
+
+
 @pytest.mark.spark
 def test_a_session_says_nothing() -> None:
     """Spark's own lines (profiles, host names, modules) do not reach the terminal."""

@@ -28,14 +28,13 @@ from typing import Any, Final, NamedTuple
 import click
 
 import twinlog
-from twinlog.cli.options import destination_properties
+from twinlog.cli.options import destination_properties, take_control_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import ClusterConfig, parse_config, read_properties
-from twinlog.cluster.mirrorlog import MAX_PARTITIONS, ControlTopics, States
+from twinlog.cluster.mirrorlog import ControlTopics, States
 from twinlog.control import lifecycle, mirrors
 from twinlog.control.failback import Rebuild
 from twinlog.control.store import MirrorStore, unknown_mirror
-from twinlog.core.errors import UserError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.wire.config_records import MirrorTopic, topic_id_text
@@ -45,8 +44,6 @@ from twinlog.wire.status_records import PartitionStatus, Status
 
 OLD_STATUS: Final = 15.0
 """Seconds after which a status is called old: lanes write one each second."""
-NUM_PARTITIONS: Final = "mirror.topic.num.partitions"
-REPLICATION_FACTOR: Final = "mirror.topic.replication.factor"
 
 LIST_COLUMNS: Final = ("MIRROR", "TOPICS", "CLUSTER-ID", "BOOTSTRAP-SERVER")
 DESCRIBE_COLUMNS: Final = (
@@ -246,26 +243,12 @@ def _destination(
         UserError: a setting is malformed.
     """
     properties = destination_properties(bootstrap_server, command_config)
-    topics = ControlTopics(
-        state_partitions=_number(properties.pop(NUM_PARTITIONS, "50"), NUM_PARTITIONS),
-        replication_factor=(
-            _number(properties.pop(REPLICATION_FACTOR), REPLICATION_FACTOR)
-            if REPLICATION_FACTOR in properties
-            else None
-        ),
-    )
+    topics = take_control_topics(properties)
     properties.setdefault("client.id", "kafka-mirrors")
     parsed = parse_config(properties)
     for warning in parsed.warnings:
         _say(f"{command_config}: {warning}")
     return parsed.config, topics
-
-
-def _number(text: str, key: str) -> int:
-    number = int(text) if text.isascii() and text.isdecimal() else 0
-    if not 1 <= number <= MAX_PARTITIONS:
-        raise UserError(f"{key} is {text!r}: allowed is a whole number from 1 to {MAX_PARTITIONS}")
-    return number
 
 
 async def _run(

@@ -17,6 +17,7 @@ from twinlog.cli.options import (
     lane_settings,
     spark_options,
     spark_settings,
+    take_control_topics,
 )
 from twinlog.control.node import Node, NodeConfig, Progress
 
@@ -55,9 +56,11 @@ def run(
 
     Exit status 0 when it ended as asked, 1 when mirror partitions are FAILED at the end.
     """
+    destination = destination_properties(bootstrap_server, command_config)
     config = NodeConfig(
         node=node,
-        destination=destination_properties(bootstrap_server, command_config),
+        control_topics=take_control_topics(destination),
+        destination=destination,
         master=master,
         spark_conf=spark_settings(conf),
         lanes=lanes,

@@ -21,7 +21,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics, create_control_topics
-from twinlog.control.mirrors import connected
+from twinlog.control.mirrors import connected, connected_source
 from twinlog.control.refresh import Refresher
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Fenced, TwinlogError
@@ -35,6 +35,8 @@ from twinlog.wire.status_records import PartitionStatus
 
 log = logging.getLogger(__name__)
 
+ONCE_PATIENCE_S: Final = 10.0
+"""With `once`, how long nothing may move before it is asked whether the sources are there."""
 STOP_PATIENCE_S: Final = 20.0
 """How long lanes may take to end by themselves before Spark ends them."""
 
@@ -45,6 +47,8 @@ class NodeConfig:
 
     node: str
     destination: Mapping[str, str] = field(repr=False)
+    control_topics: ControlTopics = field(default_factory=ControlTopics)
+    """How they are made where this node is the first to need them."""
     master: str = "local[*]"
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     lanes: int | None = None
@@ -98,7 +102,7 @@ class Node:
         config = self._config
         async with connected(parse_config(config.destination).config, "destination") as cluster:
             store = MirrorStore(cluster)
-            await create_control_topics(cluster, ControlTopics())
+            await create_control_topics(cluster, config.control_topics)
             spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)
             lanes = config.lanes or spark.defaultParallelism
             arguments = [self._lane(index) for index in range(lanes)]
@@ -169,6 +173,7 @@ class Node:
 
     async def _progress(self, store: MirrorStore) -> None:
         """Watch until all is mirrored, where that is the end; else for ever."""
+        before, since = None, time.monotonic()
         while True:
             await asyncio.sleep(1.0)
             try:
@@ -177,8 +182,25 @@ class Node:
                 log.warning("progress cannot be read: %s", error)
                 continue
             self._watch(progress)
-            if self._config.once and progress.settled:
-                return
+            if self._config.once:
+                if progress.settled:
+                    return
+                since = time.monotonic() if progress != before else since
+                before = progress
+                if time.monotonic() - since > ONCE_PATIENCE_S:
+                    await self._check_sources()
+                    since = time.monotonic()
+
+    async def _check_sources(self) -> None:
+        """See whether the sources answer at all: without them the end would never come.
+
+        Raises:
+            Retriable, UserError: one does not.
+        """
+        wanted = {t.mirror for t in self._snapshot.topics if t.wanted is Wanted.MIRRORING}
+        for name in sorted(wanted):
+            async with connected_source(self._snapshot.mirrors[name]):
+                pass
 
     async def _look(self, store: MirrorStore) -> tuple[Snapshot, dict[str, PartitionStatus]]:
         snapshot = self._snapshot = await store.snapshot()

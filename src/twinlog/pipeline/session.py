@@ -20,6 +20,7 @@ docs/spark.md says how they get there.
 
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -37,6 +38,9 @@ R = TypeVar("R")
 
 MAX_FAILURES: Final = 1_000_000
 """Failures of one task that Spark takes before it gives the job up: practically none does."""
+
+REACH_S: Final = 5.0
+"""How long a Spark master may take to accept a connection."""
 
 DEFAULTS: Final[Mapping[str, str]] = {
     "spark.app.name": "twinlog",
@@ -72,6 +76,7 @@ def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
             f"the Spark master is {master!r}: allowed is local[N], local[*], spark://HOST:PORT, "
             "yarn or k8s://URL"
         )
+    _reach(master)
     try:
         # The shim spares the JVM a module that is none of ours and that it warns about.
         os.environ["JAVA_HOME"] = str(write_shim(find_java().executable).parents[1])
@@ -93,6 +98,28 @@ def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
     except Exception as error:  # py4j wraps whatever the JVM threw
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
         raise UserError(f"Spark does not start at {master}: {reason}") from error
+
+
+def _reach(master: str) -> None:
+    """See whether anybody listens at `spark://HOST:PORT,...`: Spark itself takes a minute for it.
+
+    Raises:
+        UserError: nobody does.
+    """
+    servers = master.removeprefix("spark://").split(",") if master.startswith("spark://") else []
+    troubles = []
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), REACH_S):
+                return
+        except (OSError, ValueError, OverflowError) as error:
+            troubles.append(f"{server}: {error}")
+    if troubles:
+        raise UserError(
+            f"no Spark master answers at {master}: {'; '.join(troubles)}",
+            hint="start one, or leave --master out",
+        )
 
 
 def _jvm_options(theirs: str) -> str:
