@@ -31,7 +31,7 @@ from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.wire.config_records import Wanted
 from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.status_records import PartitionStatus
+from twinlog.wire.status_records import PartitionStatus, Status
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,8 @@ class Node:
         self._config = config
         self._watch = watch
         self._snapshot = Snapshot()
-        self._started_ms = time.time_ns() // 1_000_000
+        self._stop_before: int | None = None
+        self._statuses_before: dict[int, Status] = {}
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -103,6 +104,10 @@ class Node:
         async with connected(parse_config(config.destination).config, "destination") as cluster:
             store = MirrorStore(cluster)
             await create_control_topics(cluster, config.control_topics)
+            # What stands there now is of earlier nodes. No clock is asked: it may jump.
+            request = (await store.snapshot()).stops.get(config.node)
+            self._stop_before = None if request is None else request.requested_ms
+            self._statuses_before, _ = await store.statuses()
             spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)
             lanes = config.lanes or spark.defaultParallelism
             arguments = [self._lane(index) for index in range(lanes)]
@@ -123,7 +128,7 @@ class Node:
             settings=config.settings,
             group_id=config.group_id,
             session_timeout_s=config.session_timeout_s,
-            started_ms=self._started_ms,
+            stop_before=self._stop_before,
             log_level=config.log_level,
         )
 
@@ -158,7 +163,7 @@ class Node:
                     f"all lanes have ended: another node runs under the name {self._config.node}",
                     hint="give each node its own --node",
                 )
-            await store.request_stop(self._config.node, time.time_ns() // 1_000_000)
+            await store.request_stop(self._config.node, self._now_unlike_before())
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_PATIENCE_S):
                     await asyncio.shield(job)
@@ -168,6 +173,10 @@ class Node:
             for task in (watching, stopping, *beside):
                 task.cancel()
             await asyncio.gather(watching, stopping, *beside, return_exceptions=True)
+
+    def _now_unlike_before(self) -> int:
+        now = time.time_ns() // 1_000_000
+        return now + 1 if now == self._stop_before else now
 
     # ---- progress ------------------------------------------------------------------------------
 
@@ -208,7 +217,7 @@ class Node:
         rows = {
             str(row.partition): row
             for status in statuses.values()
-            if status.time_ms >= self._started_ms
+            if status != self._statuses_before.get(status.state_partition)
             for row in status.partitions
         }
         return snapshot, rows

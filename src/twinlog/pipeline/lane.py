@@ -88,8 +88,8 @@ class LaneConfig:
     settings: LaneSettings
     group_id: str
     session_timeout_s: float
-    started_ms: int
-    """When the node started: stop requests before that were for an earlier one of its name."""
+    stop_before: int | None = None
+    """The stop request that stood when the node started: it was for an earlier one of its name."""
     log_level: str = "WARNING"
 
     @property
@@ -237,7 +237,7 @@ class Lane:
                 self._snapshot = snapshot
                 self._changed.set()
                 stop = snapshot.stops.get(self.config.node)
-                if stop is not None and stop.requested_ms >= self.config.started_ms:
+                if stop is not None and stop.requested_ms != self.config.stop_before:
                     self._stop.set()
 
     async def _reconcile_when_changed(self) -> None:
