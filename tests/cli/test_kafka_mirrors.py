@@ -15,15 +15,16 @@ from clients import client, make_topic
 from conftest import Pair
 from twinlog.cluster.admin import describe_configs, topic_resource
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controllog import ControlRecord, read_whole
 from twinlog.cluster.controlwriter import ALL, Entry, TransactionalWriter, append
-from twinlog.cluster.mirrorlog import config_entry, state_entry, status_entry
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC, config_entry, state_entry, status_entry
 from twinlog.control import mirrors
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
 from twinlog.control.store import MirrorStore
 from twinlog.core.placement import MirrorPartition, state_partition
 from twinlog.core.states import State
 from twinlog.local.cluster import LocalCluster
-from twinlog.wire.config_records import Mirror
+from twinlog.wire.config_records import Feature, Mirror, encode
 from twinlog.wire.state_records import PartitionState
 from twinlog.wire.status_records import PartitionStatus, Status
 
@@ -555,3 +556,33 @@ def test_a_foreign_record_is_named(commands: Commands, fresh_name: Callable[[str
     on(commands.pair.destination, lambda c: append(c, [bad._replace(value=None)], acks=ALL))
     assert (ran.status, name in ran.out) == (0, True)
     assert f"cannot be read: __mirror_config-{good.partition}" in ran.err
+
+
+def test_a_format_that_is_not_known(commands: Commands, fresh_name: Callable[[str], str]) -> None:
+    """`mirror.version` comes with the first mirror; one of level 2 refuses commands and nodes."""
+    assert commands.create(fresh_name("m")).status == 0
+    (key, value) = encode(Feature(name="mirror.version", level=1))
+    written = [record for record in config_records(commands) if record.key == key]
+    assert [record.value for record in written][-1] == value
+
+    def level(number: int) -> None:
+        entry = config_entry(Feature(name="mirror.version", level=number), 8)
+        on(commands.pair.destination, lambda c: append(c, [entry], acks=ALL))
+
+    level(2)
+    try:
+        words = "UNSUPPORTED_VERSION: the control topics have a mirror.version 2, this twinlog"
+        for arguments in (("--list",), ("--describe",)):
+            refused(run(*commands.server, *arguments), words)
+        refused(commands.create(fresh_name("other")), words)
+        refused(run("run", *commands.server, script=(TWINLOG,)), words)
+    finally:
+        level(1)
+    assert run(*commands.server, "--list").status == 0
+
+
+def config_records(commands: Commands) -> list[ControlRecord]:
+    records: list[ControlRecord] = on(
+        commands.pair.destination, lambda c: read_whole(c, CONFIG_TOPIC)
+    )
+    return records

@@ -63,3 +63,23 @@ def test_what_is_for_none_is_refused(mirror: str, expression: str, kind: MirrorE
     with pytest.raises(MirrorRefused) as refused:
         choose(SOME, mirror, expression, unless(Wanted.PAUSED))
     assert refused.value.kind is kind
+
+
+def test_names_are_all_meant() -> None:
+    """Unlike an expression: one that the command is not for refuses the others, too."""
+    every = unless(Wanted.MIRRORING, Wanted.PAUSED)
+    assert names(choose(SOME, "m", ["ab", "a"], every)) == ["a", "ab"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kind"),
+    [
+        (["a", "b"], MirrorError.MIRROR_TOPIC_NOT_PAUSED),
+        (["a", "a.*"], MirrorError.TOPIC_NOT_IN_MIRROR),
+        ([], MirrorError.TOPIC_NOT_IN_MIRROR),
+    ],
+)
+def test_names_that_are_refused(chosen: list[str], kind: MirrorError) -> None:
+    with pytest.raises(MirrorRefused) as refused:
+        choose(SOME, "m", chosen, unless(Wanted.MIRRORING))
+    assert refused.value.kind is kind

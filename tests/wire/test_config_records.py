@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from twinlog.core.errors import ProtocolError
 from twinlog.wire.config_records import (
     ConfigRecord,
+    Feature,
     Mirror,
     MirrorTopic,
     Removed,
@@ -42,6 +43,7 @@ records = st.one_of(
         wanted=st.sampled_from(Wanted),
     ),
     st.builds(StopRequest, node=text, requested_ms=st.integers(0, 2**62)),
+    st.builds(Feature, name=text, level=st.integers(0, 2**15)),
 )
 
 
@@ -59,6 +61,14 @@ def test_a_topic_is_readable_with_any_consumer() -> None:
     assert encode(topic) == (
         b'["topic","m","orders"]',
         b'{"partitions":3,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","version":1,"wanted":"MIRRORING"}',
+    )
+
+
+def test_the_format_says_its_level_in_all_formats() -> None:
+    """The exact bytes: whoever does not know the level has to be able to read that."""
+    assert encode(Feature(name="mirror.version", level=2)) == (
+        b'["feature","mirror.version"]',
+        b'{"level":2,"version":1}',
     )
 
 

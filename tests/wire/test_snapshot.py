@@ -2,9 +2,14 @@
 
 from uuid import UUID
 
+import pytest
+
+from twinlog.core.errors import UnsupportedVersion
 from twinlog.core.placement import MirrorPartition, state_partition
 from twinlog.wire.config_records import (
+    MIRROR_VERSION,
     ConfigRecord,
+    Feature,
     Mirror,
     MirrorTopic,
     StopRequest,
@@ -69,3 +74,34 @@ def test_partitions_by_their_owner() -> None:
 def test_stop_requests() -> None:
     stop = StopRequest(node="n", requested_ms=5)
     assert Snapshot().after([written(stop)]).stops == {"n": stop}
+
+
+def test_without_mirror_version_the_format_is_the_first() -> None:
+    old = Snapshot().after([written(MIRROR)])
+    assert old.level is None
+    assert old.known() is old
+    first = old.after([written(Feature(name=MIRROR_VERSION, level=1))])
+    assert first.level == 1
+    assert first.known() is first
+    assert first.after([written(Feature(name="another.version", level=9))]).known().level == 1
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_a_format_that_is_not_known_is_refused(level: int) -> None:
+    """Level 0 is KIP-1279's for mirroring that is switched off."""
+    with pytest.raises(UnsupportedVersion) as caught:
+        Snapshot().after([written(Feature(name=MIRROR_VERSION, level=level))]).known()
+    assert str(caught.value) == (
+        f"UNSUPPORTED_VERSION: the control topics have a mirror.version {level}, "
+        "this twinlog knows 1; use a twinlog that knows it"
+    )
+    assert caught.value.code == 35
+
+
+def test_a_format_that_cannot_be_read_is_refused() -> None:
+    key, value = encode(Feature(name=MIRROR_VERSION, level=1))
+    assert Snapshot().after([Written(0, 0, key, value)]).known()
+    with pytest.raises(UnsupportedVersion, match="that cannot be read"):
+        Snapshot().after(
+            [Written(0, 0, key, value.replace(b'"version":1', b'"version":2'))]
+        ).known()

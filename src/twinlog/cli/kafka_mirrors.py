@@ -28,19 +28,14 @@ from typing import Any, Final, NamedTuple
 import click
 
 import twinlog
-from twinlog.cli.options import destination_properties, take_control_topics
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import ClusterConfig, parse_config, read_properties
-from twinlog.cluster.mirrorlog import ControlTopics, States
-from twinlog.control import lifecycle, mirrors
+from twinlog.cli.options import destination_properties
+from twinlog.cluster.config import read_properties
+from twinlog.control import mirrors
+from twinlog.control.described import MirrorDescription, PartitionDescription, TopicDescription
 from twinlog.control.failback import Rebuild
-from twinlog.control.store import MirrorStore, unknown_mirror
-from twinlog.core.placement import MirrorPartition
+from twinlog.control.mirror_admin import MirrorAdmin
 from twinlog.core.states import State
-from twinlog.wire.config_records import MirrorTopic, topic_id_text
-from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.state_records import LastMirrored, PartitionState
-from twinlog.wire.status_records import PartitionStatus, Status
+from twinlog.wire.config_records import topic_id_text
 
 OLD_STATUS: Final = 15.0
 """Seconds after which a status is called old: lanes write one each second."""
@@ -191,8 +186,7 @@ def mirrors_command(
     """Parse, run, and end every error as one line."""
     action, arguments = _parse(options, as_json=as_json)
     try:
-        config, topics = _destination(bootstrap_server, command_config)
-        asyncio.run(_run(action, config, topics, arguments))
+        asyncio.run(_run(action, _admin(bootstrap_server, command_config), arguments))
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except Exception as error:
@@ -234,58 +228,47 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _destination(
-    bootstrap_server: str, command_config: Path | None
-) -> tuple[ClusterConfig, ControlTopics]:
-    """How to reach the destination, and how its control topics are to be made.
+def _admin(bootstrap_server: str, command_config: Path | None) -> MirrorAdmin:
+    """Who administers the destination's mirrors.
 
     Raises:
         UserError: a setting is malformed.
     """
     properties = destination_properties(bootstrap_server, command_config)
-    topics = take_control_topics(properties)
-    properties.setdefault("client.id", "kafka-mirrors")
-    parsed = parse_config(properties)
-    for warning in parsed.warnings:
+    admin = MirrorAdmin({"client.id": "kafka-mirrors", **properties})
+    for warning in admin.warnings:
         _say(f"{command_config}: {warning}")
-    return parsed.config, topics
+    return admin
 
 
-async def _run(
-    action: str, config: ClusterConfig, topics: ControlTopics, arguments: Arguments
-) -> None:
+async def _run(action: str, admin: MirrorAdmin, arguments: Arguments) -> None:
     if action == "create":
-        await _create(config, topics, arguments)
-        return
-    async with mirrors.connected(config, "destination") as destination:
-        await _ACTIONS[action](destination, arguments)
+        # What can be wrong without any cluster is said before one is asked.
+        mirrors.check_name(arguments.mirror)
+        _, warnings = mirrors.check_properties(_configs(arguments))
+        for warning in warnings:
+            _say(f"{arguments.mirror_config}: {warning}")
+    async with admin:
+        await _ACTIONS[action](admin, arguments)
 
 
-async def _create(config: ClusterConfig, topics: ControlTopics, arguments: Arguments) -> None:
+def _configs(arguments: Arguments) -> dict[str, str]:
     assert arguments.mirror_config is not None
-    properties = read_properties(arguments.mirror_config)
-    # What can be wrong without any cluster is said before one is asked.
-    mirrors.check_name(arguments.mirror)
-    _, warnings = mirrors.check_properties(properties)
-    for warning in warnings:
-        _say(f"{arguments.mirror_config}: {warning}")
-    async with mirrors.connected(config, "destination") as destination:
-        mirror = await mirrors.create_mirror(
-            destination,
-            arguments.mirror,
-            properties,
-            replication_factor=arguments.replication_factor,
-            topics=topics,
-        )
+    return read_properties(arguments.mirror_config)
+
+
+async def _create(admin: MirrorAdmin, arguments: Arguments) -> None:
+    created = await admin.create_mirror(
+        arguments.mirror, _configs(arguments), replication_factor=arguments.replication_factor
+    )
     if arguments.as_json:
-        _print_json({"created": mirror.name, "cluster_id": mirror.source_cluster_id})
+        _print_json({"created": created.mirror, "cluster_id": created.source_cluster_id})
     else:
-        click.echo(f"Created mirror {mirror.name}")
+        click.echo(f"Created mirror {created.mirror}")
 
 
-async def _add(destination: KafkaCluster, arguments: Arguments) -> None:
-    names = await mirrors.add_topics(
-        destination,
+async def _add(admin: MirrorAdmin, arguments: Arguments) -> None:
+    names = await admin.add_topics_to_mirror(
         arguments.mirror,
         arguments.topic,
         replication_factor=arguments.replication_factor,
@@ -298,18 +281,18 @@ async def _add(destination: KafkaCluster, arguments: Arguments) -> None:
         click.echo(f"Added {len(names)} topic(s) to mirror {arguments.mirror}: [{listed}]")
 
 
-async def _pause(destination: KafkaCluster, arguments: Arguments) -> None:
-    names = await lifecycle.pause_topics(destination, arguments.mirror, arguments.topic)
+async def _pause(admin: MirrorAdmin, arguments: Arguments) -> None:
+    names = await admin.pause_mirror_topics(arguments.mirror, arguments.topic)
     _changed(arguments, names, "paused", f"Paused mirroring for {len(names)} topic(s) in mirror")
 
 
-async def _resume(destination: KafkaCluster, arguments: Arguments) -> None:
-    names = await lifecycle.resume_topics(destination, arguments.mirror, arguments.topic)
+async def _resume(admin: MirrorAdmin, arguments: Arguments) -> None:
+    names = await admin.resume_mirror_topics(arguments.mirror, arguments.topic)
     _changed(arguments, names, "resumed", f"Resumed mirroring for {len(names)} topic(s) in mirror")
 
 
-async def _remove(destination: KafkaCluster, arguments: Arguments) -> None:
-    names = await lifecycle.remove_topics(destination, arguments.mirror, arguments.topic)
+async def _remove(admin: MirrorAdmin, arguments: Arguments) -> None:
+    names = await admin.remove_topics_from_mirror(arguments.mirror, arguments.topic)
     _changed(arguments, names, "removed", f"Removed {len(names)} topic(s) from mirror")
 
 
@@ -320,152 +303,98 @@ def _changed(arguments: Arguments, names: Sequence[str], what: str, sentence: st
         click.echo(f"{sentence} {arguments.mirror}: [{', '.join(names)}]")
 
 
-async def _alter(destination: KafkaCluster, arguments: Arguments) -> None:
-    assert arguments.mirror_config is not None
-    properties = read_properties(arguments.mirror_config)
-    mirror = await lifecycle.alter_mirror(destination, arguments.mirror, properties)
+async def _alter(admin: MirrorAdmin, arguments: Arguments) -> None:
+    configs = _configs(arguments)
+    await admin.alter_mirror(arguments.mirror, configs)
     if arguments.as_json:
-        _print_json({"altered": mirror.name, "set": sorted(properties)})
+        _print_json({"altered": arguments.mirror, "set": sorted(configs)})
     else:
-        click.echo(f"Completed updating config for mirror {mirror.name}.")
+        click.echo(f"Completed updating config for mirror {arguments.mirror}.")
 
 
-async def _delete(destination: KafkaCluster, arguments: Arguments) -> None:
-    await lifecycle.delete_mirror(destination, arguments.mirror)
+async def _delete(admin: MirrorAdmin, arguments: Arguments) -> None:
+    await admin.delete_mirror(arguments.mirror)
     if arguments.as_json:
         _print_json({"deleted": arguments.mirror})
     else:
         click.echo(f"Deleted mirror {arguments.mirror}")
 
 
-async def _list(destination: KafkaCluster, arguments: Arguments) -> None:
-    snapshot = await MirrorStore(destination).snapshot()
+async def _list(admin: MirrorAdmin, arguments: Arguments) -> None:
+    result = await admin.list_mirrors()
     rows = [
-        (
-            mirror.name,
-            sum(topic.mirror == mirror.name for topic in snapshot.topics),
-            mirror.source_cluster_id,
-            mirror.source.get("bootstrap.servers", ""),
-        )
-        for mirror in snapshot.mirrors.values()
+        (one.mirror, one.topics, one.source_cluster_id, one.source_bootstrap)
+        for one in result.mirrors
     ]
     if arguments.as_json:
         names = ("mirror", "topics", "cluster_id", "bootstrap_servers")
         _print_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
         _print_table(LIST_COLUMNS, rows)
-    _warn_unreadable(snapshot.unreadable.values())
+    _warn_unreadable(result.unreadable)
 
 
-class Described(NamedTuple):
-    """A mirror partition as `--describe` shows it. `written` is None where it has no status."""
+class _Row(NamedTuple):
+    """A partition as `--describe` shows it."""
 
-    topic: MirrorTopic
-    row: PartitionStatus
-    written: Status | None
-    mirrored: LastMirrored | None
+    mirror: MirrorDescription
+    topic: TopicDescription
+    one: PartitionDescription
 
     def columns(self) -> tuple[object, ...]:
         """The KIP's columns."""
-        row = self.row
-        offsets = (row.source_end, row.destination_end, row.lag)
-        return (*row.partition, *offsets, row.state.name)
+        one = self.one
+        offsets = (one.source_offset, one.destination_offset, one.lag)
+        return (self.mirror.mirror, self.topic.topic, one.partition, *offsets, one.state.name)
 
     def as_json(self) -> dict[str, object]:
         """All that is known."""
-        row, written = self.row, self.written
+        one = self.one
         return {
-            "mirror": row.partition.mirror,
-            "topic": row.partition.topic,
-            "partition": row.partition.partition,
-            "source_offset": row.source_end,
-            "source_last_stable_offset": row.source_last_stable,
-            "destination_offset": row.destination_end,
-            "lag": row.lag,
-            "lag_ms": row.lag_ms,
-            "state": row.state.name,
-            "reason": row.reason,
+            "mirror": self.mirror.mirror,
+            "topic": self.topic.topic,
+            "partition": one.partition,
+            "source_offset": one.source_offset,
+            "source_last_stable_offset": one.source_last_stable_offset,
+            "destination_offset": one.destination_offset,
+            "lag": one.lag,
+            "lag_ms": one.lag_ms,
+            "state": one.state.name,
+            "reason": one.reason,
             "wanted": self.topic.wanted.value,
-            "last_mirrored_epoch": None if self.mirrored is None else self.mirrored.epoch,
-            "last_mirrored_end": None if self.mirrored is None else self.mirrored.end,
-            "source_topic_id": topic_id_text(self.topic.topic_id),
-            "records": row.records,
-            "bytes": row.bytes,
-            "lane": None if written is None else written.lane,
-            "node": None if written is None else written.node,
-            "status_time_ms": None if written is None else written.time_ms,
+            "last_mirrored_epoch": one.last_mirrored_epoch,
+            "last_mirrored_end": one.last_mirrored_end,
+            "source_topic_id": topic_id_text(self.topic.source_topic_id),
+            "records": one.records,
+            "bytes": one.bytes,
+            "lane": one.lane,
+            "node": one.node,
+            "status_time_ms": one.status_time_ms,
         }
 
 
-def described(
-    snapshot: Snapshot,
-    states: States,
-    statuses: Iterable[Status],
-    mirror: str = "",
-) -> list[Described]:
-    """Every partition of every topic of one mirror, or of all, in order.
-
-    State and last mirrored epoch are as the owner has written them into `__mirror_state`; offsets
-    are those of its last status, -1 where there is none.
-    """
-    rows: dict[MirrorPartition, tuple[PartitionStatus, Status]] = {}
-    for status in sorted(statuses, key=lambda one: one.time_ms):
-        rows.update((row.partition, (row, status)) for row in status.partitions)
-    result = []
-    for topic in snapshot.topics:
-        if mirror not in {"", topic.mirror}:
-            continue
-        for index in range(topic.partitions):
-            partition = MirrorPartition(topic.mirror, topic.topic, index)
-            row, written = rows.get(partition, (None, None))
-            row = _row(partition, row, states.states.get(partition))
-            result.append(Described(topic, row, written, states.epochs.get(partition)))
-    return result
-
-
-def _row(
-    partition: MirrorPartition, row: PartitionStatus | None, state: PartitionState | None
-) -> PartitionStatus:
-    if row is None:
-        row = PartitionStatus(partition=partition, state=State.UNKNOWN)
-    if state is None:
-        return row
-    reason = None
-    if state.state is State.FAILED:
-        reason = state.reason or row.reason
-    return PartitionStatus(
-        partition=partition,
-        state=state.state,
-        source_end=row.source_end,
-        source_last_stable=row.source_last_stable,
-        destination_end=row.destination_end,
-        records=row.records,
-        bytes=row.bytes,
-        reason=reason,
-        lag_ms=row.lag_ms,
-    )
-
-
-async def _describe(destination: KafkaCluster, arguments: Arguments) -> None:
-    store = MirrorStore(destination)
-    snapshot = await store.snapshot()
-    if arguments.mirror and arguments.mirror not in snapshot.mirrors:
-        raise unknown_mirror(arguments.mirror, snapshot)
-    states = await store.states()
-    statuses, unreadable = await store.statuses()
-    rows = described(snapshot, states, statuses.values(), arguments.mirror)
+async def _describe(admin: MirrorAdmin, arguments: Arguments) -> None:
+    result = await admin.describe_mirrors([arguments.mirror] if arguments.mirror else None)
+    rows = [
+        _Row(mirror, topic, one)
+        for mirror in result.mirrors
+        for topic in mirror.topics
+        for one in topic.partitions
+    ]
     if arguments.as_json:
         _print_json([row.as_json() for row in rows])
     else:
         _print_table(DESCRIBE_COLUMNS, [row.columns() for row in rows])
-        for row in rows:
-            if row.row.reason is not None:
-                _say(f"{row.row.partition} is {row.row.state.name}: {row.row.reason}")
-        _warn_old(rows)
-    _warn_unreadable([*snapshot.unreadable.values(), *states.unreadable, *unreadable])
+        for mirror, topic, one in rows:
+            if one.reason is not None:
+                name = f"{mirror.mirror}/{topic.topic}-{one.partition}"
+                _say(f"{name} is {one.state.name}: {one.reason}")
+        _warn_old([row.one for row in rows])
+    _warn_unreadable(result.unreadable)
 
 
 _ACTIONS: Final = {
+    "create": _create,
     "add": _add,
     "pause": _pause,
     "resume": _resume,
@@ -475,14 +404,13 @@ _ACTIONS: Final = {
     "list": _list,
     "describe": _describe,
 }
-"""What is done on a destination that is connected; `create` connects by itself."""
 
 
-def _warn_old(rows: Sequence[Described]) -> None:
+def _warn_old(rows: Sequence[PartitionDescription]) -> None:
     """Nobody writes statuses: the offsets are those of the past, or not known at all."""
-    active = [row for row in rows if row.row.state not in {State.STOPPED, State.PAUSED}]
+    active = [row for row in rows if row.state not in {State.STOPPED, State.PAUSED}]
     old = time.time() - OLD_STATUS
-    silent = [row for row in active if row.written is None or row.written.time_ms / 1000 < old]
+    silent = [row for row in active if (row.status_time_ms or 0) / 1000 < old]
     if silent:
         _say(
             f"{len(silent)} of {len(rows)} partitions have no status of the last "

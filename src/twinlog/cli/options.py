@@ -2,18 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from twinlog.cluster.config import read_properties
-from twinlog.cluster.mirrorlog import MAX_PARTITIONS, STATE_PARTITIONS, ControlTopics
-from twinlog.core.errors import UserError
 from twinlog.pipeline.lane_options import parse_lane_settings
 from twinlog.pipeline.settings import LaneSettings
-
-NUM_PARTITIONS: Final = "mirror.topic.num.partitions"
-REPLICATION_FACTOR: Final = "mirror.topic.replication.factor"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,27 +58,6 @@ def destination_properties(bootstrap_server: str, command_config: Path | None) -
     properties = read_properties(command_config) if command_config else {}
     servers = [f"localhost{s}" if s.startswith(":") else s for s in bootstrap_server.split(",")]
     return {**properties, "bootstrap.servers": ",".join(servers)}
-
-
-def take_control_topics(properties: dict[str, str]) -> ControlTopics:
-    """How the control topics are made where they are not there; taken out of the properties.
-
-    Raises:
-        UserError: a value is malformed.
-    """
-    partitions = _number(properties.pop(NUM_PARTITIONS, str(STATE_PARTITIONS)), NUM_PARTITIONS)
-    factor = properties.pop(REPLICATION_FACTOR, None)
-    return ControlTopics(
-        state_partitions=partitions,
-        replication_factor=None if factor is None else _number(factor, REPLICATION_FACTOR),
-    )
-
-
-def _number(text: str, key: str) -> int:
-    number = int(text) if text.isascii() and text.isdecimal() else 0
-    if not 1 <= number <= MAX_PARTITIONS:
-        raise UserError(f"{key} is {text!r}: allowed is a whole number from 1 to {MAX_PARTITIONS}")
-    return number
 
 
 def spark_settings(conf: Sequence[str]) -> dict[str, str]:

@@ -17,8 +17,8 @@ from twinlog.cli.options import (
     lane_settings,
     spark_options,
     spark_settings,
-    take_control_topics,
 )
+from twinlog.cluster.mirrorlog import take_control_topics
 from twinlog.control.node import Node, NodeConfig, Progress
 
 

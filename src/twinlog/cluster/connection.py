@@ -33,7 +33,6 @@ from kafka.errors import IncompatibleBrokerVersion
 from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from twinlog import __version__
 from twinlog.cluster.authentication import authenticate
 from twinlog.cluster.dial import Options, dial, dial_error
 from twinlog.cluster.receiver import Receiver
@@ -46,6 +45,7 @@ from twinlog.core.errors import (
     UserError,
     check,
 )
+from twinlog.version import __version__
 from twinlog.wire import frames
 
 Buffer = bytes | bytearray | memoryview

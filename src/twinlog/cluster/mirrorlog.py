@@ -23,7 +23,7 @@ from twinlog.cluster.controllog import (
     read_whole,
 )
 from twinlog.cluster.controlwriter import Entry
-from twinlog.core.errors import ProtocolError, Refusal, Retriable
+from twinlog.core.errors import ProtocolError, Refusal, Retriable, UserError
 from twinlog.core.placement import MirrorPartition, config_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
@@ -52,6 +52,9 @@ STATE_PARTITIONS: Final = 50
 MAX_REPLICATION: Final = 3
 MAX_PARTITIONS: Final = 10_000
 
+NUM_PARTITIONS: Final = "mirror.topic.num.partitions"
+REPLICATION_FACTOR: Final = "mirror.topic.replication.factor"
+
 _ALREADY_EXISTS: Final = 36
 _UNKNOWN_TOPIC: Final = 3
 _DURABLE: Final = {
@@ -79,6 +82,27 @@ class ControlTopics:
 
     state_partitions: int = STATE_PARTITIONS
     replication_factor: int | None = None
+
+
+def take_control_topics(properties: dict[str, str]) -> ControlTopics:
+    """How the control topics are made where they are not there; taken out of the properties.
+
+    Raises:
+        UserError: a value is malformed.
+    """
+    partitions = _number(properties.pop(NUM_PARTITIONS, str(STATE_PARTITIONS)), NUM_PARTITIONS)
+    factor = properties.pop(REPLICATION_FACTOR, None)
+    return ControlTopics(
+        state_partitions=partitions,
+        replication_factor=None if factor is None else _number(factor, REPLICATION_FACTOR),
+    )
+
+
+def _number(text: str, key: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if not 1 <= number <= MAX_PARTITIONS:
+        raise UserError(f"{key} is {text!r}: allowed is a whole number from 1 to {MAX_PARTITIONS}")
+    return number
 
 
 async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) -> None:
@@ -169,11 +193,22 @@ async def read_config(cluster: KafkaCluster) -> Snapshot:
     """What is wanted now; nothing where no mirror was ever created.
 
     Raises:
+        UnsupportedVersion: it is written in a format that we do not know.
         Retriable, UserError: see `controllog.read_whole`.
     """
     if await partition_count(cluster, CONFIG_TOPIC) is None:
         return Snapshot()
-    return Snapshot().after(_written(await read_whole(cluster, CONFIG_TOPIC)))
+    return fold_config(await read_whole(cluster, CONFIG_TOPIC))
+
+
+def fold_config(records: Iterable[ControlRecord], before: Snapshot | None = None) -> Snapshot:
+    """What is wanted after records of `__mirror_config`, which are in each partition's order.
+
+    Raises:
+        UnsupportedVersion: it is written in a format that we do not know.
+    """
+    written = (Written(r.partition, r.offset, r.key, r.value) for r in records)
+    return (before or Snapshot()).after(written).known()
 
 
 async def follow_config(
@@ -184,19 +219,16 @@ async def follow_config(
     Close the generator (`contextlib.aclosing`) to stop.
 
     Raises:
+        UnsupportedVersion: it is written in a format that we do not know, now or later.
         Retriable, UserError: see `controllog.Tail`.
     """
     tail = Tail(cluster, CONFIG_TOPIC, partitions)
-    snapshot = Snapshot().after(_written(await tail.catch_up()))
+    snapshot = fold_config(await tail.catch_up())
     yield snapshot
     async with aclosing(tail.follow()) as news:
         async for records in news:
-            snapshot = snapshot.after(_written(records))
+            snapshot = fold_config(records, snapshot)
             yield snapshot
-
-
-def _written(records: Iterable[ControlRecord]) -> Iterable[Written]:
-    return (Written(r.partition, r.offset, r.key, r.value) for r in records)
 
 
 class States(NamedTuple):

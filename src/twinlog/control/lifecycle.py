@@ -19,9 +19,9 @@ disaster `--remove --topic '.*'` must not be held up by a topic that was removed
 is for none of them, the error is that of the first one.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
@@ -32,12 +32,14 @@ from twinlog.core.states import State
 from twinlog.wire.config_records import ConfigChange, Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 
+Topics: TypeAlias = str | Collection[str]
+"""The name of a topic or else a regular expression; or names."""
 Refuse = Callable[[MirrorTopic], MirrorError | None]
 _SHOWN: Final = 5
 """Topics or partitions that an error names."""
 
 
-async def pause_topics(destination: KafkaCluster, mirror: str, expression: str) -> list[str]:
+async def pause_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
     """Stop copying these topics; they stay read-only. Their names.
 
     Raises:
@@ -49,10 +51,10 @@ async def pause_topics(destination: KafkaCluster, mirror: str, expression: str) 
         Wanted.PAUSED: MirrorError.MIRROR_TOPIC_ALREADY_PAUSED,
         Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED,
     }
-    return await _change(destination, mirror, expression, Wanted.PAUSED, refusals)
+    return await _change(destination, mirror, topics, Wanted.PAUSED, refusals)
 
 
-async def resume_topics(destination: KafkaCluster, mirror: str, expression: str) -> list[str]:
+async def resume_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
     """Go on with paused topics from where they are; their names.
 
     Raises:
@@ -64,10 +66,10 @@ async def resume_topics(destination: KafkaCluster, mirror: str, expression: str)
         Wanted.MIRRORING: MirrorError.MIRROR_TOPIC_NOT_PAUSED,
         Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED,
     }
-    return await _change(destination, mirror, expression, Wanted.MIRRORING, refusals)
+    return await _change(destination, mirror, topics, Wanted.MIRRORING, refusals)
 
 
-async def remove_topics(destination: KafkaCluster, mirror: str, expression: str) -> list[str]:
+async def remove_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
     """Fail over to the destination's topics: they are fenced and may be written to. Their names.
 
     Raises:
@@ -76,10 +78,10 @@ async def remove_topics(destination: KafkaCluster, mirror: str, expression: str)
         Retriable, UserError: the destination does not answer, or refuses.
     """
     refusals = {Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED}
-    return await _change(destination, mirror, expression, Wanted.STOPPED, refusals)
+    return await _change(destination, mirror, topics, Wanted.STOPPED, refusals)
 
 
-async def alter_mirror(destination: KafkaCluster, name: str, properties: dict[str, str]) -> Mirror:
+async def alter_mirror(destination: KafkaCluster, name: str, properties: Mapping[str, str]) -> None:
     """Change a mirror's properties: these are set, the others stay; its lanes connect anew.
 
     Raises:
@@ -92,10 +94,9 @@ async def alter_mirror(destination: KafkaCluster, name: str, properties: dict[st
     async with connected_source(altered):
         pass
     await MirrorStore(destination).change(lambda now: [_altered(now, name, properties)])
-    return altered
 
 
-def _altered(snapshot: Snapshot, name: str, properties: dict[str, str]) -> Mirror:
+def _altered(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> Mirror:
     mirror = snapshot.mirrors.get(name)
     if mirror is None:
         raise unknown_mirror(name, snapshot)
@@ -153,19 +154,20 @@ def _few(names: Sequence[str]) -> str:
 async def _change(
     destination: KafkaCluster,
     mirror: str,
-    expression: str,
+    topics: Topics,
     wanted: Wanted,
     refusals: dict[Wanted, MirrorError],
 ) -> list[str]:
-    compiled(expression)
+    if isinstance(topics, str):
+        compiled(topics)
     names: list[str] = []
 
     def decide(snapshot: Snapshot) -> list[ConfigChange]:
-        chosen = choose(snapshot, mirror, expression, lambda topic: refusals.get(topic.wanted))
+        chosen = choose(snapshot, mirror, topics, lambda topic: refusals.get(topic.wanted))
         names[:] = [topic.topic for topic in chosen]
         changes: list[ConfigChange] = [replace(topic, wanted=wanted) for topic in chosen]
         if wanted is Wanted.STOPPED:
-            changes += _without_patterns(snapshot, mirror, expression, names)
+            changes += _without_patterns(snapshot, mirror, topics, names)
         return changes
 
     await MirrorStore(destination).change(decide)
@@ -173,7 +175,7 @@ async def _change(
 
 
 def _without_patterns(
-    snapshot: Snapshot, mirror: str, expression: str, removed: Collection[str]
+    snapshot: Snapshot, mirror: str, topics: Topics, removed: Collection[str]
 ) -> list[ConfigChange]:
     """The mirror without the patterns that end with this removal.
 
@@ -188,33 +190,52 @@ def _without_patterns(
         and topic.wanted is not Wanted.STOPPED
         and topic.topic not in removed
     ]
-    patterns = tuple(one for one in before.topic_patterns if left and one != expression)
+    patterns = tuple(one for one in before.topic_patterns if left and one != topics)
     return [] if patterns == before.topic_patterns else [replace(before, topic_patterns=patterns)]
 
 
-def choose(snapshot: Snapshot, mirror: str, expression: str, refuse: Refuse) -> list[MirrorTopic]:
-    """The topics of a mirror that an expression stands for and that `refuse` lets through.
+def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> list[MirrorTopic]:
+    """The topics of a mirror that are meant, and that `refuse` lets through.
 
-    The topic of exactly this name, if the mirror has it; else all whose whole name matches.
+    Of a text: the topic of exactly this name, if the mirror has it; else all whose whole name
+    matches and that are let through. Of names: each of them.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, or what `refuse` says of the first one.
     """
     if mirror not in snapshot.mirrors:
         raise unknown_mirror(mirror, snapshot)
-    topics = {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror}
-    pattern = compiled(expression)
-    if expression in topics:
-        matched = [topics[expression]]
+    known = {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror}
+    if not isinstance(topics, str):
+        return _named(known, mirror, topics, refuse)
+    pattern = compiled(topics)
+    if topics in known:
+        matched = [known[topics]]
     else:
-        matched = [topic for name, topic in topics.items() if pattern.fullmatch(name)]
+        matched = [topic for name, topic in known.items() if pattern.fullmatch(name)]
     if not matched:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-            f"no topic of mirror {mirror} is called or matches {expression!r}"
+            f"no topic of mirror {mirror} is called or matches {topics!r}"
         )
     chosen = [topic for topic in matched if refuse(topic) is None]
     if not chosen:
         raise _refused(matched[0], refuse)
+    return chosen
+
+
+def _named(
+    known: Mapping[str, MirrorTopic], mirror: str, names: Collection[str], refuse: Refuse
+) -> list[MirrorTopic]:
+    """The topics of these names, if all of them are the mirror's and let through."""
+    missing = sorted(set(names) - known.keys())
+    if missing or not names:
+        raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
+            f"not topics of mirror {mirror}: {_few(missing)}" if missing else "no topic is named"
+        )
+    chosen = [known[name] for name in sorted(set(names))]
+    for topic in chosen:
+        if refuse(topic) is not None:
+            raise _refused(topic, refuse)
     return chosen
 
 

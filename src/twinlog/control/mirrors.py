@@ -185,15 +185,15 @@ async def connected_source(mirror: Mirror) -> AsyncIterator[KafkaCluster]:
 async def add_topics(
     destination: KafkaCluster,
     mirror_name: str,
-    expression: str,
+    wanted: str | Collection[str],
     *,
     replication_factor: int | None = None,
     rebuild: Rebuild | None = None,
 ) -> list[str]:
-    """Add the source's topics that `expression` stands for; their names.
+    """Add topics of the source: a name or else a regular expression, or names; their names.
 
-    Where it is a regular expression, topics that match it later are added then (topic_sync.py), and
-    those that the source mirrors from this cluster are left out.
+    Topics that match a regular expression later are added then (topic_sync.py); those that match it
+    and that the source mirrors from this cluster are left out.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,
@@ -206,12 +206,13 @@ async def add_topics(
     mirror = snapshot.mirrors.get(mirror_name)
     if mirror is None:
         raise unknown_mirror(mirror_name, snapshot)
-    compiled(expression)
+    if isinstance(wanted, str):
+        compiled(wanted)
     async with connected_source(mirror) as source:
-        names = resolve(expression, (await source.refresh(None)).topics)
-        exact = names == [expression]
+        names = resolve(wanted, (await source.refresh(None)).topics)
+        pattern = wanted if isinstance(wanted, str) and names != [wanted] else None
         theirs = await read_their_mirrors(source, destination)
-        if not exact:
+        if pattern is not None:
             names = [name for name in names if name not in theirs.loops] or names
         await add_named(
             destination,
@@ -220,7 +221,7 @@ async def add_topics(
             names,
             theirs,
             replication_factor=replication_factor,
-            pattern=None if exact else expression,
+            pattern=pattern,
             rebuild=rebuild,
         )
     return names
@@ -325,21 +326,27 @@ async def _check_removed(
                 )
 
 
-def resolve(expression: str, topics: Mapping[str, Topic]) -> list[str]:
-    """The topics that an expression stands for.
+def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[str]:
+    """The names of the topics that are meant.
 
-    The topic of exactly this name, if there is one; else all whose whole name matches it as a
-    regular expression, without internal ones.
+    Of a text: the topic of exactly this name, if there is one; else all whose whole name matches
+    it as a regular expression, without internal ones. Of names: all of them.
 
     Raises:
         MirrorRefused: INVALID_REGULAR_EXPRESSION, UNKNOWN_TOPIC_OR_PARTITION.
     """
-    if expression in topics:
-        return [expression]
-    names = matching(expression, topics)
+    if not isinstance(wanted, str):
+        if missing := sorted(set(wanted) - topics.keys()):
+            raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
+                f"not topics of the source: {', '.join(missing)}"
+            )
+        return sorted(set(wanted))
+    if wanted in topics:
+        return [wanted]
+    names = matching(wanted, topics)
     if not names:
         raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
-            f"no topic of the source is called or matches {expression!r}",
+            f"no topic of the source is called or matches {wanted!r}",
             hint="internal topics (__...) are mirrored only when named in full",
         )
     return names

@@ -24,7 +24,7 @@ from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics, create_contro
 from twinlog.control.mirrors import connected, connected_source
 from twinlog.control.refresh import Refresher
 from twinlog.control.store import MirrorStore
-from twinlog.core.errors import Fenced, TwinlogError
+from twinlog.core.errors import Fenced, TwinlogError, UnsupportedVersion
 from twinlog.core.states import State
 from twinlog.pipeline.lane import LaneConfig, run_lane
 from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
@@ -159,6 +159,7 @@ class Node:
             for task in done:
                 task.result()
             if job.done() and not self._stop.is_set():
+                await store.snapshot()  # lanes end of a format that they do not know, too
                 raise Fenced(
                     f"all lanes have ended: another node runs under the name {self._config.node}",
                     hint="give each node its own --node",
@@ -187,6 +188,8 @@ class Node:
             await asyncio.sleep(1.0)
             try:
                 progress = self._measure(*await self._look(store))
+            except UnsupportedVersion:
+                raise
             except TwinlogError as error:
                 log.warning("progress cannot be read: %s", error)
                 continue

@@ -25,6 +25,7 @@ from twinlog.cluster.mirrorlog import (
     States,
     config_entry,
     create_control_topics,
+    fold_config,
     follow_config,
     forget_entry,
     partition_count,
@@ -36,7 +37,9 @@ from twinlog.cluster.pool import Backoff
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
 from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.wire.config_records import (
+    MIRROR_VERSION,
     ConfigChange,
+    Feature,
     Mirror,
     MirrorTopic,
     Removed,
@@ -44,7 +47,7 @@ from twinlog.wire.config_records import (
     Wanted,
     key_of,
 )
-from twinlog.wire.snapshot import Snapshot, Written, owners
+from twinlog.wire.snapshot import LEVEL, Snapshot, owners
 from twinlog.wire.state_records import epochs_key, state_key
 from twinlog.wire.status_records import Status
 
@@ -79,7 +82,7 @@ class MirrorStore:
         return await read_statuses(self._cluster)
 
     async def create_mirror(self, mirror: Mirror, topics: ControlTopics | None = None) -> None:
-        """Write a new mirror; the control topics come into being with the first one.
+        """Write a new mirror; control topics and `mirror.version` come with the first one.
 
         Raises:
             MirrorRefused: MIRROR_ALREADY_EXISTS.
@@ -92,6 +95,8 @@ class MirrorStore:
                 raise MirrorError.MIRROR_ALREADY_EXISTS.error(
                     f"there is a mirror {mirror.name} already", hint="choose another name"
                 )
+            if snapshot.level is None:
+                return [Feature(name=MIRROR_VERSION, level=LEVEL), mirror]
             return [mirror]
 
         await create_control_topics(self._cluster, topics or ControlTopics())
@@ -160,6 +165,7 @@ class MirrorStore:
 
         Raises:
             MirrorRefused: what `decide` raises; then nothing was written.
+            UnsupportedVersion: the control topics' format is not known; nothing was written.
             UserError: a right is missing.
             Retriable: no success in time; nothing was written, or all is there.
         """
@@ -174,10 +180,7 @@ class MirrorStore:
                 table = latest(records)
                 if unknown and all(_stands(entry, table) for entry in unknown):
                     return
-                written = (Written(r.partition, r.offset, r.key, r.value) for r in records)
-                entries = [
-                    config_entry(record, count) for record in decide(Snapshot().after(written))
-                ]
+                entries = [config_entry(change, count) for change in decide(fold_config(records))]
                 await writer.write(entries)
             except Fenced:
                 await asyncio.sleep(_BACKOFF.delay(number, self._rng) * self._rng.random())

@@ -6,6 +6,8 @@ without knowing which of Kafka's 135 codes was behind it:
     class             what happens next
     ----------------  ------------------------------------------------------------------------
     UserError         stop; the user changes a configuration, an argument or a grant
+      Unsupported-    the same: what is stored is newer than this twinlog
+      Version
     Retriable         the same step again, bounded, with a pause
       Disconnected    the same, but the outcome of what was sent is unknown: read it back first
     Fenced            stop: another owner has it
@@ -83,6 +85,10 @@ class UserError(TwinlogError):
     """A configuration, an argument or a grant is wrong: only the user can change it."""
 
     exit_status = 2
+
+
+class UnsupportedVersion(UserError):
+    """What is stored has a format that this version of twinlog does not know."""
 
 
 class Retriable(TwinlogError):

@@ -41,7 +41,14 @@ from twinlog.cluster.mirrorlog import (
     partition_count,
     status_entry,
 )
-from twinlog.core.errors import Fenced, Refusal, Retriable, TwinlogError, UserError
+from twinlog.core.errors import (
+    Fenced,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    UnsupportedVersion,
+    UserError,
+)
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
@@ -108,8 +115,9 @@ def run_lane(config: LaneConfig) -> None:
     keep_freed(config.settings.buffer_bytes)
     try:
         asyncio.run(Lane(config).run())
-    except Fenced as error:
-        # Starting again would take the name back from whoever has it now, and so on for ever.
+    except (Fenced, UnsupportedVersion) as error:
+        # Starting again would take the name back from whoever has it now, and so on for ever; and
+        # would not teach us the format of the control topics.
         log.error("%s; this lane ends", error)  # noqa: TRY400 - one line
 
 

@@ -10,9 +10,15 @@ destination's metadata log, which a stock broker does not let a client write to.
     ["topic", mirror, topic]             topic_id (source's), partitions (when added),
                                          wanted: MIRRORING, PAUSED or STOPPED
     ["stop", node]                       requested_ms
+    ["feature", "mirror.version"]        level: int
+
+`mirror.version` is KIP-1279's feature level: which format all control topics have. It is written
+with the first mirror, and level 1 where it is missing. This record keeps its form in all levels, so
+that whoever does not know one can say so. Records of unknown kinds are left alone.
 
 A mirror and its topics stand in one partition, that of the mirror's name (core/placement.py), so
-that they are read in the order in which they were written. A stop request stands in the node's.
+that they are read in the order in which they were written. A stop request stands in the node's,
+the feature's level in that of its name.
 
 Source properties are kept as the user wrote them: a value that refers to a secret (`${file:...}`,
 `${env:...}`) stays a reference, resolved by whoever connects. Values that hold a secret itself are
@@ -29,6 +35,8 @@ from uuid import UUID
 
 from twinlog.core.errors import ProtocolError
 from twinlog.wire.json_fields import JsonObject, decode_json, encode_json
+
+MIRROR_VERSION: Final = "mirror.version"
 
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_config"
@@ -77,6 +85,14 @@ class StopRequest:
     requested_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """The level of a feature; `mirror.version` is the control topics' format."""
+
+    name: str
+    level: int
+
+
 @dataclass(frozen=True, slots=True)
 class Removed:
     """A tombstone for what stood under this key."""
@@ -84,7 +100,7 @@ class Removed:
     key: tuple[str, ...]
 
 
-ConfigRecord: TypeAlias = Mirror | MirrorTopic | StopRequest
+ConfigRecord: TypeAlias = Mirror | MirrorTopic | StopRequest | Feature
 ConfigChange: TypeAlias = ConfigRecord | Removed
 
 
@@ -117,6 +133,8 @@ def key_of(record: ConfigRecord) -> tuple[str, ...]:
             return ("topic", record.mirror, record.topic)
         case StopRequest():
             return ("stop", record.node)
+        case Feature():
+            return ("feature", record.name)
 
 
 def encode_key(key: tuple[str, ...]) -> bytes:
@@ -146,6 +164,8 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
             }
         case StopRequest():
             return {"requested_ms": record.requested_ms}
+        case Feature():
+            return {"level": record.level}
 
 
 def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
@@ -158,7 +178,7 @@ def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ProtocolError(f"the key of {_WHAT} is no list of strings")
     match parts:
-        case ["mirror", _] | ["topic", _, _] | ["stop", _]:
+        case ["mirror", _] | ["topic", _, _] | ["stop", _] | ["feature", _]:
             pass
         case _:
             return None
@@ -189,6 +209,8 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 partitions=body.number("partitions"),
                 wanted=_wanted(body),
             )
+        case ["feature", name]:
+            return Feature(name=name, level=body.number("level"))
         case _:
             return StopRequest(node=parts[1], requested_ms=body.number("requested_ms"))
 

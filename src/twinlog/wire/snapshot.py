@@ -8,19 +8,27 @@ to see, and the others hold.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from twinlog.core.errors import ProtocolError
+from twinlog.core.errors import ProtocolError, UnsupportedVersion
 from twinlog.core.placement import MirrorPartition, state_partition
 from twinlog.wire.config_records import (
+    MIRROR_VERSION,
     ConfigRecord,
+    Feature,
     Mirror,
     MirrorTopic,
     StopRequest,
     Wanted,
     decode,
+    encode_key,
     key_of,
 )
+
+LEVEL: Final = 1
+"""The level of `mirror.version` that is written here, and the only one that is known."""
+_FORMAT: Final = ("feature", MIRROR_VERSION)
+_UNSUPPORTED_VERSION: Final = 35
 
 
 class Written(NamedTuple):
@@ -65,6 +73,31 @@ class Snapshot:
         """Stop requests by node."""
         return {r.node: r for r in self.records.values() if isinstance(r, StopRequest)}
 
+    @property
+    def level(self) -> int | None:
+        """The control topics' format, `mirror.version`; None where it was never written."""
+        found = self.records.get(_FORMAT)
+        return found.level if isinstance(found, Feature) else None
+
+    def known(self) -> "Snapshot":
+        """Give the snapshot back, if its format is one that we know.
+
+        Raises:
+            UnsupportedVersion: it is not, and nothing that it holds may be relied on.
+        """
+        level = "" if self.level is None else str(self.level)
+        for (_, key), trouble in self.unreadable.items():
+            if key == encode_key(_FORMAT):
+                level = f"that cannot be read ({trouble})"
+        if level in {"", str(LEVEL)}:
+            return self
+        raise UnsupportedVersion(
+            f"UNSUPPORTED_VERSION: the control topics have a {MIRROR_VERSION} {level}, "
+            f"this twinlog knows {LEVEL}",
+            hint="use a twinlog that knows it",
+            code=_UNSUPPORTED_VERSION,
+        )
+
     def mirror_of(self, topic: str) -> MirrorTopic | None:
         """The mirror that a destination topic belongs to, if it was not removed from it."""
         found = (one for one in self.topics if one.topic == topic)
@@ -87,7 +120,7 @@ class Snapshot:
                     f"__mirror_config-{record.partition}, offset {record.offset}: {error.message}"
                 )
                 continue
-            if isinstance(change, Mirror | MirrorTopic | StopRequest):
+            if isinstance(change, ConfigRecord):
                 records[key_of(change)] = change
             elif change is not None:
                 records.pop(change.key, None)

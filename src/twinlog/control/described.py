@@ -1,0 +1,152 @@
+"""What is known of mirrors: what is wanted of their topics, and what partitions' owners have said.
+
+Three control topics say it (cluster/mirrorlog.py). Where they differ, the state that an owner has
+written into `__mirror_state` counts; offsets are those of its last status.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from twinlog.cluster.mirrorlog import States
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
+from twinlog.wire.state_records import PartitionState
+from twinlog.wire.status_records import PartitionStatus, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """A mirror partition. Offsets are as its owner last said, -1 where they are not known."""
+
+    partition: int
+    state: State
+    reason: str | None = None
+    """Why it is FAILED."""
+    source_offset: int = -1
+    """The source's high watermark."""
+    source_last_stable_offset: int = -1
+    """Up to here the source can be mirrored."""
+    destination_offset: int = -1
+    """The destination's log end offset."""
+    lag: int = -1
+    """Offsets that the destination is behind the source's high watermark."""
+    lag_ms: int | None = None
+    """Age of the oldest record that is not mirrored yet; None where it is not known."""
+    last_mirrored_epoch: int | None = None
+    """The source's leader epoch of the last mirrored record; None where nothing was mirrored."""
+    last_mirrored_end: int | None = None
+    """The offset after that record once the partition is STOPPED, -1 before."""
+    records: int = 0
+    """Appended since its owner has it."""
+    bytes: int = 0
+    """Of batches that were appended since its owner has it."""
+    lane: str | None = None
+    node: str | None = None
+    status_time_ms: int | None = None
+    """When its owner wrote its last status; None where none has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic of a mirror, and its partitions in order."""
+
+    topic: str
+    source_topic_id: UUID
+    wanted: Wanted
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorDescription:
+    """A mirror, and its topics in the order of their names."""
+
+    mirror: str
+    source_bootstrap: str
+    source_cluster_id: str
+    topic_patterns: tuple[str, ...]
+    """Regular expressions: topics that match one are added when they come into being."""
+    replication_factor: int | None
+    """Of the topics that are created for it; None: the destination's default."""
+    topics: tuple[TopicDescription, ...]
+
+
+class _Said(NamedTuple):
+    """A partition's row in the last status that has one."""
+
+    row: PartitionStatus
+    status: Status
+
+
+def describe(
+    snapshot: Snapshot,
+    states: States,
+    statuses: Iterable[Status],
+    mirrors: Collection[str] | None = None,
+) -> tuple[MirrorDescription, ...]:
+    """All mirrors, or those of these names, in the order of their names."""
+    rows: dict[MirrorPartition, _Said] = {}
+    for status in sorted(statuses, key=lambda one: one.time_ms):
+        rows.update((row.partition, _Said(row, status)) for row in status.partitions)
+    return tuple(
+        MirrorDescription(
+            mirror=name,
+            source_bootstrap=mirror.source.get("bootstrap.servers", ""),
+            source_cluster_id=mirror.source_cluster_id,
+            topic_patterns=mirror.topic_patterns,
+            replication_factor=mirror.replication_factor,
+            topics=tuple(
+                _topic(topic, states, rows) for topic in snapshot.topics if topic.mirror == name
+            ),
+        )
+        for name, mirror in _chosen(snapshot.mirrors, mirrors)
+    )
+
+
+def _chosen(
+    mirrors: Mapping[str, Mirror], names: Collection[str] | None
+) -> list[tuple[str, Mirror]]:
+    return [(name, mirror) for name, mirror in mirrors.items() if names is None or name in names]
+
+
+def _topic(
+    topic: MirrorTopic, states: States, rows: Mapping[MirrorPartition, _Said]
+) -> TopicDescription:
+    return TopicDescription(
+        topic=topic.topic,
+        source_topic_id=topic.topic_id,
+        wanted=topic.wanted,
+        partitions=tuple(
+            _partition(MirrorPartition(topic.mirror, topic.topic, index), states, rows)
+            for index in range(topic.partitions)
+        ),
+    )
+
+
+def _partition(
+    partition: MirrorPartition, states: States, rows: Mapping[MirrorPartition, _Said]
+) -> PartitionDescription:
+    said = rows.get(partition)
+    row = said.row if said else PartitionStatus(partition=partition, state=State.UNKNOWN)
+    state = states.states.get(partition) or PartitionState(partition, row.state, row.reason)
+    mirrored = states.epochs.get(partition)
+    return PartitionDescription(
+        partition=partition.partition,
+        state=state.state,
+        reason=(state.reason or row.reason) if state.state is State.FAILED else None,
+        source_offset=row.source_end,
+        source_last_stable_offset=row.source_last_stable,
+        destination_offset=row.destination_end,
+        lag=row.lag,
+        lag_ms=row.lag_ms,
+        last_mirrored_epoch=None if mirrored is None else mirrored.epoch,
+        last_mirrored_end=None if mirrored is None else mirrored.end,
+        records=row.records,
+        bytes=row.bytes,
+        lane=said.status.lane if said else None,
+        node=said.status.node if said else None,
+        status_time_ms=said.status.time_ms if said else None,
+    )

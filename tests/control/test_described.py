@@ -1,0 +1,86 @@
+"""Mirrors described, without a cluster: topics, states and statuses put together."""
+
+from uuid import UUID
+
+from twinlog.cluster.mirrorlog import States
+from twinlog.control.described import PartitionDescription, describe
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.core.types import LeaderEpoch, Offset
+from twinlog.wire.config_records import Mirror, MirrorTopic, encode
+from twinlog.wire.snapshot import Snapshot, Written
+from twinlog.wire.state_records import LastMirrored, PartitionState
+from twinlog.wire.status_records import PartitionStatus, Status
+
+NO_STATES = States({}, {}, ())
+FIRST = MirrorPartition("m", "t", 0)
+SNAPSHOT = Snapshot().after(
+    Written(0, 0, *encode(record))
+    for record in (
+        Mirror(name="m", source={"bootstrap.servers": "h:1"}, source_cluster_id="c"),
+        MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=2),
+        Mirror(name="n", source={}, source_cluster_id="d"),
+        MirrorTopic(mirror="n", topic="u", topic_id=UUID(int=2), partitions=1),
+    )
+)
+
+
+def status(time_ms: int, end: int, state: State = State.MIRRORING) -> Status:
+    row = PartitionStatus(
+        partition=FIRST, state=state, source_end=10, destination_end=end, reason="in status"
+    )
+    return Status(state_partition=1, lane="l", node="n", time_ms=time_ms, partitions=(row,))
+
+
+def first(states: States, *statuses: Status) -> PartitionDescription:
+    (mirror,) = describe(SNAPSHOT, states, statuses, ["m"])
+    return mirror.topics[0].partitions[0]
+
+
+def test_all_mirrors_in_order() -> None:
+    """Without a status offsets are unknown."""
+    found = describe(SNAPSHOT, NO_STATES, ())
+    assert [(one.mirror, one.source_bootstrap, one.source_cluster_id) for one in found] == [
+        ("m", "h:1", "c"),
+        ("n", "", "d"),
+    ]
+    assert [
+        (topic.topic, topic.source_topic_id, part)
+        for one in found
+        for topic in one.topics
+        for part in topic.partitions
+    ] == [
+        ("t", UUID(int=1), PartitionDescription(partition=0, state=State.UNKNOWN)),
+        ("t", UUID(int=1), PartitionDescription(partition=1, state=State.UNKNOWN)),
+        ("u", UUID(int=2), PartitionDescription(partition=0, state=State.UNKNOWN)),
+    ]
+
+
+def test_some_mirrors() -> None:
+    assert [one.mirror for one in describe(SNAPSHOT, NO_STATES, (), ["n"])] == ["n"]
+    assert describe(SNAPSHOT, NO_STATES, (), []) == ()
+
+
+def test_the_newest_status_counts() -> None:
+    """A partition whose state partition has moved may have left an older row elsewhere."""
+    one = first(NO_STATES, status(2, 8), status(1, 4))
+    assert (one.source_offset, one.destination_offset, one.lag) == (10, 8, 2)
+    assert (one.lane, one.node, one.status_time_ms) == ("l", "n", 2)
+
+
+def test_the_state_that_was_written_wins() -> None:
+    """And a reason is shown for FAILED alone."""
+
+    def shown(state: PartitionState) -> tuple[State, str | None]:
+        one = first(States({FIRST: state}, {}, ()), status(1, 4))
+        return one.state, one.reason
+
+    assert shown(PartitionState(FIRST, State.PAUSED)) == (State.PAUSED, None)
+    assert shown(PartitionState(FIRST, State.FAILED, "in state")) == (State.FAILED, "in state")
+    assert shown(PartitionState(FIRST, State.FAILED)) == (State.FAILED, "in status")
+
+
+def test_what_was_mirrored_last() -> None:
+    epochs = {FIRST: LastMirrored(LeaderEpoch(3), Offset(9))}
+    one = first(States({}, epochs, ()))
+    assert (one.last_mirrored_epoch, one.last_mirrored_end) == (3, 9)
