@@ -38,6 +38,8 @@ from twinlog.local.cluster import LocalCluster
 COUNTS: Final = (1, 1000, 10_000)
 KEY: Final = ("partitions", "round")
 PATIENCE_S: Final = 300.0
+SETTLE_S: Final = 12.0
+"""Longer than a lease: what changed its owner a moment ago would wait for the rest of one."""
 
 
 async def main() -> None:
@@ -71,6 +73,7 @@ async def _measure(count: int) -> dict[str, float]:
                     await _fill(here, there, source.bootstrap_servers, count)
                     await _await(states, State.MIRRORING, count)
                     await _caught_up(there, count)
+                    await asyncio.sleep(SETTLE_S)
                     source.kill(1)
                     return await _fail_over(destination, states, count)
 
