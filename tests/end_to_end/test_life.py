@@ -78,7 +78,8 @@ def test_pause_and_resume(life: Stage, topic: str) -> None:
         f"Paused mirroring for 1 topic(s) in mirror {MIRROR}: [{topic}]"
     )
     for partition in (0, 1):
-        outside.await_state(life, topic, partition, "PAUSED")
+        paused = outside.await_state(life, topic, partition, "PAUSED")
+        assert paused["destination_offset"] == 100
     refused(life, "MIRROR_TOPIC_ALREADY_PAUSED", "--pause", "--topic", topic)
     refused(life, "MIRROR_NOT_EMPTY", "--delete")
     outside.write(life.source.bootstrap_servers, topic, outside.simple(50, 1, "later"))
@@ -140,7 +141,7 @@ def test_alter_connects_anew(life: Stage, topic: str, tmp_path: Path) -> None:
     config.write_text(f"bootstrap.servers={life.destination.bootstrap_servers}\n")
     done = life.mirrors("--alter", "--mirror", MIRROR, "--mirror-config", str(config))
     assert done.status == 1
-    assert "the addresses lead to cluster" in done.errors
+    assert "the source's addresses lead to cluster" in done.errors
     port = life.source.bootstrap_servers.rpartition(":")[2]
     config.write_text(f"bootstrap.servers=localhost:{port}\nclient.id=altered\n")
     assert command(life, "--alter", "--mirror-config", str(config)) == (

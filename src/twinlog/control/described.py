@@ -12,6 +12,7 @@ from uuid import UUID
 from twinlog.cluster.mirrorlog import States
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import PartitionState
@@ -20,7 +21,10 @@ from twinlog.wire.status_records import PartitionStatus, Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """A mirror partition. Offsets are as its owner last said, -1 where they are not known."""
+    """A mirror partition. Offsets are as its owner last said, -1 where they are not known.
+
+    The destination's is asked for where no owner says it.
+    """
 
     partition: int
     state: State
@@ -86,8 +90,17 @@ def describe(
     states: States,
     statuses: Iterable[Status],
     mirrors: Collection[str] | None = None,
+    log_ends: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[MirrorDescription, ...]:
-    """All mirrors, or those of these names, in the order of their names."""
+    """All mirrors, or those of these names, in the order of their names.
+
+    Args:
+        snapshot: `__mirror_config`.
+        states: `__mirror_state`.
+        statuses: `__mirror_status`.
+        mirrors: names; None: all.
+        log_ends: of the destination's partitions of which no status tells one.
+    """
     rows: dict[MirrorPartition, _Said] = {}
     for status in sorted(statuses, key=lambda one: one.time_ms):
         rows.update((row.partition, _Said(row, status)) for row in status.partitions)
@@ -99,7 +112,9 @@ def describe(
             topic_patterns=mirror.topic_patterns,
             replication_factor=mirror.replication_factor,
             topics=tuple(
-                _topic(topic, states, rows) for topic in snapshot.topics if topic.mirror == name
+                _topic(topic, states, rows, log_ends or {})
+                for topic in snapshot.topics
+                if topic.mirror == name
             ),
         )
         for name, mirror in _chosen(snapshot.mirrors, mirrors)
@@ -112,34 +127,54 @@ def _chosen(
     return [(name, mirror) for name, mirror in mirrors.items() if names is None or name in names]
 
 
+def without_log_end(mirrors: Collection[MirrorDescription]) -> list[TopicPartition]:
+    """The partitions whose destination offset is not known: paused ones, say."""
+    return [
+        TopicPartition(topic.topic, partition.partition)
+        for mirror in mirrors
+        for topic in mirror.topics
+        for partition in topic.partitions
+        if partition.destination_offset < 0
+    ]
+
+
 def _topic(
-    topic: MirrorTopic, states: States, rows: Mapping[MirrorPartition, _Said]
+    topic: MirrorTopic,
+    states: States,
+    rows: Mapping[MirrorPartition, _Said],
+    log_ends: Mapping[TopicPartition, int],
 ) -> TopicDescription:
     return TopicDescription(
         topic=topic.topic,
         source_topic_id=topic.topic_id,
         wanted=topic.wanted,
         partitions=tuple(
-            _partition(MirrorPartition(topic.mirror, topic.topic, index), states, rows)
+            _partition(MirrorPartition(topic.mirror, topic.topic, index), states, rows, log_ends)
             for index in range(topic.partitions)
         ),
     )
 
 
 def _partition(
-    partition: MirrorPartition, states: States, rows: Mapping[MirrorPartition, _Said]
+    partition: MirrorPartition,
+    states: States,
+    rows: Mapping[MirrorPartition, _Said],
+    log_ends: Mapping[TopicPartition, int],
 ) -> PartitionDescription:
     said = rows.get(partition)
     row = said.row if said else PartitionStatus(partition=partition, state=State.UNKNOWN)
     state = states.states.get(partition) or PartitionState(partition, row.state, row.reason)
     mirrored = states.epochs.get(partition)
+    log_end = row.destination_end
+    if log_end < 0:
+        log_end = log_ends.get(TopicPartition(partition.topic, partition.partition), -1)
     return PartitionDescription(
         partition=partition.partition,
         state=state.state,
         reason=(state.reason or row.reason) if state.state is State.FAILED else None,
         source_offset=row.source_end,
         source_last_stable_offset=row.source_last_stable,
-        destination_offset=row.destination_end,
+        destination_offset=log_end,
         lag=row.lag,
         lag_ms=row.lag_ms,
         last_mirrored_epoch=None if mirrored is None else mirrored.epoch,

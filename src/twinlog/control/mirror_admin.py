@@ -18,10 +18,12 @@ from typing import Final, Self
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.cluster.mirrorlog import take_control_topics
+from twinlog.cluster.partitions import DEBUGGING, list_offsets
 from twinlog.control import lifecycle, mirrors
-from twinlog.control.described import MirrorDescription, describe
+from twinlog.control.described import MirrorDescription, describe, without_log_end
 from twinlog.control.failback import Rebuild
 from twinlog.control.store import MirrorStore, unknown_mirror
+from twinlog.core.errors import Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +243,12 @@ class MirrorAdmin:
                 raise unknown_mirror(name, snapshot)
         states = await store.states()
         statuses, unreadable = await store.statuses()
+        found = describe(snapshot, states, statuses.values(), mirrors)
+        if unknown := without_log_end(found):
+            answers = await list_offsets(self._cluster, unknown, replica_id=DEBUGGING)
+            ends = {p: end.offset for p, end in answers.items() if not isinstance(end, Refusal)}
+            found = describe(snapshot, states, statuses.values(), mirrors, ends)
         return DescribeMirrorsResult(
-            mirrors=describe(snapshot, states, statuses.values(), mirrors),
+            mirrors=found,
             unreadable=(*snapshot.unreadable.values(), *states.unreadable, *unreadable),
         )
