@@ -165,7 +165,7 @@ def test_create_add_list_describe(commands: Commands, fresh_name: Callable[[str]
         "LAG",
         "STATE",
     ]
-    assert rows == [[name, topic, str(i), "-1", "-1", "-1", "UNKNOWN"] for i in range(3)]
+    assert rows == [[name, topic, str(i), "-1", "0", "-1", "UNKNOWN"] for i in range(3)]
     assert "is a node running?" in shown.err
 
 
