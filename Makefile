@@ -50,11 +50,12 @@ sim: setup ## replay one simulation: make sim SEED=n
 demo: setup ## two real clusters, a live mirror, a killed broker, proof
 	$(BIN)/twinlog demo
 
-bench: setup ## catching up, delay, idleness and memory beside MirrorMaker 2, into docs/benchmarks.md (about an hour, on a quiet machine)
+bench: setup ## catching up, delay, idleness, memory, failover, beside MirrorMaker 2, into docs/benchmarks.md (80 minutes, on a quiet machine)
 	$(BIN)/python bench/catch_up.py
 	$(BIN)/python bench/delay.py
 	$(BIN)/python bench/idle.py
 	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/failover.py
 	$(BIN)/python bench/report.py
 
 lock: ## resolve the dependencies anew into the lock files

@@ -21,7 +21,7 @@ from results import Run
 
 TEMPLATE: Final = Path(__file__).with_name("benchmarks.template.md")
 DOCS: Final = Path(__file__).parents[1] / "docs"
-BENCHES: Final = ("catch_up", "delay", "idle", "memory")
+BENCHES: Final = ("catch_up", "delay", "idle", "memory", "failover")
 NOT_MEASURED: Final = "(not measured)"
 LOADS: Final = {
     "zstd": "1,000-byte records, zstd",
@@ -40,6 +40,9 @@ LIMITS: Final = ("limit", "limit-lanes")
 MIRRORS: Final = ("twinlog", "mm2-tuned", "mm2-defaults")
 DEFAULT_BUFFER: Final = ("64",)
 COLOURS: Final = ("#0b6e99", "#d9730d", "#e3b27a", "#9b9a97")
+
+_MOMENTS: Final = ("command", "stopped", "written")
+_FAILOVER_S: Final = {"1": 0.5, "1000": 2.0, "10000": 10.0}
 
 Field = Callable[[Run], float]
 
@@ -97,11 +100,13 @@ def main() -> None:
     """Write the document and its plots."""
     catch_up, delay = Figures("catch_up", "load", "contender"), Figures("delay", "contender")
     idle, memory = Figures("idle", "partitions"), Figures("memory", "buffer_mb")
+    failover = Figures("failover", "partitions")
     targets = [
         *_rate_targets(catch_up),
         *_delay_targets(delay),
         *_idle_targets(idle),
         *_memory_targets(memory),
+        *_failover_targets(failover),
     ]
     missed = sum(not target.met for target in targets)
     rows = [[each.wanted, each.found, "yes" if each.met else "**no**"] for each in targets]
@@ -117,6 +122,7 @@ def main() -> None:
         idle=_idle(idle) or NOT_MEASURED,
         memory=_memory(memory) or NOT_MEASURED,
         backlog=_backlog(memory),
+        failover=_failover(failover) or NOT_MEASURED,
         others=_others(),
     )
     (DOCS / "benchmarks.md").write_text(text)
@@ -361,6 +367,38 @@ def _memory_targets(figures: Figures) -> list[Target]:
         f"of {_backlog(figures)}"
     )
     return [Target("memory of a lane: bounded, whatever the backlog", found, highest < 1.2 * early)]
+
+
+# ---- failover ------------------------------------------------------------------------------------
+
+
+def _failover(figures: Figures) -> str:
+    head = ["partitions", "the command", "all STOPPED", "first write acknowledged", "rounds"]
+    rows = [
+        [
+            f"{int(group[0]):,}",
+            *(figures.shown(group, f"{moment}_s", ".2f") for moment in _MOMENTS),
+            figures.rounds(group),
+        ]
+        for group in figures.groups
+    ]
+    return _table(head, rows) if rows else ""
+
+
+def _failover_targets(figures: Figures) -> list[Target]:
+    found = [
+        (count, most, figures.median((count,), "written_s"))
+        for count, most in _FAILOVER_S.items()
+        if (count,) in figures
+    ]
+    return [
+        Target(
+            f"failover, source dead, {int(count):,} partition(s): first write under {most:g} s",
+            f"{seconds:.2f} s",
+            seconds < most,
+        )
+        for count, most, seconds in found
+    ]
 
 
 # ---- tables and plots ----------------------------------------------------------------------------
