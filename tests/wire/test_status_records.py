@@ -1,6 +1,7 @@
 """Records of `__mirror_status`: there and back, small, and any bytes at all."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,7 @@ rows = st.builds(
     bytes=st.integers(0, 2**62),
     reason=st.none() | text,
     lag_ms=st.none() | st.integers(0, 2**40),
+    source_time_ms=st.none() | st.integers(0, 2**50),
 )
 statuses = st.builds(
     Status,
@@ -40,9 +42,27 @@ statuses = st.builds(
 @given(statuses)
 def test_statuses_come_back(status: Status) -> None:
     key, value = encode(status)
-    assert decode(key, value) == status
+    found = decode(key, value)
+    assert found == status
+    assert [row.source_time_ms for row in found.partitions] == [
+        row.source_time_ms for row in status.partitions
+    ]
     assert key == status_key(status.state_partition)
     assert decode(key, None) is None
+
+
+def test_when_the_source_was_heard_of_is_no_news() -> None:
+    """And rows of before it was said are read."""
+    row = PartitionStatus(partition=MirrorPartition("m", "t", 0), state=State.MIRRORING)
+    assert row == replace(row, source_time_ms=7)
+    assert row != replace(row, source_end=7)
+    body = {"version": 1, "lane": "l", "node": "n", "time_ms": 1}
+    old = ["m", "t", 0, 2, 5, 5, 4, 1, 100, None, 7]
+    value = bytes(compress(Codec.ZSTD, encode_json({**body, "partitions": [old]})))
+    status = decode(b"1", value)
+    assert status is not None
+    (found,) = status.partitions
+    assert (found.lag_ms, found.source_time_ms) == (7, None)
 
 
 def test_a_thousand_partitions_are_small() -> None:
@@ -103,7 +123,7 @@ def test_what_is_refused(key: bytes | None, value: bytes, trouble: str) -> None:
 
 
 def test_a_later_version_may_append_to_a_row() -> None:
-    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, "new"]
+    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, "new"]
     status = decode(b"1", packed({**HEAD, "partitions": [row]}))
     assert status is not None
     assert status.partitions[0].partition == MirrorPartition("m", "t", 0)

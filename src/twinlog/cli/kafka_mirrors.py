@@ -29,6 +29,7 @@ import click
 
 import twinlog
 from twinlog.cli.options import destination_properties
+from twinlog.cli.tables import print_table
 from twinlog.cluster.config import read_properties
 from twinlog.control import mirrors
 from twinlog.control.described import MirrorDescription, PartitionDescription, TopicDescription
@@ -38,7 +39,7 @@ from twinlog.core.states import State
 from twinlog.wire.config_records import topic_id_text
 
 OLD_STATUS: Final = 15.0
-"""Seconds after which a status is called old: lanes write one each second."""
+"""Seconds after which a status is called old: lanes write one at least each 5 s."""
 
 LIST_COLUMNS: Final = ("MIRROR", "TOPICS", "CLUSTER-ID", "BOOTSTRAP-SERVER")
 DESCRIBE_COLUMNS: Final = (
@@ -330,7 +331,7 @@ async def _list(admin: MirrorAdmin, arguments: Arguments) -> None:
         names = ("mirror", "topics", "cluster_id", "bootstrap_servers")
         _print_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
-        _print_table(LIST_COLUMNS, rows)
+        print_table(LIST_COLUMNS, rows)
     _warn_unreadable(result.unreadable)
 
 
@@ -370,6 +371,7 @@ class _Row(NamedTuple):
             "lane": one.lane,
             "node": one.node,
             "status_time_ms": one.status_time_ms,
+            "source_time_ms": one.source_time_ms,
         }
 
 
@@ -384,7 +386,7 @@ async def _describe(admin: MirrorAdmin, arguments: Arguments) -> None:
     if arguments.as_json:
         _print_json([row.as_json() for row in rows])
     else:
-        _print_table(DESCRIBE_COLUMNS, [row.columns() for row in rows])
+        print_table(DESCRIBE_COLUMNS, [row.columns() for row in rows])
         for mirror, topic, one in rows:
             if one.reason is not None:
                 name = f"{mirror.mirror}/{topic.topic}-{one.partition}"
@@ -421,13 +423,6 @@ def _warn_old(rows: Sequence[PartitionDescription]) -> None:
 def _warn_unreadable(troubles: Iterable[str]) -> None:
     for trouble in troubles:
         _say(f"cannot be read: {trouble}")
-
-
-def _print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    table = [tuple(columns), *(tuple(map(str, row)) for row in rows)]
-    widths = [max(len(line[at]) for line in table) for at in range(len(columns))]
-    for line in table:
-        click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
 
 
 def _print_json(value: object) -> None:

@@ -11,7 +11,9 @@ from twinlog.cli.cluster import cluster
 from twinlog.cli.demo import demo
 from twinlog.cli.dump_log import dump_log
 from twinlog.cli.kafka_mirrors import mirrors_command
+from twinlog.cli.readiness import readiness
 from twinlog.cli.run import run
+from twinlog.cli.switchover import switchover
 from twinlog.cli.verify import verify
 
 
@@ -42,5 +44,7 @@ main.add_command(cluster)
 main.add_command(demo)
 main.add_command(dump_log)
 main.add_command(mirrors_command, "mirrors")
+main.add_command(readiness)
 main.add_command(run)
+main.add_command(switchover)
 main.add_command(verify)

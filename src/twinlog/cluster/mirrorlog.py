@@ -47,6 +47,9 @@ CONTROL_TOPICS: Final = (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC)
 CONFIG_WRITER: Final = "twinlog.config"
 """The transactional id of whoever writes `__mirror_config`."""
 
+LANES_GROUP: Final = "twinlog"
+"""The group of all nodes' lanes, which share the partitions of `__mirror_state`."""
+
 CONFIG_PARTITIONS: Final = 8
 STATE_PARTITIONS: Final = 50
 MAX_REPLICATION: Final = 3

@@ -7,14 +7,14 @@ by it; that it differs is said.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from re import Pattern
+from typing import NamedTuple
 
 from twinlog.cluster.admin import (
     Alteration,
     AlterOperation,
     ConfigSource,
-    Resource,
     describe_configs,
     incremental_alter_configs,
     topic_resource,
@@ -23,13 +23,64 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.control.mirrors import CHUNK, known_configs, source_configs
 from twinlog.core.errors import Refusal
 from twinlog.core.topic_configs import (
-    FIXED,
     DestinationConfig,
     config_changes,
     destination_configs,
+    fixed_differences,
 )
 
 log = logging.getLogger(__name__)
+
+
+class Difference(NamedTuple):
+    """What of a topic's configurations is not on the destination as it is to be."""
+
+    changes: Mapping[str, str | None]
+    """What has to be changed; None for what is to be unset."""
+    fixed: Mapping[str, str]
+    """What is another on the source by now, and is not changed here: the source's."""
+
+
+async def compare_configs(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    topics: Sequence[str],
+    exclude: Collection[Pattern[str]],
+) -> dict[str, Difference | Refusal]:
+    """How the configurations of topics, which are there in both clusters, differ; nothing is done.
+
+    Args:
+        source: the mirror's source.
+        destination: the mirror's cluster.
+        topics: their names.
+        exclude: names of configurations that are left alone.
+
+    Returns:
+        For each topic the difference, or why the destination does not tell.
+
+    Raises:
+        UserError: a right is missing, to read configurations.
+        Retriable: a cluster does not answer.
+    """
+    known = await known_configs(destination)
+    found: dict[str, Difference | Refusal] = {}
+    for start in range(0, len(topics), CHUNK):
+        some = topics[start : start + CHUNK]
+        theirs = await source_configs(source, some)
+        ours = await describe_configs(destination, [topic_resource(name) for name in some])
+        for (_, name), entries in ours.items():
+            if isinstance(entries, Refusal):
+                found[name] = entries
+                continue
+            wanted = destination_configs(theirs[name], exclude, known)
+            current = {
+                key: DestinationConfig(entry.value, entry.source == ConfigSource.TOPIC)
+                for key, entry in entries.items()
+            }
+            found[name] = Difference(
+                config_changes(wanted, current, exclude), fixed_differences(wanted, current)
+            )
+    return found
 
 
 async def sync_configs(
@@ -40,66 +91,41 @@ async def sync_configs(
 ) -> int:
     """Change the destination's topics to what the source's are; how many could not be.
 
-    Args:
-        source: the mirror's source.
-        destination: where topics are changed.
-        topics: those to look at; they are there in both clusters.
-        exclude: names of configurations that are left alone.
-
-    Raises:
-        UserError: a right is missing, to read configurations.
-        Retriable: a cluster does not answer.
+    Args, Raises: as `compare_configs`.
     """
-    known = await known_configs(destination)
     failed = 0
-    for start in range(0, len(topics), CHUNK):
-        some = topics[start : start + CHUNK]
-        failed += await _sync(source, destination, some, exclude, known)
+    changes: dict[str, list[Alteration]] = {}
+    for name, found in (await compare_configs(source, destination, topics, exclude)).items():
+        if isinstance(found, Refusal):
+            failed += 1
+            log.warning("%s: its configurations cannot be read: %s", name, found)
+            continue
+        for key, value in found.fixed.items():
+            log.warning("%s: %s is %s on the source by now, and stays here", name, key, value)
+        if found.changes:
+            changes[name] = [_alteration(key, value) for key, value in found.changes.items()]
+    changed = list(changes)
+    for start in range(0, len(changed), CHUNK):
+        failed += await _change(
+            destination, {name: changes[name] for name in changed[start : start + CHUNK]}
+        )
     return failed
 
 
-async def _sync(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    topics: Sequence[str],
-    exclude: Collection[Pattern[str]],
-    known: Collection[str],
-) -> int:
-    theirs = await source_configs(source, topics)
-    ours = await describe_configs(destination, [topic_resource(name) for name in topics])
-    changes: dict[Resource, list[Alteration]] = {}
+def _alteration(name: str, value: str | None) -> Alteration:
+    return Alteration(name, AlterOperation.DELETE if value is None else AlterOperation.SET, value)
+
+
+async def _change(destination: KafkaCluster, changes: Mapping[str, Sequence[Alteration]]) -> int:
+    answers = await incremental_alter_configs(
+        destination, {topic_resource(name): some for name, some in changes.items()}
+    )
     failed = 0
-    for resource, entries in ours.items():
-        if isinstance(entries, Refusal):
-            failed += 1
-            log.warning("%s: its configurations cannot be read: %s", resource.name, entries)
-            continue
-        wanted = destination_configs(theirs[resource.name], exclude, known)
-        for name in FIXED & wanted.keys():
-            if entries[name].value != wanted[name]:
-                log.warning(
-                    "%s: %s is %s on the source by now, and stays %s here",
-                    *(resource.name, name, wanted[name], entries[name].value),
-                )
-        current = {
-            name: DestinationConfig(entry.value, entry.source == ConfigSource.TOPIC)
-            for name, entry in entries.items()
-        }
-        if changed := config_changes(wanted, current, exclude):
-            changes[resource] = [
-                Alteration(
-                    name, AlterOperation.DELETE if value is None else AlterOperation.SET, value
-                )
-                for name, value in changed.items()
-            ]
-    if not changes:
-        return failed
-    answers = await incremental_alter_configs(destination, changes)
-    for resource, refusal in answers.items():
+    for (_, name), refusal in answers.items():
         if refusal is None:
-            names = ", ".join(change.name for change in changes[resource])
-            log.info("%s: changed as on the source: %s", resource.name, names)
+            names = ", ".join(change.name for change in changes[name])
+            log.info("%s: changed as on the source: %s", name, names)
         else:
             failed += 1
-            log.warning("%s: its configurations cannot be changed: %s", resource.name, refusal)
+            log.warning("%s: its configurations cannot be changed: %s", name, refusal)
     return failed

@@ -40,6 +40,8 @@ class PartitionDescription:
     """Offsets that the destination is behind the source's high watermark."""
     lag_ms: int | None = None
     """Age of the oldest record that is not mirrored yet; None where it is not known."""
+    source_time_ms: int | None = None
+    """When the source was last heard of; its offsets are of then. None where it is not known."""
     last_mirrored_epoch: int | None = None
     """The source's leader epoch of the last mirrored record; None where nothing was mirrored."""
     last_mirrored_end: int | None = None
@@ -177,6 +179,7 @@ def _partition(
         destination_offset=log_end,
         lag=row.lag,
         lag_ms=row.lag_ms,
+        source_time_ms=row.source_time_ms,
         last_mirrored_epoch=None if mirrored is None else mirrored.epoch,
         last_mirrored_end=None if mirrored is None else mirrored.end,
         records=row.records,

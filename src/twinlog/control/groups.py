@@ -89,11 +89,11 @@ async def sync_groups(
         Retriable: a cluster does not answer.
         UserError: a right is missing, to list groups or to read offsets.
     """
-    groups = _served((await list_groups(source)).values(), include)
+    groups = served((await list_groups(source)).values(), include)
     if not groups or not partitions:
         return 0
     busy = {group.name for group in (await list_groups(destination)).values() if not group.idle}
-    logs = await _logs(destination, partitions)
+    logs = await log_bounds(destination, partitions)
     committed = failed = 0
     for group in groups:
         if group in busy:
@@ -107,7 +107,8 @@ async def sync_groups(
     return failed
 
 
-def _served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[str]:
+def served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[str]:
+    """Names of the groups whose offsets follow."""
     return [
         group.name
         for group in groups
@@ -115,9 +116,10 @@ def _served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[
     ]
 
 
-async def _logs(
+async def log_bounds(
     destination: KafkaCluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, Log]:
+    """Where these partitions' logs begin and end, of those that can be asked."""
     asked = list(partitions)
     starts, ends = await asyncio.gather(
         list_offsets(destination, asked, OffsetSpec.EARLIEST),

@@ -20,7 +20,12 @@ from typing import Final
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.cluster.group import GroupConfig, GroupMember
-from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics, create_control_topics
+from twinlog.cluster.mirrorlog import (
+    CONFIG_TOPIC,
+    LANES_GROUP,
+    ControlTopics,
+    create_control_topics,
+)
 from twinlog.control.mirrors import connected, connected_source
 from twinlog.control.refresh import Refresher
 from twinlog.control.store import MirrorStore
@@ -52,7 +57,7 @@ class NodeConfig:
     master: str = "local[*]"
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     lanes: int | None = None
-    group_id: str = "twinlog"
+    group_id: str = LANES_GROUP
     session_timeout_s: float = 10.0
     settings: LaneSettings = field(default_factory=LaneSettings)
     once: bool = False

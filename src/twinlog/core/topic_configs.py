@@ -164,3 +164,14 @@ def config_changes(
         ):
             changes[name] = None
     return changes
+
+
+def fixed_differences(
+    wanted: Mapping[str, str], current: Mapping[str, DestinationConfig]
+) -> dict[str, str]:
+    """What of `FIXED` is another on the destination's topic, and stays so: what it were to be."""
+    return {
+        name: wanted[name]
+        for name in sorted(FIXED & wanted.keys() & current.keys())
+        if current[name].value != wanted[name]
+    }

@@ -200,6 +200,10 @@ class Engine:
         """The loop's clock, in seconds."""
         return asyncio.get_running_loop().time()
 
+    def source_answered_at(self, partition: MirrorPartition) -> float | None:
+        """When the source last answered a fetch with this partition, by `now`; None: not known."""
+        return self._fetcher.answered_at(partition)
+
     # ---- what a partition waits for ------------------------------------------------------------
 
     def advance(self, partition: MirrorPartition) -> None:

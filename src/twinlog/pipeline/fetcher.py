@@ -46,6 +46,7 @@ class Fetcher:
         self._left_out: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
         self._holes: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
         self._wake: dict[_Key, asyncio.Event] = {}
+        self._answered: dict[_Key, float] = {}
         self._room = asyncio.Event()
         self._clock = 0
 
@@ -78,6 +79,14 @@ class Fetcher:
             self._wanted[key].pop(partition.key, None)
             self._left_out[key].discard(partition)
             self._holes[key].discard(partition)
+
+    def answered_at(self, partition: MirrorPartition) -> float | None:
+        """When a fetch with it was sent that the source has answered; None: it is not asked for.
+
+        An answer leaves out the partitions of which there is no news.
+        """
+        key = self._key(partition)
+        return self._answered.get(key) if partition.key in self._wanted.get(key, ()) else None
 
     def room(self) -> None:
         """The lane holds less than before."""
@@ -120,6 +129,7 @@ class Fetcher:
                 await asyncio.sleep(pause * (0.5 + self._engine.jitter()))
                 continue
             failures = 0
+            self._answered[key] = asked_at
             self._take_all(result, started)
             if result.size < settings.fetch_small_bytes and not self._left_out[key]:
                 await asyncio.sleep(settings.fetch_pace_s - (self._engine.now() - asked_at))

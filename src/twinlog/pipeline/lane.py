@@ -67,6 +67,8 @@ log = logging.getLogger(__name__)
 
 PARENT_INTERVAL_S: Final = 1.0
 """How often a lane looks whether Spark could still end it."""
+STATUS_INTERVAL_S: Final = 5.0
+"""How often a status is written in which nothing has changed: it says that somebody is there."""
 STOP_AGAIN_S: Final = 1.0
 """After this it is tried again to stop what could not be fenced, with jitter."""
 CONNECT_S: Final = 10.0
@@ -478,15 +480,19 @@ class Lane:
 
     async def _write_status(self) -> None:
         rows: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
+        at = asyncio.get_running_loop().time()
         for name, running in self._engines.items():
-            if running.engine is not None:
-                for partition in running.engine.partitions.values():
-                    rows[partition.spec.shard].append(_status(name, partition))
+            if (engine := running.engine) is not None:
+                for partition in engine.partitions.values():
+                    rows[partition.spec.shard].append(_status(name, engine, partition, at))
         entries = []
         for number, statuses in rows.items():
             owned = self._owned.get(number)
-            if owned is not None and owned.last_status != (now := tuple(statuses)):
-                owned.last_status = now
+            if owned is not None and (
+                owned.last_status != (now := tuple(statuses))
+                or at - owned.last_status_at >= STATUS_INTERVAL_S
+            ):
+                owned.last_status, owned.last_status_at = now, at
                 record = Status(
                     state_partition=number,
                     lane=self.config.name,
@@ -593,7 +599,9 @@ async def _producer_expiration(cluster: KafkaCluster) -> int:
     return min(told, default=_PRODUCER_EXPIRATION_MS)
 
 
-def _status(mirror: str, partition: MirrorPartition) -> PartitionStatus:
+def _status(mirror: str, engine: Engine, partition: MirrorPartition, now: float) -> PartitionStatus:
+    answered = engine.source_answered_at(partition)
+    age_ns = 0 if answered is None else int((now - answered) * 1e9)
     return PartitionStatus(
         partition=Name(mirror, partition.key.topic, partition.key.partition),
         state=_STATES[partition.stage],
@@ -604,4 +612,5 @@ def _status(mirror: str, partition: MirrorPartition) -> PartitionStatus:
         bytes=partition.bytes_moved,
         reason=partition.reason or None,
         lag_ms=None,
+        source_time_ms=None if answered is None else (time.time_ns() - age_ns) // 1_000_000,
     )

@@ -21,6 +21,7 @@ not, so a state partition that was taken over is not fenced before the lease has
 import asyncio
 import enum
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -93,6 +94,7 @@ class OwnedShard:
     ) -> None:
         self.shard = shard
         self.last_status: tuple[PartitionStatus, ...] = ()
+        self.last_status_at = -math.inf
         self.stopping: asyncio.Task[None] | None = None
         self._cluster = cluster
         self._writer = TransactionalWriter(cluster, f"{group_id}.{shard.number}.state")

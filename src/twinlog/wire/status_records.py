@@ -1,6 +1,7 @@
 """Records of `__mirror_status`: how far each mirror partition is, as its lane sees it.
 
-One record for each state partition, overwritten about once a second:
+One record for each state partition, overwritten each second in which something has changed, and
+each few seconds where nothing has:
 
     key     the state partition's number, decimal
     value   zstd of JSON: version, lane, node, time_ms, partitions (a row for each mirror partition)
@@ -9,7 +10,7 @@ A row is a list, in the order of `PartitionStatus`'s fields: names would be most
 versions may append to it. `decode` gives what it knows of a row, and refuses one that is shorter.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from twinlog.core.compression import Codec, compress, decompress
@@ -48,6 +49,9 @@ class PartitionStatus:
     """Why it is FAILED."""
     lag_ms: int | None = None
     """Age of the oldest record that is not mirrored yet; None where it is not known."""
+    source_time_ms: int | None = field(default=None, compare=False)
+    """When the source was last heard of: its offsets are of then. None: not known. Two rows that
+    differ in nothing else are equal, as nothing has happened between them."""
 
     @property
     def lag(self) -> int:
@@ -96,6 +100,7 @@ def _row(one: PartitionStatus) -> list[Any]:
         one.bytes,
         one.reason,
         one.lag_ms,
+        one.source_time_ms,
     ]
 
 
@@ -135,11 +140,12 @@ def _number(key: bytes | None) -> int:
 def _partition(row: Any, body: JsonObject) -> PartitionStatus:
     if not isinstance(row, list) or len(row) < len(_ROW) + 2:
         raise body.error("partitions", "a list of rows")
-    reason, lag_ms = row[len(_ROW) : len(_ROW) + 2]
+    reason, lag_ms, source_time_ms, *_ = [*row[len(_ROW) :], None]
     if (
         not all(type(cell) is kind for cell, kind in zip(row, _ROW, strict=False))
         or not (reason is None or isinstance(reason, str))
         or not (lag_ms is None or type(lag_ms) is int)
+        or not (source_time_ms is None or type(source_time_ms) is int)
     ):
         raise body.error("partitions", "rows of names and numbers")
     mirror, topic, partition, state, source, stable, destination, records, size = row[: len(_ROW)]
@@ -153,4 +159,5 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
         bytes=size,
         reason=reason,
         lag_ms=lag_ms,
+        source_time_ms=source_time_ms,
     )

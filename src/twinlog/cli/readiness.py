@@ -1,0 +1,142 @@
+"""`twinlog readiness`: whether one may fail over now, and what would be lost."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from twinlog.cli.options import destination_options, destination_properties
+from twinlog.cli.tables import print_table
+from twinlog.cluster.config import parse_config
+from twinlog.control.mirrors import connected
+from twinlog.control.readiness import Finding, Readiness, TopicReadiness, Verdict, judge
+from twinlog.control.survey import subject_of, survey
+
+STATUSES: Final = {Verdict.READY: 0, Verdict.WARNING: 3, Verdict.NOT_READY: 4}
+"""Exit statuses. 1 and 2 say, as with every command, that there is no verdict."""
+COLUMNS: Final = ("MIRROR", "TOPIC", "READINESS", "LAG", "LAG-SECONDS")
+ALL: Final = ".*"
+
+
+@click.command()
+@destination_options
+@click.option("--mirror", required=True, help="The mirror.")
+@click.option(
+    "--topic", default=ALL, help="Only this topic of it, or those that match; all by default."
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+def readiness(
+    *, bootstrap_server: str, command_config: Path | None, mirror: str, topic: str, as_json: bool
+) -> None:
+    """Say whether topics of a mirror may be failed over now, and what would be lost.
+
+    Exit status 0: ready, and nothing is lost. 3: ready, and what is lost or changes is named.
+    4: not ready. (1, 2: it could not be found out.)
+    """
+    properties = destination_properties(bootstrap_server, command_config)
+    found = asyncio.run(find_readiness(properties, mirror, topic))
+    if as_json:
+        click.echo(json.dumps(as_object(found), indent=1))
+    else:
+        print_readiness(found)
+    sys.exit(STATUSES[found.verdict])
+
+
+async def find_readiness(properties: Mapping[str, str], mirror: str, topic: str) -> Readiness:
+    """Ask both clusters, and judge.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
+            INVALID_REGULAR_EXPRESSION.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    async with connected(parse_config(properties).config, "destination") as destination:
+        return judge(await survey(destination, await subject_of(destination, mirror, topic)))
+
+
+def print_readiness(found: Readiness) -> None:
+    """A table of topics, the reasons, and the verdict."""
+    print_table(COLUMNS, [_columns(found.mirror, topic) for topic in found.topics])
+    for finding in found.findings:
+        click.echo(f"{finding.verdict.name}: {finding.text}")
+    for topic in found.topics:
+        for finding in topic.findings:
+            click.echo(f"{finding.verdict.name}: {topic.topic}: {finding.text}")
+    click.echo(_sentence(found))
+
+
+def _columns(mirror: str, topic: TopicReadiness) -> tuple[object, ...]:
+    seconds = "-" if topic.lag_ms is None else f"{topic.lag_ms / 1000:.1f}"
+    return (mirror, topic.topic, topic.verdict.name, _or_unknown(topic.lag), seconds)
+
+
+def _or_unknown(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _sentence(found: Readiness) -> str:
+    if found.verdict is Verdict.NOT_READY:
+        return f"Mirror {found.mirror} is not ready to be failed over"
+    if found.lag == 0:
+        loss = "nothing would be lost"
+    elif found.lag is None:
+        loss = "what would be lost is not known of every topic"
+    else:
+        loss = f"{found.lag} offsets would be lost"
+    return f"Mirror {found.mirror} can be failed over: {loss}"
+
+
+def as_object(found: Readiness) -> dict[str, Any]:
+    """All that was found."""
+    return {
+        "mirror": found.mirror,
+        "readiness": found.verdict.name,
+        "lag": found.lag,
+        "findings": [_finding(one) for one in found.findings],
+        "topics": [_topic(topic) for topic in found.topics],
+    }
+
+
+def _finding(one: Finding) -> dict[str, str]:
+    return {"reason": one.reason.name, "weight": one.verdict.name, "text": one.text}
+
+
+def _topic(topic: TopicReadiness) -> dict[str, Any]:
+    return {
+        "topic": topic.topic,
+        "readiness": topic.verdict.name,
+        "lag": topic.lag,
+        "undecided": topic.undecided,
+        "lag_ms": topic.lag_ms,
+        "findings": [_finding(one) for one in topic.findings],
+        "partitions": [
+            {
+                "partition": one.partition,
+                "state": one.state.name,
+                "source_start": None if one.source is None else one.source.start,
+                "source_offset": None if one.source is None else one.source.high_watermark,
+                "source_last_stable_offset": (
+                    None if one.source is None else one.source.last_stable
+                ),
+                "destination_offset": one.destination_end,
+            }
+            for one in topic.facts.partitions
+        ],
+        "groups": [
+            {
+                "group": one.group,
+                "idle_on_source": one.idle_on_source,
+                "idle_on_destination": one.idle_on_destination,
+                "due": one.due,
+                "behind": one.behind,
+                "ahead": one.ahead,
+                "unread": one.unread,
+            }
+            for one in topic.facts.groups
+        ],
+        "configurations": list(topic.facts.configurations),
+    }

@@ -1,0 +1,369 @@
+"""May one fail over now, and what would be lost? The verdict, and its reasons.
+
+Pure: it judges what survey.py has found. Each reason has its weight, in one table (`WEIGHTS`):
+
+    verdict     a failover
+    ----------  -------------------------------------------------------------------------------
+    READY       loses nothing
+    WARNING     works, and loses or changes what the reasons name
+    NOT_READY   would not be carried out, or gives topics of which nobody can say what they lack
+
+A topic's verdict is the worst of its own reasons' and of those that concern the whole mirror; a
+mirror's is the worst of its topics'.
+
+Losses are counted in offsets of the source's log: markers, aborted records and what compaction
+took are among them, so of transactional and compacted topics it is at most so many records.
+"""
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from twinlog.core.states import State
+
+_SHOWN: Final = 5
+"""Partitions, groups or configurations that a reason names."""
+
+
+class Verdict(enum.IntEnum):
+    """See the module; the greater, the worse."""
+
+    READY = 0
+    WARNING = 1
+    NOT_READY = 2
+
+
+class Reason(enum.Enum):
+    """What may stand against a failover."""
+
+    NO_NODE = "nobody would carry the failover out"
+    DESTINATION_UNREADABLE = "the destination's log cannot be looked at"
+    NOT_MIRRORING = "partitions that are not MIRRORING"
+    PAUSED = "partitions that are paused"
+    SOURCE_UNREACHABLE = "what the source holds by now is not known"
+    SOURCE_UNREADABLE = "what some of its partitions hold by now is not known"
+    TOPIC_GONE = "the source's topic was deleted"
+    TOPIC_MADE_AGAIN = "the source's topic was deleted and made again"
+    NEW_PARTITIONS = "the source's topic has partitions that the mirror has not"
+    PURGED = "the source has deleted what was not mirrored yet"
+    DIVERGED = "the destination holds what the source does not"
+    LAG = "records that are not mirrored yet"
+    OPEN_TRANSACTION = "records of the source whose transactions are not decided"
+    GROUP_BEHIND = "a group would read records again"
+    GROUP_AHEAD = "a group has read what is not mirrored yet"
+    GROUP_UNREADABLE = "groups' offsets cannot be looked at"
+    CONFIGURATION = "configurations that are not the source's"
+    CONFIGURATION_UNREADABLE = "configurations cannot be looked at"
+
+
+WEIGHTS: Final[Mapping[Reason, Verdict]] = {
+    Reason.NO_NODE: Verdict.NOT_READY,
+    Reason.DESTINATION_UNREADABLE: Verdict.NOT_READY,
+    Reason.NOT_MIRRORING: Verdict.NOT_READY,
+    Reason.PAUSED: Verdict.WARNING,
+    Reason.SOURCE_UNREACHABLE: Verdict.WARNING,
+    Reason.SOURCE_UNREADABLE: Verdict.WARNING,
+    Reason.TOPIC_GONE: Verdict.WARNING,
+    Reason.TOPIC_MADE_AGAIN: Verdict.WARNING,
+    Reason.NEW_PARTITIONS: Verdict.WARNING,
+    Reason.PURGED: Verdict.WARNING,
+    Reason.DIVERGED: Verdict.WARNING,
+    Reason.LAG: Verdict.WARNING,
+    Reason.OPEN_TRANSACTION: Verdict.WARNING,
+    Reason.GROUP_BEHIND: Verdict.WARNING,
+    Reason.GROUP_AHEAD: Verdict.WARNING,
+    Reason.GROUP_UNREADABLE: Verdict.WARNING,
+    Reason.CONFIGURATION: Verdict.WARNING,
+    Reason.CONFIGURATION_UNREADABLE: Verdict.WARNING,
+}
+
+
+class Finding(NamedTuple):
+    """A reason, and what was found, for people."""
+
+    reason: Reason
+    text: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it means for a failover."""
+        return WEIGHTS[self.reason]
+
+
+class SourceLog(NamedTuple):
+    """A partition on the source; `start` is None where only an old status tells of it."""
+
+    start: int | None
+    high_watermark: int
+    last_stable: int
+
+
+class SourceTopic(enum.Enum):
+    """What has become of a topic on the source."""
+
+    SAME = enum.auto()
+    GONE = enum.auto()
+    MADE_AGAIN = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """A mirror partition, as it was found."""
+
+    partition: int
+    state: State
+    reason: str | None = None
+    """Why it is FAILED."""
+    source: SourceLog | None = None
+    """None: it cannot be looked at, and no status tells."""
+    destination_end: int | None = None
+    """The destination's high watermark, read before the source's."""
+    lag_ms: int | None = None
+    """Age of the oldest record that is not mirrored yet, as its owner said; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """A group that has committed for a topic on the source."""
+
+    group: str
+    idle_on_source: bool = True
+    idle_on_destination: bool = True
+    due: int = 0
+    """Partitions whose offsets are still to be copied."""
+    behind: int = 0
+    """Offsets that it would read again without them."""
+    ahead: int = 0
+    """Offsets that it has read on the source and that are not on the destination."""
+    unread: int = 0
+    """Offsets that it has not read on the source, in the partitions that it has committed for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFacts:
+    """A topic of the mirror, as it was found. What is not known of the source is None or empty."""
+
+    topic: str
+    on_source: SourceTopic = SourceTopic.UNKNOWN
+    source_partitions: int | None = None
+    partitions: tuple[PartitionFacts, ...]
+    groups: tuple[GroupFacts, ...] = ()
+    configurations: tuple[str, ...] = ()
+    """Names of those that are not as they are to be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorFacts:
+    """A mirror, as it was found."""
+
+    mirror: str
+    topics: tuple[TopicFacts, ...]
+    source_trouble: str | None = None
+    """Why the source cannot be asked; None: it was."""
+    known_until_ms: int | None = None
+    """Where it was not asked: how long ago it was last heard of, by what statuses say; None: no
+    status says."""
+    node_runs: bool = True
+    unknown: tuple[Finding, ...] = ()
+    """What else could not be looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReadiness:
+    """A topic's verdict."""
+
+    topic: str
+    verdict: Verdict
+    lag: int | None
+    """Offsets that would be lost; None: not known."""
+    undecided: int
+    """Of these, offsets of transactions that are open on the source."""
+    lag_ms: int | None
+    """Age of the oldest record that would be lost; None: not known."""
+    findings: tuple[Finding, ...]
+    facts: TopicFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """A mirror's verdict."""
+
+    mirror: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    """Those that concern the whole mirror."""
+    topics: tuple[TopicReadiness, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that would be lost; None where it is not known of some topic."""
+        lags = [topic.lag for topic in self.topics]
+        return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+    def all_findings(self) -> Iterator[Finding]:
+        """Those of the mirror and of its topics."""
+        yield from self.findings
+        for topic in self.topics:
+            yield from topic.findings
+
+
+def judge(facts: MirrorFacts) -> Readiness:
+    """The verdict on a mirror."""
+    findings = tuple(_of_mirror(facts))
+    common = _worst(findings)
+    topics = tuple(_judge_topic(topic, facts, common) for topic in facts.topics)
+    return Readiness(
+        mirror=facts.mirror,
+        verdict=max((topic.verdict for topic in topics), default=common),
+        findings=findings,
+        topics=topics,
+    )
+
+
+def lag_of(one: PartitionFacts) -> int | None:
+    """Offsets that the source has and the destination has not; None: not known.
+
+    What the source has deleted meanwhile is not among them.
+    """
+    if one.source is None or one.destination_end is None:
+        return None
+    return max(one.source.high_watermark - max(one.destination_end, one.source.start or 0), 0)
+
+
+def undecided_of(one: PartitionFacts) -> int:
+    """Offsets of the lag that lie behind the source's last stable offset."""
+    if one.source is None or one.destination_end is None:
+        return 0
+    decided = max(one.source.last_stable, one.destination_end)
+    return max(one.source.high_watermark - decided, 0)
+
+
+def _worst(findings: Iterable[Finding]) -> Verdict:
+    return max((one.verdict for one in findings), default=Verdict.READY)
+
+
+def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
+    if not facts.node_runs:
+        yield Finding(Reason.NO_NODE, "no node runs, and a failover needs one (twinlog run)")
+    if facts.source_trouble is not None:
+        known = (
+            "nobody says when it was last heard of"
+            if facts.known_until_ms is None
+            else f"it was last heard of {facts.known_until_ms / 1000:.0f} s ago"
+        )
+        yield Finding(Reason.SOURCE_UNREACHABLE, f"{facts.source_trouble}; {known}")
+    yield from facts.unknown
+
+
+def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> TopicReadiness:
+    live = mirror.source_trouble is None
+    findings = (*_of_topic(topic), *_of_logs(topic, live=live), *_of_followers(topic))
+    lags = [lag_of(one) for one in topic.partitions]
+    ages = [0 if lag == 0 else one.lag_ms for one, lag in zip(topic.partitions, lags, strict=True)]
+    return TopicReadiness(
+        topic=topic.topic,
+        verdict=max(common, _worst(findings)),
+        lag=None if None in lags else sum(lag for lag in lags if lag is not None),
+        undecided=sum(undecided_of(one) for one in topic.partitions),
+        lag_ms=None if None in ages else max((age for age in ages if age is not None), default=0),
+        findings=findings,
+        facts=topic,
+    )
+
+
+def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
+    """What has become of it, and its partitions' states."""
+    if topic.on_source is SourceTopic.GONE:
+        yield Finding(Reason.TOPIC_GONE, "the source has no topic of this name any more")
+    if topic.on_source is SourceTopic.MADE_AGAIN:
+        yield Finding(
+            Reason.TOPIC_MADE_AGAIN,
+            "the source's topic of this name is another one, and nothing of it is mirrored",
+        )
+    count = len(topic.partitions)
+    if (topic.source_partitions or 0) > count:
+        yield Finding(
+            Reason.NEW_PARTITIONS,
+            f"the source has {topic.source_partitions} partitions, {count} are mirrored",
+        )
+    for state in State:
+        found = [one for one in topic.partitions if one.state is state]
+        if found and state is not State.MIRRORING:
+            paused = state in {State.PAUSING, State.PAUSED}
+            reasons = "; ".join(dict.fromkeys(one.reason for one in found if one.reason))
+            yield Finding(
+                Reason.PAUSED if paused else Reason.NOT_MIRRORING,
+                f"{_partitions(found)} {state.name}{f': {reasons}' if reasons else ''}",
+            )
+
+
+def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
+    """What the destination's log lacks of the source's, and the other way round."""
+    if found := [one for one in topic.partitions if one.destination_end is None]:
+        yield Finding(
+            Reason.DESTINATION_UNREADABLE,
+            f"{_partitions(found)} not to be looked at on the destination",
+        )
+    if topic.on_source in {SourceTopic.GONE, SourceTopic.MADE_AGAIN}:
+        return  # offsets of another log mean nothing
+    if found := [one for one in topic.partitions if one.source is None]:
+        yield Finding(
+            Reason.SOURCE_UNREADABLE, f"of {_partitions(found)} not known what the source holds"
+        )
+    if lag := sum(lag_of(one) or 0 for one in topic.partitions):
+        found = [one for one in topic.partitions if lag_of(one)]
+        yield Finding(Reason.LAG, f"{lag} offsets of {_partitions(found)} not mirrored yet")
+    if undecided := sum(undecided_of(one) for one in topic.partitions):
+        found = [one for one in topic.partitions if undecided_of(one)]
+        yield Finding(
+            Reason.OPEN_TRANSACTION,
+            f"{undecided} of them, of {_partitions(found)} behind the last stable offset",
+        )
+    for one in topic.partitions:
+        if one.source is None or one.destination_end is None:
+            continue
+        if one.destination_end < (one.source.start or 0):
+            yield Finding(
+                Reason.PURGED,
+                f"partition {one.partition}: the source has deleted [{one.destination_end}, "
+                f"{one.source.start}) before it was mirrored",
+            )
+        # A status may be older than the destination's log.
+        if live and one.destination_end > one.source.high_watermark:
+            yield Finding(
+                Reason.DIVERGED,
+                f"partition {one.partition}: the destination ends at {one.destination_end}, "
+                f"the source at {one.source.high_watermark}",
+            )
+
+
+def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
+    """Groups and configurations."""
+    for group in topic.groups:
+        if group.due:
+            why = "" if group.idle_on_destination else ", as it has members on the destination"
+            yield Finding(
+                Reason.GROUP_BEHIND,
+                f"group {group.group}: its offsets of {group.due} partitions are not copied yet"
+                f"{why}; it would read {group.behind} offsets again",
+            )
+        if group.ahead:
+            yield Finding(
+                Reason.GROUP_AHEAD,
+                f"group {group.group} has read {group.ahead} offsets that are not mirrored yet",
+            )
+    if topic.configurations:
+        yield Finding(Reason.CONFIGURATION, f"not as on the source: {_few(topic.configurations)}")
+
+
+def _partitions(found: Sequence[PartitionFacts]) -> str:
+    """`partition 3 is`, `2 partitions (0, 1) are`."""
+    if len(found) == 1:
+        return f"partition {found[0].partition} is"
+    return f"{len(found)} partitions ({_few([str(one.partition) for one in found])}) are"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

@@ -1,0 +1,361 @@
+"""What there is to know before a failover, asked of both clusters: the facts of readiness.py.
+
+What the source holds is asked of it; where it does not answer, the statuses of its partitions'
+owners say what it held when it was last heard of. The destination is asked first: what is written
+and mirrored in between counts as lag, so that a loss is never made smaller than it is.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.metadata import Topic
+from twinlog.cluster.mirrorlog import LANES_GROUP
+from twinlog.cluster.offsets import Committed, committed_offsets, list_groups
+from twinlog.cluster.partitions import (
+    CONSUMER,
+    Isolation,
+    OffsetSpec,
+    list_offsets,
+)
+from twinlog.control.config_sync import compare_configs
+from twinlog.control.described import MirrorDescription, PartitionDescription, describe
+from twinlog.control.groups import Log, due_offsets, log_bounds, served
+from twinlog.control.lifecycle import Topics, choose
+from twinlog.control.mirror_errors import MirrorError
+from twinlog.control.mirrors import connected_source
+from twinlog.control.readiness import (
+    Finding,
+    GroupFacts,
+    MirrorFacts,
+    PartitionFacts,
+    Reason,
+    SourceLog,
+    SourceTopic,
+    TopicFacts,
+)
+from twinlog.control.store import MirrorStore
+from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.core.mirror_settings import MirrorSettings, parse_settings
+from twinlog.core.types import TopicPartition
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+
+FRESH_S: Final = 15.0
+"""A status of the last so many seconds shows that a node runs: lanes write one each 5 s."""
+AT_ONCE: Final = 20
+"""Groups whose offsets are asked for side by side."""
+
+Logs = dict[TopicPartition, SourceLog]
+ByTopic = dict[str, tuple[GroupFacts, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is to be surveyed, and what the control topics say of it."""
+
+    mirror: Mirror
+    topics: tuple[MirrorTopic, ...]
+    described: MirrorDescription
+    node_runs: bool
+
+    @property
+    def settings(self) -> MirrorSettings:
+        """The mirror's."""
+        return parse_settings(self.mirror.source)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the topics, in order."""
+        return [topic.topic for topic in self.topics]
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All of the topics' partitions, in order."""
+        return [
+            TopicPartition(topic.topic, index)
+            for topic in self.topics
+            for index in range(topic.partitions)
+        ]
+
+
+async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> Subject:
+    """Topics of a mirror that were not removed, and what is said of them.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
+            INVALID_REGULAR_EXPRESSION.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    store = MirrorStore(destination)
+    snapshot = await store.snapshot()
+    chosen = choose(
+        snapshot,
+        mirror,
+        topics,
+        lambda one: (
+            MirrorError.MIRROR_TOPIC_BEING_REMOVED if one.wanted is Wanted.STOPPED else None
+        ),
+    )
+    names = {topic.topic for topic in chosen}
+    statuses, _ = await store.statuses()
+    (described,) = describe(snapshot, await store.states(), statuses.values(), [mirror])
+    newest = max((status.time_ms for status in statuses.values()), default=0)
+    lanes = (await list_groups(destination)).get(LANES_GROUP)
+    return Subject(
+        mirror=snapshot.mirrors[mirror],
+        topics=tuple(chosen),
+        described=replace(
+            described, topics=tuple(one for one in described.topics if one.topic in names)
+        ),
+        node_runs=(lanes is not None and not lanes.idle) or time.time() - newest / 1000 < FRESH_S,
+    )
+
+
+async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
+    """The facts, of the source as well, if it answers.
+
+    Raises:
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    ends = await destination_ends(destination, subject.partitions)
+    try:
+        async with connected_source(subject.mirror) as source:
+            return await survey_live(source, destination, subject, ends)
+    except TwinlogError as error:
+        return _as_was_said(subject, ends, str(error))
+
+
+async def survey_live(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    subject: Subject,
+    ends: Mapping[TopicPartition, int],
+) -> MirrorFacts:
+    """The facts, of a source that is connected.
+
+    Args:
+        source: the mirror's.
+        destination: the mirror's cluster.
+        subject: what is to be surveyed.
+        ends: see `destination_ends`; read before.
+
+    Raises:
+        TwinlogError: the source does not answer, or refuses.
+    """
+    there = (await source.refresh(subject.names)).topics
+    found = {topic.topic: _on_source(topic, there.get(topic.topic)) for topic in subject.topics}
+    same = [topic for topic in subject.topics if found[topic.topic] is SourceTopic.SAME]
+    logs = await source_logs(
+        source, [one for one in subject.partitions if found[one.topic] is SourceTopic.SAME]
+    )
+    names = [topic.topic for topic in same]
+    unknown: list[Finding] = []
+    groups: ByTopic = {}
+    try:
+        groups = await group_facts(source, destination, subject, logs)
+    except TwinlogError as error:
+        unknown.append(Finding(Reason.GROUP_UNREADABLE, f"groups: {error}"))
+    differing: dict[str, tuple[str, ...]] = {}
+    try:
+        differing = await _configurations(source, destination, subject, names)
+    except TwinlogError as error:
+        unknown.append(Finding(Reason.CONFIGURATION_UNREADABLE, f"configurations: {error}"))
+    return MirrorFacts(
+        mirror=subject.mirror.name,
+        node_runs=subject.node_runs,
+        unknown=tuple(unknown),
+        topics=tuple(
+            TopicFacts(
+                topic=topic.topic,
+                on_source=found[topic.topic],
+                source_partitions=(
+                    len(there[topic.topic].partitions) if topic.topic in names else None
+                ),
+                partitions=tuple(
+                    _partition(one, ends.get(key), logs.get(key))
+                    for one in topic.partitions
+                    for key in [TopicPartition(topic.topic, one.partition)]
+                ),
+                groups=groups.get(topic.topic, ()),
+                configurations=differing.get(topic.topic, ()),
+            )
+            for topic in subject.described.topics
+        ),
+    )
+
+
+def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
+    if found is None:
+        return SourceTopic.GONE
+    return SourceTopic.SAME if found.topic_id == topic.topic_id else SourceTopic.MADE_AGAIN
+
+
+def _as_was_said(subject: Subject, ends: Mapping[TopicPartition, int], trouble: str) -> MirrorFacts:
+    """The facts of a source that does not answer: what it held when it was last heard of."""
+    rows = [one for topic in subject.described.topics for one in topic.partitions]
+    heard = [one.source_time_ms for one in rows if one.source_time_ms is not None]
+    return MirrorFacts(
+        mirror=subject.mirror.name,
+        node_runs=subject.node_runs,
+        source_trouble=trouble,
+        known_until_ms=int(time.time() * 1000) - min(heard) if heard else None,
+        topics=tuple(
+            TopicFacts(
+                topic=topic.topic,
+                partitions=tuple(
+                    _partition(
+                        one, ends.get(TopicPartition(topic.topic, one.partition)), _said(one)
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in subject.described.topics
+        ),
+    )
+
+
+def _said(one: PartitionDescription) -> SourceLog | None:
+    if one.source_offset < 0:
+        return None
+    return SourceLog(None, one.source_offset, one.source_last_stable_offset)
+
+
+def _partition(
+    one: PartitionDescription, end: int | None, source: SourceLog | None
+) -> PartitionFacts:
+    return PartitionFacts(
+        partition=one.partition,
+        state=one.state,
+        reason=one.reason,
+        source=source,
+        destination_end=end,
+        lag_ms=one.lag_ms,
+    )
+
+
+async def destination_ends(
+    destination: KafkaCluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The high watermarks of these partitions, of those that can be asked."""
+    found = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=CONSUMER)
+    return {one: end.offset for one, end in found.items() if not isinstance(end, Refusal)}
+
+
+async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartition]) -> Logs:
+    """Where these partitions' logs begin and end, of those that can be asked.
+
+    The last stable offset is read before the high watermark, so that what is open is never made
+    smaller than it is.
+    """
+    starts, stable = await asyncio.gather(
+        list_offsets(source, partitions, OffsetSpec.EARLIEST),
+        list_offsets(source, partitions, OffsetSpec.LATEST, isolation=Isolation.READ_COMMITTED),
+    )
+    ends = await list_offsets(source, partitions, OffsetSpec.LATEST)
+    logs = {}
+    for one in partitions:
+        start, last_stable, end = starts[one], stable[one], ends[one]
+        if (
+            not isinstance(start, Refusal)
+            and not isinstance(last_stable, Refusal)
+            and not isinstance(end, Refusal)
+        ):
+            logs[one] = SourceLog(start.offset, end.offset, last_stable.offset)
+    return logs
+
+
+# ---- what follows ------------------------------------------------------------------------------
+
+
+async def group_facts(
+    source: KafkaCluster, destination: KafkaCluster, subject: Subject, logs: Logs
+) -> ByTopic:
+    """The groups whose offsets follow and that have committed for the topics, by topic.
+
+    Raises:
+        Retriable: a cluster does not answer.
+        UserError: a right is missing, to list groups or to read offsets.
+    """
+    theirs = await list_groups(source)
+    names = served(theirs.values(), subject.settings.groups_include)
+    if not names or not logs:
+        return {}
+    ours = await list_groups(destination)
+    bounds = await log_bounds(destination, list(logs))
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def facts(name: str) -> list[tuple[str, GroupFacts]]:
+        async with limit:
+            there = await committed_offsets(source, name)
+            if not there.keys() & logs.keys():
+                return []
+            here = await committed_offsets(destination, name)
+        idle = name not in ours or ours[name].idle
+        return [
+            (topic, replace(found, idle_on_source=theirs[name].idle, idle_on_destination=idle))
+            for topic, found in offset_facts(name, logs, bounds, there, here).items()
+        ]
+
+    by_topic: defaultdict[str, list[GroupFacts]] = defaultdict(list)
+    for found in await asyncio.gather(*(facts(name) for name in sorted(names))):
+        for topic, group in found:
+            by_topic[topic].append(group)
+    return {topic: tuple(groups) for topic, groups in by_topic.items()}
+
+
+def offset_facts(
+    group: str,
+    logs: Logs,
+    bounds: Mapping[TopicPartition, Log],
+    there: Mapping[TopicPartition, Committed],
+    here: Mapping[TopicPartition, Committed],
+) -> dict[str, GroupFacts]:
+    """What a group has committed, by topic.
+
+    Args:
+        group: its name.
+        logs: the source's, of the partitions to look at.
+        bounds: the destination's.
+        there: what it has committed on the source.
+        here: what it has committed on the destination.
+    """
+    due = due_offsets(there, here, bounds)
+    partitions: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+    for one in there.keys() & logs.keys() & bounds.keys():
+        partitions[one.topic].append(one)
+    return {
+        topic: GroupFacts(
+            group=group,
+            due=sum(one in due for one in some),
+            behind=sum(
+                due[one].offset - (here[one].offset if one in here else bounds[one].start)
+                for one in some
+                if one in due
+            ),
+            ahead=sum(max(there[one].offset - bounds[one].end, 0) for one in some),
+            unread=sum(max(logs[one].high_watermark - there[one].offset, 0) for one in some),
+        )
+        for topic, some in partitions.items()
+    }
+
+
+async def _configurations(
+    source: KafkaCluster, destination: KafkaCluster, subject: Subject, topics: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Names of the configurations that are not as they are to be, by topic.
+
+    Raises:
+        UserError: a right is missing, to read configurations.
+        Retriable: a cluster does not answer.
+    """
+    exclude = subject.settings.topic_properties_exclude
+    found = {}
+    for topic, one in (await compare_configs(source, destination, topics, exclude)).items():
+        if isinstance(one, Refusal):
+            raise one.error("read the configurations of the destination's topic", topic=topic)
+        found[topic] = tuple(sorted({*one.changes, *one.fixed}))
+    return found

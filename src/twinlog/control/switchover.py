@@ -1,0 +1,424 @@
+"""The planned form of a failover, with nothing lost: `twinlog switchover`.
+
+    step        done when                                                         one can go back
+    ----------  ----------------------------------------------------------------  ---------------
+    READINESS   nothing stands against a failover but what the steps below end    yes
+    PRODUCERS   the operator has stopped the source's producers (he is asked)     yes
+    SILENCE     the source's log ends have not moved for some seconds, and no     yes
+                transaction is open
+    LAG         the destination ends where the source does, partition by          yes
+                partition, both asked
+    GROUPS      no group can commit anything new on the source (it has no         yes
+                members, or has read everything), and all offsets are copied
+    FAILOVER    all of this is still so at a last look; the topics are removed    no
+                from the mirror, and their partitions STOPPED
+
+Up to FAILOVER nothing is changed but groups' offsets on the destination, which follow anyway. So
+going back is to do nothing: mirroring goes on, and producers may write to the source again.
+
+Between the last look and the end of mirroring a producer that was not stopped may still write. What
+it has written is found afterwards, and named.
+"""
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.partitions import DEBUGGING, Isolation, list_offsets
+from twinlog.control.groups import sync_groups
+from twinlog.control.lifecycle import Topics, remove_topics
+from twinlog.control.mirrors import connected_source
+from twinlog.control.readiness import Finding, Readiness, Reason, SourceLog, judge
+from twinlog.control.store import MirrorStore
+from twinlog.control.survey import (
+    Subject,
+    destination_ends,
+    group_facts,
+    subject_of,
+    survey_live,
+)
+from twinlog.core.errors import Refusal, Retriable, TwinlogError
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
+from twinlog.wire.config_records import Wanted
+
+LOOK_S: Final = 0.5
+"""Time between two looks at what is waited for."""
+TELL_S: Final = 5.0
+"""Time between two words about what is waited for."""
+_SHOWN: Final = 5
+"""Partitions, topics or groups that a message names."""
+
+HARMLESS: Final = frozenset({Reason.CONFIGURATION, Reason.CONFIGURATION_UNREADABLE})
+"""What loses nothing."""
+PASSING: Final = HARMLESS | {
+    Reason.LAG,
+    Reason.OPEN_TRANSACTION,
+    Reason.PURGED,
+    Reason.GROUP_BEHIND,
+    Reason.GROUP_AHEAD,
+}
+"""What does not stand against a switchover that begins: it ends while one waits."""
+
+
+class Step(enum.Enum):
+    """See the module. The value is what is being done, for people."""
+
+    READINESS = "looking whether the mirror is ready"
+    PRODUCERS = "the producers of the source are to be stopped"
+    SILENCE = "waiting until nothing is written to the source any more"
+    LAG = "waiting until everything is mirrored"
+    GROUPS = "waiting until the groups' offsets are final, and copied"
+    FAILOVER = "failing over"
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether nothing is changed while it lasts."""
+        return self is not Step.FAILOVER
+
+
+class Progress(NamedTuple):
+    """A step that has begun, goes on, or is done; `text` says more."""
+
+    step: Step
+    done: bool
+    text: str
+
+
+Tell = Callable[[Progress], None]
+
+
+class SwitchoverFailed(TwinlogError):
+    """A switchover has ended at a step. `gone_back`: nothing was changed."""
+
+    def __init__(self, step: Step, message: str, *, gone_back: bool) -> None:
+        super().__init__(
+            f"{step.name}: {message}",
+            hint="nothing was changed: the mirror goes on, producers may write to the source again"
+            if gone_back
+            else "the topics are being failed over, and stay so: see kafka-mirrors --describe",
+        )
+        self.step = step
+        self.gone_back = gone_back
+
+
+class LeftBehind(NamedTuple):
+    """Offsets `[start, end)` that were written to the source too late to be mirrored."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchedOver:
+    """What a switchover has come to."""
+
+    mirror: str
+    topics: tuple[str, ...]
+    left_behind: tuple[LeftBehind, ...] | None
+    """What was written to the source meanwhile; None: it could not be asked any more."""
+
+
+class SourceEnd(NamedTuple):
+    """Where a partition's log ends on the source, and up to where its transactions are decided."""
+
+    log_end: int
+    last_stable: int
+
+
+class Silence:
+    """Whether log ends have not moved for so many seconds, and no transaction is open."""
+
+    def __init__(self, seconds: float) -> None:
+        self.ends: Mapping[TopicPartition, int] = {}
+        """Where the logs ended at the last look."""
+        self._seconds = seconds
+        self._since = 0.0
+
+    def look(self, logs: Mapping[TopicPartition, SourceEnd], now: float) -> str:
+        """Take a look at time `now`; what is still waited for, empty when it is silent."""
+        ends = {partition: log.log_end for partition, log in logs.items()}
+        if ends != self.ends:
+            moved = [one for one in ends if ends[one] != self.ends.get(one, ends[one])]
+            self.ends, self._since = ends, now
+            return f"written to: {_few(moved)}" if moved else "looked at for the first time"
+        if found := [one for one, log in logs.items() if log.last_stable < log.log_end]:
+            return f"with an open transaction: {_few(found)}"
+        passed = now - self._since
+        return "" if passed >= self._seconds else f"silent for {passed:.0f} s"
+
+
+def standing_against(found: Readiness) -> list[Finding]:
+    """What stands against a switchover that is to begin."""
+    return [one for one in found.all_findings() if one.reason not in PASSING]
+
+
+async def switch_over(
+    destination: KafkaCluster,
+    mirror: str,
+    topics: Topics,
+    *,
+    silence_s: float,
+    timeout_s: float,
+    tell: Tell,
+) -> SwitchedOver:
+    """Switch topics over whose producers on the source have been stopped.
+
+    Args:
+        destination: the mirror's cluster.
+        mirror: its name.
+        topics: a name or else a regular expression, or names.
+        silence_s: for how long the source's log ends must not have moved.
+        timeout_s: how long each step may take.
+        tell: is told of each step, before FAILOVER's first change, too.
+
+    Raises:
+        SwitchoverFailed: it could not be done; it says whether anything was changed.
+    """
+    async with AsyncExitStack() as stack:
+        with _at(Step.READINESS):
+            subject = await subject_of(destination, mirror, topics)
+            source = await stack.enter_async_context(connected_source(subject.mirror))
+        steps = _Switchover(source, destination, subject, timeout_s, tell)
+        await steps.ready()
+        ends = await steps.silence(silence_s)
+        await steps.no_lag(ends)
+        await steps.groups(ends)
+        return await steps.fail_over(ends)
+
+
+@contextmanager
+def _at(step: Step, *, gone_back: bool = True) -> Iterator[None]:
+    try:
+        yield
+    except SwitchoverFailed:
+        raise
+    except TwinlogError as error:
+        raise SwitchoverFailed(step, str(error), gone_back=gone_back) from error
+
+
+class _Switchover:
+    """The steps, with what they share."""
+
+    def __init__(
+        self,
+        source: KafkaCluster,
+        destination: KafkaCluster,
+        subject: Subject,
+        timeout_s: float,
+        tell: Tell,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._subject = subject
+        self._timeout_s = timeout_s
+        self._tell = tell
+
+    async def ready(self) -> None:
+        self._begin(Step.READINESS)
+        with _at(Step.READINESS):
+            against = standing_against(await self._judge(self._subject))
+        if against:
+            text = "; ".join(one.text for one in against)
+            raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
+        names = self._subject.names
+        self._done(Step.READINESS, f"{len(names)} topics: {_few(names)}")
+
+    async def silence(self, seconds: float) -> Mapping[TopicPartition, int]:
+        """Wait for it; where the source's logs end."""
+        silence = Silence(seconds)
+
+        async def look() -> str:
+            return silence.look(await self._source_ends(), asyncio.get_running_loop().time())
+
+        self._begin(Step.SILENCE)
+        await self._until(Step.SILENCE, look)
+        self._done(Step.SILENCE, f"nothing was written to the source for {seconds:g} s")
+        return silence.ends
+
+    async def no_lag(self, ends: Mapping[TopicPartition, int]) -> None:
+        async def look() -> str:
+            ours = await destination_ends(self._destination, list(ends))
+            if unknown := [one for one in ends if one not in ours]:
+                return f"the destination does not say where it ends: {_few(unknown)}"
+            if beyond := [one for one in ends if ours[one] > ends[one]]:
+                raise SwitchoverFailed(
+                    Step.LAG,
+                    f"the destination ends beyond where the source was silent, which was written "
+                    f"to again: {_few(beyond)}",
+                    gone_back=True,
+                )
+            behind = [one for one in ends if ours[one] < ends[one]]
+            lag = sum(ends[one] - ours[one] for one in behind)
+            return f"{lag} offsets of {_few(behind)}" if behind else ""
+
+        self._begin(Step.LAG)
+        await self._until(Step.LAG, look)
+        self._done(Step.LAG, f"all {len(ends)} partitions end where the source's do")
+
+    async def groups(self, ends: Mapping[TopicPartition, int]) -> None:
+        logs = {one: SourceLog(0, end, end) for one, end in ends.items()}
+        include = self._subject.settings.groups_include
+        served: set[str] = set()
+
+        async def look() -> str:
+            by_topic = await group_facts(self._source, self._destination, self._subject, logs)
+            facts = [group for groups in by_topic.values() for group in groups]
+            served.update(group.group for group in facts)
+            if reading := {one.group for one in facts if one.unread and not one.idle_on_source}:
+                return f"still reading on the source: {_few(sorted(reading))}"
+            if not any(one.due for one in facts):
+                return ""
+            await sync_groups(self._source, self._destination, include, list(ends))
+            held = {one.group for one in facts if one.due and not one.idle_on_destination}
+            return f"with members on the destination: {_few(sorted(held))}" if held else "copying"
+
+        self._begin(Step.GROUPS)
+        await self._until(Step.GROUPS, look)
+        self._done(Step.GROUPS, f"{len(served)} groups: {_few(sorted(served)) or 'none'}")
+
+    async def fail_over(self, ends: Mapping[TopicPartition, int]) -> SwitchedOver:
+        with _at(Step.FAILOVER):
+            await self._last_look(ends)
+        self._begin(Step.FAILOVER)
+        await self._remove()
+        await self._until(Step.FAILOVER, self._not_stopped, gone_back=False)
+        self._done(Step.FAILOVER, f"all {len(ends)} partitions are STOPPED")
+        return SwitchedOver(
+            mirror=self._subject.mirror.name,
+            topics=tuple(self._subject.names),
+            left_behind=await self._left_behind(ends),
+        )
+
+    # ---- what the steps are made of ------------------------------------------------------------
+
+    async def _judge(self, subject: Subject) -> Readiness:
+        ends = await destination_ends(self._destination, subject.partitions)
+        return judge(await survey_live(self._source, self._destination, subject, ends))
+
+    async def _last_look(self, ends: Mapping[TopicPartition, int]) -> None:
+        """See that all is as the steps have left it; the end of what can be gone back from."""
+        subject = await subject_of(
+            self._destination, self._subject.mirror.name, self._subject.names
+        )
+        found = await self._judge(subject)
+        if against := [one for one in found.all_findings() if one.reason not in HARMLESS]:
+            text = "; ".join(one.text for one in against)
+            raise SwitchoverFailed(Step.FAILOVER, f"no longer ready: {text}", gone_back=True)
+        logs = await self._source_ends()
+        if moved := [one for one, log in logs.items() if log.log_end != ends.get(one)]:
+            raise SwitchoverFailed(
+                Step.FAILOVER, f"written to on the source again: {_few(moved)}", gone_back=True
+            )
+
+    async def _remove(self) -> None:
+        name = self._subject.mirror.name
+        try:
+            await remove_topics(self._destination, name, self._subject.names)
+        except TwinlogError as error:
+            with _at(Step.FAILOVER, gone_back=False):
+                snapshot = await MirrorStore(self._destination).snapshot()
+            removed = any(
+                topic.wanted is Wanted.STOPPED
+                for topic in snapshot.topics
+                if topic.mirror == name and topic.topic in self._subject.names
+            )
+            if not removed:
+                raise SwitchoverFailed(Step.FAILOVER, str(error), gone_back=True) from error
+
+    async def _not_stopped(self) -> str:
+        states = await MirrorStore(self._destination).states()
+        name = self._subject.mirror.name
+        left = [
+            one
+            for one in self._subject.partitions
+            if states.state(MirrorPartition(name, *one)) is not State.STOPPED
+        ]
+        return f"not STOPPED yet: {_few(left)}" if left else ""
+
+    async def _left_behind(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> tuple[LeftBehind, ...] | None:
+        name = self._subject.mirror.name
+        try:
+            epochs = (await MirrorStore(self._destination).states()).epochs
+            logs = await self._source_ends()
+        except TwinlogError:
+            return None
+        found = []
+        for one, log in logs.items():
+            last = epochs.get(MirrorPartition(name, *one))
+            mirrored = ends[one] if last is None else max(last.end, ends[one])
+            if log.log_end > mirrored:
+                found.append(LeftBehind(one, mirrored, log.log_end))
+        return tuple(found)
+
+    async def _source_ends(self) -> dict[TopicPartition, SourceEnd]:
+        """Where the source's logs end: the leaders' own ends, above what its followers have, too.
+
+        A last stable offset is at most the high watermark. Where it is the log's end, no
+        transaction is open, and every follower has everything.
+
+        Raises:
+            Retriable: one cannot be asked.
+        """
+        asked = self._subject.partitions
+        stable, ends = await asyncio.gather(
+            list_offsets(self._source, asked, isolation=Isolation.READ_COMMITTED),
+            list_offsets(self._source, asked, replica_id=DEBUGGING),
+        )
+        logs = {}
+        for one in asked:
+            last_stable, log_end = stable[one], ends[one]
+            if isinstance(last_stable, Refusal) or isinstance(log_end, Refusal):
+                raise Retriable(f"the source does not say where {one} ends")
+            logs[one] = SourceEnd(log_end.offset, last_stable.offset)
+        return logs
+
+    async def _until(
+        self, step: Step, look: Callable[[], Awaitable[str]], *, gone_back: bool = True
+    ) -> None:
+        """Look until nothing is waited for.
+
+        Raises:
+            SwitchoverFailed: it takes too long, or cannot be.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline, told = clock() + self._timeout_s, clock()
+        while True:
+            with _at(step, gone_back=gone_back):
+                waiting = await _look(look)
+            if not waiting:
+                return
+            if clock() > deadline:
+                raise SwitchoverFailed(
+                    step, f"not within {self._timeout_s:g} s: {waiting}", gone_back=gone_back
+                )
+            if clock() - told >= TELL_S:
+                told = clock()
+                self._tell(Progress(step, done=False, text=waiting))
+            await asyncio.sleep(LOOK_S)
+
+    def _begin(self, step: Step) -> None:
+        self._tell(Progress(step, done=False, text=step.value))
+
+    def _done(self, step: Step, text: str) -> None:
+        self._tell(Progress(step, done=True, text=text))
+
+
+async def _look(look: Callable[[], Awaitable[str]]) -> str:
+    """What is waited for; a cluster that does not answer just now is waited for, too."""
+    try:
+        return await look()
+    except Retriable as error:
+        return str(error)
+
+
+def _few(names: Sequence[object]) -> str:
+    return ", ".join(map(str, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")

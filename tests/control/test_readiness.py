@@ -1,0 +1,198 @@
+"""The verdict on a mirror from what was found; with brokers: tests/end_to_end/test_life.py."""
+
+from dataclasses import replace
+
+import pytest
+
+from twinlog.cluster.offsets import Committed
+from twinlog.control.groups import Log
+from twinlog.control.readiness import (
+    WEIGHTS,
+    Finding,
+    GroupFacts,
+    MirrorFacts,
+    PartitionFacts,
+    Readiness,
+    Reason,
+    SourceLog,
+    SourceTopic,
+    TopicFacts,
+    Verdict,
+    judge,
+)
+from twinlog.control.survey import offset_facts
+from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
+
+GOOD = PartitionFacts(
+    partition=0, state=State.MIRRORING, source=SourceLog(0, 100, 100), destination_end=100
+)
+TOPIC = TopicFacts(topic="t", on_source=SourceTopic.SAME, source_partitions=1, partitions=(GOOD,))
+MIRROR = MirrorFacts(mirror="m", topics=(TOPIC,))
+GROUP = GroupFacts(group="g")
+
+
+def of_topic(topic: TopicFacts) -> Readiness:
+    return judge(replace(MIRROR, topics=(topic,)))
+
+
+def of_partition(one: PartitionFacts) -> Readiness:
+    return of_topic(replace(TOPIC, partitions=(one,)))
+
+
+def of_log(start: int | None, end: int, stable: int, destination: int) -> Readiness:
+    log = SourceLog(start, end, stable)
+    return of_partition(replace(GOOD, source=log, destination_end=destination))
+
+
+def reasons(found: Readiness) -> dict[Reason, str]:
+    return {one.reason: one.text for one in found.all_findings()}
+
+
+def test_nothing_to_lose() -> None:
+    found = judge(MIRROR)
+    assert (found.verdict, found.lag, reasons(found)) == (Verdict.READY, 0, {})
+    assert (found.topics[0].verdict, found.topics[0].lag_ms) == (Verdict.READY, 0)
+
+
+def test_every_reason_has_a_weight() -> None:
+    """And none of them is READY: then it were none."""
+    assert WEIGHTS.keys() == set(Reason)
+    assert Verdict.READY not in WEIGHTS.values()
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (replace(MIRROR, node_runs=False), Reason.NO_NODE),
+        (replace(MIRROR, source_trouble="dead"), Reason.SOURCE_UNREACHABLE),
+        (
+            replace(MIRROR, unknown=(Finding(Reason.GROUP_UNREADABLE, "x"),)),
+            Reason.GROUP_UNREADABLE,
+        ),
+    ],
+)
+def test_what_concerns_the_mirror_concerns_its_topics(facts: MirrorFacts, reason: Reason) -> None:
+    found = judge(facts)
+    assert [one.reason for one in found.findings] == [reason]
+    assert found.verdict is found.topics[0].verdict is WEIGHTS[reason]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (State.UNKNOWN, Reason.NOT_MIRRORING),
+        (State.PREPARING, Reason.NOT_MIRRORING),
+        (State.MIRRORING, None),
+        (State.PAUSING, Reason.PAUSED),
+        (State.PAUSED, Reason.PAUSED),
+        (State.STOPPING, Reason.NOT_MIRRORING),
+        (State.STOPPED, Reason.NOT_MIRRORING),
+        (State.FAILED, Reason.NOT_MIRRORING),
+    ],
+)
+def test_states(state: State, reason: Reason | None) -> None:
+    found = of_partition(replace(GOOD, state=state))
+    assert list(reasons(found)) == ([] if reason is None else [reason])
+
+
+def test_why_partitions_failed_is_said_once() -> None:
+    failed = [
+        replace(GOOD, partition=at, state=State.FAILED, reason="the logs differ") for at in (0, 3)
+    ]
+    found = of_topic(replace(TOPIC, partitions=tuple(failed)))
+    assert reasons(found) == {
+        Reason.NOT_MIRRORING: "2 partitions (0, 3) are FAILED: the logs differ"
+    }
+    assert found.verdict is Verdict.NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("log", "lag", "undecided", "named"),
+    [
+        ((0, 100, 100, 100), 0, 0, []),
+        ((0, 100, 100, 90), 10, 0, [Reason.LAG]),
+        ((0, 100, 95, 90), 10, 5, [Reason.LAG, Reason.OPEN_TRANSACTION]),
+        ((0, 100, 80, 90), 10, 10, [Reason.LAG, Reason.OPEN_TRANSACTION]),
+        ((95, 100, 100, 90), 5, 0, [Reason.LAG, Reason.PURGED]),
+        ((100, 100, 100, 90), 0, 0, [Reason.PURGED]),
+        ((0, 100, 100, 101), 0, 0, [Reason.DIVERGED]),
+        ((None, 100, 100, 90), 10, 0, [Reason.LAG]),
+    ],
+)
+def test_logs(
+    log: tuple[int | None, int, int, int], lag: int, undecided: int, named: list[Reason]
+) -> None:
+    """What would be lost is what the source has, has not deleted, and the destination has not."""
+    found = of_log(*log)
+    assert (found.lag, found.topics[0].undecided, list(reasons(found))) == (lag, undecided, named)
+    assert found.verdict is (Verdict.WARNING if named else Verdict.READY)
+
+
+def test_an_old_status_does_not_diverge() -> None:
+    """The destination's end is of now, the source's of when it was last heard of."""
+    ahead = replace(GOOD, source=SourceLog(None, 90, 90))
+    facts = replace(
+        MIRROR,
+        topics=(replace(TOPIC, on_source=SourceTopic.UNKNOWN, partitions=(ahead,)),),
+        source_trouble="dead",
+        known_until_ms=12_345,
+    )
+    found = judge(facts)
+    assert (found.lag, found.verdict) == (0, Verdict.WARNING)
+    assert reasons(found) == {
+        Reason.SOURCE_UNREACHABLE: "dead; it was last heard of 12 s ago",
+    }
+
+
+def test_what_is_not_known_is_no_zero() -> None:
+    found = of_partition(replace(GOOD, source=None))
+    assert (found.lag, list(reasons(found))) == (None, [Reason.SOURCE_UNREADABLE])
+    found = of_partition(replace(GOOD, destination_end=None))
+    assert (found.lag, found.verdict) == (None, Verdict.NOT_READY)
+    late = replace(GOOD, destination_end=90)
+    assert of_partition(late).topics[0].lag_ms is None
+    assert of_partition(replace(late, lag_ms=7)).topics[0].lag_ms == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"on_source": SourceTopic.GONE}, Reason.TOPIC_GONE),
+        ({"on_source": SourceTopic.MADE_AGAIN}, Reason.TOPIC_MADE_AGAIN),
+        ({"source_partitions": 2}, Reason.NEW_PARTITIONS),
+        ({"groups": (replace(GROUP, due=1, behind=3),)}, Reason.GROUP_BEHIND),
+        ({"groups": (replace(GROUP, due=1),)}, Reason.GROUP_BEHIND),
+        ({"groups": (replace(GROUP, ahead=3),)}, Reason.GROUP_AHEAD),
+        ({"configurations": ("retention.ms",)}, Reason.CONFIGURATION),
+    ],
+)
+def test_topics(change: dict[str, object], reason: Reason) -> None:
+    found = of_topic(replace(TOPIC, **change))  # type: ignore[arg-type]
+    assert (list(reasons(found)), found.verdict) == ([reason], Verdict.WARNING)
+
+
+def test_a_group_that_has_not_read_everything_is_no_reason() -> None:
+    assert of_topic(replace(TOPIC, groups=(replace(GROUP, unread=9),))).verdict is Verdict.READY
+
+
+def test_the_worst_topic_counts() -> None:
+    other = replace(TOPIC, topic="u", configurations=("retention.ms",))
+    found = judge(replace(MIRROR, topics=(TOPIC, other)))
+    assert [topic.verdict for topic in found.topics] == [Verdict.READY, Verdict.WARNING]
+    assert found.verdict is Verdict.WARNING
+
+
+def test_what_a_group_has_committed() -> None:
+    """Behind at the destination, ahead of it, and what it has not read on the source."""
+    zero, one, two = (TopicPartition("t", at) for at in range(3))
+    logs = dict.fromkeys((zero, one, two), SourceLog(0, 100, 100))
+    bounds = {zero: Log(0, 100), one: Log(20, 40), two: Log(0, 100)}
+    there = {zero: Committed(90), one: Committed(50), TopicPartition("x", 0): Committed(1)}
+    here = {zero: Committed(60)}
+    found = offset_facts("g", logs, bounds, there, here)
+    assert found == {
+        "t": GroupFacts(group="g", due=2, behind=30 + 20, ahead=10, unread=10 + 50),
+    }
+    done = {zero: Committed(95), one: Committed(40), two: Committed(3)}
+    assert offset_facts("g", logs, bounds, there, done)["t"].due == 0
