@@ -5,10 +5,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import outside
+from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
 from waiting import until
@@ -165,13 +167,29 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     command(doomed, "--pause", "--topic", kept)
     outside.await_state(doomed, kept, 0, "PAUSED")
     outside.await_state(doomed, kept, 1, "PAUSED")
+    outside.write(doomed.source.bootstrap_servers, kept, outside.simple(30, 1, "late"))
+    status, said = readiness(doomed, "--topic", f"{topic}-.*")
+    assert (status, said["readiness"], said["lag"], said["findings"]) == (3, "WARNING", 30, [])
+    assert {one["topic"]: reasons(one) for one in said["topics"]} == {
+        gone: [],
+        kept: ["PAUSED", "LAG"],
+    }
     doomed.source.kill(1)
+    status, dead = readiness(doomed, "--topic", gone)
+    assert (status, dead["lag"], reasons(dead)) == (3, 0, ["SOURCE_UNREACHABLE"])
+    assert "it was last heard of" in dead["findings"][0]["text"]
     answer = json.loads(command(doomed, "--remove", "--topic", f"{topic}-.*", "--json"))
     assert answer == {"mirror": MIRROR, "removed": [gone, kept]}
     for name in (gone, kept):
         for partition in (0, 1):
             outside.await_state(doomed, name, partition, "STOPPED")
     assert ends(doomed, gone) == [101, 101], "a marker fences each partition"
+    written = {(kept, 0): 100, (kept, 1): 130}
+    left_of_it = Log(doomed.destination.bootstrap_servers).read(
+        dict.fromkeys(written, (0, 101)), time.monotonic() + 60
+    )
+    lost = sum(written.values()) - sum(map(len, left_of_it.values()))
+    assert lost == said["lag"], "what readiness has said"
     stopped = outside.described(doomed, gone)
     assert [stopped[at]["last_mirrored_end"] for at in (0, 1)] == [100, 100]
     assert [stopped[at]["last_mirrored_epoch"] for at in (0, 1)] == [0, 0]
@@ -187,6 +205,22 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     # Nobody touches the topics any more.
     outside.write(doomed.destination.bootstrap_servers, gone, outside.simple(10, 1, "new"))
     assert ends(doomed, gone) == [111, 111]
+
+
+def readiness(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """What `twinlog readiness` says of the mirror."""
+    servers = stage.destination.bootstrap_servers
+    done = commands.run(
+        *(commands.TWINLOG, "readiness", "--bootstrap-server", servers, "--mirror", MIRROR),
+        *(*arguments, "--json"),
+        seconds=60,
+    )
+    assert done.output, done.errors
+    return done.status, json.loads(done.output)
+
+
+def reasons(found: dict[str, Any]) -> list[str]:
+    return [one["reason"] for one in found["findings"]]
 
 
 def left(stage: Stage) -> list[str]:

@@ -49,7 +49,7 @@ from twinlog.wire.config_records import Wanted
 
 LOOK_S: Final = 0.5
 """Time between two looks at what is waited for."""
-TELL_S: Final = 5.0
+TELL_S: Final = 2.0
 """Time between two words about what is waited for."""
 _SHOWN: Final = 5
 """Partitions, topics or groups that a message names."""

@@ -1,0 +1,214 @@
+"""A planned switchover while everything runs: nothing lost, nothing twice, groups read on."""
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+import outside
+from twinlog.local import commands
+from twinlog.local.check import Log
+from twinlog.local.stage import Stage
+from twinlog.local.writers import Totals, TransactionalWriter
+from waiting import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+
+MIRROR = "everything"
+PARTITIONS = (0, 1)
+Place = tuple[int, int]
+"""Partition and offset of a record."""
+
+
+class Writing:
+    """A transactional producer that goes on until it is stopped; a third of it is aborted."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.totals = Totals()
+        self._writer = TransactionalWriter(servers, f"{topic}-writer", self.totals)
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        count = 0
+        while not self._stop.is_set():
+            count += 1
+            self._writer.begin()
+            for at in range(20):
+                self._writer.write(self._topic, at % 2, f"k{at}", f"{count}.{at}")
+            self._writer.flush()
+            self._stop.wait(0.05)
+            self._writer.end(commit=count % 3 != 0)
+
+    def stop(self) -> None:
+        """End the transaction that is under way."""
+        self._stop.set()
+        self._thread.join()
+
+
+@contextmanager
+def writing(servers: str, topic: str) -> Iterator[Writing]:
+    one = Writing(servers, topic)
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+@contextmanager
+def consumer(servers: str, group: str, topic: str = "") -> Iterator[Consumer]:
+    """A member of a group that reads a topic; without one it is no member."""
+    one = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        if topic:
+            one.subscribe([topic])
+        yield one
+    finally:
+        one.close()
+
+
+def read(one: Consumer, count: int) -> list[Place]:
+    """Where the next records stand."""
+    found: list[Place] = []
+
+    def more() -> bool:
+        for message in one.consume(count - len(found), 1.0):
+            partition, offset = message.partition(), message.offset()
+            assert message.error() is None
+            assert partition is not None
+            assert offset is not None
+            found.append((partition, offset))
+        return len(found) == count
+
+    until(more, 60, f"{count} records")
+    return found
+
+
+def committed(servers: str, group: str, topic: str) -> dict[int, int]:
+    with consumer(servers, group) as one:
+        found = one.committed([TopicPartition(topic, index) for index in PARTITIONS], timeout=30)
+    return {part.partition: part.offset for part in found if part.offset >= 0}
+
+
+class Switching:
+    """`twinlog switchover --json`, and what it says."""
+
+    def __init__(self, stage: Stage, topic: str, *more: str) -> None:
+        servers = ("--bootstrap-server", stage.destination.bootstrap_servers)
+        self._process = subprocess.Popen(
+            [
+                *(*commands.TWINLOG, "switchover", *servers, "--mirror", MIRROR),
+                *("--topic", topic, "--json", "--producers-stopped", *more),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said: list[dict[str, Any]] = []
+
+    def until_step(self, step: str, words: str) -> None:
+        """Read on until it says these words of a step."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said.append(json.loads(line))
+            if self.said[-1].get("step") == step and words in self.said[-1]["text"]:
+                return
+        raise AssertionError(f"no {words!r} of {step}: {self.said}, {self._process.stderr}")
+
+    def end(self) -> int:
+        """Read all that is left; the exit status."""
+        output, errors = self._process.communicate(timeout=60)
+        self.said += [json.loads(line) for line in output.splitlines()]
+        assert "Traceback" not in errors
+        return self._process.returncode
+
+
+def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
+    """A mirrored topic of two partitions; both clusters' servers."""
+    source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
+    outside.make_topic(source, topic, len(PARTITIONS))
+    outside.write(source, topic, [*outside.simple(5, 0), *outside.simple(5, 1)])
+    stage.add(topic, MIRROR)
+    for partition in PARTITIONS:
+        outside.await_state(stage, topic, partition, "MIRRORING")
+    return source, destination
+
+
+def test_a_planned_switchover(world: Stage, topic: str) -> None:
+    """With a live transactional producer, and a group that moves on to the destination.
+
+    The switchover waits for the producer to stop, and for the group to leave the source; then the
+    group reads on at the very next record, and producers write.
+    """
+    source, destination = mirrored(world, topic)
+    group = f"{topic}-group"
+    with writing(source, topic) as producer, consumer(source, group, topic) as reader:
+        first = read(reader, 60)
+        reader.commit(asynchronous=False)
+        switching = Switching(world, topic, "--silence-seconds", "2")
+        switching.until_step("SILENCE", "written to")
+        producer.stop()
+        switching.until_step("GROUPS", "still reading on the source")
+    assert switching.end() == 0, switching.said
+    assert [one["step"] for one in switching.said if one.get("done")] == [
+        "READINESS",
+        "SILENCE",
+        "LAG",
+        "GROUPS",
+        "FAILOVER",
+    ]
+    last = switching.said[-1]
+    assert last == {
+        "result": "SWITCHED_OVER",
+        "mirror": MIRROR,
+        "topics": [topic],
+        "left_behind": [],
+    }
+    theirs, ours = Log(source), Log(destination)
+    places = [(topic, index) for index in PARTITIONS]
+    ends = theirs.ends(places)
+    assert ours.ends(places) == {one: end + 1 for one, end in ends.items()}, "and the fence"
+    there = committed(source, group, topic)
+    assert sum(there.values()) >= 60
+    assert committed(destination, group, topic) == there
+
+    written = sum(numbers.least for numbers in producer.totals.numbers.values()) + 10
+    seen = theirs.read({one: (0, end) for one, end in ends.items()}, time.monotonic() + 60)
+    whole = sorted((index, one.offset) for (_, index), some in seen.items() for one in some)
+    assert len(whole) == written
+    with consumer(destination, group, topic) as reader:
+        second = read(reader, written - len(first))
+    assert sorted(first + second) == whole, "nothing lost, nothing twice"
+
+    with writing(destination, topic) as producer:
+        until(lambda: producer.totals.committed, 30, "a transaction on the destination")
+
+
+def test_going_back(world: Stage, topic: str) -> None:
+    """Producers that were not stopped: it ends after its time, and nothing has changed."""
+    source, _ = mirrored(world, topic)
+    with writing(source, topic):
+        switching = Switching(world, topic, "--step-timeout-seconds", "3")
+        assert switching.end() == 1
+        last = switching.said[-1]
+        assert (last["result"], last["step"]) == ("GONE_BACK", "SILENCE")
+        assert "not within 3 s: written to" in last["error"]
+    world.await_no_lag(60, [topic])
+    for row in outside.described(world, topic).values():
+        assert (row["state"], row["wanted"]) == ("MIRRORING", "MIRRORING")
