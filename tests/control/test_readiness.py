@@ -102,7 +102,7 @@ def test_why_partitions_failed_is_said_once() -> None:
     ]
     found = of_topic(replace(TOPIC, partitions=tuple(failed)))
     assert reasons(found) == {
-        Reason.NOT_MIRRORING: "2 partitions (0, 3) are FAILED: the logs differ"
+        Reason.NOT_MIRRORING: "t: FAILED (2 partitions: 0, 3): the logs differ"
     }
     assert found.verdict is Verdict.NOT_READY
 

@@ -61,11 +61,8 @@ async def find_readiness(properties: Mapping[str, str], mirror: str, topic: str)
 def print_readiness(found: Readiness) -> None:
     """A table of topics, the reasons, and the verdict."""
     print_table(COLUMNS, [_columns(found.mirror, topic) for topic in found.topics])
-    for finding in found.findings:
+    for finding in found.all_findings():
         click.echo(f"{finding.verdict.name}: {finding.text}")
-    for topic in found.topics:
-        for finding in topic.findings:
-            click.echo(f"{finding.verdict.name}: {topic.topic}: {finding.text}")
     click.echo(_sentence(found))
 
 

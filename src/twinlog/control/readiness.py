@@ -203,10 +203,11 @@ class Readiness:
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     def all_findings(self) -> Iterator[Finding]:
-        """Those of the mirror and of its topics."""
+        """Those of the mirror, and those of its topics, which they name."""
         yield from self.findings
         for topic in self.topics:
-            yield from topic.findings
+            for one in topic.findings:
+                yield Finding(one.reason, f"{topic.topic}: {one.text}")
 
 
 def judge(facts: MirrorFacts) -> Readiness:
@@ -295,7 +296,7 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
             reasons = "; ".join(dict.fromkeys(one.reason for one in found if one.reason))
             yield Finding(
                 Reason.PAUSED if paused else Reason.NOT_MIRRORING,
-                f"{_partitions(found)} {state.name}{f': {reasons}' if reasons else ''}",
+                f"{state.name} ({_partitions(found)}){f': {reasons}' if reasons else ''}",
             )
 
 
@@ -304,22 +305,23 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
     if found := [one for one in topic.partitions if one.destination_end is None]:
         yield Finding(
             Reason.DESTINATION_UNREADABLE,
-            f"{_partitions(found)} not to be looked at on the destination",
+            f"the destination's log cannot be looked at ({_partitions(found)})",
         )
     if topic.on_source in {SourceTopic.GONE, SourceTopic.MADE_AGAIN}:
         return  # offsets of another log mean nothing
     if found := [one for one in topic.partitions if one.source is None]:
         yield Finding(
-            Reason.SOURCE_UNREADABLE, f"of {_partitions(found)} not known what the source holds"
+            Reason.SOURCE_UNREADABLE,
+            f"it is not known what the source holds ({_partitions(found)})",
         )
     if lag := sum(lag_of(one) or 0 for one in topic.partitions):
         found = [one for one in topic.partitions if lag_of(one)]
-        yield Finding(Reason.LAG, f"{lag} offsets of {_partitions(found)} not mirrored yet")
+        yield Finding(Reason.LAG, f"{lag} offsets are not mirrored yet ({_partitions(found)})")
     if undecided := sum(undecided_of(one) for one in topic.partitions):
         found = [one for one in topic.partitions if undecided_of(one)]
         yield Finding(
             Reason.OPEN_TRANSACTION,
-            f"{undecided} of them, of {_partitions(found)} behind the last stable offset",
+            f"{undecided} of them are of transactions that are not decided ({_partitions(found)})",
         )
     for one in topic.partitions:
         if one.source is None or one.destination_end is None:
@@ -359,10 +361,10 @@ def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
 
 
 def _partitions(found: Sequence[PartitionFacts]) -> str:
-    """`partition 3 is`, `2 partitions (0, 1) are`."""
+    """`partition 3`, or `2 partitions: 0, 1`."""
     if len(found) == 1:
-        return f"partition {found[0].partition} is"
-    return f"{len(found)} partitions ({_few([str(one.partition) for one in found])}) are"
+        return f"partition {found[0].partition}"
+    return f"{len(found)} partitions: {_few([str(one.partition) for one in found])}"
 
 
 def _few(names: Sequence[str]) -> str:

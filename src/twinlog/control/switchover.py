@@ -228,7 +228,7 @@ class _Switchover:
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
         names = self._subject.names
-        self._done(Step.READINESS, f"{len(names)} topics: {_few(names)}")
+        self._done(Step.READINESS, f"{len(names)} topic(s): {_few(names)}")
 
     async def silence(self, seconds: float) -> Mapping[TopicPartition, int]:
         """Wait for it; where the source's logs end."""
@@ -260,7 +260,7 @@ class _Switchover:
 
         self._begin(Step.LAG)
         await self._until(Step.LAG, look)
-        self._done(Step.LAG, f"all {len(ends)} partitions end where the source's do")
+        self._done(Step.LAG, f"{len(ends)} partition(s) end where the source's do")
 
     async def groups(self, ends: Mapping[TopicPartition, int]) -> None:
         logs = {one: SourceLog(0, end, end) for one, end in ends.items()}
@@ -281,7 +281,7 @@ class _Switchover:
 
         self._begin(Step.GROUPS)
         await self._until(Step.GROUPS, look)
-        self._done(Step.GROUPS, f"{len(served)} groups: {_few(sorted(served)) or 'none'}")
+        self._done(Step.GROUPS, f"{len(served)} group(s): [{_few(sorted(served))}]")
 
     async def fail_over(self, ends: Mapping[TopicPartition, int]) -> SwitchedOver:
         with _at(Step.FAILOVER):
@@ -289,7 +289,7 @@ class _Switchover:
         self._begin(Step.FAILOVER)
         await self._remove()
         await self._until(Step.FAILOVER, self._not_stopped, gone_back=False)
-        self._done(Step.FAILOVER, f"all {len(ends)} partitions are STOPPED")
+        self._done(Step.FAILOVER, f"{len(ends)} partition(s) are STOPPED")
         return SwitchedOver(
             mirror=self._subject.mirror.name,
             topics=tuple(self._subject.names),
