@@ -71,6 +71,13 @@ def test_a_name_comes_before_an_expression() -> None:
     assert resolve("a.b", topics("axb")) == ["axb"]
 
 
+def test_names_are_all_meant_and_are_no_expressions() -> None:
+    some = topics("a", "ab", internal=("__c",))
+    assert resolve({"ab", "a", "__c"}, some) == ["__c", "a", "ab"]
+    with pytest.raises(MirrorRefused, match=r"UNKNOWN_TOPIC_OR_PARTITION: .*: a\.\*, x"):
+        resolve(["a", "x", "a.*"], some)
+
+
 @given(st.text(max_size=20))
 def test_any_expression(expression: str) -> None:
     """Topics, or one of two errors."""

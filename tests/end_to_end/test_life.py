@@ -1,5 +1,6 @@
 """The life of a mirror's topics by its commands: paused, resumed, removed; the mirror deleted."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 
 import outside
+from clients import client
+from twinlog.cluster.controlwriter import ALL, append
+from twinlog.cluster.mirrorlog import CONFIG_PARTITIONS, config_entry
 from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
+from twinlog.wire.config_records import MIRROR_VERSION, Feature
 from waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -205,6 +210,17 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     # Nobody touches the topics any more.
     outside.write(doomed.destination.bootstrap_servers, gone, outside.simple(10, 1, "new"))
     assert ends(doomed, gone) == [111, 111]
+    asyncio.run(newer_format(doomed))
+    node = doomed.nodes["node"]
+    until(lambda: not node.alive, 60, "the node's end")
+    assert "Error: UNSUPPORTED_VERSION: " in node.log.read_text()
+
+
+async def newer_format(stage: Stage) -> None:
+    """Write that the control topics have a format that nobody knows yet."""
+    entry = config_entry(Feature(name=MIRROR_VERSION, level=2), CONFIG_PARTITIONS)
+    async with client(stage.destination) as cluster:
+        await append(cluster, [entry], acks=ALL)
 
 
 def readiness(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -1,5 +1,6 @@
 """A planned switchover while everything runs: nothing lost, nothing twice, groups read on."""
 
+import asyncio
 import json
 import subprocess
 import threading
@@ -9,9 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 import outside
+from clients import client
+from twinlog import MirrorAdmin, State
+from twinlog.control.switchover import LeftBehind, Progress, Step, SwitchedOver, switch_over
 from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
@@ -212,3 +216,36 @@ def test_going_back(world: Stage, topic: str) -> None:
     world.await_no_lag(60, [topic])
     for row in outside.described(world, topic).values():
         assert (row["state"], row["wanted"]) == ("MIRRORING", "MIRRORING")
+
+
+def test_what_is_written_too_late_is_named(world: Stage, topic: str) -> None:
+    """By a producer that was not stopped, between the last look and the end of mirroring."""
+    source, destination = mirrored(world, topic)
+    late = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-late"})
+    late.init_transactions(outside.SECONDS)
+    written: list[int] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.step is Step.FAILOVER and not progress.done and not written:
+            late.begin_transaction()
+            late.produce(topic, partition=1, value="late")
+            written.append(late.flush(outside.SECONDS))
+
+    async def switch() -> SwitchedOver:
+        async with client(world.destination) as cluster:
+            return await switch_over(
+                cluster, MIRROR, [topic], silence_s=0.5, timeout_s=60, tell=tell
+            )
+
+    async def states() -> set[State]:
+        async with MirrorAdmin({"bootstrap.servers": destination}) as admin:
+            (mirror,) = (await admin.describe_mirrors([MIRROR])).mirrors
+        (found,) = (one for one in mirror.topics if one.topic == topic)
+        return {partition.state for partition in found.partitions}
+
+    found = asyncio.run(switch())
+    assert found.topics == (topic,)
+    assert found.left_behind == (LeftBehind((topic, 1), 5, 6),)
+    assert written == [0]
+    assert asyncio.run(states()) == {State.STOPPED}
+    late.abort_transaction(outside.SECONDS)
