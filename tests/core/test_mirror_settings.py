@@ -12,12 +12,15 @@ from twinlog.core.mirror_settings import (
     ACLS,
     EXCLUDE,
     GROUPS,
+    RATE,
     REFRESH,
+    REPLICAS,
     SETTINGS,
     AclRule,
     parse_settings,
     split_settings,
 )
+from twinlog.core.throttle import ALL, Throttle
 
 
 def test_defaults() -> None:
@@ -36,6 +39,14 @@ def test_defaults() -> None:
     assert [p.pattern for p in settings.groups_include] == [".*"]
     assert settings.acl_include == (AclRule(),)
     assert settings.refresh_interval == 30.0
+    assert not settings.throttle.limits
+
+
+def test_throttled_replicas() -> None:
+    throttle = parse_settings({RATE: "1000000", REPLICAS: "a:0, a:7,b:*"}).throttle
+    assert throttle == Throttle(1_000_000, {"a": frozenset({0, 7}), "b": frozenset({ALL})})
+    assert parse_settings({RATE: "5"}).throttle == Throttle(5, None)
+    assert not parse_settings({RATE: "5", REPLICAS: ""}).throttle.limits
 
 
 def test_the_kips_acl_rules() -> None:
@@ -74,6 +85,13 @@ def test_the_kips_acl_rules() -> None:
         (REFRESH, "30s", "a whole number from 1000"),
         (REFRESH, "1", "a whole number from 1000"),
         (REFRESH, "-1", "a whole number from 1000"),
+        (RATE, "0", "a whole number from 1"),
+        (RATE, "1MB", "a whole number from 1"),
+        (RATE, "9223372036854775808", "a whole number from 1"),
+        (REPLICAS, "orders", "topic:partition"),
+        (REPLICAS, ":1", "topic:partition"),
+        (REPLICAS, "a:-1", "topic:partition"),
+        (REPLICAS, "a:0,*", "topic:partition"),
     ],
 )
 def test_a_malformed_value_is_named(key: str, value: str, trouble: str) -> None:

@@ -2,21 +2,25 @@
 
 Parsed once into frozen values; whatever is malformed is named, with what is allowed. The names,
 defaults and meanings are the KIP's; `mirror.metadata.refresh.interval.ms` is a broker's setting
-there and a mirror's here, as there is no broker of ours.
+there and a mirror's here, as there is no broker of ours, and so are those of throttling.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from re import Pattern
 from typing import Final, NamedTuple
 
 from twinlog.core.errors import UserError
+from twinlog.core.throttle import ALL, UNLIMITED, Throttle
 
 EXCLUDE: Final = "mirror.topic.properties.exclude"
 GROUPS: Final = "mirror.groups.include"
 ACLS: Final = "mirror.acl.include"
 REFRESH: Final = "mirror.metadata.refresh.interval.ms"
+RATE: Final = "mirror.replication.throttled.rate"
+REPLICAS: Final = "mirror.replication.throttled.replicas"
 PREFIX: Final = "mirror."
 
 MIN_REFRESH_MS: Final = 1000
@@ -46,6 +50,10 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "expressions",
     ),
     REFRESH: Setting("30000", "milliseconds between two looks at the source's metadata"),
+    RATE: Setting(str(UNLIMITED), "bytes per second that a node fetches of throttled partitions"),
+    REPLICAS: Setting(
+        "*", "what is throttled: `*`, or topic:partition, comma-separated; topic:* is all of one"
+    ),
 }
 
 RESOURCE_TYPES: Final = (
@@ -58,6 +66,7 @@ OPERATIONS: Final = (
 )  # fmt: skip
 PERMISSIONS: Final = ("ALLOW", "DENY")
 ANY: Final = "*"
+_INDEX: Final = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,7 @@ class MirrorSettings:
     acl_include: tuple[AclRule, ...]
     refresh_interval: float
     """Seconds."""
+    throttle: Throttle
 
 
 def split_settings(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -106,7 +116,8 @@ def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
         topic_properties_exclude=_patterns(EXCLUDE, value[EXCLUDE]),
         groups_include=_patterns(GROUPS, value[GROUPS]),
         acl_include=tuple(_rule(rule) for rule in _items(value[ACLS])),
-        refresh_interval=_milliseconds(value[REFRESH]) / 1000,
+        refresh_interval=_number(REFRESH, value[REFRESH], MIN_REFRESH_MS, MAX_REFRESH_MS) / 1000,
+        throttle=Throttle(_number(RATE, value[RATE], 1, UNLIMITED), _replicas(value[REPLICAS])),
     )
 
 
@@ -147,11 +158,26 @@ def _choice(text: str, allowed: tuple[str, ...]) -> str | None:
     return text
 
 
-def _milliseconds(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdecimal() else -1
-    if not MIN_REFRESH_MS <= number <= MAX_REFRESH_MS:
-        raise _bad(REFRESH, text, f"a whole number from {MIN_REFRESH_MS} to {MAX_REFRESH_MS}")
+def _number(key: str, text: str, lowest: int, highest: int) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
+    if not lowest <= number <= highest:
+        raise _bad(key, text, f"a whole number from {lowest} to {highest}")
     return number
+
+
+def _replicas(text: str) -> dict[str, frozenset[int]] | None:
+    if text == ANY:
+        return None
+    chosen: defaultdict[str, set[int]] = defaultdict(set)
+    for item in _items(text):
+        topic, colon, partition = item.rpartition(":")
+        number = ALL if partition == ANY else int(partition) if _INDEX.fullmatch(partition) else -2
+        if not topic or not colon or number < ALL:
+            raise _bad(
+                REPLICAS, text, f"{ANY}, or topic:partition and topic:{ANY}, comma-separated"
+            )
+        chosen[topic].add(number)
+    return {topic: frozenset(partitions) for topic, partitions in chosen.items()}
 
 
 def _bad(key: str, value: str, allowed: str) -> UserError:
