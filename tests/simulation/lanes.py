@@ -17,6 +17,7 @@ from model.loop import Process, VirtualLoop
 from model.network import Network
 from model.ports import ModelDestination, ModelSource
 from twinlog.core.errors import Fenced, Retriable
+from twinlog.core.throttle import Throttle
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec
@@ -84,6 +85,7 @@ class Lane:
         self._destination = make_destination(clusters[1], networks[1], name, self.may_write)
         self._lease_until = 0.0
         self._engine: Engine | None = None
+        self._throttle = Throttle()
         self.stages: dict[TopicPartition, str] = {}
 
     def start(self) -> None:
@@ -99,6 +101,10 @@ class Lane:
     def may_write(self) -> bool:
         """Whether the lease lasts."""
         return self._loop.time() < self._lease_until
+
+    def throttle(self, throttle: Throttle) -> None:
+        """Limit what it reads, from its next heartbeat on."""
+        self._throttle = throttle
 
     def _killed(self) -> None:
         for network in self._networks:
@@ -136,6 +142,7 @@ class Lane:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _heartbeat(self, engine: Engine, owned: dict[int, Shard]) -> None:
+        engine.set_throttle(self._throttle, lanes=1)
         sent = self._loop.time()
         ours = self._group.heartbeat(self._name)
         if ours is None:

@@ -22,6 +22,7 @@ from simulation.checker import Checker, Violation
 from simulation.history import Profile, Writer, draw_profile
 from simulation.lanes import LATE_SECONDS, Group, Lane
 from simulation.variants import VARIANTS
+from twinlog.core.throttle import ALL, Throttle
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.partition import PartitionSpec
 from twinlog.pipeline.settings import LaneSettings
@@ -136,6 +137,9 @@ class Simulation:
         self.lanes: list[Lane] = []
         self.writers: list[Writer] = []
         self.specs: dict[int, list[PartitionSpec]] = {shard: [] for shard in range(SHARDS)}
+        # Draws of its own: what else a seed does stays what it was.
+        self._throttles = random.Random(f"throttle {seed}")
+        self._throttle = Throttle()
         self._variant = VARIANTS[variant]
         self._peace = False
 
@@ -195,6 +199,7 @@ class Simulation:
             seed=self.rng.getrandbits(32),
         )
         self.lanes.append(lane)
+        lane.throttle(self._throttle)
         lane.start()
         return lane
 
@@ -216,6 +221,22 @@ class Simulation:
         ):
             if mean:
                 self._again(mean, action)
+        if self._throttles.random() < 0.5:
+            self._change_throttle()
+
+    def _change_throttle(self) -> None:
+        """Another rate, for other topics, or none; the last one lasts."""
+        draw = self._throttles
+        topics = draw.choice((None, {"topic0": frozenset({ALL})}, {"topic1": frozenset({0, 2})}))
+        throttles = (Throttle(), Throttle(1_000, topics), Throttle(20_000, topics))
+        self._throttle = draw.choice(throttles)
+        for lane in self.lanes:
+            lane.throttle(self._throttle)
+        self.loop.later(draw.expovariate(1 / 4.0), self._change_throttle_again)
+
+    def _change_throttle_again(self) -> None:
+        if not self._peace:
+            self._change_throttle()
 
     def _again(self, mean: float, action: Callable[[], None]) -> None:
         def act() -> None:

@@ -12,10 +12,19 @@ from twinlog.core.errors import ProtocolError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.wire.json_fields import encode_json
-from twinlog.wire.status_records import PartitionStatus, Status, decode, encode, status_key
+from twinlog.wire.status_records import (
+    FetcherStatus,
+    PartitionStatus,
+    Status,
+    ThrottleStatus,
+    decode,
+    encode,
+    status_key,
+)
 
 text = st.text(max_size=20)
 offsets = st.integers(-1, 2**63 - 1)
+numbers = st.integers(0, 2**62)
 rows = st.builds(
     PartitionStatus,
     partition=st.builds(MirrorPartition, text, text, st.integers(0, 2**31 - 1)),
@@ -36,6 +45,10 @@ statuses = st.builds(
     node=text,
     time_ms=st.integers(0, 2**50),
     partitions=st.lists(rows, max_size=5).map(tuple),
+    fetchers=st.lists(st.builds(FetcherStatus, text, *[numbers] * 4), max_size=3).map(tuple),
+    throttles=st.lists(
+        st.builds(ThrottleStatus, text, numbers, numbers, st.booleans()), max_size=3
+    ).map(tuple),
 )
 
 
@@ -115,11 +128,20 @@ HEAD = {"version": 1, "lane": "l", "node": "n", "time_ms": 1}
         (b"1", packed({**HEAD, "partitions": [[1]]}), "a list of rows"),
         (b"1", packed({**HEAD, "partitions": [list("abcdefghijk")]}), "names and numbers"),
         (b"1", packed({**HEAD, "partitions": [["m", "t", 0, 9, *[0] * 5, None, None]]}), "is 9"),
+        (b"1", packed({**HEAD, "partitions": [], "fetchers": [["m", 1]]}), "names and numbers"),
+        (b"1", packed({**HEAD, "partitions": [], "throttles": [["m", 1, 2, 3]]}), "fetchers|names"),
+        (b"1", packed({**HEAD, "partitions": [], "fetchers": None}), "fetchers is None"),
     ],
 )
 def test_what_is_refused(key: bytes | None, value: bytes, trouble: str) -> None:
     with pytest.raises(ProtocolError, match=trouble):
         decode(key, value)
+
+
+def test_a_record_of_before_lanes_said_anything_of_themselves() -> None:
+    status = decode(b"1", packed({**HEAD, "partitions": []}))
+    assert status is not None
+    assert (status.fetchers, status.throttles) == ((), ())
 
 
 def test_a_later_version_may_append_to_a_row() -> None:

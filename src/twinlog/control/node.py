@@ -115,7 +115,7 @@ class Node:
             self._statuses_before, _ = await store.statuses()
             spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)
             lanes = config.lanes or spark.defaultParallelism
-            arguments = [self._lane(index) for index in range(lanes)]
+            arguments = [self._lane(index, lanes) for index in range(lanes)]
             job = asyncio.create_task(asyncio.to_thread(map_tasks, spark, run_lane, arguments))
             try:
                 return await self._supervise(cluster, store, job)
@@ -124,11 +124,12 @@ class Node:
                 # Where lanes had to be ended, that the job was cancelled is no news any more.
                 await asyncio.gather(job, return_exceptions=True)
 
-    def _lane(self, index: int) -> LaneConfig:
+    def _lane(self, index: int, lanes: int) -> LaneConfig:
         config = self._config
         return LaneConfig(
             node=config.node,
             index=index,
+            lanes=lanes,
             destination=config.destination,
             settings=config.settings,
             group_id=config.group_id,

@@ -29,15 +29,17 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from random import Random
+from typing import Final
 
 from twinlog.core.append import Misplaced, PartitionAppend, Phase
 from twinlog.core.batch import patched_header
 from twinlog.core.bulk import empty_records
 from twinlog.core.errors import Disconnected, Fenced, Reaction, Retriable, TwinlogError, code_of
 from twinlog.core.plan import Gap, Piece
+from twinlog.core.throttle import Throttle, TokenBucket
 from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.pipeline.fetcher import Fetcher
-from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.pipeline.partition import UNKNOWN, MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.placer import Placer
 from twinlog.pipeline.ports import (
     Appended,
@@ -52,7 +54,8 @@ from twinlog.pipeline.shard import Shard
 
 log = logging.getLogger(__name__)
 
-_MESSAGE_TOO_LARGE = 10
+_SOURCE_SILENT_S: Final = 10.0
+"""Over the longest wait of a fetch: a source that says nothing for so long may have anything."""
 
 
 class Engine:
@@ -97,7 +100,8 @@ class Engine:
         self._leaders_wanted = asyncio.Event()
         self._to_trim: set[MirrorPartition] = set()
         self.held_bytes = 0
-        self._fetcher = Fetcher(self)
+        self.throttle = Throttle()
+        self.fetcher = Fetcher(self)
         self._placer = Placer(self)
 
     # ---- ownership -----------------------------------------------------------------------------
@@ -116,7 +120,8 @@ class Engine:
             if spec.partition in self.partitions:
                 continue
             append = PartitionAppend(unguarded_from)
-            partition = MirrorPartition(spec=spec, append=append)
+            covered = self.throttle.covers(spec.partition)
+            partition = MirrorPartition(spec=spec, append=append, throttled=covered)
             self.partitions[spec.partition] = partition
             self._stale_source.add(spec.partition.topic)
             self._stale_destination.add(spec.partition.topic)
@@ -147,6 +152,49 @@ class Engine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- what is seen from outside -------------------------------------------------------------
+
+    def set_throttle(self, throttle: Throttle, *, lanes: int) -> None:
+        """Limit what is fetched of some partitions from now on; what is under way still comes.
+
+        The rate is that of so many lanes, of which each takes an even part until `set_rate`.
+        """
+        if throttle == self.throttle:
+            return
+        self.throttle = throttle
+        if throttle.limits:
+            self.set_rate(throttle.rate / lanes)
+        else:
+            self.fetcher.bucket = None
+        for partition in self.partitions.values():
+            covered = throttle.covers(partition.key)
+            if partition.throttled != covered:
+                self.fetcher.leave(partition)
+                partition.throttled = covered
+                # The answer of the loop that it leaves is not to be taken beside the other's.
+                partition.touched = self.fetcher.touch()
+                self.advance(partition)
+
+    def set_rate(self, rate: float) -> None:
+        """What throttled partitions may read, in bytes per second."""
+        bucket = self.fetcher.bucket
+        if bucket is None:
+            self.fetcher.bucket = TokenBucket(rate, self.now())
+        else:
+            bucket.set_rate(rate, self.now())
+
+    def lag_ms(self, partition: MirrorPartition) -> int | None:
+        """Age of the oldest record that is not mirrored, as in `PartitionStatus`."""
+        append = partition.append
+        if append.position is None or partition.source_high_watermark == UNKNOWN:
+            return None
+        since = partition.source_ends.since(append.log_end)
+        if since is not None:
+            return int((self.now() - since) * 1000)
+        answered = self.source_answered_at(partition)
+        patience = _SOURCE_SILENT_S + self.settings.fetch_max_wait_ms / 1000
+        return 0 if answered is not None and self.now() < answered + patience else None
 
     # ---- running -------------------------------------------------------------------------------
 
@@ -202,7 +250,7 @@ class Engine:
 
     def source_answered_at(self, partition: MirrorPartition) -> float | None:
         """When the source last answered a fetch with this partition, by `now`; None: not known."""
-        return self._fetcher.answered_at(partition)
+        return self.fetcher.answered_at(partition)
 
     # ---- what a partition waits for ------------------------------------------------------------
 
@@ -213,11 +261,11 @@ class Engine:
         now = self.now()
         if partition.retry_at > now:
             asyncio.get_running_loop().call_at(partition.retry_at, self.advance, partition)
-            self._fetcher.leave(partition)
+            self.fetcher.leave(partition)
             return
         append = partition.append
         if append.phase is Phase.PLACING:
-            self._fetcher.leave(partition)
+            self.fetcher.leave(partition)
             self._placer.want(partition)
         elif append.phase is Phase.APPENDING:
             self._prepare(partition)
@@ -227,9 +275,9 @@ class Engine:
                 self._want_filler(partition)
             elif not append.idle:
                 self._ready[partition.destination_node][partition] = None
-            self._fetcher.update(partition)
+            self.fetcher.update(partition)
         else:
-            self._fetcher.leave(partition)
+            self.fetcher.leave(partition)
 
     def _prepare(self, partition: MirrorPartition) -> None:
         """Below the source's log start nothing is to be read: use the offsets up in bulk."""
@@ -256,7 +304,7 @@ class Engine:
             loop.call_at(partition.append.unguarded_from, self.advance, partition)
 
     def _forget(self, partition: MirrorPartition) -> None:
-        self._fetcher.leave(partition)
+        self.fetcher.leave(partition)
         self._placer.forget(partition)
         self._to_trim.discard(partition)
         for ready in self._ready.values():
@@ -309,7 +357,7 @@ class Engine:
 
     def placed(self, partition: MirrorPartition) -> None:
         """The position is known."""
-        partition.touched = self._fetcher.touch()
+        partition.touched = self.fetcher.touch()
         if partition.append.log_end >= partition.bulk_until:
             self._set_stage(partition, Stage.MIRRORING, "")
         self.advance(partition)
@@ -389,7 +437,7 @@ class Engine:
             for partition in owners:
                 self._answer_one(partition, answers.get(partition.key))
         self._in_flight[node] -= 1
-        self._fetcher.room()
+        self.fetcher.room()
         self.pump(node)
         if fenced is not None:
             raise fenced
@@ -611,7 +659,7 @@ class Engine:
             self.fail(partition, f"the source refuses: {_name(leader.error)}", transient=True)
             return
         if partition.source_node != leader.node:
-            self._fetcher.leave(partition)
+            self.fetcher.leave(partition)
             partition.source_node = leader.node
         partition.source_leader_epoch = LeaderEpoch(leader.epoch)
         self._led(partition)

@@ -7,6 +7,11 @@ left out the others are asked without long waits, so that it is back soon.
 Each fetch tells the leader epoch of the last record that was read, so that a source that has lost
 its end and grown again is seen (`core/epochs.py`).
 
+Throttled partitions have fetch loops, sessions and connections of their own, which wait for what
+the mirror's rate lets them take (`core/throttle.py`), so that they hold up nobody else. What counts
+are batches as they stand on the source, without what is cut short at the end of an answer and comes
+again: about half a batch in each, and there is about one answer in half a second.
+
 Small answers come at a pace: whatever has gathered in the meantime is one Fetch and one Produce,
 not one for each record. A record that comes after a silence does not wait.
 
@@ -18,12 +23,14 @@ the answer is dropped.
 import asyncio
 import logging
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from twinlog.core.append import Phase
 from twinlog.core.errors import CorruptBatch, ProtocolError, Reaction, Retriable, code_of
 from twinlog.core.plan import Gap, plan_sound
+from twinlog.core.throttle import TokenBucket, whole_bytes
 from twinlog.core.types import EpochEnd, FetchPosition, Offset, TopicPartition
 from twinlog.pipeline.partition import MirrorPartition
 from twinlog.pipeline.ports import FetchResult
@@ -35,6 +42,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _Key = tuple[int, int]  # source broker, fetcher
+
+_THROTTLE_LOOK_S: Final = 0.5
+"""The longest wait before it is looked again what the rate is."""
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """What the fetches from one source broker have come to, since the engine runs."""
+
+    requests: int = 0
+    """Answered or not."""
+    bytes: int = 0
+    """Of batches in the answers."""
+    errors: int = 0
+    """Requests that were not answered, or refused as a whole."""
 
 
 class Fetcher:
@@ -49,6 +71,13 @@ class Fetcher:
         self._answered: dict[_Key, float] = {}
         self._room = asyncio.Event()
         self._clock = 0
+        self.counts: defaultdict[int, FetchCounts] = defaultdict(FetchCounts)
+        """By source broker."""
+        self.bucket: TokenBucket | None = None
+        """What throttled partitions may read; None where nothing limits them."""
+        self.throttled_bytes = 0
+        self.held_back = False
+        """Whether a fetch of throttled partitions has waited since this was last set to False."""
 
     def touch(self) -> int:
         """A new moment: answers to fetches that are under way are older."""
@@ -94,10 +123,23 @@ class Fetcher:
 
     def _key(self, partition: MirrorPartition) -> _Key:
         fetchers = self._engine.settings.fetchers_per_broker
+        own = fetchers if partition.throttled else 0
         if fetchers == 1:
-            return partition.source_node, 0
+            return partition.source_node, own
         topic, index = partition.key  # topics of one partition have to be dealt out, too
-        return partition.source_node, (crc32(topic.encode()) + index) % fetchers
+        return partition.source_node, own + (crc32(topic.encode()) + index) % fetchers
+
+    def _bucket(self, key: _Key) -> TokenBucket | None:
+        """What limits a fetch loop."""
+        return self.bucket if key[1] >= self._engine.settings.fetchers_per_broker else None
+
+    def _max_bytes(self, bucket: TokenBucket | None) -> int:
+        """What an answer may take; a share of the rate is dealt out among those who read by it."""
+        most = self._engine.settings.fetch_max_bytes
+        if bucket is None:
+            return most
+        loops = sum(1 for key, wanted in self._wanted.items() if wanted and self._bucket(key))
+        return max(1, min(most, bucket.share // max(loops, 1)))
 
     # ---- one loop ------------------------------------------------------------------------------
 
@@ -109,6 +151,9 @@ class Fetcher:
             await self._something_to_do(key)
             started = self._clock
             asked_at = self._engine.now()
+            bucket = self._bucket(key)
+            counts = self.counts[node]
+            counts.requests += 1
             wait_ms = (
                 settings.fetch_busy_wait_ms if self._left_out[key] else settings.fetch_max_wait_ms
             )
@@ -117,12 +162,13 @@ class Fetcher:
                     node,
                     dict(self._wanted[key]),
                     max_wait_ms=wait_ms,
-                    max_bytes=settings.fetch_max_bytes,
+                    max_bytes=self._max_bytes(bucket),
                     partition_max_bytes=settings.partition_fetch_bytes,
                     fetcher=fetcher,
                 )
             except (Retriable, ProtocolError) as error:
                 failures += 1
+                counts.errors += 1
                 log.info("source broker %d: %s", node, error, extra={"failures": failures})
                 self._leaders_may_have_moved(key)
                 pause = min(settings.backoff_s * 2 ** min(failures, 10), settings.backoff_max_s)
@@ -130,14 +176,20 @@ class Fetcher:
                 continue
             failures = 0
             self._answered[key] = asked_at
+            size = sum(len(fetched.records) for fetched in result.partitions.values())
+            counts.bytes += size
+            if bucket is not None:
+                whole = sum(whole_bytes(fetched.records) for fetched in result.partitions.values())
+                bucket.spend(whole, self._engine.now())
+                self.throttled_bytes += whole
             self._take_all(result, started)
             if result.size < settings.fetch_small_bytes and not self._left_out[key]:
                 await asyncio.sleep(settings.fetch_pace_s - (self._engine.now() - asked_at))
-            if self._holes[key] and not any(len(f.records) for f in result.partitions.values()):
+            if self._holes[key] and not size:
                 await self._probe(key)
 
     async def _something_to_do(self, key: _Key) -> None:
-        """Wait for partitions to fetch, and for room to hold what comes."""
+        """Wait for partitions to fetch, for room to hold what comes, and for the rate."""
         settings = self._engine.settings
         while True:
             if not self._wanted[key]:
@@ -146,6 +198,9 @@ class Fetcher:
             elif self._engine.held_bytes + settings.fetch_max_bytes > settings.buffer_bytes:
                 self._room.clear()
                 await self._room.wait()
+            elif (bucket := self._bucket(key)) and (wait := bucket.wait(self._engine.now())):
+                self.held_back = True
+                await asyncio.sleep(min(wait, _THROTTLE_LOOK_S))
             else:
                 return
 
@@ -179,6 +234,7 @@ class Fetcher:
 
     def _take(self, partition: MirrorPartition, fetched: Fetched) -> None:
         partition.source_high_watermark = Offset(fetched.high_watermark)
+        partition.source_ends.seen(fetched.high_watermark, self._engine.now())
         partition.source_stable = Offset(fetched.last_stable)
         self._engine.source_starts_at(partition, fetched.log_start)
         append = partition.append

@@ -33,13 +33,11 @@ from typing import Final
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
-from twinlog.cluster.controlwriter import append
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import (
     STATE_TOPIC,
     follow_config,
     partition_count,
-    status_entry,
 )
 from twinlog.core.errors import (
     Fenced,
@@ -49,26 +47,27 @@ from twinlog.core.errors import (
     UnsupportedVersion,
     UserError,
 )
+from twinlog.core.mirror_settings import parse_settings, split_settings
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State
+from twinlog.core.throttle import Throttle
 from twinlog.core.types import TopicPartition
+from twinlog.logs import set_up
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.heap import keep_freed
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.pipeline.owned import OwnedShard, Step, next_step
-from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.pipeline.partition import MirrorPartition, PartitionSpec
+from twinlog.pipeline.reporting import SHARE_S, STATES, Reporter
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.status_records import PartitionStatus, Status
 
 log = logging.getLogger(__name__)
 
 PARENT_INTERVAL_S: Final = 1.0
 """How often a lane looks whether Spark could still end it."""
-STATUS_INTERVAL_S: Final = 5.0
-"""How often a status is written in which nothing has changed: it says that somebody is there."""
 STOP_AGAIN_S: Final = 1.0
 """After this it is tried again to stop what could not be fenced, with jitter."""
 CONNECT_S: Final = 10.0
@@ -76,12 +75,6 @@ CONNECT_S: Final = 10.0
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-
-_STATES: Final = {
-    Stage.PREPARING: State.PREPARING,
-    Stage.MIRRORING: State.MIRRORING,
-    Stage.FAILED: State.FAILED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +86,8 @@ class LaneConfig:
 
     node: str
     index: int
+    lanes: int
+    """How many lanes the node has."""
     destination: Mapping[str, str] = field(repr=False)
     settings: LaneSettings
     group_id: str
@@ -100,6 +95,7 @@ class LaneConfig:
     stop_before: int | None = None
     """The stop request that stood when the node started: it was for an earlier one of its name."""
     log_level: str = "WARNING"
+    log_format: str = "text"
 
     @property
     def name(self) -> str:
@@ -109,11 +105,7 @@ class LaneConfig:
 
 def run_lane(config: LaneConfig) -> None:
     """Be a lane until it is asked to stop: the body of a Spark task."""
-    logging.basicConfig(
-        level=config.log_level,
-        format=f"%(asctime)s %(levelname)s lane {config.name} %(name)s: %(message)s",
-        force=True,
-    )
+    set_up(config.log_level, config.log_format, config.name)
     keep_freed(config.settings.buffer_bytes)
     try:
         asyncio.run(Lane(config).run())
@@ -169,6 +161,9 @@ class Lane:
             self._settings = replace(
                 self._settings, producer_expiration_ms=await _producer_expiration(self._cluster)
             )
+            self._reporter = Reporter(
+                self._cluster, self.config.node, self.config.name, self.config.lanes
+            )
             self._shards = await partition_count(self._cluster) or 0
             if not self._shards:
                 raise UserError(f"{STATE_TOPIC} does not exist", hint="create a mirror first")
@@ -178,6 +173,7 @@ class Lane:
                 asyncio.create_task(self._follow()),
                 asyncio.create_task(self._reconcile_when_changed()),
                 asyncio.create_task(self._report()),
+                asyncio.create_task(self._share()),
                 asyncio.create_task(self._watch_parent()),
                 asyncio.create_task(self._stop.wait()),
             ]
@@ -275,6 +271,7 @@ class Lane:
             TwinlogError: not all could be done; the first reason.
         """
         await self._end_engines()
+        self._throttle_engines()
         troubles: list[TwinlogError] = []
         owned = self._snapshot.owned(self._shards)
         opened = await self._each(self._owned.keys() & owned.keys(), OwnedShard.open, troubles)
@@ -350,6 +347,13 @@ class Lane:
                     await running.engine.disown(list(running.engine.partitions))
                 await running.close()
                 del self._engines[name]
+
+    def _throttle_engines(self) -> None:
+        """What an engine may read is changed while it runs."""
+        for name, running in self._engines.items():
+            mirror = self._snapshot.mirrors.get(name)
+            if running.engine is not None and mirror is not None:
+                running.engine.set_throttle(_throttle(mirror), lanes=self.config.lanes)
 
     async def _disown(self, keep: Collection[Name]) -> None:
         """Stop mirroring all but these; when it returns, nothing of the others is under way."""
@@ -431,7 +435,7 @@ class Lane:
         name = Name(mirror, *partition.key)
         if owned is None or not self._runs(mirror, partition):
             return
-        owned.changed(name, _STATES[partition.stage], partition.reason or None)
+        owned.changed(name, STATES[partition.stage], partition.reason or None)
 
     def _runs(self, mirror: str, partition: MirrorPartition) -> bool:
         """Whether an engine has this partition: what was disowned says nothing any more."""
@@ -451,7 +455,8 @@ class Lane:
             for name, owned in self._to_pause.items():
                 if owned.state(name) is not State.PREPARING:
                     self._changed.set()
-            await self._write_status()
+            if self._may_write():
+                await self._reporter.write(self._engines_by_mirror(), self._owned.keys())
 
     async def _write_states(self, number: int, owned: OwnedShard) -> None:
         try:
@@ -478,34 +483,14 @@ class Lane:
                     if owned is not None:
                         owned.mirrored(Name(mirror, *partition.key), partition.mirrored_epoch)
 
-    async def _write_status(self) -> None:
-        rows: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
-        at = asyncio.get_running_loop().time()
-        for name, running in self._engines.items():
-            if (engine := running.engine) is not None:
-                for partition in engine.partitions.values():
-                    rows[partition.spec.shard].append(_status(name, engine, partition, at))
-        entries = []
-        for number, statuses in rows.items():
-            owned = self._owned.get(number)
-            if owned is not None and (
-                owned.last_status != (now := tuple(statuses))
-                or at - owned.last_status_at >= STATUS_INTERVAL_S
-            ):
-                owned.last_status, owned.last_status_at = now, at
-                record = Status(
-                    state_partition=number,
-                    lane=self.config.name,
-                    node=self.config.node,
-                    time_ms=time.time_ns() // 1_000_000,
-                    partitions=now,
-                )
-                entries.append(status_entry(record))
-        if entries and self._may_write():
-            try:
-                await append(self._cluster, entries)
-            except Retriable as error:
-                log.warning("progress could not be written: %s", error)
+    async def _share(self) -> None:
+        """Share what limits throttled partitions with the node's other lanes."""
+        while True:
+            await asyncio.sleep(SHARE_S)
+            await self._reporter.share(self._engines_by_mirror())
+
+    def _engines_by_mirror(self) -> dict[str, Engine]:
+        return {n: one.engine for n, one in self._engines.items() if one.engine is not None}
 
 
 class _RunningEngine:
@@ -558,11 +543,21 @@ class _RunningEngine:
 
 
 def _same_source(old: Mirror, new: Mirror | None) -> bool:
-    """Whether a mirror's source is reached as before; its other fields are no matter of a lane."""
-    return new is not None and (old.source, old.source_cluster_id) == (
-        new.source,
-        new.source_cluster_id,
+    """Whether a mirror's source is reached as before; nothing else needs another engine."""
+    return (
+        new is not None
+        and split_settings(old.source)[1] == split_settings(new.source)[1]
+        and old.source_cluster_id == new.source_cluster_id
     )
+
+
+def _throttle(mirror: Mirror) -> Throttle:
+    try:
+        return parse_settings(mirror.source).throttle
+    except UserError as error:
+        # A newer command may have written it; what is not understood is said, and limits nothing.
+        log.warning("mirror %s is not throttled: %s", mirror.name, error)
+        return Throttle()
 
 
 _Steps = dict[Step, list[tuple[Name, MirrorTopic]]]
@@ -597,20 +592,3 @@ async def _producer_expiration(cluster: KafkaCluster) -> int:
         if not isinstance(entries, Refusal) and name in entries
     ]
     return min(told, default=_PRODUCER_EXPIRATION_MS)
-
-
-def _status(mirror: str, engine: Engine, partition: MirrorPartition, now: float) -> PartitionStatus:
-    answered = engine.source_answered_at(partition)
-    age_ns = 0 if answered is None else int((now - answered) * 1e9)
-    return PartitionStatus(
-        partition=Name(mirror, partition.key.topic, partition.key.partition),
-        state=_STATES[partition.stage],
-        source_end=partition.source_high_watermark,
-        source_last_stable=partition.source_stable,
-        destination_end=partition.append.log_end if partition.append.position else -1,
-        records=partition.records_moved,
-        bytes=partition.bytes_moved,
-        reason=partition.reason or None,
-        lag_ms=None,
-        source_time_ms=None if answered is None else (time.time_ns() - age_ns) // 1_000_000,
-    )

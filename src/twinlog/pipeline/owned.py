@@ -21,7 +21,6 @@ not, so a state partition that was taken over is not fenced before the lease has
 import asyncio
 import enum
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -36,7 +35,6 @@ from twinlog.pipeline.partition import UNKNOWN
 from twinlog.pipeline.shard import Shard
 from twinlog.wire.config_records import Wanted
 from twinlog.wire.state_records import LastMirrored, PartitionState
-from twinlog.wire.status_records import PartitionStatus
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +91,6 @@ class OwnedShard:
         lease_s: float,
     ) -> None:
         self.shard = shard
-        self.last_status: tuple[PartitionStatus, ...] = ()
-        self.last_status_at = -math.inf
         self.stopping: asyncio.Task[None] | None = None
         self._cluster = cluster
         self._writer = TransactionalWriter(cluster, f"{group_id}.{shard.number}.state")

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from twinlog.core.append import PartitionAppend, Phase
 from twinlog.core.epochs import SourceEpochs
+from twinlog.core.lag import LagClock
 from twinlog.core.types import UNKNOWN_EPOCH, FetchPosition, LeaderEpoch, Offset, TopicPartition
 
 UNKNOWN: Final = Offset(-1)
@@ -56,6 +57,8 @@ class MirrorPartition:
     source_start: Offset = UNKNOWN
     source_high_watermark: Offset = UNKNOWN
     source_stable: Offset = UNKNOWN
+    source_ends: LagClock = field(default_factory=LagClock)  # when its high watermarks were seen
+    throttled: bool = False  # its fetches wait for the mirror's rate
     delete_before: Offset = UNKNOWN  # the destination's log start is to follow to here
     destination_start: Offset = UNKNOWN
     bulk_until: Offset = START  # empty records are appended up to here, then deleted

@@ -222,6 +222,7 @@ class Placer:
         partition.source_epochs.place(position.log_end, epoch)
         partition.unsettled = 0
         partition.source_high_watermark = Offset(source.high_watermark)
+        partition.source_ends.seen(source.high_watermark, self._engine.now())
         partition.source_stable = Offset(source.last_stable)
         self._engine.source_starts_at(partition, source.start)
         if position.log_end < source.start:

@@ -39,6 +39,10 @@ class JsonObject:
         self._fields: Mapping[str, Any] = value
         self._what = what
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a field."""
+        return name in self._fields
+
     def text(self, name: str) -> str:
         """A string."""
         return self._typed(name, str)

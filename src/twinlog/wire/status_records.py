@@ -4,14 +4,17 @@ One record for each state partition, overwritten each second in which something 
 each few seconds where nothing has:
 
     key     the state partition's number, decimal
-    value   zstd of JSON: version, lane, node, time_ms, partitions (a row for each mirror partition)
+    value   zstd of JSON: version, lane, node, time_ms,
+            partitions (a row for each mirror partition),
+            fetchers, throttles (rows of the lane itself, in one of its records)
 
-A row is a list, in the order of `PartitionStatus`'s fields: names would be most of its bytes. Later
-versions may append to it. `decode` gives what it knows of a row, and refuses one that is shorter.
+A row is a list, in the order of its class's fields: names would be most of its bytes. Later
+versions may append to it. `decode` gives what it knows of a row, and refuses one that is shorter;
+a record of before there were fetchers has none.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twinlog.core.compression import Codec, compress, decompress
 from twinlog.core.errors import CorruptBatch, ProtocolError
@@ -27,6 +30,8 @@ MAX_STATUS: Final = 64 * 1024 * 1024
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_status"
 _ROW: Final = (str, str, int, int, int, int, int, int, int)
+_FETCHER: Final = (str, int, int, int, int)
+_THROTTLE: Final = (str, int, int, bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,13 @@ class PartitionStatus:
     reason: str | None = None
     """Why it is FAILED."""
     lag_ms: int | None = None
-    """Age of the oldest record that is not mirrored yet; None where it is not known."""
+    """Age of the oldest record below `source_end` that is not mirrored yet, in milliseconds.
+
+    It counts from when the partition's owner first saw that the source has it, and is at most a
+    quarter more than that; a new owner begins anew. (The records' own timestamps are anything.)
+    0 when the destination holds all that the source was last seen to have; None where that is not
+    known, or the source has not answered for 10 s and may have more by now.
+    """
     source_time_ms: int | None = field(default=None, compare=False)
     """When the source was last heard of: its offsets are of then. None: not known. Two rows that
     differ in nothing else are equal, as nothing has happened between them."""
@@ -61,15 +72,46 @@ class PartitionStatus:
         return max(self.source_end - self.destination_end, 0)
 
 
+class FetcherStatus(NamedTuple):
+    """What a lane has fetched of one source broker for one mirror, since it connected.
+
+    `bytes` are of batches in the answers, `errors` requests that were not answered or refused.
+    """
+
+    mirror: str
+    broker: int
+    requests: int
+    bytes: int
+    errors: int
+
+
+class ThrottleStatus(NamedTuple):
+    """What a lane has fetched of a mirror's throttled partitions.
+
+    `bytes` counts since it connected; `byte_rate` is what that came to in a second, of late;
+    `held_back` says whether it would have fetched more.
+    """
+
+    mirror: str
+    bytes: int
+    byte_rate: int
+    held_back: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What the owner of a state partition says of its mirror partitions."""
+    """What the owner of a state partition says of its mirror partitions, and of itself.
+
+    `fetchers` and `throttles` are those of the whole lane, which are in one of its records.
+    """
 
     state_partition: int
     lane: str
     node: str
     time_ms: int
     partitions: tuple[PartitionStatus, ...]
+    fetchers: tuple[FetcherStatus, ...] = ()
+    throttles: tuple[ThrottleStatus, ...] = ()
 
 
 def status_key(state_partition: int) -> bytes:
@@ -79,12 +121,14 @@ def status_key(state_partition: int) -> bytes:
 
 def encode(status: Status) -> tuple[bytes, bytes]:
     """Key and value."""
-    body = {
+    body: dict[str, object] = {
         "version": _VERSION,
         "lane": status.lane,
         "node": status.node,
         "time_ms": status.time_ms,
         "partitions": [_row(one) for one in status.partitions],
+        "fetchers": status.fetchers,
+        "throttles": status.throttles,
     }
     return status_key(status.state_partition), bytes(compress(Codec.ZSTD, encode_json(body)))
 
@@ -128,6 +172,8 @@ def decode(key: bytes | None, value: bytes | None) -> Status | None:
         node=body.text("node"),
         time_ms=body.number("time_ms"),
         partitions=tuple(_partition(row, body) for row in body.list("partitions")),
+        fetchers=tuple(FetcherStatus(*row) for row in _rows(body, "fetchers", _FETCHER)),
+        throttles=tuple(ThrottleStatus(*row) for row in _rows(body, "throttles", _THROTTLE)),
     )
 
 
@@ -135,6 +181,19 @@ def _number(key: bytes | None) -> int:
     if key is None or not key.isdigit() or len(key) > 10:
         raise ProtocolError(f"the key of {_WHAT} is {(key or b'')[:20]!r}, no partition's number")
     return int(key)
+
+
+def _rows(body: JsonObject, name: str, kinds: tuple[type, ...]) -> list[list[Any]]:
+    """The rows of a lane, as far as they are known; none if the record has no such field."""
+    rows = body.list(name) if body.has(name) else []
+    for row in rows:
+        if (
+            not isinstance(row, list)
+            or len(row) < len(kinds)
+            or not all(type(cell) is kind for cell, kind in zip(row, kinds, strict=False))
+        ):
+            raise body.error(name, "rows of names and numbers")
+    return [row[: len(kinds)] for row in rows]
 
 
 def _partition(row: Any, body: JsonObject) -> PartitionStatus:
