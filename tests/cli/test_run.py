@@ -53,6 +53,9 @@ def test_a_malformed_lane_setting_of_a_file(tmp_path: Path) -> None:
         ("--lane-property", "lane.fillers"),
         ("--lane-config", "/there/is/no/such/file"),
         ("--conf", "=x"),
+        ("--metrics-address", "here"),
+        ("--metrics-address", "127.0.0.1:65536"),
+        ("--log-format", "xml"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...]) -> None:
@@ -60,6 +63,15 @@ def test_wrong_usage(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert arguments[0] in done.stderr.splitlines()[-1]
+
+
+def test_a_port_that_is_taken() -> None:
+    """Goal: the address and why, before anybody is connected to."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused(run("--metrics-address", f":{port}"))
+    assert line.startswith(f"Error: metrics cannot be served at 127.0.0.1:{port}: ")
+    assert "already in use" in line
 
 
 @pytest.fixture

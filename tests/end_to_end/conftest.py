@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from twinlog.local.ports import PortClaim
 from twinlog.local.stage import Stage
 
 MIRROR = "everything"
@@ -15,11 +16,19 @@ REFRESH = "mirror.metadata.refresh.interval.ms=1000"
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def metrics_address() -> Iterator[str]:
+    """Where the world's node serves its metrics."""
+    ports = PortClaim.fresh(1)
+    yield f"127.0.0.1:{ports.ports[0]}"
+    ports.close()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Iterator[Stage]:
     """A source, a destination, a mirror without topics, a node."""
     with Stage(tmp_path_factory.mktemp("world")) as stage:
         stage.start_source()
         stage.start_destination()
         stage.create_mirror(MIRROR, [REFRESH])
-        stage.start_node("node")
+        stage.start_node("node", "--metrics-address", metrics_address, "--log-format", "json")
         yield stage

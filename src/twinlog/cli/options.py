@@ -10,7 +10,24 @@ from twinlog.cluster.config import read_properties
 from twinlog.pipeline.lane_options import parse_lane_settings
 from twinlog.pipeline.settings import LaneSettings
 
+LOOPBACK = "127.0.0.1"
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ListenAddress(click.ParamType[tuple[str, int]]):
+    """`HOST:PORT`, `:PORT` or `PORT`; an IPv6 host stands in brackets."""
+
+    name = "HOST:PORT"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = str(value).rpartition(":")
+        if not (port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 65536):
+            self.fail(f"{value!r}: allowed is HOST:PORT, with a port from 0 to 65535", param, ctx)
+        return host.strip("[]") or LOOPBACK, int(port)
 
 
 def destination_options(command: F) -> F:

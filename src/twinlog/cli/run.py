@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from twinlog.cli.options import (
+    ListenAddress,
     destination_options,
     destination_properties,
     lane_options,
@@ -20,6 +21,7 @@ from twinlog.cli.options import (
 )
 from twinlog.cluster.mirrorlog import take_control_topics
 from twinlog.control.node import Node, NodeConfig, Progress
+from twinlog.logs import FORMATS, set_up
 
 
 @click.command()
@@ -38,6 +40,18 @@ from twinlog.control.node import Node, NodeConfig, Progress
     default="WARNING",
     show_default=True,
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Lines for people, or JSON objects.",
+)
+@click.option(
+    "--metrics-address",
+    type=ListenAddress(),
+    help="Serve Prometheus metrics and /health here; without a host, to this machine only.",
+)
 def run(
     *,
     bootstrap_server: str,
@@ -51,6 +65,8 @@ def run(
     node: str,
     as_json: bool,
     log_level: str,
+    log_format: str,
+    metrics_address: tuple[str, int] | None,
 ) -> None:
     """Run a node: mirror until interrupted (or with --once, until caught up).
 
@@ -67,7 +83,10 @@ def run(
         settings=lane_settings(lane_config, lane_property),
         once=once,
         log_level=log_level,
+        log_format=log_format,
+        metrics_address=metrics_address,
     )
+    set_up(log_level, log_format)
     progress = asyncio.run(_run(config, _Display(as_json=as_json)))
     for row in progress.failed:
         click.echo(f"FAILED {row.partition}: {row.reason}", err=True)

@@ -262,11 +262,28 @@ async def read_states(cluster: KafkaCluster, partitions: Collection[int] | None 
         await tail.close()
 
 
-def fold_states(records: Iterable[ControlRecord]) -> States:
-    """States from records of `__mirror_state`, which must be in each partition's order."""
-    states: dict[MirrorPartition, PartitionState] = {}
-    epochs: dict[MirrorPartition, LastMirrored] = {}
-    unreadable: list[str] = []
+async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
+    """States and last mirrored epochs, and anew with each change; never ends by itself.
+
+    Close the generator (`contextlib.aclosing`) to stop.
+
+    Raises:
+        Retriable, UserError: see `controllog.Tail`.
+    """
+    tail = Tail(cluster, STATE_TOPIC)
+    states = fold_states(await tail.catch_up())
+    yield states
+    async with aclosing(tail.follow()) as news:
+        async for records in news:
+            states = fold_states(records, states)
+            yield states
+
+
+def fold_states(records: Iterable[ControlRecord], before: States | None = None) -> States:
+    """States after records of `__mirror_state`, which must be in each partition's order."""
+    states = dict(before.states) if before else {}
+    epochs = dict(before.epochs) if before else {}
+    unreadable = list(before.unreadable) if before else []
     for record in records:
         try:
             said = state_records.decode(record.key, record.value)

@@ -1,6 +1,7 @@
 """Consumer groups of a cluster and the offsets that they have committed.
 
 list_groups        ListGroups, of every broker: a broker knows the groups that it coordinates
+static_members     DescribeGroups: who is in a group under a name of its own
 committed_offsets  OffsetFetch, of all topics that the group has committed for
 commit_offsets     OffsetCommit as a client that is no member: taken while the group is empty
 """
@@ -10,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from twinlog.cluster.client import Coordinator, KafkaCluster
@@ -64,6 +65,26 @@ async def _list(cluster: KafkaCluster, node: int) -> list[Group]:
         Group(group.group_id, group.group_state, (group.group_type or "classic").lower())
         for group in response.groups
     ]
+
+
+async def static_members(cluster: KafkaCluster, group: str) -> frozenset[str]:
+    """The instance ids of a classic group's members; a group that does not exist has none.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    request = DescribeGroupsRequest(
+        groups=[group], include_authorized_operations=False, min_version=4, max_version=5
+    )
+    response = await cluster.call_coordinator(
+        Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
+    )
+    [found] = response.groups
+    check(found.error_code, f"describe group {group}")
+    return frozenset(
+        member.group_instance_id for member in found.members if member.group_instance_id
+    )
 
 
 async def committed_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartition, Committed]:

@@ -7,6 +7,7 @@ the next one finds all it needs there.
     Spark's job     blocks a thread of its own until all lanes have ended
     progress        `__mirror_status`, each second, to whoever watches (`--once` ends by it)
     refresh         what follows the data of the mirrors that are ours (refresh.py)
+    endpoint        metrics and health, for whoever asks (metrics.py, health.py)
 """
 
 import asyncio
@@ -26,7 +27,11 @@ from twinlog.cluster.mirrorlog import (
     ControlTopics,
     create_control_topics,
 )
+from twinlog.control.endpoint import Answer, Answers, Endpoint
+from twinlog.control.health import Health, live, ready
+from twinlog.control.metrics import CONTENT_TYPE, exposition
 from twinlog.control.mirrors import connected, connected_source
+from twinlog.control.observed import Observed
 from twinlog.control.refresh import Refresher
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Fenced, TwinlogError, UnsupportedVersion
@@ -62,6 +67,9 @@ class NodeConfig:
     settings: LaneSettings = field(default_factory=LaneSettings)
     once: bool = False
     log_level: str = "WARNING"
+    log_format: str = "text"
+    metrics_address: tuple[str, int] | None = None
+    """Host and port of metrics and health; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +99,8 @@ class Node:
         self._stop_before: int | None = None
         self._statuses_before: dict[int, Status] = {}
         self._stop = asyncio.Event()
+        self._observed: Observed | None = None
+        self._endpoint = Endpoint(self._answers())
 
     def stop(self) -> None:
         """Ask it to end; its lanes finish what is under way."""
@@ -103,8 +113,36 @@ class Node:
             The last progress.
 
         Raises:
-            UserError: Spark or the destination cannot be had as configured.
+            UserError: Spark, the destination or the address of the metrics cannot be had.
         """
+        if self._config.metrics_address is not None:
+            await self._endpoint.start(*self._config.metrics_address)
+        try:
+            return await self._run()
+        finally:
+            await self._endpoint.close()
+
+    def _answers(self) -> Answers:
+        """What is served; before the destination has answered there is nothing to be told."""
+
+        def healthy(probe: Callable[[Observed], Health], starting: int) -> Answer:
+            if self._observed is None:
+                return Answer(starting, "application/json", b'{"status": "starting"}\n')
+            health = probe(self._observed)
+            return Answer(health.status, "application/json", health.body)
+
+        def metrics() -> Answer:
+            text = b"" if self._observed is None else exposition(self._observed)
+            return Answer(200, CONTENT_TYPE, text)
+
+        return {
+            "/metrics": metrics,
+            "/health": lambda: healthy(ready, starting=503),
+            "/health/ready": lambda: healthy(ready, starting=503),
+            "/health/live": lambda: healthy(live, starting=200),
+        }
+
+    async def _run(self) -> Progress:
         config = self._config
         async with connected(parse_config(config.destination).config, "destination") as cluster:
             store = MirrorStore(cluster)
@@ -118,7 +156,8 @@ class Node:
             arguments = [self._lane(index, lanes) for index in range(lanes)]
             job = asyncio.create_task(asyncio.to_thread(map_tasks, spark, run_lane, arguments))
             try:
-                return await self._supervise(cluster, store, job)
+                names = frozenset(argument.name for argument in arguments)
+                return await self._supervise(cluster, store, job, names)
             finally:
                 await asyncio.to_thread(stop_spark, spark)
                 # Where lanes had to be ended, that the job was cancelled is no news any more.
@@ -136,10 +175,15 @@ class Node:
             session_timeout_s=config.session_timeout_s,
             stop_before=self._stop_before,
             log_level=config.log_level,
+            log_format=config.log_format,
         )
 
     async def _supervise(
-        self, cluster: KafkaCluster, store: MirrorStore, job: "asyncio.Task[list[None]]"
+        self,
+        cluster: KafkaCluster,
+        store: MirrorStore,
+        job: "asyncio.Task[list[None]]",
+        lanes: frozenset[str],
     ) -> Progress:
         refresher = Refresher(cluster, store, lambda: self._snapshot)
         group = GroupMember(
@@ -152,11 +196,15 @@ class Node:
             ),
             refresher,
         )
-        watching = asyncio.create_task(self._progress(store))
         beside = [
             asyncio.create_task(group.run()),
             asyncio.create_task(refresher.run()),
         ]
+        if self._config.metrics_address is not None:
+            observed = Observed(cluster, self._config.group_id, lanes, refresher.errors)
+            self._observed = observed
+            beside.append(asyncio.create_task(observed.run()))
+        watching = asyncio.create_task(self._progress(store))
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait(
@@ -223,6 +271,8 @@ class Node:
     async def _look(self, store: MirrorStore) -> tuple[Snapshot, dict[str, PartitionStatus]]:
         snapshot = self._snapshot = await store.snapshot()
         statuses, _ = await store.statuses()
+        if self._observed is not None:
+            await self._observed.look(snapshot, statuses)
         rows = {
             str(row.partition): row
             for status in statuses.values()

@@ -1,0 +1,117 @@
+"""What a node serves: metrics with their values, health with its reasons, and the files on top."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import outside
+from scraped import Scraped, get, scrape
+from twinlog.control.refresh import Sync
+from twinlog.core.states import State
+from twinlog.local.stage import Stage
+from waiting import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+MANAGER = "kafka_server_mirror_mirrorfetchermanager_"
+METADATA = "kafka_server_mirror_mirrormetadatamanager_"
+NAME = re.compile(r"\b(?:kafka_server|twinlog)_[a-z_]+")
+
+
+@pytest.fixture
+def mirrored(world: Stage, metrics_address: str, topic: str) -> str:
+    """A topic of one partition with 100 records, mirrored, of which the node's metrics tell."""
+    servers = world.source.bootstrap_servers
+    outside.make_topic(servers, topic)
+    outside.write(servers, topic, outside.simple(100))
+    world.add(topic, "everything")
+
+    def told() -> bool:
+        labels = {"mirror": "everything", "topic": topic, "partition": "0"}
+        found = scrape(metrics_address)
+        return found.value("twinlog_partition_destination_offset", **labels) == 100
+
+    until(told, 60, "the mirrored offset among the metrics")
+    return topic
+
+
+def test_metrics(world: Stage, metrics_address: str, mirrored: str) -> None:
+    """KIP-1279's, with values that others confirm."""
+    mirror = {"mirror": "everything"}
+    labels = {**mirror, "topic": mirrored, "partition": "0"}
+
+    def caught_up() -> Scraped | None:
+        found = scrape(metrics_address)
+        lag = found.value("twinlog_partition_lag_seconds", **labels)
+        return found if (lag, found.value(MANAGER + "maxlag", **mirror)) == (0, 0) else None
+
+    samples = until(caught_up, 60, "no lag")
+    assert samples.value("kafka_server_fetcherlagmetrics_consumerlag", **labels) == 0
+    assert samples.value("twinlog_partition_source_offset", **labels) == 100
+    assert samples.value(MANAGER + "deadthreadcount") == 0
+    lanes = samples.value("twinlog_lanes")
+    assert lanes
+    states = {
+        state: samples.value(f"{METADATA}{state.name.lower()}partitionstate", **mirror)
+        for state in State
+    }
+    described = [row["state"] for row in outside.all_described(world)]
+    assert states == {state: described.count(state.name) for state in State}
+    assert samples.value(MANAGER + "failedpartitionscount", **mirror) == states[State.FAILED]
+    for sync in Sync:
+        assert samples.value(f"{METADATA}{sync.value.lower()}_total", **mirror) is not None
+    by_fetcher = samples.labels("kafka_server_fetcherstats_bytes_total")
+    assert by_fetcher
+    for one in by_fetcher:
+        assert one["mirror"] == "everything"
+        assert one["lane"].startswith("node-")
+        assert (samples.value("kafka_server_fetcherstats_requests_total", **one) or 0) > 0
+    slowest = until(lambda: scrape(metrics_address).value(MANAGER + "minfetchrate", **mirror))
+    assert slowest is not None
+    assert slowest > 0
+
+
+@pytest.mark.usefixtures("mirrored")
+def test_health(metrics_address: str) -> None:
+    """Ready and alive; FAILED partitions are counted, and do no harm."""
+
+    def ready() -> dict[str, Any] | None:
+        status, text = get(metrics_address, "/health/ready")
+        return json.loads(text) if status == 200 else None
+
+    told = until(ready, 60, "a node that is ready")
+    assert (told["status"], told["reasons"]) == ("healthy", [])
+    assert told["lanes"]["started"] == told["lanes"]["alive"] > 0
+    assert told["partitions"]["MIRRORING"] > 0
+    assert get(metrics_address, "/health")[0] == 200
+    assert get(metrics_address, "/health/live")[0] == 200
+    status, text = get(metrics_address, "/elsewhere")
+    assert (status, text) == (404, "there is /metrics /health /health/ready /health/live\n")
+
+
+def test_dashboard_and_alerts_name_what_there_is(metrics_address: str) -> None:
+    """Every metric of monitoring/ and docs/metrics.md is exported, and the other way round."""
+    exported = until(lambda: scrape(metrics_address).names, 60)
+    dashboard = json.loads((ROOT / "monitoring" / "grafana-dashboard.json").read_text())
+    shown = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", [])
+        for name in NAME.findall(target["expr"])
+    }
+    rules = yaml.safe_load((ROOT / "monitoring" / "prometheus-alerts.yml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    watched = {name for rule in alerts for name in NAME.findall(rule["expr"])}
+    assert shown
+    assert watched
+    assert shown | watched <= exported
+    for rule in alerts:
+        assert {"alert", "expr", "for", "labels", "annotations"} <= rule.keys()
+        assert {"summary", "description"} <= rule["annotations"].keys()
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    assert exported == set(NAME.findall(page))

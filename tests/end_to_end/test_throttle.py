@@ -1,0 +1,76 @@
+"""A throttled topic keeps to its rate, others do not wait for it, and it is altered on the go."""
+
+import os
+import time
+
+import pytest
+
+import outside
+from scraped import scrape
+from twinlog.local.check import Log
+from twinlog.local.stage import Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+
+RATE = 1_000_000
+SECONDS = 20.0
+VALUE = 10_000
+RECORD = VALUE + 12
+"""Bytes of a record in a batch: its own fields take so many (the batch's 61 are for several)."""
+
+
+def alter(stage: Stage, *lines: str) -> None:
+    file = stage.directory / "throttle.properties"
+    file.write_text("\n".join(lines) + "\n")
+    arguments = ("--alter", "--mirror", "everything", "--mirror-config", str(file))
+    done = stage.mirrors(*arguments)
+    assert done.status == 0, done.errors
+
+
+def mirrored(stage: Stage, topic: str) -> int:
+    """Bytes of a topic of two partitions that the destination has."""
+    log = Log(stage.destination.bootstrap_servers)
+    return sum(log.ends([(topic, 0), (topic, 1)]).values()) * RECORD
+
+
+def test_a_rate_holds(world: Stage, metrics_address: str, topic: str) -> None:
+    """Within a tenth over 20 s, measured on the destination; 40 MB wait, in two partitions."""
+    servers = world.source.bootstrap_servers
+    free = f"{topic}-free"
+    for name in (topic, free):
+        outside.make_topic(servers, name, 2)
+    for partition in (0, 1):
+        values = [(partition, None, os.urandom(VALUE), None) for _ in range(2000)]
+        outside.write(servers, topic, values, batch_size=100_000, linger_ms=50)
+    alter(
+        world,
+        f"mirror.replication.throttled.rate={RATE}",
+        f"mirror.replication.throttled.replicas={topic}:0,{topic}:1",
+    )
+    world.add(f"{topic}.*", "everything")
+    for partition in (0, 1):
+        outside.await_state(world, topic, partition, "MIRRORING")
+    before, began = mirrored(world, topic), time.monotonic()
+    outside.write(servers, free, outside.simple(10_000))
+    world.await_no_lag(30, [free])
+    assert mirrored(world, topic) < 20_000_000, "who is not throttled does not wait"
+    time.sleep(max(0.0, began + SECONDS - time.monotonic()))
+    rate = (mirrored(world, topic) - before) / (time.monotonic() - began)
+    assert 0.9 * RATE < rate < 1.1 * RATE
+    metrics = scrape(metrics_address)
+    assert metrics.value("twinlog_throttled_rate_limit", mirror="everything") == RATE
+    name = "kafka_server_mirrorreplication_byterate"
+    rates = [metrics.value(name, **labels) or 0 for labels in metrics.labels(name)]
+    assert 0.85 * RATE < sum(rates) < 1.15 * RATE
+    lag = "twinlog_partition_lag_seconds"
+    ages = {
+        one["topic"]: metrics.value(lag, **one)
+        for one in metrics.labels(lag)
+        if topic in one["topic"]
+    }
+    assert ages[free] == 0
+    assert (ages[topic] or 0) > SECONDS - 5, "what waits was seen when the test began"
+    alter(world, f"mirror.replication.throttled.rate={(1 << 63) - 1}")
+    world.await_no_lag(60, [topic])
+    assert world.check([topic, free], numbered=False).good
+    alter(world, "mirror.replication.throttled.replicas=*")
