@@ -78,8 +78,10 @@ def _or_unknown(number: int | None) -> str:
 def _sentence(found: Readiness) -> str:
     if found.verdict is Verdict.NOT_READY:
         return f"Mirror {found.mirror} is not ready to be failed over"
-    if found.lag == 0:
+    if found.verdict is Verdict.READY:
         loss = "nothing would be lost"
+    elif found.lag == 0:
+        loss = "no record would be lost"
     elif found.lag is None:
         loss = "what would be lost is not known of every topic"
     else:

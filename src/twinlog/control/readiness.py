@@ -348,7 +348,7 @@ def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
             why = "" if group.idle_on_destination else ", as it has members on the destination"
             yield Finding(
                 Reason.GROUP_BEHIND,
-                f"group {group.group}: its offsets of {group.due} partitions are not copied yet"
+                f"group {group.group}: its offsets of {group.due} partition(s) are not copied yet"
                 f"{why}; it would read {group.behind} offsets again",
             )
         if group.ahead:

@@ -45,7 +45,8 @@ from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 
 FRESH_S: Final = 15.0
-"""A status of the last so many seconds shows that a node runs: lanes write one each 5 s."""
+"""Where the lanes' group is not to be seen, a status of the last so many seconds shows that a node
+runs: lanes write one each 5 s."""
 AT_ONCE: Final = 20
 """Groups whose offsets are asked for side by side."""
 
@@ -111,7 +112,7 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
         described=replace(
             described, topics=tuple(one for one in described.topics if one.topic in names)
         ),
-        node_runs=(lanes is not None and not lanes.idle) or time.time() - newest / 1000 < FRESH_S,
+        node_runs=(time.time() - newest / 1000 < FRESH_S if lanes is None else not lanes.idle),
     )
 
 
@@ -191,6 +192,8 @@ async def survey_live(
 def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
     if found is None:
         return SourceTopic.GONE
+    if found.error:
+        return SourceTopic.UNKNOWN
     return SourceTopic.SAME if found.topic_id == topic.topic_id else SourceTopic.MADE_AGAIN
 
 
