@@ -19,6 +19,7 @@ from twinlog.core.errors import Refusal, check
 from twinlog.core.types import TopicPartition
 
 _EMPTY: Final = frozenset({"Empty", "Dead"})
+_UNSTABLE: Final = 88
 _NO_MEMBER: Final = -1
 _NO_EPOCH: Final = -1
 _BROKER_DEFAULT: Final = -1
@@ -87,18 +88,31 @@ async def static_members(cluster: KafkaCluster, group: str) -> frozenset[str]:
     )
 
 
-async def committed_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartition, Committed]:
+async def committed_offsets(
+    cluster: KafkaCluster, group: str, *, stable: bool = False
+) -> dict[TopicPartition, Committed]:
     """What a group has committed, of each partition that it has committed for.
 
+    With `stable`, nothing may be pending: no transaction is open in which it has sent offsets
+    (KIP-447).
+
     Raises:
-        Retriable: the coordinator does not answer, or offsets are not loaded yet.
+        Retriable: the coordinator does not answer, or offsets are not loaded yet, or not stable.
         UserError: a right is missing.
     """
     request = OffsetFetchRequest(
-        group_id=group, topics=None, require_stable=False, min_version=2, max_version=7
+        group_id=group,
+        topics=None,
+        require_stable=stable,
+        min_version=7 if stable else 2,
+        max_version=7,
     )
     response = await cluster.call_coordinator(Coordinator.GROUP, group, request)
     check(response.error_code, f"fetch the offsets of group {group}")
+    for topic in response.topics:
+        for part in topic.partitions:
+            if part.error_code == _UNSTABLE:
+                check(part.error_code, f"fetch the offsets of group {group}")
     return {
         TopicPartition(topic.name, part.partition_index): Committed(
             part.committed_offset, part.metadata or ""

@@ -275,12 +275,24 @@ async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartitio
 
 
 async def group_facts(
-    source: KafkaCluster, destination: KafkaCluster, subject: Subject, logs: Logs
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    subject: Subject,
+    logs: Logs,
+    *,
+    stable: bool = False,
 ) -> ByTopic:
     """The groups whose offsets follow and that have committed for the topics, by topic.
 
+    Args:
+        source: the mirror's.
+        destination: the mirror's cluster.
+        subject: the topics, and which groups follow.
+        logs: the source's, of the partitions to look at.
+        stable: no offset on the source may be part of an open transaction.
+
     Raises:
-        Retriable: a cluster does not answer.
+        Retriable: a cluster does not answer, or an offset is not stable.
         UserError: a right is missing, to list groups or to read offsets.
     """
     theirs = await list_groups(source)
@@ -293,7 +305,7 @@ async def group_facts(
 
     async def facts(name: str) -> list[tuple[str, GroupFacts]]:
         async with limit:
-            there = await committed_offsets(source, name)
+            there = await committed_offsets(source, name, stable=stable)
             if not there.keys() & logs.keys():
                 return []
             here = await committed_offsets(destination, name)

@@ -9,7 +9,8 @@
     LAG         the destination ends where the source does, partition by          yes
                 partition, both asked
     GROUPS      no group can commit anything new on the source (it has no         yes
-                members, or has read everything), and all offsets are copied
+                members, or has read everything, and no transaction with its
+                offsets is open), and all offsets are copied
     FAILOVER    all of this is still so at a last look; the topics are removed    no
                 from the mirror, and their partitions STOPPED
 
@@ -268,7 +269,9 @@ class _Switchover:
         served: set[str] = set()
 
         async def look() -> str:
-            by_topic = await group_facts(self._source, self._destination, self._subject, logs)
+            by_topic = await group_facts(
+                self._source, self._destination, self._subject, logs, stable=True
+            )
             facts = [group for groups in by_topic.values() for group in groups]
             served.update(group.group for group in facts)
             if reading := {one.group for one in facts if one.unread and not one.idle_on_source}:
