@@ -64,3 +64,26 @@ def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:
         assert one._leaders_wanted.is_set()
 
     asyncio.run(body())
+
+
+def test_when_the_source_was_heard_of_is_kept() -> None:
+    """Also of a partition that is not fetched now: its broker is gone, its queue is full."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.source_node = 4
+        assert one.source_answered_at(partition) is None
+        one.fetcher.update(partition)
+        assert one.source_answered_at(partition) is None
+        one.fetcher._answered[one.fetcher._key(partition)] = 7.0
+        assert one.source_answered_at(partition) == 7.0
+        one.fetcher.leave(partition)
+        partition.source_node = -1
+        assert one.source_answered_at(partition) == 7.0
+        partition.source_node = 5
+        one.fetcher.update(partition)
+        assert one.source_answered_at(partition) == 7.0, "the new broker has not answered yet"
+        await one.close()
+
+    asyncio.run(body())

@@ -13,13 +13,21 @@ from twinlog.cli.options import destination_options, destination_properties
 from twinlog.cli.tables import print_table
 from twinlog.cluster.config import parse_config
 from twinlog.control.mirrors import connected
-from twinlog.control.readiness import Finding, Readiness, TopicReadiness, Verdict, judge
+from twinlog.control.readiness import (
+    Finding,
+    Readiness,
+    Reason,
+    TopicReadiness,
+    Verdict,
+    judge,
+)
 from twinlog.control.survey import subject_of, survey
 
 STATUSES: Final = {Verdict.READY: 0, Verdict.WARNING: 3, Verdict.NOT_READY: 4}
 """Exit statuses. 1 and 2 say, as with every command, that there is no verdict."""
 COLUMNS: Final = ("MIRROR", "TOPIC", "READINESS", "LAG", "LAG-SECONDS")
 ALL: Final = ".*"
+UNSURE: Final = frozenset({Reason.SOURCE_UNREACHABLE, Reason.SOURCE_UNREADABLE})
 
 
 @click.command()
@@ -86,6 +94,8 @@ def _sentence(found: Readiness) -> str:
         loss = "what would be lost is not known of every topic"
     else:
         loss = f"{found.lag} offsets would be lost"
+    if any(one.reason in UNSURE for one in found.all_findings()):
+        loss += ", as far as is known"
     return f"Mirror {found.mirror} can be failed over: {loss}"
 
 

@@ -249,7 +249,7 @@ class Engine:
         return asyncio.get_running_loop().time()
 
     def source_answered_at(self, partition: MirrorPartition) -> float | None:
-        """When the source last answered a fetch with this partition, by `now`; None: not known."""
+        """When the source last answered a fetch with this partition, by `now`; None: it has not."""
         return self.fetcher.answered_at(partition)
 
     # ---- what a partition waits for ------------------------------------------------------------

@@ -91,6 +91,7 @@ class Fetcher:
             return
         key = self._key(partition)
         if append.queued_bytes >= self._engine.settings.partition_queue_bytes:
+            partition.source_heard_at = self.answered_at(partition)
             self._wanted[key].pop(partition.key, None)
             self._left_out[key].add(partition)
             return
@@ -105,17 +106,20 @@ class Fetcher:
         """Do not fetch it."""
         key = self._key(partition)
         if key in self._wake:
+            partition.source_heard_at = self.answered_at(partition)
             self._wanted[key].pop(partition.key, None)
             self._left_out[key].discard(partition)
             self._holes[key].discard(partition)
 
     def answered_at(self, partition: MirrorPartition) -> float | None:
-        """When a fetch with it was sent that the source has answered; None: it is not asked for.
+        """When the last fetch with it was sent that the source has answered; None: none was.
 
         An answer leaves out the partitions of which there is no news.
         """
         key = self._key(partition)
-        return self._answered.get(key) if partition.key in self._wanted.get(key, ()) else None
+        if partition.key not in self._wanted.get(key, ()):
+            return partition.source_heard_at
+        return self._answered.get(key, partition.source_heard_at)
 
     def room(self) -> None:
         """The lane holds less than before."""

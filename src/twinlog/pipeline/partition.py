@@ -57,6 +57,7 @@ class MirrorPartition:
     source_start: Offset = UNKNOWN
     source_high_watermark: Offset = UNKNOWN
     source_stable: Offset = UNKNOWN
+    source_heard_at: float | None = None  # when it was last fetched, while it is not
     source_ends: LagClock = field(default_factory=LagClock)  # when its high watermarks were seen
     throttled: bool = False  # its fetches wait for the mirror's rate
     delete_before: Offset = UNKNOWN  # the destination's log start is to follow to here
