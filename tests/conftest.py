@@ -5,14 +5,25 @@ They are shared, so a test takes topics (and groups, and transactional ids) of i
 its own. Logs stay in pytest's temporary folder after the run; data does not.
 """
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import hypothesis
 import pytest
 
 from twinlog.local.cluster import LocalCluster
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+hypothesis.settings.register_profile(
+    "twinlog",
+    max_examples=int(os.environ.get("TWINLOG_EXAMPLES", "60")),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("twinlog")
 
 OLD_VERSION = "3.9.1"
 """The oldest Kafka that every broker test has to pass on."""

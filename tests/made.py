@@ -1,12 +1,10 @@
 """Batches made for a test, beside the real ones of `captures.py`."""
 
-import os
 import struct
 from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from captures import NAMES, capture
@@ -90,13 +88,6 @@ def joined(*made: bytes) -> tuple[list[Header], memoryview]:
 
 
 # ---- strategies --------------------------------------------------------------------------------
-
-quick = settings(
-    max_examples=int(os.environ.get("TWINLOG_EXAMPLES", "60")),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-"""For all properties: the suite has a minute, and the machine may be busy."""
 
 timestamps = st.one_of(
     st.integers(THEN, THEN + 5000),

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, HeartbeatRequest, HeartbeatResponse
 from kafka.protocol.metadata import MetadataRequest
@@ -156,7 +156,6 @@ def test_an_answer_that_nobody_asked_for_closes() -> None:
     asyncio.run(run())
 
 
-@settings(max_examples=60, deadline=None)
 @given(garbage=st.binary(min_size=1, max_size=60), whole=st.booleans())
 def test_any_answer_is_a_response_or_a_documented_error(garbage: bytes, whole: bool) -> None:
     """Garbage as the body of a good frame, or as the stream itself; then the server hangs up."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made import THEN, batch, holed, quick, record
+from made import THEN, batch, holed, record
 from scripted import files, run
 from twinlog.core.append import (
     MAX_IN_FLIGHT,
@@ -228,7 +228,6 @@ def test_positions(
 # ---- invariants --------------------------------------------------------------------------------
 
 
-@quick
 @given(st.lists(st.integers(0, 9), max_size=80), st.booleans())
 def test_whatever_happens(events: list[int], fenced: bool) -> None:
     """Goal: in flight and queue have no hole, bytes are counted right, a gap is never among data.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 
 from captures import NAMES, Capture, capture
-from made import THEN, altered, batch, captures, holed, quick, record
+from made import THEN, altered, batch, captures, holed, record
 from twinlog.core.batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -73,7 +73,6 @@ def test_headers_as_kafka_python_reads_them(name: str) -> None:
         assert header.next_offset == other.next_offset
 
 
-@quick
 @given(captures, st.data(), identities)
 def test_a_forwarded_batch_keeps_its_bytes(
     log: Capture, data: st.DataObject, identity: tuple[int, int, int]
@@ -111,7 +110,6 @@ def test_a_forwarded_batch_keeps_its_bytes(
     )
 
 
-@quick
 @given(captures, st.data())
 def test_an_answer_may_end_anywhere(log: Capture, data: st.DataObject) -> None:
     """Goal: whole batches are found, the rest is left out."""

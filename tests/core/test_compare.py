@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from captures import Capture
-from made import THEN, batch, captures, holed, quick, record
+from made import THEN, batch, captures, holed, record
 from twinlog.core.batch import LOG_APPEND_TIME
 from twinlog.core.compare import CONTENT, EXTRA, MISSING, TIMESTAMP, Difference, compare
 from twinlog.core.compression import Codec
@@ -32,7 +32,6 @@ def told(start: int, end: int, reason: str) -> list[Difference]:
     return [Difference(Offset(start), Offset(end), reason)]
 
 
-@quick
 @given(captures, st.data())
 def test_a_mirror_is_the_same_whatever_its_batches_are(log: Capture, data: st.DataObject) -> None:
     """Goal: no difference to what a plan makes of the log, from any offset to any other."""
@@ -54,7 +53,6 @@ def _stored(piece: Piece) -> bytes:
     return piece.start.to_bytes(8, "big") + made[8:]
 
 
-@quick
 @given(captures, st.data())
 def test_one_record_less_is_told(log: Capture, data: st.DataObject) -> None:
     """Goal: wherever it was."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from captures import NAMES, capture
-from made import codecs, quick
+from made import codecs
 from twinlog.core import compression
 from twinlog.core.compression import SNAPPY_JAVA_MAGIC, Codec, TooLong, compress, decompress
 from twinlog.core.errors import CorruptBatch
@@ -21,7 +21,6 @@ def back(codec: Codec, data: bytes | memoryview, limit: int = 1 << 20) -> bytes:
     return bytes(decompress(codec, memoryview(data), limit))
 
 
-@quick
 @given(codecs, st.binary(max_size=300), st.sampled_from([1, 1, 200, 1500]))
 def test_there_and_back(codec: Codec, data: bytes, times: int) -> None:
     """Goal: nothing at all, one block, and several."""

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from captures import Capture, check_cover
-from made import captures, codecs, quick, rechecked
+from made import captures, codecs, rechecked
 from twinlog.core.batch import LegacyBatch, batches
 from twinlog.core.compression import Codec, TooLong, compress, decompress
 from twinlog.core.errors import CorruptBatch
@@ -66,7 +66,6 @@ def try_records(data: bytes) -> None:
                 assert merged[0].header._replace(length=0) == oracle.header._replace(length=0)  # type: ignore[index]
 
 
-@quick
 @given(anything, st.integers(0, 50))
 @example(b"\0" * 16 + b"\x02" + b"\0" * 60, 0)
 @example(b"\0" * 11 + b"\x31\0\0\0\0\x02" + b"\0" * 60, 0)
@@ -76,14 +75,12 @@ def test_any_bytes(data: bytes, position: int) -> None:
     try_all(data, position)
 
 
-@quick
 @given(st.integers(0, 2), anything, st.integers(0, 200))
 def test_any_bytes_behind_a_length_and_format(magic: int, data: bytes, length: int) -> None:
     """Goal: far enough in to meet the checks that come later."""
     try_all(bytes(8) + length.to_bytes(4, "big") + bytes(4) + bytes((magic,)) + data, 0)
 
 
-@quick
 @given(captures, st.data())
 def test_bent_batches(log: Capture, data: st.DataObject) -> None:
     """Goal: bits flipped anywhere, first with the checksum as it was, then with a right one."""
@@ -103,7 +100,6 @@ def test_bent_batches(log: Capture, data: st.DataObject) -> None:
     try_records(right)
 
 
-@quick
 @given(captures, st.data())
 def test_records_of_other_lengths(log: Capture, data: st.DataObject) -> None:
     """Goal: records cut off, put twice, or replaced, in a batch that is else right."""
@@ -123,7 +119,6 @@ def test_records_of_other_lengths(log: Capture, data: st.DataObject) -> None:
     try_records(right)
 
 
-@quick
 @given(captures, st.data())
 def test_split_anywhere(log: Capture, data: st.DataObject) -> None:
     """Goal: an answer that ends, or begins, within a batch."""
@@ -133,7 +128,6 @@ def test_split_anywhere(log: Capture, data: st.DataObject) -> None:
     try_all(log.data[:end], 0)
 
 
-@quick
 @given(codecs, anything, st.booleans())
 def test_decompressing_anything(codec: Codec, data: bytes, whole: bool) -> None:
     """Goal: each codec, on noise and on its own data with noise in it."""
@@ -142,7 +136,6 @@ def test_decompressing_anything(codec: Codec, data: bytes, whole: bool) -> None:
     outcome(lambda: decompress(codec, memoryview(made + data), LIMIT))
 
 
-@quick
 @given(st.binary(max_size=60))
 def test_decoding_anything(tail: bytes) -> None:
     """Goal: a record's tail; what is read back is what was there."""

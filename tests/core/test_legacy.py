@@ -13,7 +13,7 @@ from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from captures import check_cover, records_of
-from made import THEN, batch, quick, record
+from made import THEN, batch, record
 from twinlog.core.batch import LegacyBatch, batches
 from twinlog.core.compression import Codec, compress
 from twinlog.core.errors import CorruptBatch
@@ -163,7 +163,6 @@ def test_formats_follow_each_other() -> None:
         assert [one[0] for one in seen(data, position)] == list(range(position, 12))
 
 
-@quick
 @given(st.integers(0, 400))
 def test_a_set_may_end_anywhere(cut: int) -> None:
     """Goal: a fetch of old messages ends within one, and what is cut off is left out."""

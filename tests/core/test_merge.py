@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from captures import Capture
-from made import THEN, altered, batch, captures, joined, quick, record, runs
+from made import THEN, altered, batch, captures, joined, record, runs
 from twinlog.core.batch import Header, batches
 from twinlog.core.compression import Codec, compress
 from twinlog.core.errors import CorruptBatch
@@ -25,7 +25,6 @@ def content(made: Encoded) -> tuple[Header, list[RawRecord]]:
     return made.header._replace(length=0), raw_records(made.header, made.records)
 
 
-@quick
 @given(runs())
 def test_a_run_as_the_oracle_has_it(data: bytes) -> None:
     """Goal: record by record the same, in bytes too where nothing is compressed."""
@@ -37,7 +36,6 @@ def test_a_run_as_the_oracle_has_it(data: bytes) -> None:
         assert merged.records == oracle.records
 
 
-@quick
 @given(captures, st.data())
 def test_real_batches_as_the_oracle_has_them(log: Capture, data: st.DataObject) -> None:
     """Goal: any stretch of dense batches of one codec in a real log."""
@@ -54,7 +52,6 @@ def test_real_batches_as_the_oracle_has_them(log: Capture, data: st.DataObject) 
         assert content(merged) == content(merge_by_records(run, log.buffer))
 
 
-@quick
 @given(runs())
 def test_lone_records_as_the_oracle_has_them(data: bytes) -> None:
     """Goal: what is merged in one go is what the oracle makes of the same batches, byte by byte."""

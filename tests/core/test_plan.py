@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from captures import NAMES, Capture, as_seen, capture, check_cover, records_of
-from made import BIG, THEN, altered, batch, captures, holed, joined, quick, record, runs
+from made import BIG, THEN, altered, batch, captures, holed, joined, record, runs
 from twinlog.core.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batches
 from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
@@ -50,7 +50,6 @@ def test_a_log_from_any_offset(name: str) -> None:
         assert records_of(pieces) == [seen for seen in log.seen if seen.offset >= position]
 
 
-@quick
 @given(captures, st.data())
 def test_any_stretch_of_any_log(log: Capture, data: st.DataObject) -> None:
     """Goal: from any offset, cut anywhere; what is left out is asked for next, and nothing else."""
@@ -67,7 +66,6 @@ def test_any_stretch_of_any_log(log: Capture, data: st.DataObject) -> None:
     assert records_of(first + rest) == wanted
 
 
-@quick
 @given(captures, st.data())
 def test_batches_before_the_position_are_left_out(log: Capture, data: st.DataObject) -> None:
     """Goal: an answer may begin long before the offset that was asked for."""
@@ -98,7 +96,6 @@ def planned(*made: bytes, position: int = 0) -> list[Piece]:
     return pieces
 
 
-@quick
 @given(runs(), st.data())
 def test_merged_runs_hold_their_records(data: bytes, more: st.DataObject) -> None:
     """Goal: of whatever kinds and sizes the batches are, from any offset among them."""
@@ -117,7 +114,6 @@ def test_merged_runs_hold_their_records(data: bytes, more: st.DataObject) -> Non
     assert records_of(pieces) == wanted
 
 
-@quick
 @given(runs(), st.data())
 def test_the_epoch_is_that_of_the_last_batch(data: bytes, more: st.DataObject) -> None:
     """Goal: of the last complete one, whether it went as it is, merged, or stamped anew."""
@@ -336,7 +332,6 @@ def test_what_cannot_be_is_corrupt(made: bytes) -> None:
         plan(memoryview(made), Offset(0))
 
 
-@quick
 @given(captures, st.data())
 def test_what_stands_before_a_corrupt_batch(log: Capture, data: st.DataObject) -> None:
     """Goal: the same plan as if the log ended there; from there on there is none."""

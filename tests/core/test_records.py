@@ -8,7 +8,7 @@ from kafka.record.util import decode_varint as their_decode
 from kafka.record.util import encode_varint as their_encode
 
 from captures import NAMES, Capture, as_seen, capture
-from made import BIG, THEN, altered, batch, captures, codecs, quick, record, timestamps
+from made import BIG, THEN, altered, batch, captures, codecs, record, timestamps
 from twinlog.core.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Header, batches
 from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
@@ -42,7 +42,6 @@ def read(data: bytes) -> list[RawRecord]:
 # ---- numbers -----------------------------------------------------------------------------------
 
 
-@quick
 @given(longs)
 def test_a_number_as_kafka_python_writes_it(value: int) -> None:
     """Goal: zigzag, in the same bytes, read back by both."""
@@ -100,7 +99,6 @@ def test_records_as_kafka_python_decodes_them(name: str) -> None:
             ]
 
 
-@quick
 @given(captures, st.data(), codecs)
 def test_real_records_built_again(log: Capture, data: st.DataObject, codec: Codec) -> None:
     """Goal: what was taken out of a batch and put into another is the same."""
@@ -115,7 +113,6 @@ def test_real_records_built_again(log: Capture, data: st.DataObject, codec: Code
 # ---- made ones ---------------------------------------------------------------------------------
 
 
-@quick
 @given(
     st.lists(st.tuples(timestamps, contents, contents), min_size=1, max_size=20),
     st.sampled_from([0, 1 << 31, 1 << 53]),
