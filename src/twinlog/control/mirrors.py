@@ -112,15 +112,17 @@ def check_properties(properties: Mapping[str, str]) -> tuple[ClusterConfig, tupl
 
 
 @asynccontextmanager
-async def connected(config: ClusterConfig, name: str) -> AsyncIterator[KafkaCluster]:
+async def connected(
+    config: ClusterConfig, name: str, patience: float = CONNECT_TIMEOUT
+) -> AsyncIterator[KafkaCluster]:
     """A cluster that answers soon, or an error: for a person who waits.
 
     Raises:
-        Retriable: it does not answer within `CONNECT_TIMEOUT`.
+        Retriable: it does not answer within `patience` seconds.
         UserError: it refuses us.
     """
     cluster = KafkaCluster(config, name=name)
-    await cluster.start(min(config.api_timeout, CONNECT_TIMEOUT))
+    await cluster.start(min(config.api_timeout, patience))
     try:
         yield cluster
     finally:
@@ -164,15 +166,17 @@ async def create_mirror(
 
 
 @asynccontextmanager
-async def connected_source(mirror: Mirror) -> AsyncIterator[KafkaCluster]:
+async def connected_source(
+    mirror: Mirror, patience: float = CONNECT_TIMEOUT
+) -> AsyncIterator[KafkaCluster]:
     """A mirror's source, by its present properties, if it is the cluster that it was made for.
 
     Raises:
-        Retriable: it does not answer within `CONNECT_TIMEOUT`.
+        Retriable: it does not answer within `patience` seconds.
         UserError: it refuses us, or is another cluster.
     """
     config, _ = check_properties(mirror.source)
-    async with connected(config, "source") as source:
+    async with connected(config, "source", patience) as source:
         if source.cluster_id != mirror.source_cluster_id:
             raise UserError(
                 f"the source's addresses lead to cluster {source.cluster_id}; mirror {mirror.name} "

@@ -47,6 +47,10 @@ from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 FRESH_S: Final = 15.0
 """Where the lanes' group is not to be seen, a status of the last so many seconds shows that a node
 runs: lanes write one each 5 s."""
+CONNECT_S: Final = 5.0
+"""Seconds after which a source that does not answer is taken for dead: somebody waits."""
+PATIENCE_S: Final = 60.0
+"""Seconds after which one that answers some questions is, too."""
 AT_ONCE: Final = 20
 """Groups whose offsets are asked for side by side."""
 
@@ -124,10 +128,15 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
     """
     ends = await destination_ends(destination, subject.partitions)
     try:
-        async with connected_source(subject.mirror) as source:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            connected_source(subject.mirror, CONNECT_S) as source,
+        ):
             return await survey_live(source, destination, subject, ends)
     except TwinlogError as error:
         return _as_was_said(subject, ends, str(error))
+    except TimeoutError:
+        return _as_was_said(subject, ends, f"the source gives no answers within {PATIENCE_S:g} s")
 
 
 async def survey_live(
