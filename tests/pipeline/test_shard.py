@@ -397,3 +397,37 @@ async def test_a_fence_that_was_cut_short_is_found(bench: Bench) -> None:
     owner = await bench.shard()
     assert await owner.fence([key(0)]) == {key(0): 0}
     assert bench.end(0) == 1
+
+
+@scenario
+async def test_a_former_owners_filler_comes_before_the_fence(bench: Bench) -> None:
+    """He died within a transaction: what ends it would else stand behind the fence, by and by."""
+    coordinator = bench.cluster.coordinator
+    _, producer_id, epoch = coordinator.init("twinlog.5.filler.0")
+    coordinator.add_partitions("twinlog.5.filler.0", producer_id, epoch, [key(0)])
+    shard = await bench.shard()
+    assert await shard.fence([key(0)]) == {key(0): 1}
+    await asyncio.sleep(2 * bench.cluster.timings.transaction_timeout)
+    assert bench.end(0) == 2
+
+
+class Belated(ModelDestination):
+    """Whose written markers stand five seconds after their answer was lost."""
+
+    async def write_markers(
+        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
+    ) -> Mapping[TopicPartition, int]:
+        cluster, (_, *rest) = self.cluster, producer
+        cluster.loop.later(5.0, lambda: cluster.write_markers(partitions, *rest))
+        raise Disconnected("the answer was lost")
+
+
+@scenario(markers_allowed=True)
+async def test_lost_markers_come_before_the_fence(bench: Bench) -> None:
+    """Nothing fences them: the lease has to pass."""
+    shard = await bench.shard(Belated(bench.cluster, bench.network, "owner"))
+    with pytest.raises(Disconnected):
+        await shard.write_markers(gaps((0, 3)))
+    assert await shard.fence([key(0)]) == {key(0): 3}
+    await bench.settle()
+    assert bench.end(0) == 4

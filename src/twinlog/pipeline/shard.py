@@ -39,7 +39,10 @@ from twinlog.pipeline.settings import LaneSettings
 log = logging.getLogger(__name__)
 
 _CLUSTER_AUTHORIZATION_FAILED = 31
+_NETWORK_EXCEPTION = 13
 _UNKNOWN_TOPIC_OR_PARTITION = 3
+_LAST_EPOCHS = 32_000
+"""From here on a data id is used up until it has another producer id: 767 requests, once."""
 _MOST_FENCES = 64
 """How far back fences are looked for that former owners have left."""
 
@@ -62,8 +65,10 @@ class Shard:
         )
         self._cleaning: asyncio.Task[None] | None = None
         self._marker: ProducerIdentity | None = None  # whose name written markers bear
+        self._markers_until = 0.0  # until then written markers may land whose answer was lost
         self.may_write_markers = True
         self.data_producer = ProducerId(-1)
+        self._data_ids: set[int] = set()  # those that the data id has had, as far as we know
 
     async def open(self) -> None:
         """Learn the data producer's id.
@@ -73,6 +78,11 @@ class Shard:
             Fenced: we may not write any more.
         """
         identity = await self._destination.init_producer(self._id)
+        self._data_ids.add(identity.producer_id)
+        while identity.epoch >= _LAST_EPOCHS:
+            # Whoever comes next would not know the fences of an id whose epochs have ended.
+            identity = await self._destination.init_producer(self._id)
+            self._data_ids.add(identity.producer_id)
         self.data_producer = ProducerId(identity.producer_id)
 
     async def close(self) -> None:
@@ -146,9 +156,21 @@ class Shard:
         if self._dirty and (self._cleaning is None or self._cleaning.done()):
             self._cleaning = asyncio.create_task(self._clean_up())
         if self._cleaning is not None and (not self._clean or None in self._dirty.values()):
-            await asyncio.wait([self._cleaning])
-            if not self._cleaning.cancelled() and (error := self._cleaning.exception()):
-                raise error
+            await self._cleaned(self._cleaning)
+
+    @staticmethod
+    async def _cleaned(cleaning: "asyncio.Task[None]") -> None:
+        await asyncio.wait([cleaning])
+        if not cleaning.cancelled() and (error := cleaning.exception()):
+            raise error
+
+    async def _settle(self, partitions: Collection[TopicPartition]) -> None:
+        """Wait until no filler of ours, or of a former owner, can land on these any more."""
+        await asyncio.sleep(self._markers_until - asyncio.get_running_loop().time())
+        while any(self._held_up(partition) for partition in partitions):
+            if self._cleaning is None or self._cleaning.done():
+                self._cleaning = asyncio.create_task(self._clean_up())
+            await self._cleaned(self._cleaning)
 
     async def _clean_up(self) -> None:
         """Give the dirty ids a new epoch: what they had under way stands then, or never will."""
@@ -181,6 +203,7 @@ class Shard:
             Fenced: the shard has another owner.
             Retriable: not now; ask again.
         """
+        await self._settle(partitions)
         # Markers of a former fence stand when this is answered.
         identity = await self._destination.init_producer(self._id)
         bounds = await self._destination.bounds(partitions)
@@ -194,6 +217,7 @@ class Shard:
             return found
         if identity.producer_id != self.data_producer:
             # The epochs are used up: another id fences nothing that bears the former one.
+            self._data_ids.add(identity.producer_id)
             await asyncio.sleep(self._settings.lease_s)
         await self._destination.empty_transaction(identity, missing)
         return found | await self._markers(missing, identity)
@@ -221,7 +245,7 @@ class Shard:
         return found
 
     def _is_fence(self, header: Header) -> bool:
-        return header.is_control and header.producer_id == self.data_producer
+        return header.is_control and header.producer_id in self._data_ids
 
     async def _headers(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -291,7 +315,13 @@ class Shard:
         counts = {
             p: min(gap.end - gap.start, self._settings.markers_at_once) for p, gap in gaps.items()
         }
-        errors = await self._destination.write_markers(counts, self._marker)
+        try:
+            errors = await self._destination.write_markers(counts, self._marker)
+        except BaseException:  # a cancelled request may land as well as one whose answer was lost
+            self._lose_markers()
+            raise
+        if _NETWORK_EXCEPTION in errors.values():
+            self._lose_markers()
         if _CLUSTER_AUTHORIZATION_FAILED in errors.values():
             self.may_write_markers = False
             log.info(
@@ -304,6 +334,9 @@ class Shard:
             p: LogEnd(error, -1, -1) if error else LogEnd(0, gaps[p].start + counts[p], -1)
             for p, error in errors.items()
         }
+
+    def _lose_markers(self) -> None:
+        self._markers_until = asyncio.get_running_loop().time() + self._settings.lease_s
 
     async def _named(self, transactional_id: str) -> ProducerIdentity:
         try:
