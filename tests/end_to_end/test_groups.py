@@ -1,12 +1,23 @@
 """Group offsets follow: whoever goes on at the destination goes on at the very record."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 import outside
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import parse_config
+from twinlog.cluster.offsets import start_offsets
+from twinlog.local.check import Log
 from twinlog.local.stage import Stage
 from waiting import until
 
@@ -132,3 +143,164 @@ def test_an_offset_beyond_what_is_mirrored_waits(world: Stage, topic: str) -> No
     assert committed(destination, group, topic) == {}, "nothing of a paused topic follows"
     world.mirrors("--resume", "--topic", topic, "--mirror", MIRROR)
     until(lambda: committed(destination, group, topic) == {0: 110, 1: 20}, 60, "both")
+
+
+# ---- the record that an offset points at ------------------------------------------------------
+
+
+def transactions(servers: str, topic: str) -> None:
+    """Twenty transactions of five records in each of two partitions, every third one aborted.
+
+    The offsets of records and markers alternate, and the next record lies up to seven offsets on.
+    """
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    for number in range(20):
+        producer.begin_transaction()
+        for at in range(5):
+            for partition in (0, 1):
+                producer.produce(topic, value=f"{number}.{at}", key="k", partition=partition)
+        producer.flush(30)
+        if number % 3 == 2:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+def record_at(servers: str, topic: str, partition: int, offset: int) -> tuple[object, ...]:
+    """What a consumer that starts at this offset gets first."""
+    with consumer(servers, f"{topic}-looks") as one:
+        one.assign([TopicPartition(topic, partition, offset)])
+        message = until(lambda: one.poll(1.0), 30, f"a record of {topic}-{partition} at {offset}")
+        assert message.error() is None, message.error()
+        return (
+            message.offset(),
+            message.key(),
+            message.value(),
+            message.headers(),
+            message.timestamp(),
+        )
+
+
+def same_records(stage: Stage, topic: str, offsets: dict[int, int]) -> None:
+    """Both clusters have one and the same record at these offsets."""
+    for partition, offset in offsets.items():
+        there = record_at(stage.source.bootstrap_servers, topic, partition, offset)
+        assert record_at(stage.destination.bootstrap_servers, topic, partition, offset) == there
+
+
+def mirrored_transactions(stage: Stage, topic: str) -> tuple[str, str]:
+    """A mirrored topic of transactions; both clusters' servers."""
+    source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
+    outside.make_topic(source, topic, 2)
+    transactions(source, topic)
+    stage.add(topic, MIRROR)
+    stage.await_no_lag(60, [topic])
+    for partition in (0, 1):
+        outside.await_state(stage, topic, partition, "MIRRORING")
+    return source, destination
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_an_offset_points_at_the_same_record(world: Stage, topic: str, protocol: str) -> None:
+    """Also behind markers and aborted data: the next record is the same one on both sides."""
+    source, destination = mirrored_transactions(world, topic)
+    for count in (3, 20, 30):  # in a transaction, and in front of markers and aborted data
+        group = f"{topic}-{protocol}-{count}"
+        with consumer(source, group, protocol) as one:
+            one.subscribe([topic])
+            read(one, count)
+            one.commit(asynchronous=False)
+        there = committed(source, group, topic)
+        assert there
+        until(lambda g=group, t=there: committed(destination, g, topic) == t, 60, "the offsets")  # type: ignore[misc]
+        same_records(world, topic, there)
+
+
+def share_starts(servers: str, group: str, topic: str) -> dict[int, int]:
+    """Where a share group's partitions start, as its coordinator tells."""
+
+    async def ask() -> dict[int, int]:
+        config = parse_config({"bootstrap.servers": servers}).config
+        async with KafkaCluster(config, name="asked") as cluster:
+            found = await start_offsets(cluster, group)
+        return {p.partition: one.offset for p, one in found.items() if p.topic == topic}
+
+    return asyncio.run(ask())
+
+
+def share_from_the_beginning(servers: str, group: str) -> None:
+    """Let a share group begin with what there is, aborted data left out; neither is the default."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in (
+            ("share.auto.offset.reset", "earliest"),
+            ("share.isolation.level", "read_committed"),
+        )
+    ]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+    client = outside.admin(servers)
+    client.incremental_alter_configs([resource])[resource].result(30)
+
+
+def shared(servers: str, group: str, topic: str, count: int) -> set[tuple[int, int, bytes]]:
+    """Partition, offset and value of at least so many records, acknowledged."""
+    one = ShareConsumer({"bootstrap.servers": servers, "group.id": group})
+    found: set[tuple[int, int, bytes]] = set()
+    try:
+        one.subscribe([topic])
+
+        def more() -> bool:
+            for message in one.poll(1.0):
+                assert message.error() is None, message.error()
+                found.add((message.partition(), message.offset(), message.value()))
+            one.commit_sync()
+            return len(found) >= count
+
+        until(more, 60, f"{count} records")
+    finally:
+        one.close()
+    return found
+
+
+def from_there(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple[int, int, bytes]]:
+    """Partition, offset and value of all records from these offsets on."""
+    ends = Log(servers).ends([(topic, index) for index in offsets])
+    with consumer(servers, f"{topic}-rest") as one:
+        one.assign([TopicPartition(topic, index, offset) for index, offset in offsets.items()])
+        found: set[tuple[int, int, bytes]] = set()
+
+        def at_the_end() -> bool:
+            message = one.poll(1.0)
+            if message is not None and message.error() is None:
+                found.add((message.partition(), message.offset(), message.value()))  # type: ignore[arg-type]
+            where = one.position([TopicPartition(topic, index) for index in offsets])
+            return all(place.offset >= ends[topic, place.partition] for place in where)
+
+        until(at_the_end, 60, f"the end of {topic}")
+    return found
+
+
+def test_a_share_group_goes_on_at_its_start_offsets(world: Stage, topic: str) -> None:
+    """The destination delivers exactly what lies behind the start offsets that the source tells.
+
+    A broker writes a start offset with the next acknowledgement, so it is told late.
+    """
+    source, destination = mirrored_transactions(world, topic)
+    group = f"{topic}-share"
+    share_from_the_beginning(source, group)
+    shared(source, group, topic, 140)
+
+    def told_late() -> dict[int, int]:
+        more = [*outside.simple(5, 0, "later"), *outside.simple(5, 1, "later")]
+        outside.write(source, topic, more)
+        shared(source, group, topic, 10)
+        starts = share_starts(source, group, topic)
+        return starts if len(starts) == 2 and min(starts.values()) > 10 else {}
+
+    there = until(told_late, 60, "start offsets above 10")
+    world.await_no_lag(60, [topic])
+    until(lambda: share_starts(destination, group, topic) == there, 60, "the start offsets")
+    same_records(world, topic, there)
+    expected = from_there(source, topic, there)
+    assert shared(destination, group, topic, len(expected)) == expected

@@ -1,9 +1,11 @@
-"""Consumer groups of a cluster and the offsets that they have committed.
+"""Groups of a cluster and the offsets that they have got to.
 
 list_groups        ListGroups, of every broker: a broker knows the groups that it coordinates
 static_members     DescribeGroups: who is in a group under a name of its own
 committed_offsets  OffsetFetch, of all topics that the group has committed for
 commit_offsets     OffsetCommit as a client that is no member: taken while the group is empty
+start_offsets      DescribeShareGroupOffsets: where a share group's partitions start (SPSO)
+set_start_offsets  AlterShareGroupOffsets: taken while the share group is empty, or not there yet
 """
 
 import asyncio
@@ -17,12 +19,17 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from twinlog.cluster.client import Coordinator, KafkaCluster
 from twinlog.core.errors import Refusal, check
 from twinlog.core.types import TopicPartition
+from twinlog.wire.share_messages import (
+    AlterShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequest,
+)
 
 _EMPTY: Final = frozenset({"Empty", "Dead"})
 _UNSTABLE: Final = 88
 _NO_MEMBER: Final = -1
 _NO_EPOCH: Final = -1
 _BROKER_DEFAULT: Final = -1
+_GROUP_ID_NOT_FOUND: Final = 69
 
 
 class Group(NamedTuple):
@@ -175,3 +182,64 @@ _ABOUT_ALL: Final = frozenset({14, 15, 16})
 def _about_all(response: Any) -> int:
     codes = {part.error_code for topic in response.topics for part in topic.partitions}
     return next(iter(codes & _ABOUT_ALL), 0)
+
+
+async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartition, Committed]:
+    """Where a share group's partitions start: what lies before is done with.
+
+    Nothing of partitions that have no start yet, and nothing where there is no such group.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing, or the brokers know no share groups.
+    """
+    asked = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+    request = DescribeShareGroupOffsetsRequest(
+        groups=[asked(group_id=group, topics=None)], max_version=0
+    )
+    response = await cluster.call_coordinator(
+        Coordinator.GROUP, group, request, code=lambda found: found.groups[0].error_code
+    )
+    [found] = response.groups
+    if found.error_code != _GROUP_ID_NOT_FOUND:
+        check(found.error_code, f"describe the offsets of share group {group}")
+    return {
+        TopicPartition(topic.topic_name, part.partition_index): Committed(part.start_offset)
+        for topic in found.topics
+        for part in topic.partitions
+        if part.start_offset >= 0 and not part.error_code
+    }
+
+
+async def set_start_offsets(
+    cluster: KafkaCluster, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, Refusal | None]:
+    """Let a share group's partitions start there; what became of each. A new group is made.
+
+    A group with members, or of another kind, is refused: 68 NON_EMPTY_GROUP, 69.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing, the group is refused, or the
+            brokers know no share groups.
+    """
+    topic_type = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
+    by_topic: defaultdict[str, list[Any]] = defaultdict(list)
+    for (topic, index), (offset, _) in offsets.items():
+        part = topic_type.AlterShareGroupOffsetsRequestPartition(
+            partition_index=index, start_offset=offset
+        )
+        by_topic[topic].append(part)
+    request = AlterShareGroupOffsetsRequest(
+        group_id=group,
+        topics=[topic_type(topic_name=name, partitions=parts) for name, parts in by_topic.items()],
+    )
+    response = await cluster.call_coordinator(Coordinator.GROUP, group, request)
+    check(response.error_code, f"set the offsets of share group {group}", response.error_message)
+    return {
+        TopicPartition(topic.topic_name, part.partition_index): Refusal(part.error_code)
+        if part.error_code
+        else None
+        for topic in response.responses
+        for part in topic.partitions
+    }

@@ -1,7 +1,8 @@
 """Group offsets follow their topics (KIP-545, KIP-1279 "Consumer Group Offset Synchronization").
 
-A mirrored record has its offset in both clusters, so a committed offset is copied as it is. What is
-copied for a group, partition by partition:
+A mirrored record has its offset in both clusters, so a committed offset is copied as it is, and so
+is the offset at which a partition starts for a share group (KIP-932). What is copied for a group,
+partition by partition:
 
     only while                                 because
     -----------------------------------------  ---------------------------------------------------
@@ -12,6 +13,10 @@ copied for a group, partition by partition:
 
 An offset beyond the log end is committed as the log end, and follows with the next look. One below
 the log start is committed as the log start. The leader epoch is -1.
+
+What a share group has acquired or acknowledged beyond its start is no offset, and brokers tell the
+start late (tests/end_to_end/test_groups.py): on the destination it gets some of it again. Brokers
+before 4.1 have no share groups to copy.
 """
 
 import asyncio
@@ -27,6 +32,8 @@ from twinlog.cluster.offsets import (
     commit_offsets,
     committed_offsets,
     list_groups,
+    set_start_offsets,
+    start_offsets,
 )
 from twinlog.cluster.partitions import OffsetSpec, list_offsets
 from twinlog.core.errors import Refusal, TwinlogError
@@ -34,7 +41,7 @@ from twinlog.core.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_KINDS: Final = frozenset({"classic", "consumer"})
+_KINDS: Final = frozenset({"classic", "consumer", "share"})
 """Kinds of groups whose offsets a client can read and write by name."""
 
 
@@ -96,21 +103,21 @@ async def sync_groups(
     logs = await log_bounds(destination, partitions)
     committed = failed = 0
     for group in groups:
-        if group in busy:
+        if group.name in busy:
             continue
         try:
             committed += await _sync(source, destination, group, logs)
         except TwinlogError as error:
             failed += 1
-            log.warning("the offsets of group %s cannot be copied: %s", group, error)
+            log.warning("the offsets of group %s cannot be copied: %s", group.name, error)
     log.info("%d group offsets copied", committed)
     return failed
 
 
-def served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[str]:
-    """Names of the groups whose offsets follow."""
+def served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[Group]:
+    """The groups whose offsets follow."""
     return [
-        group.name
+        group
         for group in groups
         if group.kind in _KINDS and any(pattern.fullmatch(group.name) for pattern in include)
     ]
@@ -133,21 +140,36 @@ async def log_bounds(
     return found
 
 
+async def group_offsets(
+    cluster: KafkaCluster, group: Group, *, stable: bool = False
+) -> dict[TopicPartition, Committed]:
+    """The offsets that a group of a cluster has; `stable` as for `committed_offsets`.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    if group.kind == "share":
+        return await start_offsets(cluster, group.name)
+    return await committed_offsets(cluster, group.name, stable=stable)
+
+
 async def _sync(
     source: KafkaCluster,
     destination: KafkaCluster,
-    group: str,
+    group: Group,
     logs: Mapping[TopicPartition, Log],
 ) -> int:
     """Copy one group's offsets; how many partitions were committed."""
-    theirs = await committed_offsets(source, group)
+    write = set_start_offsets if group.kind == "share" else commit_offsets
+    theirs = await group_offsets(source, group)
     if not theirs.keys() & logs.keys():
         return 0
-    due = due_offsets(theirs, await committed_offsets(destination, group), logs)
+    due = due_offsets(theirs, await group_offsets(destination, group), logs)
     if not due:
         return 0
-    answers = await commit_offsets(destination, group, due)
+    answers = await write(destination, group.name, due)
     for partition, refusal in answers.items():
         if refusal is not None:
-            refusal.fail(f"commit for group {group}", topic=partition.topic)
+            refusal.fail(f"commit for group {group.name}", topic=partition.topic)
     return len(answers)

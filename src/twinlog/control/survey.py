@@ -15,7 +15,7 @@ from typing import Final
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import LANES_GROUP
-from twinlog.cluster.offsets import Committed, committed_offsets, list_groups
+from twinlog.cluster.offsets import Committed, Group, list_groups
 from twinlog.cluster.partitions import (
     CONSUMER,
     Isolation,
@@ -24,7 +24,7 @@ from twinlog.cluster.partitions import (
 )
 from twinlog.control.config_sync import compare_configs
 from twinlog.control.described import MirrorDescription, PartitionDescription, describe
-from twinlog.control.groups import Log, due_offsets, log_bounds, served
+from twinlog.control.groups import Log, due_offsets, group_offsets, log_bounds, served
 from twinlog.control.lifecycle import Topics, choose
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.mirrors import connected_source
@@ -305,30 +305,30 @@ async def group_facts(
         UserError: a right is missing, to list groups or to read offsets.
     """
     theirs = await list_groups(source)
-    names = served(theirs.values(), subject.settings.groups_include)
-    if not names or not logs:
+    groups = served(theirs.values(), subject.settings.groups_include)
+    if not groups or not logs:
         return {}
     ours = await list_groups(destination)
     bounds = await log_bounds(destination, list(logs))
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def facts(name: str) -> list[tuple[str, GroupFacts]]:
+    async def facts(group: Group) -> list[tuple[str, GroupFacts]]:
         async with limit:
-            there = await committed_offsets(source, name, stable=stable)
+            there = await group_offsets(source, group, stable=stable)
             if not there.keys() & logs.keys():
                 return []
-            here = await committed_offsets(destination, name)
-        idle = name not in ours or ours[name].idle
+            here = await group_offsets(destination, group)
+        idle = group.name not in ours or ours[group.name].idle
         return [
-            (topic, replace(found, idle_on_source=theirs[name].idle, idle_on_destination=idle))
-            for topic, found in offset_facts(name, logs, bounds, there, here).items()
+            (topic, replace(found, idle_on_source=group.idle, idle_on_destination=idle))
+            for topic, found in offset_facts(group.name, logs, bounds, there, here).items()
         ]
 
     by_topic: defaultdict[str, list[GroupFacts]] = defaultdict(list)
-    for found in await asyncio.gather(*(facts(name) for name in sorted(names))):
-        for topic, group in found:
-            by_topic[topic].append(group)
-    return {topic: tuple(groups) for topic, groups in by_topic.items()}
+    for found in await asyncio.gather(*(facts(group) for group in sorted(groups))):
+        for topic, fact in found:
+            by_topic[topic].append(fact)
+    return {topic: tuple(found) for topic, found in by_topic.items()}
 
 
 def offset_facts(
