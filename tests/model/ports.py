@@ -104,10 +104,11 @@ class _Client:
         committed: bool,
     ) -> Mapping[TopicPartition, Fetched]:
         cluster = self.cluster
+        asked = dict(partitions)  # the bytes are on their way, whatever the caller does with his
         return await self.ask(
-            partitions,
+            asked,
             lambda key: cluster.fetch(
-                key, FetchPosition(partitions[key]), partition_max_bytes, committed=committed
+                key, FetchPosition(asked[key]), partition_max_bytes, committed=committed
             ),
             lambda code: Fetched(code, -1, -1, -1, (), memoryview(b"")),
         )

@@ -25,7 +25,8 @@ def written(wanted: Wanted, state: State) -> list[State]:
 
     def enter(new: State) -> None:
         if new is not states[-1]:
-            states.extend(one.state for one in way(states[-1], PartitionState(PARTITION, new)))
+            old = PartitionState(PARTITION, states[-1])
+            states.extend(one.state for one in way(old, PartitionState(PARTITION, new)))
 
     for _ in range(4):
         match next_step(wanted, states[-1]):
@@ -59,6 +60,28 @@ def test_every_state_leads_to_what_is_wanted(wanted: Wanted, state: State) -> No
 
 def test_what_is_removed_too_early_says_why() -> None:
     """It is FAILED for a moment, and whoever reads the log finds the reason."""
-    first, last = way(State.PREPARING, PartitionState(PARTITION, State.STOPPING))
+    preparing, stopping = (
+        PartitionState(PARTITION, state) for state in (State.PREPARING, State.STOPPING)
+    )
+    first, last = way(preparing, stopping)
     assert (first.state, last.state) == (State.FAILED, State.STOPPING)
     assert "removed" in (first.reason or "")
+
+
+@pytest.mark.parametrize("old", State)
+@pytest.mark.parametrize("new", State)
+def test_nothing_that_is_not_allowed_is_written(old: State, new: State) -> None:
+    """Whatever stands there and whatever is said: allowed steps, or none."""
+    states = [
+        one.state for one in way(PartitionState(PARTITION, old), PartitionState(PARTITION, new))
+    ]
+    assert not states or states[-1] is new
+    for before, after in pairwise([old, *states]):
+        assert may_follow(before, after), (before, after)
+
+
+def test_a_new_reason_is_written_and_the_same_is_not() -> None:
+    failed = PartitionState(PARTITION, State.FAILED, "one")
+    assert way(failed, failed) == []
+    other = PartitionState(PARTITION, State.FAILED, "another")
+    assert way(failed, other) == [other]

@@ -87,6 +87,8 @@ class Checker:
         self._histories: dict[TopicPartition, list[History]] = {}
         self._possible: dict[TopicPartition, list[History]] = {}  # ... that the destination is of
         self._ends: dict[TopicPartition, int] = {}  # up to where it was compared
+        self.ended: dict[TopicPartition, int] = {}
+        """Where mirroring was ended (life.py): from there on the log is not the source's."""
         self.appended = 0
         self.fillers = 0
 
@@ -114,6 +116,8 @@ class Checker:
 
     def diverged(self, key: TopicPartition) -> bool:
         """Whether the destination holds what the source has lost."""
+        if key in self.ended:
+            return False
         if self._destination.log(key).end != self._ends[key]:
             self._compare_whole(key)
         return all(history.ended for history in self._possible[key])
@@ -190,7 +194,8 @@ class Checker:
         return {
             key: (ours, theirs)
             for key in self.truth
-            if not self.diverged(key)
+            if key not in self.ended
+            and not self.diverged(key)
             and (ours := self._destination.log(key).end)
             != (theirs := self._source.log(key).stable_end)
         }
@@ -202,6 +207,7 @@ class Checker:
                 continue
             log = self._destination.log(key)
             start = self._source.log(key).start
+            end = self.ended.get(key, log.end)
             found = {
                 record.offset
                 for stored in log.batches
@@ -212,7 +218,7 @@ class Checker:
                 offset
                 for offset in truth.data
                 if offset >= log.start
-                and offset < log.end
+                and offset < end
                 and truth.visible(offset, start)
                 and offset not in found
             ]

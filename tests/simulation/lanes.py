@@ -3,12 +3,17 @@
 The group is the weakest that the theory stands on: a new owner may begin at any moment, however
 lively the former one is. What binds a former owner is its lease alone: each heartbeat that it
 gets through while it is a member lets it write for `LEASE_SECONDS` on its own clock, counted from
-when the heartbeat was sent.
+when the heartbeat was sent. What is wanted reaches a lane with its heartbeats, so that one that is
+cut off goes on with what it knew.
+
+What is done with a mirror partition is decided by the lane's own code (`ways.py`, `owned.py`); here
+is what `lane.py` does around it.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,18 +21,26 @@ from model.cluster import Cluster
 from model.loop import Process, VirtualLoop
 from model.network import Network
 from model.ports import ModelDestination, ModelSource
-from twinlog.core.errors import Fenced, Retriable
+from model.states import ModelStates, StateTopic
+from twinlog.core.errors import Fenced, TwinlogError
+from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.throttle import Throttle
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.owned import OwnedShard
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
+from twinlog.pipeline.ways import Mirrored, Ways
+from twinlog.wire.config_records import MirrorTopic
 
+MIRROR: Final = "mirror"
 LEASE_SECONDS: Final = 4.0
 LATE_SECONDS: Final = 1.5
 """How long after it was sent a request may still arrive; with the lease, below `lease_s`."""
 HEARTBEAT_SECONDS: Final = 0.5
+REPORT_SECONDS: Final = 1.0
+AGAIN_SECONDS: Final = 0.5
 
 
 def _hash(partition: MirrorPartition) -> int:
@@ -39,121 +52,230 @@ MirrorPartition.__hash__ = _hash  # type: ignore[assignment]
 
 SourceMaker = Callable[[Cluster, Network, str], ModelSource]
 DestinationMaker = Callable[[Cluster, Network, str, Callable[[], bool]], ModelDestination]
+OwnedMaker = Callable[[Shard, ModelStates, Callable[[], bool], float], OwnedShard]
 
 
 @dataclass(slots=True)
 class Group:
-    """Which lane owns which shards. Those who are cut off are not told."""
+    """Which lane owns which shards, and what is wanted. Those who are cut off are not told."""
 
     owners: dict[int, str] = field(default_factory=dict)
+    topics: dict[str, MirrorTopic] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
 
-    def heartbeat(self, lane: str) -> frozenset[int] | None:
-        """What the lane owns; None where no answer comes."""
+    def heartbeat(self, lane: str) -> tuple[frozenset[int], dict[str, MirrorTopic]] | None:
+        """What the lane owns, and what is wanted; None where no answer comes."""
         if lane in self.cut:
             return None
-        return frozenset(shard for shard, owner in self.owners.items() if owner == lane)
+        ours = frozenset(shard for shard, owner in self.owners.items() if owner == lane)
+        return ours, dict(self.topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What all lanes share."""
+
+    loop: VirtualLoop
+    group: Group
+    clusters: tuple[Cluster, Cluster]
+    networks: tuple[Network, Network]
+    states: StateTopic
+    specs: Mapping[int, Collection[PartitionSpec]]
+    settings: LaneSettings
+    make_source: SourceMaker
+    make_destination: DestinationMaker
+    make_owned: OwnedMaker
 
 
 class Lane:
     """One lane process."""
 
-    def __init__(
-        self,
-        name: str,
-        loop: VirtualLoop,
-        group: Group,
-        *,
-        clusters: tuple[Cluster, Cluster],
-        networks: tuple[Network, Network],
-        specs: Mapping[int, Collection[PartitionSpec]],
-        settings: LaneSettings,
-        make_source: SourceMaker,
-        make_destination: DestinationMaker,
-        seed: int,
-    ) -> None:
+    def __init__(self, name: str, world: World, seed: int) -> None:
         self.process = Process(name)
         self.process.on_kill = self._killed
-        self._name = name
-        self._loop = loop
-        self._group = group
-        self._specs = specs
-        self._settings = settings
-        self._random = random.Random(seed)
-        self._networks = networks
-        self._source = make_source(clusters[0], networks[0], name)
-        self._destination = make_destination(clusters[1], networks[1], name, self.may_write)
-        self._lease_until = 0.0
-        self._engine: Engine | None = None
+        self.name = name
         self._throttle = Throttle()
         self.stages: dict[TopicPartition, str] = {}
+        self._world = world
+        self._random = random.Random(seed)
+        self._source = world.make_source(world.clusters[0], world.networks[0], name)
+        self._destination = world.make_destination(
+            world.clusters[1], world.networks[1], name, self.may_write
+        )
+        self._lease_until = 0.0
+        self._ours: frozenset[int] = frozenset()
+        self._topics: dict[str, MirrorTopic] = {}
+        self._owned: dict[int, OwnedShard] = {}
+        self._engine: Engine | None = None
+        self._changed = asyncio.Event()
+        self._changing = asyncio.Lock()  # guards what is owned, and the engine
+        self._ways = Ways(
+            self._owned,
+            wanted=self._wanted,
+            catch_up=self._catch_up,
+            disown=self._disown,
+            run=self._run,
+            changed=self._changed.set,
+            random=self._random,
+        )
 
     def start(self) -> None:
         """Start the process."""
-        main = self._loop.start_in(self.process, self._main())
+        main = self._world.loop.start_in(self.process, self._main())
         main.add_done_callback(self._ended)
 
     def _ended(self, main: "asyncio.Task[None]") -> None:
         """Fail the simulation if the lane fell over its own feet."""
         if not main.cancelled() and (error := main.exception()) is not None:
-            self._loop.broken = error
+            self._world.loop.broken = error
 
     def may_write(self) -> bool:
         """Whether the lease lasts."""
-        return self._loop.time() < self._lease_until
+        return self._world.loop.time() < self._lease_until
 
     def throttle(self, throttle: Throttle) -> None:
         """Limit what it reads, from its next heartbeat on."""
         self._throttle = throttle
 
     def _killed(self) -> None:
-        for network in self._networks:
-            network.stop_client(self._name)
-
-    def _observe(self, partition: MirrorPartition) -> None:
-        self.stages[partition.key] = f"{partition.stage.name} {partition.reason}"
+        for network in self._world.networks:
+            network.stop_client(self.name)
 
     async def _main(self) -> None:
-        """Be a member, and run an engine on what is ours; a fenced one is thrown away."""
+        """Be a member, run an engine on what is ours, take everything to what is wanted."""
+        await asyncio.gather(
+            self._be_member(), self._run_engines(), self._reconcile(), self._report()
+        )
+
+    # ---- membership ----------------------------------------------------------------------------
+
+    async def _be_member(self) -> None:
+        while True:
+            if self._engine is not None:
+                self._engine.set_throttle(self._throttle, lanes=1)
+            sent = self._world.loop.time()
+            answer = self._world.group.heartbeat(self.name)
+            if answer is not None:
+                self._lease_until = sent + LEASE_SECONDS
+                ours, topics = answer
+                if ours != self._ours:
+                    lost, self._ours = self._ours - ours, ours
+                    await self._lose(lost)
+                    await self._assign(ours)
+                if topics != self._topics:
+                    self._topics = topics
+                    self._changed.set()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _assign(self, numbers: Collection[int]) -> None:
+        world = self._world
+        async with self._changing:
+            for number in sorted(numbers):
+                if number not in self._owned:
+                    shard = Shard(number, "twinlog", self._destination, world.settings)
+                    states = ModelStates(
+                        world.states, world.networks[1], self.name, number, self.may_write
+                    )
+                    self._owned[number] = world.make_owned(
+                        shard, states, self.may_write, world.settings.lease_s
+                    )
+        self._changed.set()
+
+    async def _lose(self, numbers: Collection[int]) -> None:
+        async with self._changing:
+            if self._engine is not None:
+                engine = self._engine
+                gone = [p.key for p in engine.partitions.values() if p.spec.shard in numbers]
+                await engine.disown(gone)
+            for number in sorted(numbers):
+                if (owned := self._owned.pop(number, None)) is not None:
+                    await owned.close()
+
+    # ---- what runs -----------------------------------------------------------------------------
+
+    async def _run_engines(self) -> None:
+        """One engine after the other; a fenced one is thrown away."""
         while True:
             engine = self._engine = Engine(
                 self._source,
                 self._destination,
-                self._settings,
+                self._world.settings,
                 self._random,
                 self._observe,
                 wall_clock_ms=lambda: self._destination.cluster.now_ms,
             )
-            running = asyncio.ensure_future(engine.run())
-            owned: dict[int, Shard] = {}
-            while not running.done():
-                try:
-                    await self._heartbeat(engine, owned)
-                except (Fenced, Retriable):
-                    break
-                await asyncio.wait([running], timeout=HEARTBEAT_SECONDS)
-            running.cancel()
-            [result] = await asyncio.gather(running, return_exceptions=True)
-            for shard in owned.values():
-                await shard.close()
-            if not isinstance(result, Fenced | asyncio.CancelledError):
-                assert isinstance(result, BaseException)
-                raise result
-            await asyncio.sleep(HEARTBEAT_SECONDS)
+            self._changed.set()
+            try:
+                await engine.run()
+            except Fenced:
+                await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _heartbeat(self, engine: Engine, owned: dict[int, Shard]) -> None:
-        engine.set_throttle(self._throttle, lanes=1)
-        sent = self._loop.time()
-        ours = self._group.heartbeat(self._name)
-        if ours is None:
-            return
-        self._lease_until = sent + LEASE_SECONDS
-        for number in sorted(set(owned) - ours):
-            shard = owned.pop(number)
-            await engine.disown([spec.partition for spec in self._specs[number]])
-            await shard.close()
-        for number in sorted(ours - set(owned)):
-            shard = Shard(number, "twinlog", self._destination, self._settings)
-            await shard.open()
-            engine.own(shard, self._specs[number], self._settings.lease_s)
-            owned[number] = shard
+    async def _reconcile(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                async with self._changing:
+                    await self._ways.go()
+            except TwinlogError:
+                await asyncio.sleep(AGAIN_SECONDS * (0.5 + self._random.random()))
+                self._changed.set()
+
+    async def _catch_up(self) -> None:
+        group = self._world.group
+        self._topics = await self._world.networks[1].send_alone(
+            self.name, 1, lambda: dict(group.topics)
+        )
+
+    def _wanted(self) -> dict[int, list[Mirrored]]:
+        wanted: dict[int, list[Mirrored]] = defaultdict(list)
+        for number, specs in self._world.specs.items():
+            for spec in specs:
+                topic = self._topics.get(spec.partition.topic)
+                if topic is not None:
+                    wanted[number].append((Name(MIRROR, *spec.partition), topic))
+        return wanted
+
+    async def _disown(self, keep: Collection[Name]) -> None:
+        self._note_epochs()
+        if self._engine is not None:
+            kept = {TopicPartition(name.topic, name.partition) for name in keep}
+            gone = [key for key in self._engine.partitions if key not in kept]
+            await self._engine.disown(gone)
+
+    async def _run(self, owned: OwnedShard, wanted: Sequence[Mirrored]) -> None:
+        if self._engine is not None:
+            names = {(name.topic, name.partition) for name, _ in wanted}
+            specs = [s for s in self._world.specs[owned.shard.number] if s.partition in names]
+            await owned.run(MIRROR, self._engine, specs)
+
+    # ---- what is said --------------------------------------------------------------------------
+
+    def _observe(self, partition: MirrorPartition) -> None:
+        self.stages[partition.key] = f"{partition.stage.name} {partition.reason}"
+        owned = self._owned.get(partition.spec.shard)
+        if owned is not None and self._engine is not None and self._engine.holds(partition):
+            owned.observe(MIRROR, partition)
+
+    def _note_epochs(self) -> None:
+        if self._engine is not None:
+            for partition in self._engine.partitions.values():
+                owned = self._owned.get(partition.spec.shard)
+                if owned is not None:
+                    owned.mirrored(Name(MIRROR, *partition.key), partition.mirrored_epoch)
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            self._note_epochs()
+            for number, owned in list(self._owned.items()):
+                try:
+                    await owned.write_states()
+                except Fenced:
+                    if self._owned.get(number) is owned:
+                        await self._lose({number})
+                        await self._assign({number} & self._ours)
+                except TwinlogError:
+                    pass
+            if self._ways.pause_is_due:
+                self._changed.set()

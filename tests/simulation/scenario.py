@@ -18,18 +18,23 @@ from model.cluster import Cluster, Timings
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
+from model.states import StateTopic
 from simulation.checker import Checker, Violation
 from simulation.history import Profile, Writer, draw_profile
-from simulation.lanes import LATE_SECONDS, Group, Lane
+from simulation.lanes import LATE_SECONDS, MIRROR, Group, Lane, World
+from simulation.life import Life
 from simulation.variants import VARIANTS
 from twinlog.core.throttle import ALL, Throttle
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.partition import PartitionSpec
 from twinlog.pipeline.settings import LaneSettings
+from twinlog.wire.config_records import MirrorTopic, Wanted
 
 FAULT_SECONDS: Final = 30.0
 PEACE_SECONDS: Final = 240.0
 SHARDS: Final = 2
+REMOVED_SHARE: Final = 0.08
+"""Of the commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,9 @@ class Hazards:
     filler is under way, which then lands too early. `again`: the port tries the steps of a
     transaction again in the same epoch, and the first copy arrives after the transaction's end.
     `lossy`: the source loses its log's end, unclean, and writes other records there.
+
+    Not of that kind: `commands`: topics are added, paused, resumed and removed meanwhile, and the
+    destination loses no end. `calm`: nothing else goes wrong.
     """
 
     again: bool = False
@@ -50,6 +58,8 @@ class Hazards:
     markers: bool = False
     unclean: bool = False
     lossy: bool = False
+    commands: bool = False
+    calm: bool = False
 
 
 NO_HAZARDS: Final = Hazards()
@@ -67,6 +77,7 @@ class Outcome:
     broken: int
     seconds: float
     source_end: int
+    stopped: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +93,21 @@ class Dangers:
     unclean: float
     lossy: float
     lag: float
+    command: float
+
+
+NO_DANGERS: Final = Dangers(
+    takeover=0.0,
+    freeze=0.0,
+    kill=0.0,
+    cut=0.0,
+    source_leader=0.0,
+    destination_leader=0.0,
+    unclean=0.0,
+    lossy=0.0,
+    lag=0.0,
+    command=0.0,
+)
 
 
 def draw_dangers(rng: random.Random) -> Dangers:
@@ -100,6 +126,7 @@ def draw_dangers(rng: random.Random) -> Dangers:
         unclean=rng.choice((0.0, 0.0, 0.0, 25.0)),
         lossy=0.0,
         lag=some(6.0),
+        command=0.0,
     )
 
 
@@ -114,13 +141,17 @@ class Simulation:
         self.dangers = draw_dangers(rng)
         if hazards.lossy:
             self.dangers = replace(self.dangers, lossy=8.0)
+        if hazards.calm:
+            self.dangers = NO_DANGERS
+        if hazards.commands:
+            self.dangers = replace(self.dangers, unclean=0.0, command=rng.choice((1.0, 4.0)))
         self.source = Cluster(loop, rng)
         self.destination = Cluster(
             loop, rng, timings=_timings(rng, hazards), markers_allowed=rng.random() < 0.5
         )
         self.destination.markers_written_twice = hazards.markers
         self.destination.coordinator.first_epoch = rng.choice((0, 0, 0, 32_760))
-        faults = _faults(rng)
+        faults = Faults(late_seconds=0.0) if hazards.calm else _faults(rng)
         self.networks = (Network(loop, rng, faults), Network(loop, rng, faults))
         self.checker = Checker(self.source, self.destination)
         self.settings = LaneSettings(
@@ -142,6 +173,21 @@ class Simulation:
         self._throttle = Throttle()
         self._variant = VARIANTS[variant]
         self._peace = False
+        late_s = 0.0 if hazards.calm else self.settings.lease_s
+        self.life = Life(self.destination, self.checker, rng, late_s)
+        self._to_add: list[MirrorTopic] = []
+        self._world = World(
+            loop=loop,
+            group=self.group,
+            clusters=(self.source, self.destination),
+            networks=self.networks,
+            states=StateTopic(SHARDS, self.life.written),
+            specs=self.specs,
+            settings=self.settings,
+            make_source=self._variant.source,
+            make_destination=self._make_destination,
+            make_owned=self._variant.owned,
+        )
 
     # --- beginning --------------------------------------------------------------------------
 
@@ -156,13 +202,13 @@ class Simulation:
         for _ in range(2):
             self._start_lane()
         for shard in range(SHARDS):
-            self.group.owners[shard] = rng.choice(self.lanes)._name
+            self.group.owners[shard] = rng.choice(self.lanes).name
 
     def _create(self, name: str, partitions: int, profile: Profile) -> None:
         compact, delete = profile.compacted, not profile.compacted
         topic = self.source.create_topic(name, partitions, compact=compact, delete=delete)
         self.destination.create_topic(
-            name, partitions, on_append=self.checker.watch, compact=compact, delete=delete
+            name, partitions, on_append=self.life.watch, compact=compact, delete=delete
         )
         for index in range(partitions):
             key = TopicPartition(name, index)
@@ -177,6 +223,45 @@ class Simulation:
                 compacted=profile.compacted,
             )
             self.specs[spec.shard].append(spec)
+            self.life.shards[key] = spec.shard
+        mirrored = MirrorTopic(
+            mirror=MIRROR, topic=name, topic_id=topic.topic_id, partitions=partitions
+        )
+        if self.dangers.command and self.rng.random() < 0.3:
+            self._to_add.append(mirrored)
+        else:
+            self._want(mirrored)
+
+    # --- commands ---------------------------------------------------------------------------
+
+    def _want(self, topic: MirrorTopic) -> None:
+        """What a command writes; lanes learn of it with their next heartbeats."""
+        self.group.topics[topic.topic] = topic
+        self.life.command(topic)
+
+    def _command(self) -> None:
+        """Add, pause, resume or remove a topic, often just after another command."""
+        rng = self.rng
+        if self._to_add and rng.random() < 0.3:
+            self._want(self._to_add.pop())
+        other = {Wanted.MIRRORING: Wanted.PAUSED, Wanted.PAUSED: Wanted.MIRRORING}
+        able = [topic for topic in self.group.topics.values() if topic.wanted in other]
+        if able:
+            topic = rng.choice(able)
+            removed = rng.random() < REMOVED_SHARE
+            self._want(replace(topic, wanted=Wanted.STOPPED if removed else other[topic.wanted]))
+        if rng.random() < 0.3:
+            self.loop.later(rng.uniform(0.0, 1.0), lambda: self._peace or self._command())
+
+    def _end_commands(self) -> None:
+        """What was never added is added, so that all arrives in the end."""
+        while self._to_add:
+            self._want(self._to_add.pop())
+
+    def _resume(self) -> None:
+        for topic in list(self.group.topics.values()):
+            if topic.wanted is Wanted.PAUSED:
+                self._want(replace(topic, wanted=Wanted.MIRRORING))
 
     def _make_destination(
         self, cluster: Cluster, network: Network, name: str, may_write: Callable[[], bool]
@@ -186,18 +271,7 @@ class Simulation:
         return made
 
     def _start_lane(self) -> Lane:
-        lane = Lane(
-            f"lane{len(self.lanes)}",
-            self.loop,
-            self.group,
-            clusters=(self.source, self.destination),
-            networks=self.networks,
-            specs=self.specs,
-            settings=self.settings,
-            make_source=self._variant.source,
-            make_destination=self._make_destination,
-            seed=self.rng.getrandbits(32),
-        )
+        lane = Lane(f"lane{len(self.lanes)}", self._world, self.rng.getrandbits(32))
         self.lanes.append(lane)
         lane.throttle(self._throttle)
         lane.start()
@@ -218,6 +292,7 @@ class Simulation:
             (dangers.unclean, self._unclean),
             (dangers.lossy, self._lose_source_end),
             (dangers.lag, self._lag),
+            (dangers.command, self._command),
         ):
             if mean:
                 self._again(mean, action)
@@ -225,7 +300,7 @@ class Simulation:
             self._change_throttle()
 
     def _change_throttle(self) -> None:
-        """Another rate, for other topics, or none; the last one lasts."""
+        """Another rate, for other topics, or none, until there is peace."""
         draw = self._throttles
         topics = draw.choice((None, {"topic0": frozenset({ALL})}, {"topic1": frozenset({0, 2})}))
         throttles = (Throttle(), Throttle(1_000, topics), Throttle(20_000, topics))
@@ -257,9 +332,9 @@ class Simulation:
         former = self.group.owners[shard]
         if self.rng.random() < 0.3:
             self.group.cut.add(former)
-        others = [lane for lane in self._alive() if lane._name not in {former, *self.group.cut}]
+        others = [lane for lane in self._alive() if lane.name not in {former, *self.group.cut}]
         lane = self.rng.choice(others) if others and self.rng.random() < 0.5 else self._start_lane()
-        self.group.owners[shard] = lane._name
+        self.group.owners[shard] = lane.name
 
     def _take_over(self) -> None:
         self._give(self.rng.randrange(SHARDS))
@@ -271,7 +346,7 @@ class Simulation:
         lane.process.freeze()
         self.loop.later(self.rng.choice((0.3, 3.0, 20.0)), lambda: lane.process.thaw(self.loop))
         for shard, owner in self.group.owners.items():
-            if owner == lane._name and self.rng.random() < 0.6:
+            if owner == lane.name and self.rng.random() < 0.6:
                 self.loop.later(self.rng.uniform(0.0, 5.0), lambda shard=shard: self._give(shard))  # type: ignore[misc]
 
     def _kill(self) -> None:
@@ -281,7 +356,7 @@ class Simulation:
 
         def replace() -> None:
             for shard, owner in self.group.owners.items():
-                if owner == lane._name:
+                if owner == lane.name:
                     self._give(shard)
 
         self.loop.later(self.rng.uniform(0.5, 8.0), replace)
@@ -289,7 +364,7 @@ class Simulation:
     def _cut(self) -> None:
         lane = self.rng.choice(self._alive())
         network = self.rng.choice(self.networks)
-        network.cut(lane._name, self.rng.choice((1, 2, 3)))
+        network.cut(lane.name, self.rng.choice((1, 2, 3)))
         self.loop.later(self.rng.uniform(0.5, 6.0), network.heal)
 
     def _some(self) -> TopicPartition:
@@ -329,28 +404,44 @@ class Simulation:
             lane.process.kill_after = None
             if lane.process.frozen:
                 lane.process.thaw(self.loop)
+        self._throttle = Throttle()  # what was paused for long has much to catch up on
+        for lane in self.lanes:
+            lane.throttle(self._throttle)
         last = self._start_lane()
         for shard in self.group.owners:
-            self.group.owners[shard] = last._name
+            self.group.owners[shard] = last.name
+        self._end_commands()
         await asyncio.sleep(2.0)
+        await self._wait(lambda: self._unwilling(last), last)
+        self._resume()
         for writer in self.writers:
             writer.stop()
-        deadline = self.loop.time() + PEACE_SECONDS
         await asyncio.sleep(1.0)
-        while waits := self._not_settled(last):
+        await self._wait(lambda: self._not_settled(last), last)
+        self.life.quiet = True
+        self.checker.final()
+
+    async def _wait(self, waiting: Callable[[], dict[TopicPartition, object]], last: Lane) -> None:
+        deadline = self.loop.time() + PEACE_SECONDS
+        while waits := waiting():
             if self.loop.time() > deadline:
                 told = {str(k): last.stages.get(k) for k in waits}
                 raise Violation(f"did not arrive: {waits}, the last lane says {told}")
             await asyncio.sleep(0.5)
-        self.checker.final()
+
+    def _unwilling(self, last: Lane) -> dict[TopicPartition, object]:
+        """What is not in the state that is wanted, nor FAILED where it cannot be."""
+        waits = self.life.disagreeing()
+        for key in self.checker.truth:
+            if self.checker.diverged(key):
+                waits.pop(key, None)
+                if not last.stages.get(key, "").startswith("FAILED"):
+                    waits[key] = "it holds what the source has lost"
+        return waits
 
     def _not_settled(self, last: Lane) -> dict[TopicPartition, object]:
-        """What has neither arrived nor, where it cannot, is FAILED."""
-        waits: dict[TopicPartition, object] = dict(self.checker.behind())
-        for key in self.checker.truth:
-            if self.checker.diverged(key) and not last.stages.get(key, "").startswith("FAILED"):
-                waits[key] = "it holds what the source has lost"
-        return waits
+        """What besides has not arrived."""
+        return self._unwilling(last) | self.checker.behind()
 
 
 def _timings(rng: random.Random, hazards: Hazards) -> Timings:
@@ -397,6 +488,7 @@ def simulate(seed: int, variant: str = "none", hazards: Hazards = NO_HAZARDS) ->
             sum(network.broken for network in simulation.networks),
             loop.time(),
             sum(simulation.source.log(key).end for key in simulation.checker.truth),
+            len(simulation.life.stopped),
         )
 
     return run(main)

@@ -43,7 +43,32 @@ def test_the_same_seed_does_the_same() -> None:
 @pytest.mark.parametrize("variant", ["resending", "refilling", "shortsighted"])
 def test_planted_bugs_are_found(variant: str) -> None:
     """Goal: an engine that is wrong in a known way does not get through a few seeds."""
-    done = _simulate("--seeds", "0:12", "--variant", variant, "--until-failed")
+    done = _simulate("--seeds", "0:20", "--variant", variant, "--until-failed")
+    assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+
+
+def test_states_under_commands() -> None:
+    """Goal: whoever dies or stands still, states go their ways and keep what they promise.
+
+    It has found a STOPPED topic mirrored again, by a lane that had stood still and knew of nothing
+    newer than its being added; one fenced again, by an owner whose predecessor had taken the state
+    partition back for a moment; and a fence that was not known as one, for its producer id had been
+    used up.
+    """
+    done = _simulate("--seeds", "0:10", "--hazards", "commands")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_is_appended_after_paused() -> None:
+    """Goal: where no request is lost, PAUSED means at once that nothing more comes."""
+    done = _simulate("--seeds", "0:4", "--hazards", "commands", "calm")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_stopped_too_early_is_found() -> None:
+    """Goal: an owner that says STOPPED before the fence does not get through."""
+    arguments = ("--seeds", "0:4", "--hazards", "commands", "--variant", "hasty")
+    done = _simulate(*arguments, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
 

@@ -1,18 +1,30 @@
-"""Ports with a planted bug. The simulation is worth what it finds: it has to find these."""
+"""Ports, and parts of a lane, with a planted bug, which the simulation has to find."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from model.cluster import Cluster
 from model.network import Network
 from model.ports import ModelDestination, ModelSource
-from simulation.lanes import DestinationMaker, SourceMaker
+from simulation.lanes import DestinationMaker, OwnedMaker, SourceMaker
 from twinlog.core.batch import batches, patched_header
 from twinlog.core.errors import Disconnected
-from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, TopicPartition, advance
+from twinlog.core.placement import MirrorPartition as Name
+from twinlog.core.states import State
+from twinlog.core.types import (
+    UNKNOWN_EPOCH,
+    FetchPosition,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+    advance,
+)
 from twinlog.core.types import Sequence as SequenceNumber
+from twinlog.pipeline.owned import OwnedShard
 from twinlog.pipeline.ports import Appended, Batch, FetchResult, LogEnd, ProducerIdentity
+from twinlog.wire.state_records import LastMirrored
 
 
 class Resending(ModelDestination):
@@ -98,11 +110,26 @@ class Forgetful(ModelSource):
         return await super().fetch(node, bare, **how)  # type: ignore[arg-type]
 
 
+class Hasty(OwnedShard):
+    """Says STOPPED before the fence."""
+
+    async def stop(self, names: Collection[Name]) -> None:
+        """Say it, then do it."""
+        keys = {TopicPartition(name.topic, name.partition): name for name in names}
+        bounds = await self.shard._destination.bounds(keys)
+        for key, name in keys.items():
+            end = Offset(bounds[key].high_watermark)
+            self._mirrored_said[name] = LastMirrored(UNKNOWN_EPOCH, end)
+        await self.enter(dict.fromkeys(names, State.STOPPED))
+        await self.shard.fence(keys)
+
+
 class Variant(NamedTuple):
-    """The ports that a simulation uses."""
+    """The ports that a simulation uses, and the parts of a lane that know of states."""
 
     destination: DestinationMaker = ModelDestination
     source: SourceMaker = ModelSource
+    owned: OwnedMaker = OwnedShard
 
 
 VARIANTS: dict[str, Variant] = {
@@ -112,4 +139,5 @@ VARIANTS: dict[str, Variant] = {
     "shortsighted": Variant(Shortsighted),
     "unleased": Variant(Unleased),
     "forgetful": Variant(source=Forgetful),
+    "hasty": Variant(owned=Hasty),
 }

@@ -59,7 +59,15 @@ def test_what_cannot_be_read_is_kept_until_it_is_overwritten() -> None:
 
 
 def test_kinds_of_later_versions_are_left_alone() -> None:
-    assert Snapshot().after([Written(0, 0, b'["flow","f"]', b"{}")]) == Snapshot()
+    after = Snapshot().after([Written(0, 0, b'["flow","f"]', b"{}")])
+    assert (after.records, after.unreadable) == ({}, {})
+
+
+def test_what_it_holds_is_known() -> None:
+    """Also where a record says nothing to us: a reader asks whether he has come so far."""
+    first = Snapshot().after([Written(0, 4, b'["flow","f"]', b"{}"), written(MIRROR)])
+    assert first.ends[0] in {1, 5}
+    assert first.after([Written(2, 7, None, None)]).ends[2] == 8
 
 
 def test_partitions_by_their_owner() -> None:

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from kafka.protocol.producer import ProduceRequest
 
-from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.client import BeforeSend, KafkaCluster, nothing
 from twinlog.cluster.partitions import TRIES, Answers, Asked, by_leader
 from twinlog.cluster.transactions import (
     ProducerId,
@@ -71,7 +71,10 @@ Clock = Callable[[], float]
 
 
 class TransactionalWriter:
-    """Writes in the name of one transactional id. Not for two tasks at once."""
+    """Writes in the name of one transactional id. Not for two tasks at once.
+
+    `before_send` is called before each request about the transaction; what it raises ends the call.
+    """
 
     def __init__(
         self,
@@ -80,11 +83,13 @@ class TransactionalWriter:
         *,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         clock: Clock = time.time,
+        before_send: BeforeSend = nothing,
     ) -> None:
         self.transactional_id = transactional_id
         self._cluster = cluster
         self._timeout_ms = timeout_ms
         self._clock = clock
+        self._before_send = before_send
         self._producer: ProducerId | None = None
         self._sequences: dict[TopicPartition, SequenceNumber] = {}
 
@@ -103,7 +108,10 @@ class TransactionalWriter:
         self._producer = None
         self._sequences.clear()
         self._producer = await init_producer_id(
-            self._cluster, self.transactional_id, timeout_ms=self._timeout_ms
+            self._cluster,
+            self.transactional_id,
+            timeout_ms=self._timeout_ms,
+            before_send=self._before_send,
         )
 
     async def write(self, entries: Sequence[Entry]) -> dict[TopicPartition, int]:
@@ -122,7 +130,13 @@ class TransactionalWriter:
         self._producer = None
         offsets = await self._prepare(producer, entries)
         try:
-            await end_txn(self._cluster, self.transactional_id, producer, commit=True)
+            await end_txn(
+                self._cluster,
+                self.transactional_id,
+                producer,
+                commit=True,
+                before_send=self._before_send,
+            )
         except Retriable as error:
             raise Disconnected(
                 f"whether the transaction of {self.transactional_id} was committed is unknown: "
@@ -139,7 +153,11 @@ class TransactionalWriter:
         groups = _by_partition(entries)
         try:
             added = await add_partitions_to_txn(
-                self._cluster, self.transactional_id, producer, list(groups)
+                self._cluster,
+                self.transactional_id,
+                producer,
+                list(groups),
+                before_send=self._before_send,
             )
             _raise_first(added, f"write as {self.transactional_id}")
             return await self._produce(producer, groups)

@@ -24,10 +24,9 @@ import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 from twinlog.cluster import admin
@@ -35,9 +34,11 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import (
+    CONFIG_TOPIC,
     STATE_TOPIC,
     follow_config,
     partition_count,
+    read_config,
 )
 from twinlog.core.errors import (
     Fenced,
@@ -49,27 +50,28 @@ from twinlog.core.errors import (
 )
 from twinlog.core.mirror_settings import parse_settings, split_settings
 from twinlog.core.placement import MirrorPartition as Name
-from twinlog.core.states import State
 from twinlog.core.throttle import Throttle
 from twinlog.core.types import TopicPartition
 from twinlog.logs import set_up
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.heap import keep_freed
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.owned import OwnedShard, Step, next_step
+from twinlog.pipeline.owned import OwnedShard
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec
-from twinlog.pipeline.reporting import SHARE_S, STATES, Reporter
+from twinlog.pipeline.reporting import SHARE_S, Reporter
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
-from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.pipeline.statelog import StateLog
+from twinlog.pipeline.ways import Mirrored, Ways
+from twinlog.wire.config_records import Mirror, MirrorTopic
 from twinlog.wire.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
 PARENT_INTERVAL_S: Final = 1.0
 """How often a lane looks whether Spark could still end it."""
-STOP_AGAIN_S: Final = 1.0
-"""After this it is tried again to stop what could not be fenced, with jitter."""
+CATCH_UP_S: Final = 5.0
+"""How long what is wanted may be behind at a takeover; then that is tried again."""
 CONNECT_S: Final = 10.0
 """How long a source may take to answer before that is said; then it is tried again."""
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
@@ -128,9 +130,17 @@ class Lane:
         self._owned: dict[int, OwnedShard] = {}
         self._engines: dict[str, _RunningEngine] = {}
         self._compacted: dict[str, bool] = {}
-        self._to_pause: dict[Name, OwnedShard] = {}  # when they are no longer PREPARING
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
+        self._ways = Ways(
+            self._owned,
+            wanted=lambda: self._snapshot.owned(self._shards),
+            catch_up=self._catch_up,
+            disown=self._disown,
+            run=self._run_partitions,
+            changed=self._changed.set,
+            random=self._random,
+        )
         self._changing = asyncio.Lock()  # guards what is owned, and the engines
 
     async def run(self) -> None:
@@ -206,12 +216,9 @@ class Lane:
         async with self._changing:
             for number in partitions:
                 shard = Shard(number, self.config.group_id, self._port, self._settings)
+                states = StateLog(self._cluster, number, self.config.group_id, self._may_write)
                 self._owned[number] = OwnedShard(
-                    shard,
-                    self._cluster,
-                    self.config.group_id,
-                    self._may_write,
-                    self._settings.lease_s,
+                    shard, states, self._may_write, self._settings.lease_s
                 )
         self._changed.set()
 
@@ -263,64 +270,29 @@ class Lane:
                 self._changed.set()
 
     async def _reconcile(self) -> None:
-        """See owned.py for what is done with which partition.
-
-        What cannot be done for one state partition, or one topic, holds up no other.
+        """Bring what runs to what is owned and wanted (ways.py).
 
         Raises:
             TwinlogError: not all could be done; the first reason.
         """
         await self._end_engines()
         self._throttle_engines()
-        troubles: list[TwinlogError] = []
-        owned = self._snapshot.owned(self._shards)
-        opened = await self._each(self._owned.keys() & owned.keys(), OwnedShard.open, troubles)
-        self._to_pause = {}
-        steps = {number: self._steps(self._owned[number], owned[number]) for number in opened}
-        begun = await self._each(
-            steps,
-            partial(_enter, steps, {Step.PAUSE: State.PAUSING, Step.STOP: State.STOPPING}),
-            troubles,
-        )
-        await self._disown(
-            {
-                name
-                for number, by_step in steps.items()
-                for step, topics in by_step.items()
-                if step is Step.RUN or number not in begun
-                for name, _ in topics
-            }
-        )
-        await self._each(begun, partial(_enter, steps, {Step.PAUSE: State.PAUSED}), troubles)
-        for number in begun:
-            self._stop_partitions(self._owned[number], _names(steps[number][Step.STOP]))
-        await self._each(steps, partial(self._run_partitions, steps), troubles)
-        if troubles:
-            raise troubles[0]
+        await self._ways.go()
 
-    async def _each(
-        self,
-        numbers: Iterable[int],
-        action: Callable[[OwnedShard], Awaitable[None]],
-        troubles: list[TwinlogError],
-    ) -> set[int]:
-        """Do something for each of these state partitions, side by side; where it was done."""
-        asked = list(numbers)
-        results = await asyncio.gather(
-            *(action(self._owned[number]) for number in asked), return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, TwinlogError):
-                troubles.append(result)
-            elif result is not None:
-                raise result
-        return {number for number, result in zip(asked, results, strict=True) if result is None}
+    async def _catch_up(self) -> None:
+        """Wait until we follow all that is in `__mirror_config` now."""
+        there = (await read_config(self._cluster)).ends
+        deadline = time.monotonic() + CATCH_UP_S
+        while any(self._snapshot.ends.get(index, 0) < end for index, end in there.items()):
+            if time.monotonic() > deadline:
+                raise Retriable(f"{CONFIG_TOPIC} cannot be followed to its end")
+            await asyncio.sleep(self._settings.position_pause_s)
 
-    async def _run_partitions(self, steps: Mapping[int, "_Steps"], owned: OwnedShard) -> None:
-        """Mirror those of a state partition that are to run."""
+    async def _run_partitions(self, owned: OwnedShard, wanted: Sequence[Mirrored]) -> None:
+        """Mirror those of a state partition that are to run; one topic holds up no other."""
         trouble: TwinlogError | None = None
         specs: defaultdict[str, list[PartitionSpec]] = defaultdict(list)
-        for name, topic in steps[owned.shard.number][Step.RUN]:
+        for name, topic in wanted:
             try:
                 specs[name.mirror].append(await self._spec(name, topic, owned.shard.number))
             except TwinlogError as error:
@@ -329,15 +301,6 @@ class Lane:
             await self._own(mirror, owned, some)
         if trouble is not None:
             raise trouble
-
-    def _steps(self, owned: OwnedShard, topics: Iterable[tuple[Name, MirrorTopic]]) -> "_Steps":
-        by_step: _Steps = {step: [] for step in Step}
-        for name, topic in topics:
-            step = next_step(topic.wanted, owned.state(name))
-            by_step[step].append((name, topic))
-            if step is Step.RUN and topic.wanted is Wanted.PAUSED:
-                self._to_pause[name] = owned
-        return by_step
 
     async def _end_engines(self) -> None:
         """End those of mirrors that are other ones now, or are no more."""
@@ -358,25 +321,10 @@ class Lane:
     async def _disown(self, keep: Collection[Name]) -> None:
         """Stop mirroring all but these; when it returns, nothing of the others is under way."""
         self._note_epochs()
-        for mirror, running in self._engines.items():
+        for mirror, running in list(self._engines.items()):
             if running.engine is not None:
                 kept = {TopicPartition(n.topic, n.partition) for n in keep if n.mirror == mirror}
                 await running.engine.disown(running.engine.partitions.keys() - kept)
-
-    def _stop_partitions(self, owned: OwnedShard, names: Collection[Name]) -> None:
-        """Begin to stop these, unless that is under way."""
-        if not names or (owned.stopping is not None and not owned.stopping.done()):
-            return
-
-        async def stop() -> None:
-            try:
-                await owned.stop(names)
-            except TwinlogError as error:
-                log.warning("not all that was removed is STOPPED yet: %s", error)
-                await asyncio.sleep(STOP_AGAIN_S * (0.5 + self._random.random()))
-            self._changed.set()
-
-        owned.stopping = asyncio.create_task(stop())
 
     async def _spec(self, name: Name, topic: MirrorTopic, shard: int) -> PartitionSpec:
         return PartitionSpec(
@@ -405,12 +353,7 @@ class Lane:
             if running is None and known is not None:
                 self._engines[mirror] = _RunningEngine(self, known)
             return
-        engine = running.engine
-        new = [spec for spec in specs if spec.partition not in engine.partitions]
-        if new:
-            fresh = await owned.prepare(mirror, [spec.partition for spec in new])
-            engine.own(owned.shard, [s for s in new if s.partition in fresh], lease_s=0.0)
-            engine.own(owned.shard, new, lease_s=self._settings.lease_s)
+        await owned.run(mirror, running.engine, specs)
 
     def engine_for(self, mirror: str, cluster: KafkaCluster) -> Engine:
         """An engine for a source that is connected."""
@@ -432,10 +375,8 @@ class Lane:
 
     def _observe(self, mirror: str, partition: MirrorPartition) -> None:
         owned = self._owned.get(partition.spec.shard)
-        name = Name(mirror, *partition.key)
-        if owned is None or not self._runs(mirror, partition):
-            return
-        owned.changed(name, STATES[partition.stage], partition.reason or None)
+        if owned is not None and self._runs(mirror, partition):
+            owned.observe(mirror, partition)
 
     def _runs(self, mirror: str, partition: MirrorPartition) -> bool:
         """Whether an engine has this partition: what was disowned says nothing any more."""
@@ -452,9 +393,8 @@ class Lane:
             await asyncio.gather(
                 *(self._write_states(number, owned) for number, owned in self._owned.items())
             )
-            for name, owned in self._to_pause.items():
-                if owned.state(name) is not State.PREPARING:
-                    self._changed.set()
+            if self._ways.pause_is_due:
+                self._changed.set()
             if self._may_write():
                 await self._reporter.write(self._engines_by_mirror(), self._owned.keys())
 
@@ -558,21 +498,6 @@ def _throttle(mirror: Mirror) -> Throttle:
         # A newer command may have written it; what is not understood is said, and limits nothing.
         log.warning("mirror %s is not throttled: %s", mirror.name, error)
         return Throttle()
-
-
-_Steps = dict[Step, list[tuple[Name, MirrorTopic]]]
-
-
-async def _enter(
-    steps: Mapping[int, _Steps], states: Mapping[Step, State], owned: OwnedShard
-) -> None:
-    """Write that those of a step are in its state now."""
-    by_step = steps[owned.shard.number]
-    await owned.enter({name: state for step, state in states.items() for name, _ in by_step[step]})
-
-
-def _names(partitions: Iterable[tuple[Name, MirrorTopic]]) -> list[Name]:
-    return [name for name, _ in partitions]
 
 
 async def _producer_expiration(cluster: KafkaCluster) -> int:

@@ -10,12 +10,19 @@
                 any other                         STOP: nothing more is sent, then fenced by a
                                                   marker in a new epoch, then STOPPED
 
-States go the ways that core/states.py allows: what is removed while it is PREPARING is FAILED on
-its way to STOPPING.
+What is done next follows from the state that was last *said*, also where it could not be written
+yet. What is written goes the ways that core/states.py allows, from what stands there (`way`): what
+is removed while it is PREPARING is FAILED on its way to STOPPING. After a write of unknown outcome
+all is read again before the next: a STOPPED that stands there is not written twice, since its
+topic may be written to by others from then on.
 
 A stop ends what former owners may still send in two ways. Their data, and ours that got lost, is
 refused from the marker on (docs/ARCHITECTURE.md). Their written markers and filler transactions are
-not, so a state partition that was taken over is not fenced before the lease has passed.
+not, so a state partition that was taken over is not fenced before the lease has passed; and what
+was lost of our own is waited for in the same way (shard.py).
+
+A pause fences nothing: what a former owner within his lease, or a lost request of ours, still
+appends after PAUSED was written is the source's next data at its own offset, or nothing.
 """
 
 import asyncio
@@ -24,14 +31,15 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.controlwriter import TransactionalWriter
-from twinlog.cluster.mirrorlog import epoch_entry, read_states, state_entry
-from twinlog.core.errors import Fenced, Retriable, TwinlogError
+from twinlog.cluster.mirrorlog import States
+from twinlog.core.errors import Fenced, Retriable
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State, may_follow
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, TopicPartition
-from twinlog.pipeline.partition import UNKNOWN
+from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.partition import UNKNOWN, MirrorPartition, PartitionSpec
+from twinlog.pipeline.ports import StatePort
+from twinlog.pipeline.reporting import STATES
 from twinlog.pipeline.shard import Shard
 from twinlog.wire.config_records import Wanted
 from twinlog.wire.state_records import LastMirrored, PartitionState
@@ -40,10 +48,18 @@ log = logging.getLogger(__name__)
 
 _REMOVED: Final = "removed from its mirror before it was MIRRORING"
 _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
+    (State.PREPARING, State.PAUSING): State.MIRRORING,
+    (State.PAUSED, State.PAUSING): State.MIRRORING,
+    (State.FAILED, State.PAUSING): State.MIRRORING,
+    (State.MIRRORING, State.PAUSED): State.PAUSING,
     (State.PAUSING, State.MIRRORING): State.PAUSED,
     (State.PAUSING, State.STOPPING): State.PAUSED,
+    (State.PAUSING, State.PREPARING): State.FAILED,
+    (State.PAUSED, State.PREPARING): State.MIRRORING,
+    (State.UNKNOWN, State.MIRRORING): State.PREPARING,
     (State.UNKNOWN, State.STOPPING): State.FAILED,
     (State.PREPARING, State.STOPPING): State.FAILED,
+    (State.STOPPED, State.STOPPING): State.FAILED,
 }
 """The state between two others, where there is no direct way and the way is known."""
 
@@ -68,53 +84,81 @@ def next_step(wanted: Wanted, state: State) -> Step:
     return Step.RUN if state is State.PREPARING else Step.REST
 
 
-def way(old: State, change: PartitionState) -> list[PartitionState]:
-    """What is written so that a partition gets from state `old` to a new one."""
-    between = _ON_THE_WAY.get((old, change.state))
+def way(old: PartitionState | None, change: PartitionState) -> list[PartitionState]:
+    """What is written so that a partition gets from what stands there to a new state.
+
+    Nothing where it stands there already, or where there is no way.
+    """
+    if old == change:
+        return []
+    state = State.UNKNOWN if old is None else old.state
+    between = _ON_THE_WAY.get((state, change.state))
     if between is not None:
-        reason = _REMOVED if between is State.FAILED else None
+        reason = _REMOVED if change.state is State.STOPPING and between is State.FAILED else None
         return [PartitionState(change.partition, between, reason), change]
-    if old is not change.state and not may_follow(old, change.state):
-        log.error("%s goes from %s to %s", change.partition, old.name, change.state.name)
-    return [change]
+    if may_follow(state, change.state):
+        return [change]
+    if state is not change.state:
+        log.error("%s stays %s: not %s", change.partition, state.name, change.state.name)
+    return []
 
 
 class OwnedShard:
-    """A state partition that is ours: its shard, and the states that are written there."""
+    """A state partition that is ours: its shard, and the states that are written there.
+
+    Args:
+        shard: its producers.
+        states: where the states stand.
+        may_write: whether our lease lasts.
+        lease_s: for how long a former owner might still write.
+    """
 
     def __init__(
-        self,
-        shard: Shard,
-        cluster: KafkaCluster,
-        group_id: str,
-        may_write: Callable[[], bool],
-        lease_s: float,
+        self, shard: Shard, states: StatePort, may_write: Callable[[], bool], lease_s: float
     ) -> None:
         self.shard = shard
         self.stopping: asyncio.Task[None] | None = None
-        self._cluster = cluster
-        self._writer = TransactionalWriter(cluster, f"{group_id}.{shard.number}.state")
-        self._known: dict[Name, State] = {}
+        self.informed = False
+        """Whether it is known what was wanted when it became ours (ways.py)."""
+        self._states = states
+        self._written: dict[Name, PartitionState] = {}
         self._mirrored: dict[Name, LastMirrored] = {}
-        self._to_write: dict[Name, PartitionState] = {}
-        self._mirrored_to_write: dict[Name, LastMirrored] = {}
+        self._said: dict[Name, PartitionState] = {}  # and not written yet
+        self._mirrored_said: dict[Name, LastMirrored] = {}
         self._may_write = may_write
         self._open = False
-        self._writing = asyncio.Lock()  # guards the writer, which serves one at a time
-        self._alone_from = asyncio.get_running_loop().time() + lease_s
+        self._lost = False  # to another owner: to take it over again is the group's to decide
+        self._certain = False  # whether `_written` is what stands there
+        self._writing = asyncio.Lock()  # guards the port, which serves one at a time
+        self._lease_s = lease_s
+        self._alone_from = self._now() + lease_s
+        self._confirmed = 0.0  # when we were last seen to be the owner, by what we wrote or read
 
     async def open(self) -> None:
-        """Fence the former owner, and read what he wrote."""
+        """Fence the former owner, and read what he wrote.
+
+        Raises:
+            Fenced: we may not write any more.
+            Retriable: not now; open it again.
+        """
         if self._open:
             return
-        await self._writer.fence()
+        found = await self._take_over()
         await self.shard.open()
-        found = await read_states(self._cluster, [self.shard.number])
         for reason in found.unreadable:
             log.warning("%s", reason)
-        self._known = {name: state.state for name, state in found.states.items()}
-        self._mirrored = dict(found.epochs)
         self._open = True
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _take_over(self) -> States:
+        began = self._now()
+        found = await self._states.take_over()
+        self._written, self._mirrored = dict(found.states), dict(found.epochs)
+        self._certain, self._confirmed = True, began
+        return found
 
     async def close(self) -> None:
         """End what runs in the background; nothing is written any more."""
@@ -125,8 +169,9 @@ class OwnedShard:
         await self.shard.close()
 
     def state(self, name: Name) -> State:
-        """The state that was last written; UNKNOWN where none was, or it is not open yet."""
-        return self._known.get(name, State.UNKNOWN)
+        """The state that was last said; UNKNOWN where none was, or it is not open yet."""
+        last = self._said.get(name) or self._written.get(name)
+        return State.UNKNOWN if last is None else last.state
 
     async def prepare(
         self, mirror: str, partitions: Collection[TopicPartition]
@@ -137,19 +182,47 @@ class OwnedShard:
             Those that nobody has ever owned before.
         """
         names = {key: Name(mirror, *key) for key in partitions}
-        fresh = {key for key, name in names.items() if name not in self._known}
-        for name in names.values():
-            # What is resumed goes to MIRRORING at once.
-            if self.state(name) not in {State.PAUSED, State.PAUSING}:
-                self._to_write[name] = PartitionState(name, State.PREPARING)
-        await self.write_states()
+        fresh = {key for key, name in names.items() if name not in self._written}
+        # What is resumed goes to MIRRORING at once.
+        resumed = {State.PAUSED, State.PAUSING}
+        await self.enter(
+            {name: State.PREPARING for name in names.values() if self.state(name) not in resumed}
+        )
         return fresh
 
+    async def run(self, mirror: str, engine: Engine, specs: Collection[PartitionSpec]) -> None:
+        """Mirror these in the engine of their mirror.
+
+        Raises:
+            Fenced: the state partition has another owner.
+            Retriable: not all are begun; try again.
+        """
+        for spec in specs:
+            if (known := engine.partitions.get(spec.partition)) is not None:
+                # It was to be paused, and is resumed before that was done.
+                self.observe(mirror, known)
+        new = [spec for spec in specs if spec.partition not in engine.partitions]
+        if new:
+            fresh = await self.prepare(mirror, [spec.partition for spec in new])
+            engine.own(self.shard, [s for s in new if s.partition in fresh], lease_s=0.0)
+            engine.own(self.shard, new, lease_s=self._lease_s)
+
+    def observe(self, mirror: str, partition: MirrorPartition) -> None:
+        """What an engine says of a partition that it has."""
+        name = Name(mirror, *partition.key)
+        self.changed(name, STATES[partition.stage], partition.reason or None)
+
     def changed(self, name: Name, state: State, reason: str | None) -> None:
-        """What an engine says of a partition, to be written with the next."""
+        """A partition has come to another state; to be written with the next."""
         if state is State.PREPARING and self.state(name) in {State.PAUSED, State.PAUSING}:
             return
-        self._to_write[name] = PartitionState(name, state, reason)
+        self._say(PartitionState(name, state, reason))
+
+    def _say(self, change: PartitionState) -> None:
+        if self._written.get(change.partition) == change and self._certain:
+            self._said.pop(change.partition, None)
+        else:
+            self._said[change.partition] = change
 
     def mirrored(self, name: Name, epoch: LeaderEpoch) -> None:
         """The source's leader epoch of the last record; a new one is written with the next state.
@@ -157,57 +230,77 @@ class OwnedShard:
         A failover with the source gone could not ask for it any more.
         """
         if epoch not in {UNKNOWN_EPOCH, self._last(name).epoch}:
-            self._mirrored_to_write[name] = LastMirrored(epoch, UNKNOWN)
+            self._mirrored_said[name] = LastMirrored(epoch, UNKNOWN)
 
     def _last(self, name: Name) -> LastMirrored:
         nothing = LastMirrored(UNKNOWN_EPOCH, UNKNOWN)
-        return self._mirrored_to_write.get(name) or self._mirrored.get(name, nothing)
+        return self._mirrored_said.get(name) or self._mirrored.get(name, nothing)
 
     async def enter(self, states: Mapping[Name, State]) -> None:
-        """Write the states of those of these that are not in them, now.
+        """Say that these are in these states, and write it, and all else that was said, now.
 
         Raises:
             Fenced: the state partition has another owner.
         """
         for name, state in states.items():
             if self.state(name) is not state:
-                self._to_write[name] = PartitionState(name, state)
+                self._say(PartitionState(name, state))
         await self.write_states()
 
     async def write_states(self) -> None:
-        """Write what has changed, all at once.
+        """Write what was said, all at once.
 
         Raises:
             Fenced: the state partition has another owner.
         """
         async with self._writing:
-            if not self._open or not (self._to_write or self._mirrored_to_write):
+            if not self._open or not (self._said or self._mirrored_said):
                 return
-            changes, self._to_write = self._to_write, {}
-            mirrored, self._mirrored_to_write = self._mirrored_to_write, {}
-            records = [
-                record
-                for change in changes.values()
-                for record in way(self.state(change.partition), change)
-            ]
             try:
-                if not self._may_write():
-                    raise Fenced("the lease has ended")
-                if not self._writer.ready:
-                    await self._writer.fence()
-                number = self.shard.number
-                await self._writer.write(
-                    [
-                        *(epoch_entry(name, last, number) for name, last in mirrored.items()),
-                        *(state_entry(record, number) for record in records),
-                    ]
-                )
-            except TwinlogError:
-                self._to_write = {**changes, **self._to_write}
-                self._mirrored_to_write = {**mirrored, **self._mirrored_to_write}
+                self._permit()
+                if not self._certain:
+                    await self._take_over()
+                await self._write(dict(self._said), dict(self._mirrored_said))
+            except Fenced:
+                self._lost = True
                 raise
-            self._known.update((change.partition, change.state) for change in changes.values())
-            self._mirrored |= mirrored
+
+    def _permit(self) -> None:
+        if self._lost or not self._may_write():
+            raise Fenced("the lease has ended, or another owner has written")
+
+    async def _write(
+        self, said: Mapping[Name, PartitionState], epochs: Mapping[Name, LastMirrored]
+    ) -> None:
+        """Write this, and forget that it was said, unless something else was said meanwhile."""
+        records = [
+            record
+            for name, change in said.items()
+            for record in way(self._written.get(name), change)
+        ]
+        new = {name: last for name, last in epochs.items() if self._mirrored.get(name) != last}
+        if records or new:
+            began, self._certain = self._now(), False
+            await self._states.write(records, new)
+            self._certain, self._confirmed = True, began
+        self._written.update((record.partition, record) for record in records)
+        self._mirrored |= new
+        for name, change in said.items():
+            if self._said.get(name) is change:
+                del self._said[name]
+        for name, last in epochs.items():
+            if self._mirrored_said.get(name) is last:
+                del self._mirrored_said[name]
+
+    async def _confirm(self) -> None:
+        """Read again what a former owner may have written within his lease, if he could have.
+
+        He had taken back what we had taken over, and has stopped these perhaps.
+        """
+        async with self._writing:
+            if self._confirmed < self._alone_from:
+                self._permit()
+                await self._take_over()
 
     async def stop(self, names: Collection[Name]) -> None:
         """Fence these, of which nothing of ours is under way any more, and say that it is done.
@@ -218,12 +311,15 @@ class OwnedShard:
             Fenced: the state partition has another owner.
             Retriable: not all could be fenced yet; those that could are STOPPED.
         """
-        await asyncio.sleep(self._alone_from - asyncio.get_running_loop().time())
-        keys = {TopicPartition(name.topic, name.partition): name for name in names}
+        await asyncio.sleep(self._alone_from - self._now())
+        await self._confirm()
+        # What is STOPPED by now may be written to by others, and is not fenced again.
+        left = [name for name in names if self.state(name) is State.STOPPING]
+        keys = {TopicPartition(name.topic, name.partition): name for name in left}
         fenced = await self.shard.fence(keys)
         for key, end in fenced.items():
             name = keys[key]
-            self._mirrored_to_write[name] = LastMirrored(self._last(name).epoch, end)
+            self._mirrored_said[name] = LastMirrored(self._last(name).epoch, end)
         await self.enter({keys[key]: State.STOPPED for key in fenced})
-        if left := keys.keys() - fenced.keys():
-            raise Retriable(f"{len(left)} partitions cannot be fenced yet, {min(left)} for one")
+        if late := keys.keys() - fenced.keys():
+            raise Retriable(f"{len(late)} partitions cannot be fenced yet, {min(late)} for one")

@@ -1,8 +1,9 @@
 """What a lane needs of the two clusters: the boundary between the engine and the network.
 
-The engine (`engine.py`) is written against these two protocols. `kafka.py` implements them on real
-brokers; the tests' model of a broker implements them too, so that the contract suite can hold the
-model to the truth, and the simulation can run the very engine that runs in production.
+The engine (`engine.py`) is written against the first two protocols, `owned.py` against the third.
+`kafka.py` and `statelog.py` implement them on real brokers; the tests' model of a broker implements
+them too, so that the contract suite can hold the model to the truth, and the simulation can run the
+very engine that runs in production.
 
 Common to all methods: a partition's trouble is that partition's result (an error code, 0 for
 none), never an exception for all. An exception is for the whole request:
@@ -16,9 +17,12 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from twinlog.cluster.mirrorlog import States
 from twinlog.core.append import ProducerState
+from twinlog.core.placement import MirrorPartition
 from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.wire.fetch import Fetched
+from twinlog.wire.state_records import LastMirrored, PartitionState
 
 
 class Leader(NamedTuple):
@@ -198,4 +202,31 @@ class DestinationPort(Protocol):
         self, before: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """Move log starts up to these offsets; an error code for each."""
+        ...
+
+
+class StatePort(Protocol):
+    """One partition of `__mirror_state`, which one owner at a time writes."""
+
+    async def take_over(self) -> States:
+        """Fence former owners; then all that was ever written.
+
+        Raises:
+            Fenced: we may not write any more.
+            Retriable: not now.
+        """
+        ...
+
+    async def write(
+        self,
+        states: Sequence[PartitionState],
+        epochs: Mapping[MirrorPartition, LastMirrored],
+    ) -> None:
+        """Write all or nothing. After whatever error `take_over` has to come before the next.
+
+        Raises:
+            Fenced: another owner has taken it over, or we may not write any more.
+            Disconnected: whether it was written is not known.
+            Retriable: nothing was written.
+        """
         ...

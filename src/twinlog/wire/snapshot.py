@@ -51,6 +51,8 @@ class Snapshot:
         default_factory=lambda: MappingProxyType({})
     )
     """Why a record cannot be read, by its partition and key."""
+    ends: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    """The offset behind the last record that is in it, by partition."""
 
     @property
     def mirrors(self) -> dict[str, Mirror]:
@@ -109,8 +111,9 @@ class Snapshot:
 
     def after(self, written: Iterable[Written]) -> "Snapshot":
         """The snapshot after these records, which must be in each partition's order."""
-        records, unreadable = dict(self.records), dict(self.unreadable)
+        records, unreadable, ends = dict(self.records), dict(self.unreadable), dict(self.ends)
         for record in written:
+            ends[record.partition] = record.offset + 1
             slot = (record.partition, record.key)
             unreadable.pop(slot, None)
             try:
@@ -124,7 +127,9 @@ class Snapshot:
                 records[key_of(change)] = change
             elif change is not None:
                 records.pop(change.key, None)
-        return Snapshot(MappingProxyType(records), MappingProxyType(unreadable))
+        return Snapshot(
+            MappingProxyType(records), MappingProxyType(unreadable), MappingProxyType(ends)
+        )
 
 
 def owners(

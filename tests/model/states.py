@@ -1,0 +1,100 @@
+"""`__mirror_state` as `TransactionalWriter` makes it: fenced by epochs, written whole or not.
+
+Every request is one step of the broker: the steps of a transaction, and what becomes of one that is
+cut off in the middle, are the contract suite's and tests/cluster/test_controllog.py's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from model.network import Network
+from twinlog.cluster.mirrorlog import States
+from twinlog.core.errors import Fenced
+from twinlog.core.placement import MirrorPartition
+from twinlog.wire.state_records import LastMirrored, PartitionState
+
+Epochs = Mapping[MirrorPartition, LastMirrored]
+OnWrite = Callable[[Sequence[PartitionState], Epochs], None]
+
+
+@dataclass(slots=True)
+class _Log:
+    """One partition: the epoch of its owner, and what stands under each key."""
+
+    epoch: int = 0
+    states: dict[MirrorPartition, PartitionState] = field(default_factory=dict)
+    epochs: dict[MirrorPartition, LastMirrored] = field(default_factory=dict)
+
+
+class StateTopic:
+    """The topic, at its brokers. `on_write` is told what was written, and may object by raising."""
+
+    def __init__(self, partitions: int, on_write: OnWrite) -> None:
+        self._logs = [_Log() for _ in range(partitions)]
+        self._on_write = on_write
+
+    def fence(self, number: int) -> tuple[int, States]:
+        """A new epoch, and all that was written."""
+        log = self._logs[number]
+        log.epoch += 1
+        return log.epoch, States(dict(log.states), dict(log.epochs), ())
+
+    def write(
+        self, number: int, epoch: int, states: Sequence[PartitionState], epochs: Epochs
+    ) -> bool:
+        """Whether it was written: not in a former epoch."""
+        log = self._logs[number]
+        if epoch != log.epoch:
+            return False
+        self._on_write(states, epochs)
+        log.states.update((state.partition, state) for state in states)
+        log.epochs.update(epochs)
+        return True
+
+    def last(self) -> dict[MirrorPartition, PartitionState]:
+        """All states as they are now."""
+        return {name: state for log in self._logs for name, state in log.states.items()}
+
+
+class ModelStates:
+    """StatePort."""
+
+    def __init__(
+        self,
+        topic: StateTopic,
+        network: Network,
+        name: str,
+        number: int,
+        may_write: Callable[[], bool],
+    ) -> None:
+        self._topic = topic
+        self._network = network
+        self._name = name
+        self._number = number
+        self._may_write = may_write
+        self._epoch = -1
+        self._node = 1 + number % 3
+
+    async def take_over(self) -> States:
+        """A new epoch, and all that was written."""
+        self._permit()
+        self._epoch, found = await self._network.send_alone(
+            self._name, self._node, lambda: self._topic.fence(self._number), risk=4.0
+        )
+        return found  # type: ignore[no-any-return]
+
+    async def write(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
+        """Write, if the epoch is still the last one."""
+        self._permit()
+        told, epoch, mirrored = tuple(states), self._epoch, dict(epochs)
+        if not await self._network.send_alone(
+            self._name,
+            self._node,
+            lambda: self._topic.write(self._number, epoch, told, mirrored),
+            risk=10.0,
+        ):
+            raise Fenced(f"{self._name} was fenced")
+
+    def _permit(self) -> None:
+        if not self._may_write():
+            raise Fenced(f"the lease of {self._name} has ended")

@@ -1,0 +1,144 @@
+"""What an owner writes when answers are lost and others take over, on a model of the state log."""
+
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from model.cluster import Cluster
+from model.loop import VirtualLoop, run
+from model.network import Faults, Network
+from model.ports import ModelDestination
+from model.states import Epochs, ModelStates, StateTopic
+from twinlog.core.errors import Disconnected, Fenced
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
+from twinlog.pipeline.owned import OwnedShard
+from twinlog.pipeline.settings import LaneSettings
+from twinlog.pipeline.shard import Shard
+from twinlog.wire.state_records import PartitionState
+
+KEY = TopicPartition("topic", 0)
+NAME = MirrorPartition("mirror", *KEY)
+LEASE_S = 10.0
+
+
+class Deaf(ModelStates):
+    """Whose next answer to a write is lost, after it was carried out."""
+
+    loses = False
+
+    async def write(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
+        await super().write(states, epochs)
+        if self.loses:
+            self.loses = False
+            raise Disconnected("the answer was lost")
+
+
+class Bench:
+    """A topic of one partition, its state partition, and owners of it."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        rng = random.Random(1)
+        self.loop = loop
+        self.cluster = Cluster(loop, rng)
+        self.cluster.create_topic(KEY.topic)
+        self.network = Network(loop, rng, Faults())
+        self.written: list[State] = []
+        self.topic = StateTopic(1, self._note)
+        self.lease = True
+        self.states: Deaf
+
+    def _note(self, states: Sequence[PartitionState], _: Epochs) -> None:
+        self.written += [one.state for one in states]
+
+    @property
+    def end(self) -> int:
+        return self.cluster.log(KEY).end
+
+    async def owner(self, name: str = "owner") -> OwnedShard:
+        shard = Shard(
+            0, "twinlog", ModelDestination(self.cluster, self.network, name), LaneSettings()
+        )
+        self.states = Deaf(self.topic, self.network, name, 0, lambda: True)
+        owned = OwnedShard(shard, self.states, lambda: self.lease, LEASE_S)
+        await owned.open()
+        return owned
+
+
+def on_bench(
+    test: Callable[[Bench], Coroutine[Any, Any, None]],
+) -> Callable[[], None]:
+    """Run a test under virtual time."""
+
+    def wrapped() -> None:
+        async def main(loop: VirtualLoop) -> None:
+            await test(Bench(loop))
+
+        run(main)
+
+    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+    return wrapped
+
+
+async def removed(owned: OwnedShard) -> None:
+    """Bring the partition to STOPPING."""
+    await owned.enter({NAME: State.PREPARING})
+    await owned.enter({NAME: State.MIRRORING})
+    await owned.enter({NAME: State.STOPPING})
+
+
+@on_bench
+async def test_stopped_is_neither_written_nor_fenced_twice(bench: Bench) -> None:
+    """The answer was lost, users write already: a second fence would stand among their records."""
+    owned = await bench.owner()
+    await removed(owned)
+    bench.states.loses = True
+    with pytest.raises(Disconnected):
+        await owned.stop([NAME])
+    assert owned.state(NAME) is State.STOPPED
+    await owned.stop([NAME])  # whoever asks for it had not heard of it
+    await owned.write_states()
+    assert bench.end == 1
+    assert bench.written.count(State.STOPPED) == 1
+
+
+@on_bench
+async def test_what_another_owner_has_written_stands(bench: Bench) -> None:
+    """A write of ours failed, and another one was faster: what he wrote is not written over."""
+    former = await bench.owner("former")
+    await removed(former)
+    next_owner = await bench.owner("next")
+    former.changed(NAME, State.FAILED, "the source does not have this partition")
+    await next_owner.stop([NAME])
+    with pytest.raises(Fenced):
+        await former.write_states()
+    with pytest.raises(Fenced):  # and does not take it back by itself
+        await former.write_states()
+    assert bench.written[-1] is State.STOPPED
+
+
+@on_bench
+async def test_nothing_is_written_after_the_lease(bench: Bench) -> None:
+    owned = await bench.owner()
+    owned.changed(NAME, State.PREPARING, None)
+    bench.lease = False
+    with pytest.raises(Fenced):
+        await owned.write_states()
+    assert not bench.written
+
+
+@on_bench
+async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) -> None:
+    """It was MIRRORING for a moment, and that was not written yet."""
+    owned = await bench.owner()
+    await removed(owned)
+    bench.written.clear()
+    name = NAME._replace(partition=1)
+    for state in (State.PREPARING, State.MIRRORING, State.PAUSING, State.PAUSED):
+        await owned.enter({name: state})
+    owned.changed(name, State.MIRRORING, None)
+    await owned.enter({name: State.PAUSING})
+    assert bench.written[-2:] == [State.MIRRORING, State.PAUSING]

@@ -1,0 +1,182 @@
+"""Watches the states: each one that is written, and what the log may do while it lasts.
+
+An oracle of its own: it knows what was commanded and sees what is written and appended, never what
+the lanes think.
+
+    written    only the ways of core/states.py; at the end each partition is in what is wanted
+    PAUSED     nothing is appended until it is resumed, but for what was under way before: that is
+               there when a lease has passed, or at once where nothing goes wrong (`strict`)
+    fenced     nothing is appended behind the fence but fences, whoever sends it
+    STOPPED    a fence stands there; the end of what was mirrored, as it is written, is where the
+               first one stands; from then on the topic is the users', who write to it, and nobody
+               else appends anything, nor is that end, or the state, written otherwise any more
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Final
+
+from model.cluster import Cluster
+from model.log import StoredBatch
+from model.states import Epochs
+from simulation.checker import Checker, Violation
+from simulation.lanes import MIRROR
+from twinlog.core.compression import Codec
+from twinlog.core.placement import MirrorPartition as Name
+from twinlog.core.records import RawRecord, build, encode_tail, whole
+from twinlog.core.states import State, may_follow
+from twinlog.core.types import TopicPartition
+from twinlog.wire.config_records import MirrorTopic, Wanted
+from twinlog.wire.state_records import PartitionState
+
+USER_SECONDS: Final = 0.5
+"""Mean time between the records of a user in a topic that is STOPPED."""
+RESTS: Final[Mapping[Wanted, frozenset[State]]] = {
+    Wanted.MIRRORING: frozenset({State.MIRRORING}),
+    Wanted.PAUSED: frozenset({State.PAUSED, State.UNKNOWN, State.FAILED}),
+    Wanted.STOPPED: frozenset({State.STOPPED}),
+}
+"""What a partition ends in. One that never began, or is FAILED, has nothing to pause."""
+
+
+class Life:
+    """See the module. `late_s`: how long after PAUSED something may still arrive."""
+
+    def __init__(
+        self, destination: Cluster, checker: Checker, rng: random.Random, late_s: float
+    ) -> None:
+        self.states: dict[Name, State] = {}
+        self.topics: dict[str, MirrorTopic] = {}
+        self.shards: dict[TopicPartition, int] = {}
+        self.quiet = False
+        self.stopped: dict[TopicPartition, int] = {}
+        self._destination = destination
+        self._checker = checker
+        self._rng = rng
+        self._late_s = late_s
+        self._ends: dict[Name, int] = {}
+        self._paused: dict[Name, float] = {}
+        self._data_ids: set[int] = set()
+        self._user = False
+
+    # ---- what is commanded ---------------------------------------------------------------------
+
+    def command(self, topic: MirrorTopic) -> None:
+        """Note what is wanted of a topic from now on."""
+        self.topics[topic.topic] = topic
+        if topic.wanted is not Wanted.PAUSED:
+            for name in [name for name in self._paused if name.topic == topic.topic]:
+                del self._paused[name]
+
+    def disagreeing(self) -> dict[TopicPartition, object]:
+        """The partitions that are not in what is wanted of them."""
+        found: dict[TopicPartition, object] = {}
+        for key in self.shards:
+            topic = self.topics.get(key.topic)
+            state = self.states.get(Name(MIRROR, *key), State.UNKNOWN)
+            if topic is not None and state not in RESTS[topic.wanted]:
+                found[key] = f"{state.name}, wanted is {topic.wanted.name}"
+        return found
+
+    # ---- what is written -----------------------------------------------------------------------
+
+    def written(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
+        """Look at what is being written to `__mirror_state`."""
+        for name, last in epochs.items():
+            known = self.stopped.get(TopicPartition(name.topic, name.partition))
+            if known not in {None, last.end}:
+                raise Violation(f"{name}: it ended at {known}, and now at {last.end}")
+            self._ends[name] = last.end
+        for change in states:
+            self._enter(change)
+
+    def _enter(self, change: PartitionState) -> None:
+        name, old = change.partition, self.states.get(change.partition, State.UNKNOWN)
+        if not may_follow(old, change.state):
+            raise Violation(f"{name} goes from {old.name} to {change.state.name}")
+        self.states[name] = change.state
+        self._paused.pop(name, None)
+        if change.state is State.PAUSED and self.topics[name.topic].wanted is Wanted.PAUSED:
+            self._paused[name] = self._destination.loop.time()
+        if change.state is State.STOPPED:
+            self._stop(name)
+
+    def _stop(self, name: Name) -> None:
+        key = TopicPartition(name.topic, name.partition)
+        fences = self._fences(key)
+        if not fences:
+            raise Violation(f"{key} is STOPPED and not fenced")
+        first, end = fences[-1].header.base_offset, self._ends.get(name)
+        if end != first:
+            raise Violation(f"{key} is STOPPED at {first}, and said to end at {end}")
+        self.stopped[key] = first
+        self._later(key)
+
+    def _fences(self, key: TopicPartition) -> list[StoredBatch]:
+        """The fences at the log's end, the last one first."""
+        return list(takewhile(self._is_fence, reversed(self._destination.log(key).batches)))
+
+    def _is_fence(self, stored: StoredBatch) -> bool:
+        return stored.header.is_control and stored.header.producer_id in self._data_ids
+
+    # ---- what is appended ----------------------------------------------------------------------
+
+    def watch(self, key: TopicPartition) -> Callable[[StoredBatch], None]:
+        """Give what is to be called at each append to this destination partition."""
+        look = self._checker.watch(key)
+
+        def appended(stored: StoredBatch) -> None:
+            self._note_data_id(key)
+            if self._may_stand(key, stored):
+                look(stored)
+
+        return appended
+
+    def _note_data_id(self, key: TopicPartition) -> None:
+        """The shard's data producer, whose markers are fences. It may have had several ids."""
+        known = self._destination.coordinator._ids.get(f"twinlog.{self.shards[key]}")
+        if known is not None:
+            self._data_ids.add(known.producer_id)
+
+    def _may_stand(self, key: TopicPartition, stored: StoredBatch) -> bool:
+        """Whether this is of the mirror's prefix, for the other checker to look at."""
+        if self._user:
+            return False
+        offset = stored.header.base_offset
+        if key in self.stopped:
+            raise Violation(f"{key}: something is appended at {offset}, behind STOPPED")
+        if self._is_fence(stored):
+            self._checker.ended[key] = self._fences(key)[-1].header.base_offset
+            return False
+        if len(batches := self._destination.log(key).batches) > 1 and self._is_fence(batches[-2]):
+            raise Violation(f"{key}: something is appended at {offset}, behind a fence")
+        self._checker.ended.pop(key, None)  # an unreplicated fence may be lost, and comes again
+        since = self._paused.get(Name(MIRROR, *key))
+        late = 0.0 if since is None else self._destination.loop.time() - since
+        if since is not None and late >= self._late_s:
+            raise Violation(f"{key}: something is appended at {offset}, {late:.1f} s after PAUSED")
+        return True
+
+    # ---- users ---------------------------------------------------------------------------------
+
+    def _later(self, key: TopicPartition) -> None:
+        delay = self._rng.expovariate(1 / USER_SECONDS)
+        self._destination.loop.later(delay, lambda: self._write(key))
+
+    def _write(self, key: TopicPartition) -> None:
+        """A user's record in a topic that is his."""
+        if self.quiet:
+            return
+        partition = self._destination.partition(key)
+        if partition.leader >= 0:
+            tail = memoryview(encode_tail(b"user", b"user"))
+            record = RawRecord(0, self._destination.now_ms, 0, tail)
+            self._user = True
+            partition.log.append(
+                whole(build([record], Codec.NONE), producer_id=-1, epoch=-1, sequence=-1)
+            )
+            self._user = False
+            if not partition.lagging:
+                self._destination._replicate(partition)
+        self._later(key)
