@@ -1,7 +1,8 @@
 """A mirror under load, something that is killed in it, and the proof afterwards.
 
     load ─► mirror ─► node(s) ─► kill, resumed; kill, resumed; ... ─► the load ends ─► nothing
-    lags ─► every partition MIRRORING ─► twinlog verify ─► the independent checker
+    lags ─► every partition in what is wanted of it, on allowed ways only (book.py) ─► twinlog
+    verify ─► the independent checker
 
 A kill is over when every partition has *resumed*: its destination holds a record that was written
 to the source after the kill, so somebody living has copied it. The time until then is measured
@@ -22,6 +23,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+import book
 import outside
 from twinlog.local.check import Log, Partition
 from twinlog.local.cluster import LocalCluster
@@ -51,6 +53,7 @@ class Proof:
     records: int
     gaps: int
     verified: str
+    steps: int
 
     @property
     def median(self) -> float:
@@ -64,6 +67,10 @@ class Ordeal:
     def __init__(self, stage: Stage, seed: str) -> None:
         self.stage = stage
         self.random = random.Random(seed)
+        self.resting: set[str] = set()
+        """Topics of the load that do not move just now: they are paused."""
+        self.compared: set[str] = set()
+        """Topics besides the load's that are mirrored, for the proof."""
         self.rest = 0.0
         self._began = time.monotonic()
         self.recoveries: list[float] = []
@@ -115,7 +122,9 @@ class Ordeal:
         while True:
             mark = mark or self._source.ask(Log.stable)
             ends = self._destination.ask(Log.ends) if mark else {}
-            late = [one for one in mark if ends.get(one, -1) <= mark[one]]
+            late = [
+                one for one in mark if one[0] not in self.resting and ends.get(one, -1) <= mark[one]
+            ]
             if mark and not late:
                 return time.monotonic() - since
             assert time.monotonic() < deadline, (
@@ -123,17 +132,25 @@ class Ordeal:
             )
             time.sleep(_POLL_SECONDS)
 
-    def prove(self) -> Proof:
-        """End the load; the mirror has to be the source's log, with every partition well."""
+    def prove(self, *, may_fail: bool = False) -> Proof:
+        """End the load; the mirror has to be the source's log, with every partition well.
+
+        `may_fail`: partitions may have been FAILED meanwhile.
+        """
         totals = self.stage.stop_load()
         self._say(f"the load has ended: {totals}")
         self.stage.await_no_lag(CATCH_UP_SECONDS)
-        until(lambda: not self._unwell(), 30, "all partitions MIRRORING")
+        self.stage.await_no_lag(CATCH_UP_SECONDS, self.compared)
+        until(lambda: not self._unwell(), 30, "all partitions MIRRORING or STOPPED")
+        steps = self.check_ways()
         said = [one for node in self.stage.nodes.values() for one in node.said()]
-        assert not [one for one in said if one["failed"]], "a partition was FAILED"
+        assert may_fail or not [one for one in said if one["failed"]], "a partition was FAILED"
         verified = self.stage.verify()
         assert verified.status == 0, verified
         self._say(verified.output.strip())
+        if self.compared:
+            others = self.stage.check(self.compared, numbered=False)
+            assert others.good, others.problems
         report = self.stage.check()
         assert report.good, report.problems
         assert report.records > 0
@@ -146,14 +163,27 @@ class Ordeal:
             records=report.records,
             gaps=report.gaps,
             verified=verified.output.strip().splitlines()[-1],
+            steps=steps,
         )
 
+    def check_ways(self) -> int:
+        """Every transition that was written is one of the table's; how many there were.
+
+        The last states are what is wanted, in the end.
+        """
+        servers = self.stage.destination.bootstrap_servers
+        until(lambda: not book.read(servers).disagreeing(), 60, "all states as they are wanted")
+        found = book.read(servers)
+        assert not found.forbidden(), found.forbidden()
+        self._say(f"{found.steps} transitions, all of them allowed")
+        return found.steps
+
     def _unwell(self) -> list[str]:
-        """The partitions that are in any other state than MIRRORING, and why."""
+        """The partitions that are in any other state than MIRRORING and STOPPED, and why."""
         return [
             f"{row['topic']}-{row['partition']} {row['state']}: {row['reason']}"
             for row in outside.all_described(self.stage)
-            if row["state"] != "MIRRORING"
+            if row["state"] not in {"MIRRORING", "STOPPED"}
         ]
 
 
@@ -210,9 +240,9 @@ class Trials:
         seed = f"{self.seed}/{self.kind}"
         return ordeal(self.directory, seed, self.rate, source=source, destination=destination)
 
-    def prove(self, mirror: Ordeal) -> None:
+    def prove(self, mirror: Ordeal, *, may_fail: bool = False) -> None:
         """Prove that nothing was lost, doubled or misplaced, and note what it came to."""
-        self.proofs[self.kind] = mirror.prove()
+        self.proofs[self.kind] = mirror.prove(may_fail=may_fail)
 
 
 def leaders(cluster: LocalCluster) -> list[int]:

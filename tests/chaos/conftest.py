@@ -11,7 +11,17 @@ from ordeal import Proof, Trials
 RATE = 600.0
 """Records a second that are written, all topics."""
 _PROOFS = pytest.StashKey[dict[str, Proof]]()
-_HEAD = ("killed", "times", "median s", "max s", "without s", "written", "aborted", "compared")
+_HEAD = (
+    "killed",
+    "times",
+    "median s",
+    "max s",
+    "without s",
+    "written",
+    "aborted",
+    "compared",
+    "states",
+)
 
 
 @pytest.fixture
@@ -46,6 +56,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             f"{proof.written:,}",
             f"{proof.aborted:,}",
             f"{proof.records:,}",
+            f"{proof.steps:,}",
         )
         terminalreporter.line(f"| {' | '.join(cells)} |")
     for kind, proof in proofs.items():

@@ -4,10 +4,13 @@
 what it came to.
 """
 
+from collections.abc import Callable
+
 import pytest
 
+import passages
 import striking
-from ordeal import Trials
+from ordeal import Ordeal, Trials, await_in_sync, leaders
 from spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -95,3 +98,66 @@ def test_pause(trials: Trials) -> None:
         for _ in range(trials.times):
             striking.pause_lane(mirror, PAUSE_SECONDS)
         trials.prove(mirror)
+
+
+def test_node_while_preparing(trials: Trials) -> None:
+    """The node, while a topic that was added is PREPARING."""
+    _node_during(trials, passages.prepare)
+
+
+def test_node_while_pausing(trials: Trials) -> None:
+    """The node, while a topic is being paused."""
+    _node_during(trials, passages.pause)
+
+
+def test_node_while_resuming(trials: Trials) -> None:
+    """The node, while a topic is being resumed."""
+    _node_during(trials, passages.resume)
+
+
+def test_node_while_removing(trials: Trials) -> None:
+    """The node, while a topic is being removed: it is fenced once, and its end is where it is."""
+    _node_during(trials, passages.remove)
+
+
+def _node_during(trials: Trials, passage: Callable[[Ordeal, passages.Strike], None]) -> None:
+    with trials.ordeal() as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.measure_rest()
+        for _ in range(trials.times):
+            passage(mirror, passages.strike_node(mirror, "node", "--lanes", "2"))
+        trials.prove(mirror)
+
+
+def test_destination_broker_while_removing(trials: Trials) -> None:
+    """One broker of three, while a topic is being removed."""
+    with trials.ordeal(destination=3) as mirror:
+        cluster = mirror.stage.destination
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.measure_rest()
+        for _ in range(trials.times):
+            victim = mirror.random.choice(leaders(cluster))
+            passages.remove(mirror, lambda victim=victim: cluster.kill(victim))  # type: ignore[misc]
+            cluster.start_broker(victim)
+            await_in_sync(cluster)
+        trials.prove(mirror)
+
+
+def test_source_gone_while_removing(trials: Trials) -> None:
+    """The only broker of the source is dead when a topic is removed: seconds until STOPPED."""
+    with trials.ordeal() as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.measure_rest()
+        for _ in range(trials.times):
+            passages.remove_without_source(mirror)
+        trials.prove(mirror)
+
+
+def test_racing_commands(trials: Trials) -> None:
+    """Twenty commands about two topics, four at a time, from processes of their own."""
+    with trials.ordeal() as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.measure_rest()
+        for _ in range(trials.times):
+            passages.race(mirror)
+        trials.prove(mirror, may_fail=True)

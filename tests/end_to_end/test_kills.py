@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import passages
 import striking
 from ordeal import ordeal
 from spark_cluster import SparkCluster
@@ -15,7 +16,10 @@ RATE = 400.0
 
 
 def test_what_runs_here(tmp_path: Path) -> None:
-    """A lane, what lanes are forked from, the driver, and a broker of each cluster."""
+    """A lane, what lanes are forked from, a broker of each cluster, the driver's JVM, the driver.
+
+    The last one while a topic is being removed.
+    """
     with ordeal(tmp_path, secrets.token_hex(4), RATE) as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.await_all()
@@ -24,7 +28,7 @@ def test_what_runs_here(tmp_path: Path) -> None:
         striking.kill_only_broker(mirror, mirror.stage.destination)
         striking.kill_only_broker(mirror, mirror.stage.source)
         striking.kill_jvm(mirror, "node", "--lanes", "2")
-        striking.kill_driver(mirror, "node", "--lanes", "2")
+        passages.remove(mirror, passages.strike_node(mirror, "node", "--lanes", "2"))
         mirror.prove()
 
 
