@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import hypothesis
 import pytest
 
+from secured import PASSWORDS, Secured, secured_cluster
 from twinlog.local.cluster import LocalCluster
 
 # How long an example takes says how busy the machine is, and nothing of the code.
@@ -83,6 +84,18 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers: replicas, leaders that move."""
     with _cluster(tmp_path_factory, "trio", brokers=3) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def secured_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secured, Secured]]:
+    """A source and a destination that know who is who, and who may do what (secured.py)."""
+    home = tmp_path_factory.mktemp("certificates")
+    folders = [tmp_path_factory.mktemp(f"secured-{side}") for side in ("source", "destination")]
+    with (
+        secured_cluster(home, folders[0], PASSWORDS) as source,
+        secured_cluster(home, folders[1], PASSWORDS) as destination,
+    ):
+        yield source, destination
 
 
 @pytest.fixture

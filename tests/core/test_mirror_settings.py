@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinlog.core.acls import AclRule, Operation, Permission, ResourceType
 from twinlog.core.errors import UserError
 from twinlog.core.mirror_settings import (
     ACLS,
@@ -16,7 +17,6 @@ from twinlog.core.mirror_settings import (
     REFRESH,
     REPLICAS,
     SETTINGS,
-    AclRule,
     parse_settings,
     split_settings,
 )
@@ -64,10 +64,10 @@ def test_the_kips_acl_rules() -> None:
         )
         for rule in rules
     ] == [
-        ("TOPIC", "orders.*", None, None, None),
+        (ResourceType.TOPIC, "orders.*", None, None, None),
         (None, None, None, None, "User:alice"),
-        ("TOPIC", None, "READ", "ALLOW", None),
-        ("GROUP", "c-.*", "READ", "ALLOW", "User:b"),
+        (ResourceType.TOPIC, None, Operation.READ, Permission.ALLOW, None),
+        (ResourceType.GROUP, "c-.*", Operation.READ, Permission.ALLOW, "User:b"),
     ]
 
 
@@ -79,7 +79,7 @@ def test_the_kips_acl_rules() -> None:
         (GROUPS, "a{99999999999999999999}", "a regular expression"),
         (ACLS, "TABLE;x", "one of TOPIC, GROUP"),
         (ACLS, "TOPIC;x;LOOK", "one of ALL, READ"),
-        (ACLS, "TOPIC;x;READ;MAYBE", "one of ALLOW, DENY"),
+        (ACLS, "TOPIC;x;READ;MAYBE", "one of DENY, ALLOW"),
         (ACLS, "TOPIC;x;READ;ALLOW;User:a;more", "up to five fields"),
         (ACLS, "TOPIC;[", "a regular expression"),
         (REFRESH, "30s", "a whole number from 1000"),

@@ -35,7 +35,7 @@ def test_three_brokers_have_a_controller_of_its_own() -> None:
         3: "broker",
     }
     assert {text["controller.quorum.voters"] for text in properties.values()} == {
-        "100@127.0.0.1:20003"
+        "100@127.0.0.1:20000"
     }
 
 
@@ -46,6 +46,25 @@ def test_internal_topics_bear_one_lost_broker(brokers: int, replicas: int, least
         assert int(text["transaction.state.log.replication.factor"]) == replicas
         assert int(text["transaction.state.log.min.isr"]) == least
         assert int(text["offsets.topic.replication.factor"]) == replicas
+
+
+def test_more_listeners() -> None:
+    """Each broker has each at a port of its own, and the controller has none of them."""
+    protocols = {"WORD": "SASL_PLAINTEXT", "TLS": "SSL"}
+    ports = range(20000, 20000 + layout.port_count(2, 2))
+    nodes = layout.plan_nodes(2, ports, Path("/x"), protocols)
+    found = {
+        node.node_id: javaproperties.loads(layout.render_properties(node, nodes, {}, protocols))
+        for node in nodes
+    }
+    at = "://127.0.0.1:"
+    assert {node: text["listeners"] for node, text in found.items()} == {
+        100: f"CONTROLLER{at}20000",
+        1: f"PLAINTEXT{at}20001,WORD{at}20003,TLS{at}20004",
+        2: f"PLAINTEXT{at}20002,WORD{at}20005,TLS{at}20006",
+    }
+    protocol_map = found[1]["listener.security.protocol.map"]
+    assert protocol_map == "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,WORD:SASL_PLAINTEXT,TLS:SSL"
 
 
 def test_the_users_properties_win() -> None:

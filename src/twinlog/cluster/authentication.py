@@ -46,7 +46,11 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
         message = _step(mechanism.auth_bytes)
         response = await exchange(SaslAuthenticateRequest(auth_bytes=message))
         if response.error_code:
-            Refusal(response.error_code, response.error_message or "").fail("authenticate")
+            refusal = Refusal(response.error_code, response.error_message or "")
+            error = refusal.error("authenticate")
+            if sasl.token_url:
+                error.hint = "check the token behind sasl.oauthbearer.token.endpoint.url"
+            raise error
         _step(mechanism.receive, bytes(response.auth_bytes))
         if mechanism.is_done():
             break

@@ -9,9 +9,11 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from re import Pattern
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from twinlog.core.acls import AclRule, Operation, Permission, ResourceType
 from twinlog.core.errors import UserError
 from twinlog.core.throttle import ALL, UNLIMITED, Throttle
 
@@ -25,6 +27,9 @@ PREFIX: Final = "mirror."
 
 MIN_REFRESH_MS: Final = 1000
 MAX_REFRESH_MS: Final = 24 * 60 * 60 * 1000
+ANY: Final = "*"
+
+E = TypeVar("E", bound=IntEnum)
 
 
 class Setting(NamedTuple):
@@ -56,28 +61,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
 }
 
-RESOURCE_TYPES: Final = (
-    "TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID", "DELEGATION_TOKEN", "USER",
-)  # fmt: skip
-OPERATIONS: Final = (
-    "ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "CLUSTER_ACTION",
-    "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE", "CREATE_TOKENS", "DESCRIBE_TOKENS",
-    "TWO_PHASE_COMMIT",
-)  # fmt: skip
-PERMISSIONS: Final = ("ALLOW", "DENY")
-ANY: Final = "*"
 _INDEX: Final = re.compile(r"[0-9]{1,9}")
-
-
-@dataclass(frozen=True, slots=True)
-class AclRule:
-    """Which ACLs are copied; None matches all."""
-
-    resource_type: str | None = None
-    resource_name: Pattern[str] | None = None
-    operation: str | None = None
-    permission: str | None = None
-    principal: Pattern[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,20 +126,20 @@ def _rule(text: str) -> AclRule:
         raise _bad(ACLS, text, "up to five fields, separated by semicolons")
     fields += [ANY] * (5 - len(fields))
     return AclRule(
-        resource_type=_choice(fields[0], RESOURCE_TYPES),
+        resource_type=_choice(fields[0], ResourceType),
         resource_name=None if fields[1] == ANY else _pattern(ACLS, fields[1]),
-        operation=_choice(fields[2], OPERATIONS),
-        permission=_choice(fields[3], PERMISSIONS),
+        operation=_choice(fields[2], Operation),
+        permission=_choice(fields[3], Permission),
         principal=None if fields[4] == ANY else _pattern(ACLS, fields[4]),
     )
 
 
-def _choice(text: str, allowed: tuple[str, ...]) -> str | None:
+def _choice(text: str, kind: type[E]) -> E | None:
     if text == ANY:
         return None
-    if text not in allowed:
-        raise _bad(ACLS, text, f"{ANY} or one of {', '.join(allowed)}")
-    return text
+    if text not in kind.__members__:
+        raise _bad(ACLS, text, f"{ANY} or one of {', '.join(kind.__members__)}")
+    return kind[text]
 
 
 def _number(key: str, text: str, lowest: int, highest: int) -> int:

@@ -19,7 +19,7 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -64,6 +64,7 @@ class Settings:
     heap: str
     config: Mapping[str, str]
     jvm_flags: Sequence[str]
+    listeners: Mapping[str, str] = field(default_factory=dict)
 
 
 class _PortTakenError(LocalError):
@@ -102,11 +103,13 @@ class LocalCluster:
         heap: str = "512m",
         jvm_flags: Sequence[str] = (),
         directory: Path | None = None,
+        listeners: Mapping[str, str] | None = None,
     ) -> Self:
         """Start a cluster and wait until all its brokers serve.
 
         `config` are broker properties, `heap` is each broker's -Xmx, `directory` an empty or new
-        folder (default: a temporary one, removed by `stop`).
+        folder (default: a temporary one, removed by `stop`), `listeners` the security protocols of
+        listeners beside the usual one, by name.
 
         Raises:
             LocalError, JavaError: it cannot be started; its directory with the logs is kept.
@@ -115,7 +118,11 @@ class LocalCluster:
         layout.check_version(version)
         quick = archive_flags(version, lambda flags: cls._train(version, flags))
         settings = Settings(
-            version=version, heap=heap, config=dict(config or {}), jvm_flags=(*quick, *jvm_flags)
+            version=version,
+            heap=heap,
+            config=dict(config or {}),
+            jvm_flags=(*quick, *jvm_flags),
+            listeners=dict(listeners or {}),
         )
         return cls._start(brokers, settings, directory)
 
@@ -130,13 +137,13 @@ class LocalCluster:
     def _start(cls, brokers: int, settings: Settings, directory: Path | None) -> Self:
         for _ in range(_PORT_ATTEMPTS):
             home = (directory or Path(tempfile.mkdtemp(prefix="twinlog-kafka-"))).absolute()
-            claim = PortClaim.fresh(layout.port_count(brokers))
+            claim = PortClaim.fresh(layout.port_count(brokers, len(settings.listeners)))
             cluster = cls(
                 directory=home,
                 temporary=directory is None,
                 settings=settings,
                 cluster_id=_random_id(),
-                nodes=layout.plan_nodes(brokers, claim.ports, home),
+                nodes=layout.plan_nodes(brokers, claim.ports, home, settings.listeners),
                 claim=claim,
             )
             try:
@@ -188,6 +195,11 @@ class LocalCluster:
     def bootstrap_servers(self) -> str:
         """All brokers' addresses, as Kafka clients take them."""
         return ",".join(broker.address for broker in self.brokers)
+
+    def listener(self, name: str) -> str:
+        """All brokers' addresses at one of the listeners beside the usual one."""
+        ports = [node.listeners[name] for node in self._nodes.values() if node.port is not None]
+        return ",".join(f"{HOST}:{port}" for port in ports)
 
     @property
     def version(self) -> str:
@@ -280,7 +292,9 @@ class LocalCluster:
         nodes = tuple(self._nodes.values())
         for node in nodes:
             node.directory.mkdir(parents=True)
-            node.properties.write_text(layout.render_properties(node, nodes, self.settings.config))
+            settings = self.settings
+            text = layout.render_properties(node, nodes, settings.config, settings.listeners)
+            node.properties.write_text(text)
         self._format(nodes)
         for node in nodes:
             self._spawn(node)
@@ -342,8 +356,11 @@ class LocalCluster:
         return self._nodes[node_id]
 
     def _ports(self) -> list[int]:
-        both = [(node.port, node.controller_port) for node in self._nodes.values()]
-        return [port for pair in both for port in pair if port is not None]
+        every = [
+            (node.port, node.controller_port, *node.listeners.values())
+            for node in self._nodes.values()
+        ]
+        return [port for ports in every for port in ports if port is not None]
 
     def _running(self, node_id: int) -> JavaProcess:
         if not self.alive(node_id):

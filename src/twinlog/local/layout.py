@@ -9,8 +9,8 @@ lives, and no controller election mixes into what a test wants to see.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import javaproperties
@@ -31,6 +31,8 @@ class Node:
     port: int | None
     controller_port: int | None
     directory: Path
+    listeners: Mapping[str, int] = field(default_factory=dict)
+    """Ports of listeners beside the usual ones, by name."""
 
     @property
     def roles(self) -> str:
@@ -54,23 +56,30 @@ class Node:
         return self.directory / "server.properties"
 
 
-def port_count(brokers: int) -> int:
-    """Say how many ports a cluster takes."""
-    return brokers + 1
+def port_count(brokers: int, listeners: int = 0) -> int:
+    """Say how many ports a cluster takes, with so many listeners beside the usual ones."""
+    return brokers * (1 + listeners) + 1
 
 
-def plan_nodes(brokers: int, ports: tuple[int, ...], directory: Path) -> tuple[Node, ...]:
+def plan_nodes(
+    brokers: int, ports: Sequence[int], directory: Path, listeners: Collection[str] = ()
+) -> tuple[Node, ...]:
     """Give the nodes of a cluster, the controller first.
 
     Raises:
         LocalError: so many brokers are not on offer.
     """
-    *broker_ports, controller_port = ports
+    controller_port, broker_ports, others = ports[0], ports[1 : brokers + 1], ports[brokers + 1 :]
+    count = len(listeners)
+    more = [
+        dict(zip(listeners, others[at * count : (at + 1) * count], strict=True))
+        for at in range(brokers)
+    ]
     if brokers == 1:
-        return (_node(1, broker_ports[0], controller_port, directory),)
-    controller = _node(CONTROLLER_ID, None, controller_port, directory)
+        return (_node(1, broker_ports[0], controller_port, directory, more[0]),)
+    controller = _node(CONTROLLER_ID, None, controller_port, directory, {})
     return controller, *(
-        _node(at + 1, port, None, directory) for at, port in enumerate(broker_ports)
+        _node(at + 1, port, None, directory, more[at]) for at, port in enumerate(broker_ports)
     )
 
 
@@ -97,24 +106,40 @@ def check_version(version: str) -> None:
         raise LocalError(f"Kafka version {version}: 3.9.0 is the oldest on offer")
 
 
-def render_properties(node: Node, nodes: tuple[Node, ...], overrides: Mapping[str, str]) -> str:
-    """Give the text of a node's configuration file; the overrides win."""
-    properties = {**_place(node, nodes), **_quick_start(nodes), **overrides}
+def render_properties(
+    node: Node,
+    nodes: tuple[Node, ...],
+    overrides: Mapping[str, str],
+    protocols: Mapping[str, str] | None = None,
+) -> str:
+    """Give the text of a node's configuration file; the overrides win.
+
+    `protocols` are those of the listeners beside the usual ones, by name.
+    """
+    properties = {**_place(node, nodes, protocols or {}), **_quick_start(nodes), **overrides}
     return str(javaproperties.dumps(properties, timestamp=None))
 
 
-def _node(node_id: int, port: int | None, controller_port: int | None, directory: Path) -> Node:
+def _node(
+    node_id: int,
+    port: int | None,
+    controller_port: int | None,
+    directory: Path,
+    listeners: Mapping[str, int],
+) -> Node:
     return Node(
         node_id=node_id,
         port=port,
         controller_port=controller_port,
         directory=directory / f"node-{node_id}",
+        listeners=listeners,
     )
 
 
-def _place(node: Node, nodes: tuple[Node, ...]) -> dict[str, str]:
+def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) -> dict[str, str]:
     """Give what places a node in its cluster."""
-    listeners = {"PLAINTEXT": node.port, "CONTROLLER": node.controller_port}
+    listeners = {"PLAINTEXT": node.port, "CONTROLLER": node.controller_port, **node.listeners}
+    spoken = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **protocols}
     urls = [f"{name}://{HOST}:{port}" for name, port in listeners.items() if port is not None]
     voters = [node for node in nodes if node.controller_port is not None]
     return {
@@ -122,7 +147,9 @@ def _place(node: Node, nodes: tuple[Node, ...]) -> dict[str, str]:
         "node.id": str(node.node_id),
         "listeners": ",".join(urls),
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{protocol}" for name, protocol in spoken.items()
+        ),
         "controller.quorum.voters": ",".join(
             f"{voter.node_id}@{HOST}:{voter.controller_port}" for voter in voters
         ),

@@ -1,0 +1,142 @@
+"""Access control lists: what one says, which are copied, and what is to be done (KIP-1279).
+
+The destination's ACLs become the source's by their difference, as KIP-1279 has it, but for one
+thing: only what was made by this mirror before is ever removed. An ACL has no name and no owner:
+the same one made twice is one. So what was made is remembered (wire/config_records.py), *before*
+it is made and only where it was not there: a crash in between leaves a memory of what is not
+there, which is dropped with the next look.
+
+    source, by the rules   destination   made   then
+    ---------------------  ------------  -----  ---------------------------------------
+    yes                    no            any    remembered, made
+    yes                    yes           any    nothing; whoever made it
+    no                     yes           yes    removed, forgotten
+    no                     yes           no     nothing: it is somebody else's
+    no                     no            yes    forgotten
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from re import Pattern
+from typing import NamedTuple
+
+
+class ResourceType(IntEnum):
+    """What is guarded; the numbers are the protocol's, here and below."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """Whether the resource's name is a whole name (`*`: all), or the beginning of one (KIP-290)."""
+
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """What is allowed or denied."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    """A denial wins over whatever allows the same."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+class Acl(NamedTuple):
+    """One access control entry, with what it is for. All of it is its identity."""
+
+    resource_type: ResourceType
+    resource_name: str
+    pattern_type: PatternType
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def __str__(self) -> str:
+        where = "" if self.host == "*" else f" from {self.host}"
+        end = "*" if self.pattern_type is PatternType.PREFIXED else ""
+        return (
+            f"{self.permission.name} {self.principal} {self.operation.name}{where} on "
+            f"{self.resource_type.name} {self.resource_name}{end}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AclRule:
+    """Which ACLs are copied; None matches all."""
+
+    resource_type: ResourceType | None = None
+    resource_name: Pattern[str] | None = None
+    operation: Operation | None = None
+    permission: Permission | None = None
+    principal: Pattern[str] | None = None
+
+    def matches(self, acl: Acl) -> bool:
+        """Whether an ACL is copied by this rule; expressions match in full."""
+        return (
+            self.resource_type in {None, acl.resource_type}
+            and (
+                self.resource_name is None or bool(self.resource_name.fullmatch(acl.resource_name))
+            )
+            and self.operation in {None, acl.operation}
+            and self.permission in {None, acl.permission}
+            and (self.principal is None or bool(self.principal.fullmatch(acl.principal)))
+        )
+
+
+class AclChanges(NamedTuple):
+    """What is to be done, in this order: remember, make, remove, forget."""
+
+    remember: frozenset[Acl]
+    make: frozenset[Acl]
+    remove: frozenset[Acl]
+    forget: frozenset[Acl]
+
+
+def included(acls: Iterable[Acl], rules: Collection[AclRule]) -> frozenset[Acl]:
+    """The ACLs that one of the rules matches."""
+    return frozenset(acl for acl in acls if any(rule.matches(acl) for rule in rules))
+
+
+def acl_changes(
+    wanted: Collection[Acl], there: Collection[Acl], made: Collection[Acl]
+) -> AclChanges:
+    """What is to be done that the destination has what is wanted; see the module's table.
+
+    Args:
+        wanted: the source's that are copied.
+        there: all of the destination.
+        made: what is remembered of having been made.
+    """
+    wanted, there, made = frozenset(wanted), frozenset(there), frozenset(made)
+    return AclChanges(
+        remember=wanted - there - made,
+        make=wanted - there,
+        remove=(made & there) - wanted,
+        forget=made - wanted,
+    )
