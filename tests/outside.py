@@ -1,10 +1,11 @@
 """librdkafka on the clusters of a stage: what a user's applications and tools would do."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from twinlog.local.stage import Stage
@@ -68,6 +69,38 @@ def write(servers: str, topic: str, records: Iterable[Sequence[Any]], **settings
 
 def simple(count: int, partition: int = 0, text: str = "v") -> list[Sequence[Any]]:
     return [(partition, f"k{at}", f"{text}{at}", None) for at in range(count)]
+
+
+@contextmanager
+def consumer(servers: str, group: str, protocol: str = "classic") -> Iterator[Consumer]:
+    one = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "group.protocol": protocol,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def commit(servers: str, group: str, topic: str, offsets: dict[int, int]) -> None:
+    """Commit as somebody who is no member."""
+    with consumer(servers, group) as one:
+        one.commit(
+            offsets=[TopicPartition(topic, index, offset) for index, offset in offsets.items()],
+            asynchronous=False,
+        )
+
+
+def committed(servers: str, group: str, topic: str) -> dict[int, int]:
+    with consumer(servers, group) as one:
+        found = one.committed([TopicPartition(topic, index) for index in (0, 1)], timeout=30)
+    return {part.partition: part.offset for part in found if part.offset >= 0}
 
 
 def all_described(stage: Stage) -> list[dict[str, Any]]:

@@ -1,8 +1,6 @@
 """Group offsets follow: whoever goes on at the destination goes on at the very record."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
@@ -24,38 +22,6 @@ from waiting import until
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 
 MIRROR = "everything"
-
-
-@contextmanager
-def consumer(servers: str, group: str, protocol: str = "classic") -> Iterator[Consumer]:
-    one = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": group,
-            "group.protocol": protocol,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    try:
-        yield one
-    finally:
-        one.close()
-
-
-def commit(servers: str, group: str, topic: str, offsets: dict[int, int]) -> None:
-    """Commit as somebody who is no member."""
-    with consumer(servers, group) as one:
-        one.commit(
-            offsets=[TopicPartition(topic, index, offset) for index, offset in offsets.items()],
-            asynchronous=False,
-        )
-
-
-def committed(servers: str, group: str, topic: str) -> dict[int, int]:
-    with consumer(servers, group) as one:
-        found = one.committed([TopicPartition(topic, index) for index in (0, 1)], timeout=30)
-    return {part.partition: part.offset for part in found if part.offset >= 0}
 
 
 def read(one: Consumer, count: int) -> list[tuple[int, int, bytes]]:
@@ -91,14 +57,14 @@ def test_a_group_goes_on_at_its_record(world: Stage, topic: str, protocol: str) 
     """Half is read at the source, and the other half at the destination: nothing twice, no hole."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-{protocol}"
-    with consumer(source, group, protocol) as one:
+    with outside.consumer(source, group, protocol) as one:
         one.subscribe([topic])
         first = read(one, 70)
         one.commit(asynchronous=False)
-    there = committed(source, group, topic)
+    there = outside.committed(source, group, topic)
     assert sum(there.values()) >= 70
-    until(lambda: committed(destination, group, topic) == there, 60, "the offsets")
-    with consumer(destination, group, protocol) as one:
+    until(lambda: outside.committed(destination, group, topic) == there, 60, "the offsets")
+    with outside.consumer(destination, group, protocol) as one:
         one.subscribe([topic])
         second = read(one, 200 - sum(there.values()))
     places = [(partition, offset) for partition, offset, _ in (*first, *second)]
@@ -109,19 +75,25 @@ def test_a_group_is_not_rewound_nor_disturbed(world: Stage, topic: str) -> None:
     """It has read on at the destination; then the source's offsets count only when further."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-ahead"
-    commit(destination, group, topic, {0: 60, 1: 10})
-    commit(source, group, topic, {0: 50, 1: 50})
-    until(lambda: committed(destination, group, topic).get(1) == 50, 60, "the offset behind")
-    assert committed(destination, group, topic) == {0: 60, 1: 50}
-    with consumer(destination, group) as one:
+    outside.commit(destination, group, topic, {0: 60, 1: 10})
+    outside.commit(source, group, topic, {0: 50, 1: 50})
+    until(
+        lambda: outside.committed(destination, group, topic).get(1) == 50, 60, "the offset behind"
+    )
+    assert outside.committed(destination, group, topic) == {0: 60, 1: 50}
+    with outside.consumer(destination, group) as one:
         one.subscribe([topic])
         read(one, 1)
-        commit(source, group, topic, {0: 90, 1: 90})
+        outside.commit(source, group, topic, {0: 90, 1: 90})
         marker = f"{group}-marker"
-        commit(source, marker, topic, {0: 1})
-        until(lambda: committed(destination, marker, topic) == {0: 1}, 60, "another group")
+        outside.commit(source, marker, topic, {0: 1})
+        until(lambda: outside.committed(destination, marker, topic) == {0: 1}, 60, "another group")
         assert {p.partition: p.offset for p in one.committed(one.assignment())} == {0: 60, 1: 50}
-    until(lambda: committed(destination, group, topic) == {0: 90, 1: 90}, 60, "after it has left")
+    until(
+        lambda: outside.committed(destination, group, topic) == {0: 90, 1: 90},
+        60,
+        "after it has left",
+    )
 
 
 def test_an_offset_beyond_what_is_mirrored_waits(world: Stage, topic: str) -> None:
@@ -132,17 +104,17 @@ def test_an_offset_beyond_what_is_mirrored_waits(world: Stage, topic: str) -> No
     for partition in (0, 1):
         outside.await_state(world, topic, partition, "PAUSED")
     outside.write(source, topic, outside.simple(20, 0, "later"))
-    commit(source, group, topic, {0: 110, 1: 20})
+    outside.commit(source, group, topic, {0: 110, 1: 20})
     marked = f"{topic}-running"
     outside.make_topic(source, marked, 2)
     outside.write(source, marked, outside.simple(5, 0))
     world.add(marked, MIRROR)
     outside.await_state(world, marked, 0, "MIRRORING")
-    commit(source, group, marked, {0: 3})
-    until(lambda: committed(destination, group, marked) == {0: 3}, 60, "the other topic's")
-    assert committed(destination, group, topic) == {}, "nothing of a paused topic follows"
+    outside.commit(source, group, marked, {0: 3})
+    until(lambda: outside.committed(destination, group, marked) == {0: 3}, 60, "the other topic's")
+    assert outside.committed(destination, group, topic) == {}, "nothing of a paused topic follows"
     world.mirrors("--resume", "--topic", topic, "--mirror", MIRROR)
-    until(lambda: committed(destination, group, topic) == {0: 110, 1: 20}, 60, "both")
+    until(lambda: outside.committed(destination, group, topic) == {0: 110, 1: 20}, 60, "both")
 
 
 # ---- the record that an offset points at ------------------------------------------------------
@@ -169,7 +141,7 @@ def transactions(servers: str, topic: str) -> None:
 
 def record_at(servers: str, topic: str, partition: int, offset: int) -> tuple[object, ...]:
     """What a consumer that starts at this offset gets first."""
-    with consumer(servers, f"{topic}-looks") as one:
+    with outside.consumer(servers, f"{topic}-looks") as one:
         one.assign([TopicPartition(topic, partition, offset)])
         message = until(lambda: one.poll(1.0), 30, f"a record of {topic}-{partition} at {offset}")
         assert message.error() is None, message.error()
@@ -207,13 +179,17 @@ def test_an_offset_points_at_the_same_record(world: Stage, topic: str, protocol:
     source, destination = mirrored_transactions(world, topic)
     for count in (3, 20, 30):  # in a transaction, and in front of markers and aborted data
         group = f"{topic}-{protocol}-{count}"
-        with consumer(source, group, protocol) as one:
+        with outside.consumer(source, group, protocol) as one:
             one.subscribe([topic])
             read(one, count)
             one.commit(asynchronous=False)
-        there = committed(source, group, topic)
+        there = outside.committed(source, group, topic)
         assert there
-        until(lambda g=group, t=there: committed(destination, g, topic) == t, 60, "the offsets")  # type: ignore[misc]
+        until(
+            lambda g=group, t=there: outside.committed(destination, g, topic) == t,
+            60,
+            "the offsets",
+        )  # type: ignore[misc]
         same_records(world, topic, there)
 
 
@@ -266,7 +242,7 @@ def shared(servers: str, group: str, topic: str, count: int) -> set[tuple[int, i
 def from_there(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple[int, int, bytes]]:
     """Partition, offset and value of all records from these offsets on."""
     ends = Log(servers).ends([(topic, index) for index in offsets])
-    with consumer(servers, f"{topic}-rest") as one:
+    with outside.consumer(servers, f"{topic}-rest") as one:
         one.assign([TopicPartition(topic, index, offset) for index, offset in offsets.items()])
         found: set[tuple[int, int, bytes]] = set()
 

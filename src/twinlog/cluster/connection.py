@@ -24,6 +24,7 @@ KIP-368: nothing but the exchange may be sent). Together with what is in flight 
 
 import asyncio
 import random
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,6 +122,9 @@ class Connection:
         self._room.set()
         self._correlation_id = 0
         self._error: TwinlogError | None = None
+        self._alert: ssl.SSLError | None = None
+        """What ended it, if that was TLS: with TLS 1.3 a client's certificate is refused only
+        after the handshake."""
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._throttled_until = 0.0
@@ -168,6 +172,11 @@ class Connection:
         except OSError as error:
             await self.close()
             raise dial_error(self.address, error) from error
+        except Disconnected as error:
+            await self.close()
+            if self._alert is None:
+                raise
+            raise dial_error(self.address, self._alert) from error
         except BaseException:
             await self.close()
             raise
@@ -487,6 +496,8 @@ class Connection:
             raise Disconnected(f"{self.address}: the connection is closed") from self._error
 
     def _on_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            self._alert = exc
         reason = "the broker has closed the connection" if exc is None else str(exc)
         self._fail(Disconnected(f"{self.address}: {reason}"))
         if not self._lost.done():

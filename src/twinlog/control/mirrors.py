@@ -445,6 +445,9 @@ async def _wanted(
     names = [topic.name for topic in topics]
     known = await known_configs(destination)
     existing = (await destination.refresh(names)).topics
+    for topic in existing.values():
+        if topic.error:
+            Refusal(topic.error).fail("see the destination's topic", topic=topic.name)
     exclude = parse_settings(mirror.source).topic_properties_exclude
     wanted = [
         _Destination(

@@ -1,0 +1,440 @@
+"""Mirrors between clusters that ask who comes and what he may: with the rights of docs/security.md.
+
+One node reaches the destination by SASL_SSL with SCRAM-SHA-512, and a source in each way that there
+is. Operators' commands reach the destination by SASL_PLAINTEXT with PLAIN.
+"""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import javaproperties
+import pytest
+from confluent_kafka import TopicPartition
+
+import outside
+from rights import granted
+from running import below
+from secured import (
+    LISTENERS,
+    PASSWORDS,
+    Secured,
+    make_authority,
+    oauth,
+    sasl,
+    token,
+)
+from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
+from twinlog.cluster.admin import NewTopic, create_topics
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controllog import read_whole
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC, STATE_TOPIC, ControlTopics
+from twinlog.control.lifecycle import pause_topics, remove_topics, resume_topics
+from twinlog.control.mirrors import add_topics, create_mirror
+from twinlog.control.store import MirrorStore
+from twinlog.core.acls import Acl, Operation
+from twinlog.core.errors import TwinlogError, UserError
+from twinlog.local import commands
+from twinlog.local.check import Log
+from twinlog.local.commands import Done
+from twinlog.local.ports import HOST, PortClaim
+from twinlog.local.stage import Stage
+from waiting import until, until_async
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+
+WAYS = {
+    "mutual-tls": "MUTUAL",
+    "plain": "WORD",
+    "scram-256": "WORD",
+    "scram-512": "BOTH",
+    "oauth": "WORD",
+}
+PREFIX = "orders"
+"""Which topics docs/security.md grants."""
+AUTHORIZATION_FAILED = {29, 30, 31, 53}
+
+
+class Place:
+    """Both clusters, each principal's files, and the node."""
+
+    def __init__(self, folder: Path, source: Secured, destination: Secured, port: int) -> None:
+        self.folder, self.source, self.destination = folder, source, destination
+        self.ui_port = port
+        self.stage = Stage(folder / "stage")
+        self.stage.source, self.stage.destination = source.local, destination.local
+        self.said: list[str] = []
+        self.token = token("mirror")
+        (folder / "token").write_text(self.token)
+        self.secrets = folder / "secrets.properties"
+        self.write_secrets({**PASSWORDS, "mirror-256": PASSWORDS["mirror"]})
+        self.operator = folder / "operator.properties"
+        self.operator.write_text(
+            _text(sasl("PLAIN", "operator", self.reference("operator")), "WORD")
+        )
+        self.node = folder / "node.properties"
+        scram = sasl("SCRAM-SHA-512", "twinlog", self.reference("twinlog"))
+        self.node.write_text(_text(destination.trust | scram, "BOTH"))
+
+    def write_secrets(self, passwords: Mapping[str, str]) -> None:
+        self.secrets.write_text(javaproperties.dumps(dict(passwords)))
+
+    def reference(self, name: str) -> str:
+        return f"${{file:{self.secrets}:{name}}}"
+
+    def properties(self, way: str) -> dict[str, str]:
+        """A mirror's, to its source in one of the ways."""
+        source, password = self.source, self.reference("mirror")
+        found = {
+            "mutual-tls": lambda: source.certificate("mirror"),
+            "plain": lambda: sasl("PLAIN", "mirror", password),
+            "scram-256": lambda: sasl("SCRAM-SHA-256", "mirror", self.reference("mirror-256")),
+            "scram-512": lambda: source.trust | sasl("SCRAM-SHA-512", "mirror", password),
+            "oauth": lambda: oauth(self.folder / "token"),
+        }[way]()
+        refresh = {"mirror.metadata.refresh.interval.ms": "1000"}
+        return source.properties(WAYS[way], found) | refresh
+
+    def mirrors(self, *arguments: str) -> Done:
+        """`kafka-mirrors` as the operator; all that it says is kept."""
+        servers = self.destination.servers("WORD")
+        at = ("--bootstrap-server", servers, "--command-config", str(self.operator))
+        done = commands.run(commands.KAFKA_MIRRORS, *at, *arguments, seconds=60)
+        self.said += [done.output, done.errors]
+        return done
+
+    def as_operator(self) -> KafkaCluster:
+        plain = sasl("PLAIN", "operator", PASSWORDS["operator"])
+        return self.destination.cluster("WORD", plain)
+
+    def start_node(self) -> None:
+        at = ("--bootstrap-server", self.destination.servers("BOTH"))
+        config = ("--command-config", str(self.node), "--log-level", "INFO", "--lanes", "2")
+        ui = ("--conf", "spark.ui.enabled=true", "--conf", f"spark.ui.port={self.ui_port}")
+        self.stage.start_node("node", *at, *config, *ui)
+
+
+def _text(properties: Mapping[str, str], listener: str) -> str:
+    protocol = {"security.protocol": LISTENERS[listener], "mirror.topic.num.partitions": "4"}
+    return str(javaproperties.dumps({**protocol, **properties}))
+
+
+async def _grant(secured: Secured, acls: list[Acl]) -> None:
+    """Give rights, and wait until the broker goes by them."""
+    async with secured.root() as cluster:
+        assert set((await create_acls(cluster, acls)).values()) == {None}
+
+        async def there() -> bool:
+            return set(acls) <= (await describe_acls(cluster) or frozenset())
+
+        await until_async(there)
+
+
+async def _deny(secured: Secured, acls: list[Acl]) -> None:
+    """Take rights, and wait until the broker goes by that."""
+    async with secured.root() as cluster:
+        assert set((await delete_acls(cluster, acls)).values()) == {None}
+
+        async def gone() -> bool:
+            return not set(acls) & (await describe_acls(cluster) or frozenset())
+
+        await until_async(gone)
+
+
+@contextmanager
+def without(secured: Secured, *acls: Acl) -> Iterator[None]:
+    """While the block runs, somebody has not these rights."""
+    asyncio.run(_deny(secured, list(acls)))
+    try:
+        yield
+    finally:
+        asyncio.run(_grant(secured, list(acls)))
+
+
+@pytest.fixture(scope="module")
+def place(
+    tmp_path_factory: pytest.TempPathFactory, secured_pair: tuple[Secured, Secured]
+) -> Iterator[Place]:
+    """Rights as documented, a mirror of one topic for each way, and a node."""
+    claim = PortClaim.fresh(1)
+    place = Place(tmp_path_factory.mktemp("secured-mirrors"), *secured_pair, claim.ports[0])
+
+    async def prepare() -> None:
+        await place.source.set_password("mirror", PASSWORDS["mirror"])
+        await place.destination.set_password("twinlog", PASSWORDS["twinlog"])
+        await _grant(place.source, granted("User:mirror"))
+        await _grant(place.destination, granted("User:operator") + granted("User:twinlog"))
+        async with place.as_operator() as cluster:
+            for way in WAYS:
+                topics = ControlTopics(state_partitions=4, replication_factor=1)
+                await create_mirror(cluster, way, place.properties(way), topics=topics)
+                await add_topics(cluster, way, f"{PREFIX}-{way}")
+
+    for way in WAYS:
+        servers = place.source.local.bootstrap_servers
+        outside.make_topic(servers, f"{PREFIX}-{way}", 2)
+        outside.write(servers, f"{PREFIX}-{way}", outside.simple(100, 0))
+    asyncio.run(prepare())
+    with place.stage:
+        place.start_node()
+        yield place
+    claim.close()
+
+
+def test_every_way_to_a_source(place: Place) -> None:
+    """Records arrive; the destination is reached by SASL_SSL all the while."""
+    topics = [f"{PREFIX}-{way}" for way in WAYS]
+    place.stage.await_no_lag(120, topics)
+    for topic in topics:
+        outside.write(place.source.local.bootstrap_servers, topic, outside.simple(50, 1, "later"))
+    place.stage.await_no_lag(60, topics)
+    report = place.stage.check(topics, numbered=False)
+    assert report.good, report.problems
+    assert report.records == 150 * len(WAYS)
+
+
+def test_no_secret_is_to_be_seen(place: Place) -> None:
+    """Not in a log, an answer, a control topic, the list of processes, Spark's UI."""
+    place.stage.await_no_lag(120, [f"{PREFIX}-{way}" for way in WAYS])
+    outside.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
+    place.mirrors("--list", "--json")
+    place.mirrors("--describe", "--json")
+    node = place.stage.nodes["node"]
+    ui = f"http://{HOST}:{place.ui_port}/api/v1/applications"
+    application = _get(ui)[0]["id"]
+    seen = {
+        "log": node.log.read_text(),
+        "progress": node.output.read_text(),
+        "answers": "\n".join(place.said),
+        "processes": "\n".join(one.command for one in below(node.pid)),
+        "ui": json.dumps(
+            [
+                _get(f"{ui}/{application}/{page}")
+                for page in ("environment", "jobs", "stages", "executors")
+            ]
+        ),
+        "control topic": asyncio.run(_written(place.destination)),
+    }
+    assert "twinlog" in seen["processes"]
+    assert "spark.ui.port" in seen["ui"]
+    assert place.reference("mirror") in seen["control topic"].replace("\\\\", "\\")
+    for where, text in seen.items():
+        for secret in (
+            PASSWORDS["mirror"],
+            PASSWORDS["twinlog"],
+            PASSWORDS["operator"],
+            place.token,
+        ):
+            assert secret not in text, where
+
+
+def _get(url: str) -> list[dict[str, str]]:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        found: list[dict[str, str]] = json.load(answer)
+        return found
+
+
+async def _written(secured: Secured) -> str:
+    async with secured.root() as cluster:
+        records = await read_whole(cluster, CONFIG_TOPIC)
+    return "\n".join(f"{r.key!r} {r.value!r}" for r in records)
+
+
+def _wrong_name(place: Place, way: str) -> dict[str, str]:
+    found = place.properties(way)
+    servers = found["bootstrap.servers"].replace("127.0.0.1", "localhost")
+    return found | {"bootstrap.servers": servers}
+
+
+def _no_certificate(place: Place, way: str) -> dict[str, str]:
+    return {key: value for key, value in place.properties(way).items() if "keystore" not in key}
+
+
+def _no_module(place: Place, way: str) -> dict[str, str]:
+    return place.properties(way) | {"sasl.mechanism": "PLAIN"}
+
+
+def _wrong_password(place: Place, way: str) -> dict[str, str]:
+    found = place.properties(way)
+    found["sasl.jaas.config"] = found["sasl.jaas.config"].replace(
+        place.reference("mirror"), "not-the-password"
+    )
+    return found
+
+
+def _wrong_authority(place: Place, way: str) -> dict[str, str]:
+    make_authority(place.folder, "other")
+    trusted = {"ssl.truststore.location": str(place.folder / "other.pem")}
+    return place.properties(way) | trusted
+
+
+@pytest.mark.parametrize(
+    ("way", "change", "named"),
+    [
+        ("plain", _wrong_password, "sasl.jaas.config"),
+        ("scram-512", _wrong_password, "sasl.jaas.config"),
+        ("mutual-tls", _wrong_authority, "ssl.truststore"),
+        ("scram-512", _wrong_authority, "ssl.truststore"),
+        ("mutual-tls", _wrong_name, "names"),
+        ("mutual-tls", _no_certificate, "ssl.keystore"),
+        ("scram-256", _no_module, "sasl.jaas.config"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    place: Place, way: str, change: Callable[[Place, str], dict[str, str]], named: str
+) -> None:
+    """Which names the setting, and no secret."""
+
+    async def run() -> None:
+        async with place.as_operator() as cluster:
+            await create_mirror(cluster, "never", change(place, way))
+
+    with pytest.raises(UserError) as caught:
+        asyncio.run(run())
+    message = str(caught.value)
+    assert named in message
+    assert "\n" not in message
+    for secret in (*PASSWORDS.values(), "not-the-password"):
+        assert secret not in message
+
+
+def test_operators_need_each_of_their_rights(place: Place) -> None:
+    """With any of them left out some command is refused, and says by what; none is too many."""
+    rights = granted("User:operator")
+    # Create on control topics is for the first mirror, Write on states is tried below.
+    tried = [
+        one
+        for one in rights
+        if not one.resource_name.startswith("__mirror")
+        or (
+            one.operation is not Operation.CREATE
+            and (one.resource_name, one.operation) != (STATE_TOPIC, Operation.WRITE)
+        )
+    ]
+    names = [(f"{PREFIX}-fresh-{at}", f"{PREFIX}-taken-{at}") for at in range(len(tried) + 1)]
+
+    async def life(cluster: KafkaCluster, number: int) -> None:
+        name, topics = f"right-{number}", names[number]
+        await create_mirror(cluster, name, place.properties("plain"))
+        await add_topics(cluster, name, "|".join(topics))
+        await pause_topics(cluster, name, ".*")
+        await resume_topics(cluster, name, ".*")
+        await remove_topics(cluster, name, ".*")
+        await MirrorStore(cluster).states()
+        await MirrorStore(cluster).statuses()
+
+    async def run() -> None:
+        async with place.source.root() as source:
+            await create_topics(source, [NewTopic(name=n) for pair in names for n in pair])
+        async with place.destination.root() as destination:
+            await create_topics(destination, [NewTopic(name=taken) for _, taken in names])
+        async with place.as_operator() as cluster:
+            await life(cluster, 0)
+            for number, right in enumerate(tried, 1):
+                await _deny(place.destination, [right])
+                try:
+                    with pytest.raises(TwinlogError) as caught:
+                        await life(cluster, number)
+                finally:
+                    await _grant(place.destination, [right])
+                assert caught.value.code in AUTHORIZATION_FAILED, f"{right}: {caught.value}"
+                assert "AUTHORIZATION_FAILED" in str(caught.value)
+
+    asyncio.run(run())
+
+
+def test_a_whole_life(place: Place) -> None:
+    """With the rights of the page: what follows the data, and each command."""
+    source, destination = (one.local.bootstrap_servers for one in (place.source, place.destination))
+    topic, mirror, group = f"{PREFIX}-life", "life", f"{PREFIX}-life-readers"
+    outside.make_topic(source, topic, 1)
+    outside.write(source, topic, outside.simple(100))
+    config = place.folder / "life.properties"
+    config.write_text(javaproperties.dumps(place.properties("scram-512")))
+    in_it = ("--mirror", mirror)
+    done(place.mirrors("--create", *in_it, "--mirror-config", str(config)))
+    done(place.mirrors("--add", "--topic", topic, *in_it))
+    place.stage.await_no_lag(60, [topic])
+    outside.commit(source, group, topic, {0: 40})
+    delete_records(source, topic, 30)
+    outside.grow_topic(source, topic, 2)
+    outside.write(source, topic, outside.simple(10, 1))
+    until(lambda: outside.committed(destination, group, topic) == {0: 40}, 60, "the group's offset")
+    until(lambda: Log(destination).extents([(topic, 0)])[topic, 0].start == 30, 60, "the log start")
+    outside.await_state(place.stage, topic, 1, "MIRRORING")
+    place.stage.await_no_lag(60, [topic])
+    done(place.mirrors("--pause", "--topic", topic, *in_it))
+    outside.await_state(place.stage, topic, 0, "PAUSED")
+    done(place.mirrors("--resume", "--topic", topic, *in_it))
+    outside.await_state(place.stage, topic, 0, "MIRRORING")
+    done(place.mirrors("--alter", *in_it, "--mirror-config", str(config)))
+    done(place.mirrors("--remove", "--topic", topic, *in_it))
+    for partition in (0, 1):
+        outside.await_state(place.stage, topic, partition, "STOPPED")
+    states = [one for one in granted("User:operator") if one.resource_name == STATE_TOPIC]
+    with without(place.destination, *(one for one in states if one.operation is Operation.WRITE)):
+        refused = place.mirrors("--delete", *in_it)
+    assert refused.status != 0
+    assert "TOPIC_AUTHORIZATION_FAILED" in refused.errors
+    assert refused.errors.count("\n") == 1, refused.errors
+    done(place.mirrors("--delete", *in_it))
+
+
+def delete_records(servers: str, topic: str, offset: int) -> None:
+    first = TopicPartition(topic, 0, offset)
+    client = outside.admin(servers)
+    client.delete_records([first])[first].result(30)
+
+
+def done(command: Done) -> None:
+    assert command.status == 0, command.errors
+
+
+@pytest.mark.parametrize(
+    ("side", "principal", "operation"),
+    [
+        ("source", "User:mirror", Operation.READ),
+        ("destination", "User:twinlog", Operation.WRITE),
+    ],
+)
+def test_a_right_taken_and_given_back(
+    place: Place, side: str, principal: str, operation: Operation
+) -> None:
+    """What is missing is said of the partition; then it goes on by itself, and nothing is lost."""
+    topic = f"{PREFIX}-plain"
+    servers = place.source.local.bootstrap_servers
+    place.stage.await_no_lag(120, [topic])
+    rights = [
+        one
+        for one in granted(principal)
+        if (one.resource_name, one.operation) == (PREFIX, operation)
+    ]
+    with without(getattr(place, side), *rights):
+        outside.write(servers, topic, outside.simple(20, 0, side))
+
+        def said() -> bool:
+            row = outside.described(place.stage, topic)[0]
+            return "TOPIC_AUTHORIZATION_FAILED" in (row["reason"] or "")
+
+        until(said, 60, "the reason")
+    place.stage.await_no_lag(60, [topic])
+    outside.await_state(place.stage, topic, 0, "MIRRORING")
+    report = place.stage.check([topic], numbered=False)
+    assert report.good, report.problems
+
+
+def test_another_password(place: Place) -> None:
+    """Changed at the source and behind the reference; `--alter` makes lanes use it at once."""
+    topic, servers = f"{PREFIX}-scram-256", place.source.local.bootstrap_servers
+    place.stage.await_no_lag(120, [topic])
+    asyncio.run(place.source.set_password("mirror", "another-secret", ["SCRAM-SHA-256"]))
+    place.write_secrets({**PASSWORDS, "mirror-256": "another-secret"})
+    config = place.folder / "altered.properties"
+    config.write_text(javaproperties.dumps(place.properties("scram-256")))
+    done(place.mirrors("--alter", "--mirror", "scram-256", "--mirror-config", str(config)))
+    outside.write(servers, topic, outside.simple(20, 0, "another"))
+    place.stage.await_no_lag(60, [topic])
+    outside.await_state(place.stage, topic, 0, "MIRRORING")
