@@ -56,7 +56,7 @@ def write(servers: str, topic: str, records: Iterable[Sequence[Any]], **settings
 
     def delivered(error: object, _message: object) -> None:
         if error is not None:
-            failures.append(str(error))
+            failures.append(f"{error.name()}: {error}")  # type: ignore[attr-defined]
 
     for partition, key, value, headers in records:
         producer.produce(
@@ -64,7 +64,7 @@ def write(servers: str, topic: str, records: Iterable[Sequence[Any]], **settings
         )
         producer.poll(0)
     assert producer.flush(SECONDS) == 0
-    assert not failures
+    assert not failures, failures[0]
 
 
 def simple(count: int, partition: int = 0, text: str = "v") -> list[Sequence[Any]]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinlog.core.acls import (
+    EVERYBODY,
     Acl,
     AclRule,
     Operation,
@@ -14,6 +15,7 @@ from twinlog.core.acls import (
     Permission,
     ResourceType,
     acl_changes,
+    guard,
     included,
 )
 from twinlog.core.mirror_settings import ACLS, parse_settings
@@ -102,3 +104,96 @@ def test_rules() -> None:
 def test_a_prefix_and_a_host_are_said() -> None:
     prefixed = acl("orders-")._replace(pattern_type=PatternType.PREFIXED, host="10.0.0.1")
     assert str(prefixed) == "ALLOW User:alice READ from 10.0.0.1 on TOPIC orders-*"
+
+
+STATES = "states"
+PRINCIPALS = ("User:p", "User:q", "User:node", EVERYBODY)
+topic_acls = st.builds(
+    Acl,
+    st.just(ResourceType.TOPIC),
+    st.sampled_from(["a", "ab", "b", "*", "s", STATES]),
+    st.sampled_from(PatternType),
+    st.sampled_from(PRINCIPALS),
+    st.sampled_from(["*", "10.0.0.1"]),
+    st.sampled_from([Operation.ALL, Operation.READ, Operation.WRITE, Operation.DELETE]),
+    st.sampled_from(Permission),
+)
+
+
+def found(acls: Iterable[Acl], topic: str) -> set[Acl]:
+    """The ACLs that a broker finds for a topic."""
+    return {
+        one
+        for one in acls
+        if one.resource_type is ResourceType.TOPIC
+        and (
+            one.resource_name in {topic, "*"}
+            if one.pattern_type is PatternType.LITERAL
+            else topic.startswith(one.resource_name)
+        )
+    }
+
+
+def may(acls: Iterable[Acl], principal: str, operation: Operation, topic: str) -> bool:
+    """What StandardAuthorizer says to somebody at 10.0.0.1."""
+    suits = {
+        one.permission
+        for one in found(acls, topic)
+        if one.principal in {principal, EVERYBODY} and one.operation in {operation, Operation.ALL}
+    }
+    return Permission.ALLOW in suits and Permission.DENY not in suits
+
+
+@given(st.frozensets(topic_acls, max_size=7), st.frozensets(st.sampled_from(["a", "ab", "b"])))
+def test_a_guard_keeps_out_all_but_nodes(there: frozenset[Acl], topics: frozenset[str]) -> None:
+    """Who may write states can do what he could; others cannot change; all else is as before."""
+    denials, open_to = guard(there, topics, STATES)
+    after = there | denials
+    anybody = EVERYBODY in open_to or EVERYBODY in {
+        one.principal
+        for one in found(there, STATES)
+        if one.permission is Permission.ALLOW and one.operation in {Operation.ALL, Operation.WRITE}
+    }
+    for principal in PRINCIPALS[:-1]:
+        node = may(there, principal, Operation.WRITE, STATES)
+        for topic in ("a", "ab", "b", "c", STATES):
+            for operation in Operation:
+                before = may(there, principal, operation, topic)
+                changing = operation in {Operation.WRITE, Operation.DELETE, Operation.ALTER}
+                now = may(after, principal, operation, topic)
+                if node or topic not in topics or not changing:
+                    assert now is before, (principal, operation, topic)
+                elif now:
+                    assert before
+                    assert anybody or may_write_states(there, principal)
+    for one in denials:
+        assert found(there, one.resource_name), "a topic without ACLs stays one without"
+
+
+def may_write_states(acls: Iterable[Acl], principal: str) -> bool:
+    """Whether he is allowed to, by some ACL, whatever denies it."""
+    return any(
+        one.permission is Permission.ALLOW
+        and one.principal == principal
+        and one.operation in {Operation.ALL, Operation.WRITE}
+        for one in found(acls, STATES)
+    )
+
+
+def test_guards() -> None:
+    """One for each operation that is allowed; prefixes, nodes, everybody."""
+    node = acl(STATES, "User:node", Operation.WRITE)
+    writer = acl("orders", "User:app", Operation.WRITE)
+    prefixed = acl("ord", "User:all", Operation.ALL)._replace(pattern_type=PatternType.PREFIXED)
+    reader = acl("orders", "User:reader")
+    both = acl("*", "User:node", Operation.ALL)
+    denials, open_to = guard([node, writer, prefixed, reader, both], ["orders", "x"], STATES)
+    assert sorted(map(str, denials)) == [
+        "DENY User:all ALTER on TOPIC orders",
+        "DENY User:all DELETE on TOPIC orders",
+        "DENY User:all WRITE on TOPIC orders",
+        "DENY User:app WRITE on TOPIC orders",
+    ]
+    assert open_to == frozenset()
+    denials, open_to = guard([node, acl("orders", EVERYBODY, Operation.WRITE)], ["orders"], STATES)
+    assert (denials, open_to) == (frozenset(), {EVERYBODY})

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import ProtocolError
 from twinlog.wire.config_records import (
     ConfigRecord,
     Feature,
+    MadeAcl,
+    MadeFor,
     Mirror,
     MirrorTopic,
     Removed,
@@ -25,6 +28,16 @@ from twinlog.wire.config_records import (
 )
 
 text = st.text(max_size=20)
+acls = st.builds(
+    Acl,
+    st.sampled_from(ResourceType),
+    text,
+    st.sampled_from(PatternType),
+    text,
+    text,
+    st.sampled_from(Operation),
+    st.sampled_from(Permission),
+)
 records = st.one_of(
     st.builds(
         Mirror,
@@ -42,6 +55,7 @@ records = st.one_of(
         partitions=st.integers(1, 10_000),
         wanted=st.sampled_from(Wanted),
     ),
+    st.builds(MadeAcl, mirror=text, acl=acls, made_for=st.sampled_from(MadeFor)),
     st.builds(StopRequest, node=text, requested_ms=st.integers(0, 2**62)),
     st.builds(Feature, name=text, level=st.integers(0, 2**15)),
 )

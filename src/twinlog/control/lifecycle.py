@@ -19,6 +19,8 @@ disaster `--remove --topic '.*'` must not be held up by a topic that was removed
 is for none of them, the error is that of the first one.
 """
 
+import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -29,12 +31,15 @@ from twinlog.control.mirrors import compiled, connected_source
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
-from twinlog.wire.config_records import ConfigChange, Mirror, MirrorTopic, Wanted
+from twinlog.wire.config_records import ConfigChange, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 
 Topics: TypeAlias = str | Collection[str]
 """The name of a topic or else a regular expression; or names."""
 Refuse = Callable[[MirrorTopic], MirrorError | None]
+READ_ONLY_S: Final = 10.0
+"""Seconds that a mirror's deletion waits until its topics are writable."""
+_LOOK_S: Final = 0.2
 _SHOWN: Final = 5
 """Topics or partitions that an error names."""
 
@@ -114,6 +119,9 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
     """
     store = MirrorStore(destination)
     states = await store.states()
+    deadline = time.monotonic() + READ_ONLY_S
+    while _read_only(await store.snapshot(), name) and time.monotonic() < deadline:
+        await asyncio.sleep(_LOOK_S)
 
     def check(snapshot: Snapshot) -> None:
         if name not in snapshot.mirrors:
@@ -128,8 +136,20 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
                 f"{len(left)} partition(s) of mirror {name} are not STOPPED: {_few(left)}",
                 hint="remove its topics first, and wait until --describe shows STOPPED",
             )
+        if _read_only(snapshot, name):
+            raise MirrorError.MIRROR_NOT_EMPTY.error(
+                f"ACLs that mirror {name} has made still keep its topics read-only",
+                hint="a running node takes them back",
+            )
 
     await store.delete_mirror(name, check)
+
+
+def _read_only(snapshot: Snapshot, mirror: str) -> bool:
+    """Whether all of a mirror's topics are removed, and some cannot be written to yet."""
+    topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+    removed = all(topic.wanted is Wanted.STOPPED for topic in topics)
+    return removed and bool(snapshot.made_acls(mirror, MadeFor.READ_ONLY))
 
 
 def _ended(topic: MirrorTopic, state: State) -> bool:

@@ -26,6 +26,7 @@ class MirrorError(enum.Enum):
     MIRROR_TOPIC_DIVERGED = "The topic holds records that the source does not have"
     UNKNOWN_TOPIC_OR_PARTITION = "The topic does not exist on the source cluster"
     TOPIC_ALREADY_EXISTS = "The topic exists on the destination cluster and cannot be taken over"
+    MIRROR_AUTHORIZATION_FAILED = "Mirror authorization failed"
     INVALID_REGULAR_EXPRESSION = "The regular expression is not valid"
 
     def error(self, detail: str, *, hint: str = "") -> "MirrorRefused":

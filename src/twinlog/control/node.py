@@ -199,6 +199,7 @@ class Node:
         beside = [
             asyncio.create_task(group.run()),
             asyncio.create_task(refresher.run()),
+            asyncio.create_task(refresher.read_only.run()),
         ]
         if self._config.metrics_address is not None:
             observed = Observed(cluster, self._config.group_id, lanes, refresher.errors)

@@ -3,6 +3,7 @@
     topics          new ones, more partitions, deleted ones      topic_sync.py
     configurations  of topics                                    config_sync.py
     groups          their committed offsets                      groups.py
+    ACLs            of the cluster                               acl_sync.py
 
 It is done by the node that owns the mirror's partition of `__mirror_config`, by a group of the
 lanes' kind. What fails is counted and said, and tried again with the next look; the others go on.
@@ -18,9 +19,11 @@ from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, partition_count
+from twinlog.control.acl_sync import AclSync
 from twinlog.control.config_sync import sync_configs
 from twinlog.control.groups import sync_groups
 from twinlog.control.mirrors import connected_source
+from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import add_new_topics, grow_topics, missing, stop_deleted
 from twinlog.core.errors import TwinlogError, UserError
@@ -44,6 +47,7 @@ class Sync(enum.Enum):
     METADATA = "MetadataRefreshError"
     CONFIGS = "TopicConfigMetadataSyncError"
     GROUPS = "ConsumerGroupOffsetSyncError"
+    ACLS = "AclSyncError"
 
 
 class Refresher:
@@ -58,7 +62,10 @@ class Refresher:
         self._store = store
         self._latest = latest
         self._ours: set[int] = set()
+        self._partitions = 0
         self._missing: dict[str, set[MirrorTopic]] = {}
+        self.read_only = ReadOnly(cluster, store, self._is_ours, self._acls_failed)
+        self._acls = AclSync(cluster, store, self.read_only)
 
     async def on_assigned(self, partitions: set[int]) -> None:
         """These partitions of `__mirror_config` are ours."""
@@ -95,8 +102,9 @@ class Refresher:
             log.warning("mirror %s cannot be refreshed: %s", name, error)
 
     async def _is_ours(self, name: str) -> bool:
-        count = await partition_count(self._cluster, CONFIG_TOPIC) or 1
-        return config_partition(name, count) in self._ours
+        if not self._partitions:
+            self._partitions = await partition_count(self._cluster, CONFIG_TOPIC) or 0
+        return config_partition(name, self._partitions or 1) in self._ours
 
     async def _refresh(self, name: str) -> None:
         snapshot = await self._store.snapshot()
@@ -121,6 +129,12 @@ class Refresher:
             partitions = await self._mirroring(topics)
             groups = sync_groups(source, self._cluster, settings.groups_include, partitions)
             await self._try(name, Sync.GROUPS, groups)
+            if topics:
+                acls = self._acls.sync(source, name, settings.acl_include)
+                await self._try(name, Sync.ACLS, acls)
+
+    def _acls_failed(self, mirror: str, count: int) -> None:
+        self.errors[mirror, Sync.ACLS] += count
 
     async def _try(self, mirror: str, sync: Sync, action: Awaitable[int]) -> None:
         try:

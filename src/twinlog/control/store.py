@@ -35,11 +35,12 @@ from twinlog.cluster.mirrorlog import (
 )
 from twinlog.cluster.pool import Backoff
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
-from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
+from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable, UserError
 from twinlog.wire.config_records import (
     MIRROR_VERSION,
     ConfigChange,
     Feature,
+    MadeAcl,
     Mirror,
     MirrorTopic,
     Removed,
@@ -53,6 +54,8 @@ from twinlog.wire.status_records import Status
 
 TRIES: Final = 20
 """How often a change begins again because another command came in between."""
+_AUTHORIZATION_FAILED: Final = frozenset({29, 31, 53})
+"""No right to the topic, the cluster, the transactional id."""
 _BACKOFF: Final = Backoff(0.05, 1.0)
 
 Decide = Callable[[Snapshot], Sequence[ConfigChange]]
@@ -139,8 +142,12 @@ class MirrorStore:
 
         def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
             check(snapshot)
-            topics = [key_of(topic) for topic in snapshot.topics if topic.mirror == mirror]
-            return [Removed(key) for key in (*topics, key_of(snapshot.mirrors[mirror]))]
+            its = [
+                key_of(record)
+                for record in snapshot.records.values()
+                if isinstance(record, MirrorTopic | MadeAcl) and record.mirror == mirror
+            ]
+            return [Removed(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]
 
         await self.change(decide)
 
@@ -163,6 +170,8 @@ class MirrorStore:
     async def change(self, decide: Decide) -> None:
         """Fence, read, decide, write; again where another one came in between.
 
+        Nothing is written where `decide` finds nothing to be changed.
+
         Raises:
             MirrorRefused: what `decide` raises; then nothing was written.
             UnsupportedVersion: the control topics' format is not known; nothing was written.
@@ -181,11 +190,16 @@ class MirrorStore:
                 if unknown and all(_stands(entry, table) for entry in unknown):
                     return
                 entries = [config_entry(change, count) for change in decide(fold_config(records))]
-                await writer.write(entries)
+                if entries:
+                    await writer.write(entries)
             except Fenced:
                 await asyncio.sleep(_BACKOFF.delay(number, self._rng) * self._rng.random())
             except Disconnected:
                 unknown = entries
+            except UserError as error:
+                if error.code not in _AUTHORIZATION_FAILED:
+                    raise
+                raise _unauthorized(error) from error
             else:
                 return
         raise Retriable(
@@ -193,6 +207,16 @@ class MirrorStore:
             cluster=cluster.name,
             hint="try again",
         )
+
+
+def _unauthorized(error: UserError) -> MirrorRefused:
+    """That who asks may not change mirrors; `code` stays Kafka's."""
+    where = "" if error.topic is None else f"{error.topic}: "
+    refused = MirrorError.MIRROR_AUTHORIZATION_FAILED.error(
+        f"{where}{error.message}", hint=error.hint
+    )
+    refused.code = error.code
+    return refused
 
 
 def _stands(entry: Entry, table: Mapping[tuple[int, bytes | None], ControlRecord]) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from re import Pattern
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class ResourceType(IntEnum):
@@ -140,3 +140,62 @@ def acl_changes(
         remove=(made & there) - wanted,
         forget=made - wanted,
     )
+
+
+EVERYBODY: Final = "User:*"
+ANY_NAME: Final = "*"
+_CHANGING: Final = (Operation.WRITE, Operation.DELETE, Operation.ALTER)
+"""What changes a topic: records, its existence and their deletion, its partitions."""
+
+
+class Guard(NamedTuple):
+    """What keeps topics read-only, and whom it cannot keep out."""
+
+    denials: frozenset[Acl]
+    open_to: frozenset[str]
+
+
+def guard(there: Iterable[Acl], topics: Collection[str], states: str) -> Guard:
+    """What denies everybody but nodes to change topics (docs/decisions/0006-read-only-topics.md).
+
+    Nobody is denied who was not allowed, so that a topic without ACLs stays one without.
+
+    Args:
+        there: all ACLs of the destination.
+        topics: those that are to be read-only.
+        states: the topic that only nodes write to; whoever may is one.
+    """
+    allowed = [
+        acl
+        for acl in there
+        if acl.resource_type is ResourceType.TOPIC
+        and acl.permission is Permission.ALLOW
+        and acl.operation in {Operation.ALL, *_CHANGING}
+    ]
+    nodes = {
+        acl.principal
+        for acl in allowed
+        if acl.operation in {Operation.ALL, Operation.WRITE} and _covers(acl, states)
+    }
+    denials: set[Acl] = set()
+    open_to: set[str] = set()
+    for acl in allowed:
+        names = [topic for topic in topics if _covers(acl, topic)]
+        if names and EVERYBODY in {acl.principal, *nodes}:
+            # A denial of everybody would be one of the nodes as well.
+            open_to.add(acl.principal)
+        elif acl.principal not in nodes:
+            operations = _CHANGING if acl.operation is Operation.ALL else (acl.operation,)
+            denials |= {_denial(name, acl.principal, one) for name in names for one in operations}
+    return Guard(frozenset(denials), frozenset(open_to))
+
+
+def _covers(acl: Acl, topic: str) -> bool:
+    if acl.pattern_type is PatternType.PREFIXED:
+        return topic.startswith(acl.resource_name)
+    return acl.resource_name in {topic, ANY_NAME}
+
+
+def _denial(topic: str, principal: str, operation: Operation) -> Acl:
+    kind, pattern = ResourceType.TOPIC, PatternType.LITERAL
+    return Acl(kind, topic, pattern, principal, ANY_NAME, operation, Permission.DENY)

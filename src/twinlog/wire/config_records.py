@@ -10,15 +10,17 @@ destination's metadata log, which a stock broker does not let a client write to.
     ["topic", mirror, topic]             topic_id (source's), partitions (when added),
                                          wanted: MIRRORING, PAUSED or STOPPED
     ["stop", node]                       requested_ms
+    ["acl", mirror, resource type, resource name, pattern type, principal, host, operation,
+     permission]                         made_for: SOURCE (it has one) or READ_ONLY (core/acls.py)
     ["feature", "mirror.version"]        level: int
 
 `mirror.version` is KIP-1279's feature level: which format all control topics have. It is written
 with the first mirror, and level 1 where it is missing. This record keeps its form in all levels, so
 that whoever does not know one can say so. Records of unknown kinds are left alone.
 
-A mirror and its topics stand in one partition, that of the mirror's name (core/placement.py), so
-that they are read in the order in which they were written. A stop request stands in the node's,
-the feature's level in that of its name.
+A mirror, its topics and the ACLs that it has made stand in one partition, that of the mirror's
+name (core/placement.py), so that they are read in the order in which they were written. A stop
+request stands in the node's, the feature's level in that of its name.
 
 Source properties are kept as the user wrote them: a value that refers to a secret (`${file:...}`,
 `${env:...}`) stays a reference, resolved by whoever connects. Values that hold a secret itself are
@@ -28,11 +30,12 @@ readable by whoever may read the topic.
 import base64
 import binascii
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import ProtocolError
 from twinlog.wire.json_fields import JsonObject, decode_json, encode_json
 
@@ -49,6 +52,15 @@ class Wanted(enum.Enum):
     MIRRORING = "MIRRORING"
     PAUSED = "PAUSED"
     STOPPED = "STOPPED"
+
+
+class MadeFor(enum.Enum):
+    """Why an ACL was made."""
+
+    SOURCE = "SOURCE"
+    """The source has it."""
+    READ_ONLY = "READ_ONLY"
+    """Others may not write to a mirror's topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +90,15 @@ class MirrorTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MadeAcl:
+    """An ACL of the destination that was not there before this mirror made it, or is about to."""
+
+    mirror: str
+    acl: Acl
+    made_for: MadeFor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
     """A node is asked to end."""
 
@@ -100,7 +121,7 @@ class Removed:
     key: tuple[str, ...]
 
 
-ConfigRecord: TypeAlias = Mirror | MirrorTopic | StopRequest | Feature
+ConfigRecord: TypeAlias = Mirror | MirrorTopic | MadeAcl | StopRequest | Feature
 ConfigChange: TypeAlias = ConfigRecord | Removed
 
 
@@ -131,10 +152,32 @@ def key_of(record: ConfigRecord) -> tuple[str, ...]:
             return ("mirror", record.name)
         case MirrorTopic():
             return ("topic", record.mirror, record.topic)
+        case MadeAcl():
+            return ("acl", record.mirror, *_acl_fields(record.acl))
         case StopRequest():
             return ("stop", record.node)
         case Feature():
             return ("feature", record.name)
+
+
+def _acl_fields(acl: Acl) -> tuple[str, ...]:
+    return tuple(field.name if isinstance(field, enum.Enum) else field for field in acl)
+
+
+def _acl_of(parts: Sequence[str]) -> Acl:
+    kind, name, pattern, principal, host, operation, permission = parts
+    try:
+        return Acl(
+            ResourceType[kind],
+            name,
+            PatternType[pattern],
+            principal,
+            host,
+            Operation[operation],
+            Permission[permission],
+        )
+    except KeyError as error:
+        raise ProtocolError(f"the key of {_WHAT} is no ACL: {error} is not known") from error
 
 
 def encode_key(key: tuple[str, ...]) -> bytes:
@@ -162,6 +205,8 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 "partitions": record.partitions,
                 "wanted": record.wanted.value,
             }
+        case MadeAcl():
+            return {"made_for": record.made_for.value}
         case StopRequest():
             return {"requested_ms": record.requested_ms}
         case Feature():
@@ -179,6 +224,8 @@ def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
         raise ProtocolError(f"the key of {_WHAT} is no list of strings")
     match parts:
         case ["mirror", _] | ["topic", _, _] | ["stop", _] | ["feature", _]:
+            pass
+        case ["acl", _, *fields] if len(fields) == len(Acl._fields):
             pass
         case _:
             return None
@@ -211,6 +258,8 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
             )
         case ["feature", name]:
             return Feature(name=name, level=body.number("level"))
+        case ["acl", mirror, *fields]:
+            return MadeAcl(mirror=mirror, acl=_acl_of(fields), made_for=_made_for(body))
         case _:
             return StopRequest(node=parts[1], requested_ms=body.number("requested_ms"))
 
@@ -220,3 +269,10 @@ def _wanted(body: JsonObject) -> Wanted:
         return Wanted(body.text("wanted"))
     except ValueError as error:
         raise body.error("wanted", ", ".join(one.value for one in Wanted)) from error
+
+
+def _made_for(body: JsonObject) -> MadeFor:
+    try:
+        return MadeFor(body.text("made_for"))
+    except ValueError as error:
+        raise body.error("made_for", ", ".join(one.value for one in MadeFor)) from error

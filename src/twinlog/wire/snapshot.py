@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from twinlog.core.acls import Acl
 from twinlog.core.errors import ProtocolError, UnsupportedVersion
 from twinlog.core.placement import MirrorPartition, state_partition
 from twinlog.wire.config_records import (
     MIRROR_VERSION,
     ConfigRecord,
     Feature,
+    MadeAcl,
+    MadeFor,
     Mirror,
     MirrorTopic,
     StopRequest,
@@ -69,6 +72,15 @@ class Snapshot:
             if isinstance(record, MirrorTopic) and ("mirror", record.mirror) in self.records
         ]
         return sorted(found, key=lambda one: (one.mirror, one.topic))
+
+    def made_acls(self, mirror: str, made_for: MadeFor) -> frozenset[Acl]:
+        """What ACLs a mirror has made."""
+        return frozenset(
+            record.acl
+            for record in self.records.values()
+            if isinstance(record, MadeAcl)
+            and (record.mirror, record.made_for) == (mirror, made_for)
+        )
 
     @property
     def stops(self) -> dict[str, StopRequest]:

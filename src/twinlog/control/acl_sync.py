@@ -1,0 +1,91 @@
+"""ACLs follow the source's (KIP-1279, "ACL Synchronization"), by their difference (core/acls.py).
+
+    rules of mirror.acl.include     which of the source's ACLs are copied
+    less                            those on control topics of ours, which are another cluster's own
+    left alone, on both sides       those on topics that are in this mirror and paused or removed
+
+Where one of the clusters has no authorizer there is nothing to copy, or nowhere to; that is said
+once. What is made, and removed again, is remembered: made_acls.py.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from typing import Final
+
+from twinlog.cluster.acls import describe_acls
+from twinlog.cluster.client import KafkaCluster
+from twinlog.control.made_acls import carry_out
+from twinlog.control.read_only import ReadOnly
+from twinlog.control.store import MirrorStore
+from twinlog.core.acls import Acl, AclRule, PatternType, ResourceType, acl_changes, included
+from twinlog.wire.config_records import MadeFor, Wanted
+from twinlog.wire.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+_CONTROL: Final = "__mirror"
+"""How control topics' names begin."""
+
+
+class AclSync:
+    """Copies the ACLs of mirrors' sources to one destination."""
+
+    def __init__(self, destination: KafkaCluster, store: MirrorStore, read_only: ReadOnly) -> None:
+        self._destination = destination
+        self._store = store
+        self._read_only = read_only
+        self._told: set[tuple[str, str]] = set()
+
+    async def sync(self, source: KafkaCluster, mirror: str, rules: Collection[AclRule]) -> int:
+        """Make the destination's ACLs what the source's are; how many could not be.
+
+        Without any rule nothing is looked at, and what was made stays.
+
+        Raises:
+            UserError: a right is missing, to see ACLs.
+            Retriable: a cluster does not answer.
+        """
+        if not rules:
+            return 0
+        theirs, ours = await describe_acls(source), await describe_acls(self._destination)
+        if theirs is None or ours is None:
+            self._tell(mirror, "source" if theirs is None else "destination")
+            return 0
+        snapshot = await self._store.snapshot()
+        alone = _left_alone(snapshot, mirror)
+        wanted = {acl for acl in included(theirs, rules) if not alone(acl)}
+        made = {acl for acl in snapshot.made_acls(mirror, MadeFor.SOURCE) if not alone(acl)}
+        changes = acl_changes(wanted, ours, made)
+        # What was made so that others cannot write, and is the source's as well, stays with it.
+        also = wanted & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
+        changes = changes._replace(remember=changes.remember | also)
+        cluster, store = self._destination, self._store
+        return await self._read_only.allow(
+            mirror,
+            ours,
+            changes.make,
+            lambda: carry_out(cluster, store, mirror, changes, MadeFor.SOURCE),
+        )
+
+    def _tell(self, mirror: str, side: str) -> None:
+        if (mirror, side) not in self._told:
+            self._told.add((mirror, side))
+            log.warning("mirror %s: ACLs do not follow, as the %s has no authorizer", mirror, side)
+
+
+def _left_alone(snapshot: Snapshot, mirror: str) -> Callable[[Acl], bool]:
+    """Which ACLs are neither made nor removed."""
+    topics = {
+        topic.topic
+        for topic in snapshot.topics
+        if topic.mirror == mirror and topic.wanted is not Wanted.MIRRORING
+    }
+
+    def alone(acl: Acl) -> bool:
+        if acl.resource_type is not ResourceType.TOPIC:
+            return False
+        if acl.resource_name.startswith(_CONTROL):
+            return True
+        return acl.pattern_type is PatternType.LITERAL and acl.resource_name in topics
+
+    return alone

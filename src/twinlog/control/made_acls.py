@@ -1,0 +1,93 @@
+"""ACLs of the destination that a mirror makes and removes, so that it removes no other's.
+
+    remember, in `__mirror_config`    make    remove    forget
+
+Whatever happens in between, nothing is removed that was not made by this mirror (core/acls.py).
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from twinlog.cluster.acls import create_acls, delete_acls
+from twinlog.cluster.client import KafkaCluster
+from twinlog.control.store import MirrorStore, unknown_mirror
+from twinlog.core.acls import Acl, AclChanges
+from twinlog.core.errors import Refusal
+from twinlog.wire.config_records import ConfigChange, MadeAcl, MadeFor, Removed, key_of
+from twinlog.wire.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+_SHOWN: Final = 5
+"""ACLs that a line of the log names."""
+
+
+async def carry_out(
+    destination: KafkaCluster,
+    store: MirrorStore,
+    mirror: str,
+    changes: AclChanges,
+    made_for: MadeFor,
+) -> int:
+    """Remember, make, remove, forget; how many ACLs could not be made or removed.
+
+    Raises:
+        MirrorRefused: the mirror is no more; nothing was made.
+        UserError: no right to write `__mirror_config`.
+        Retriable: the destination does not answer.
+    """
+    if changes.remember:
+        await _remember(store, mirror, changes.remember, made_for)
+    refused = await _done(changes.make, "made", lambda acls: create_acls(destination, acls))
+    kept = await _done(changes.remove, "removed", lambda acls: delete_acls(destination, acls))
+    if forget := changes.forget - kept:
+        await _forget(store, mirror, forget, made_for)
+    return len(refused) + len(kept)
+
+
+async def _done(
+    acls: Collection[Acl],
+    what: str,
+    action: Callable[[Iterable[Acl]], Awaitable[Mapping[Acl, Refusal | None]]],
+) -> set[Acl]:
+    """Do something to ACLs; those for which it was refused."""
+    if not acls:
+        return set()
+    answers = await action(acls)
+    refusals = {acl: answer for acl, answer in answers.items() if answer is not None}
+    if done := answers.keys() - refusals.keys():
+        log.info("ACLs %s: %s", what, _few(done))
+    if refusals:
+        log.warning(
+            "ACLs cannot be %s (%s): %s", what, next(iter(refusals.values())), _few(refusals)
+        )
+    return set(refusals)
+
+
+def _few(acls: Collection[Acl]) -> str:
+    shown = "; ".join(map(str, sorted(acls)[:_SHOWN]))
+    return shown if len(acls) <= _SHOWN else f"{shown}; and {len(acls) - _SHOWN} more"
+
+
+async def _remember(
+    store: MirrorStore, mirror: str, acls: Collection[Acl], made_for: MadeFor
+) -> None:
+    def decide(now: Snapshot) -> list[ConfigChange]:
+        if mirror not in now.mirrors:
+            raise unknown_mirror(mirror, now)
+        return [MadeAcl(mirror=mirror, acl=acl, made_for=made_for) for acl in acls]
+
+    await store.change(decide)
+
+
+async def _forget(
+    store: MirrorStore, mirror: str, acls: Collection[Acl], made_for: MadeFor
+) -> None:
+    """Forget what is remembered for this reason; what is made for another by now stays."""
+
+    def decide(now: Snapshot) -> list[ConfigChange]:
+        left = now.made_acls(mirror, made_for) & frozenset(acls)
+        return [Removed(key_of(MadeAcl(mirror=mirror, acl=acl, made_for=made_for))) for acl in left]
+
+    await store.change(decide)

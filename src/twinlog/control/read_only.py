@@ -1,0 +1,201 @@
+"""A mirror's topics are read-only on the destination, where that has an authorizer.
+
+Whoever is allowed to change such a topic is denied it, except nodes (core/acls.py, `guard`), and
+what was made for that is taken back when all partitions of the topic are STOPPED: then the topic's
+ACLs are what they were. The source is not asked for any of this.
+
+    when                                        what
+    ------------------------------------------  -----------------------------------------------
+    a mirror becomes ours, its topics change    its topics are guarded
+    LOOK_S have passed, ACLs are copied         the same: somebody may be allowed by now
+    a topic is removed                          its states are looked at each POLL_S, until all
+                                                are STOPPED and it is not guarded any more
+
+The broker says TOPIC_AUTHORIZATION_FAILED (29) to who tries to write. Without an authorizer, and to
+super users, nothing is denied: a foreign record is then seen by its offset, and the partition is
+FAILED.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import aclosing, suppress
+from typing import Final
+
+from twinlog.cluster.acls import describe_acls
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.mirrorlog import STATE_TOPIC
+from twinlog.control.made_acls import carry_out
+from twinlog.control.store import MirrorStore
+from twinlog.core.acls import Acl, acl_changes, guard
+from twinlog.core.errors import Retriable, TwinlogError
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.wire.config_records import MadeFor, MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 30.0
+"""How often is looked at all ACLs."""
+TICK_S: Final = 1.0
+"""How often is looked which mirrors are ours."""
+POLL_S: Final = 0.1
+"""How often is looked whether what was removed is STOPPED."""
+
+
+class ReadOnly:
+    """Guards the topics of the mirrors that are ours; `failed` is told what could not be done."""
+
+    def __init__(
+        self,
+        destination: KafkaCluster,
+        store: MirrorStore,
+        is_ours: Callable[[str], Awaitable[bool]],
+        failed: Callable[[str, int], None],
+    ) -> None:
+        self._destination = destination
+        self._store = store
+        self._is_ours = is_ours
+        self._failed = failed
+        self._snapshot = Snapshot()
+        self._changed = asyncio.Event()
+        self._kept: dict[str, frozenset[str]] = {}
+        self._due = 0.0
+        self._keeping = asyncio.Lock()  # guards the order of what is read of ACLs and then done
+        self._told: set[tuple[str, frozenset[str]]] = set()
+
+    async def run(self) -> None:
+        """Guard for ever."""
+        following = asyncio.create_task(self._follow())
+        try:
+            while True:
+                if following.done():
+                    following.result()
+                pause = await self._look()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._changed.wait()
+                self._changed.clear()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with aclosing(self._store.follow()) as snapshots:
+                    async for snapshot in snapshots:
+                        self._snapshot = snapshot
+                        self._changed.set()
+            except TwinlogError as error:
+                log.warning("what is to be read-only is not known: %s", error)
+                await asyncio.sleep(TICK_S)
+
+    async def _look(self) -> float:
+        """Bring the guard of each mirror of ours up to date; seconds until the next look."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + LOOK_S
+            self._kept.clear()
+        snapshot, pause = self._snapshot, TICK_S
+        for name in snapshot.mirrors:
+            try:
+                if not await self._is_ours(name):
+                    self._kept.pop(name, None)
+                elif await self._look_at(snapshot, name):
+                    pause = POLL_S
+            except TwinlogError as error:
+                self._failed(name, 1)
+                log.warning("mirror %s, read-only topics: %s", name, error)
+        return pause
+
+    async def _look_at(self, snapshot: Snapshot, mirror: str) -> bool:
+        """Bring a mirror's guard up to date; whether topics are on their way to be writable."""
+        guarded, leaving = await self._guarded(snapshot, mirror)
+        made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
+        if made <= guarded and guarded == self._kept.get(mirror):
+            return leaving
+        self._kept[mirror] = guarded
+        try:
+            async with self._keeping:
+                ours = await describe_acls(self._destination)
+                if ours is not None:
+                    self._failed(mirror, await self._keep(snapshot, mirror, guarded, ours, ours))
+        except Retriable:
+            # What a right is missing for waits for the next look at all.
+            self._kept.pop(mirror, None)
+            raise
+        return leaving
+
+    async def _guarded(self, snapshot: Snapshot, mirror: str) -> tuple[frozenset[str], bool]:
+        """Which topics are to be read-only, and whether some are on their way to be no more."""
+        topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+        mirrored = {topic.topic for topic in topics if topic.wanted is not Wanted.STOPPED}
+        made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
+        removed = [t for t in topics if t.wanted is Wanted.STOPPED and t.topic in made]
+        leaving = await self._not_stopped(removed) if removed else set()
+        return frozenset(mirrored | leaving), bool(leaving)
+
+    async def _not_stopped(self, topics: Collection[MirrorTopic]) -> set[str]:
+        states = await self._store.states()
+        return {
+            topic.topic
+            for topic in topics
+            for index in range(topic.partitions)
+            if states.state(MirrorPartition(topic.mirror, topic.topic, index)) is not State.STOPPED
+        }
+
+    async def allow(
+        self,
+        mirror: str,
+        there: frozenset[Acl],
+        acls: frozenset[Acl],
+        action: Callable[[], Awaitable[int]],
+    ) -> int:
+        """Do what makes ACLs, once a mirror's topics are guarded against them.
+
+        Args:
+            mirror: its name.
+            there: the destination's ACLs.
+            acls: those that `action` makes.
+            action: it; how many could not be made.
+
+        Returns:
+            How many ACLs could not be made or removed.
+
+        Raises:
+            UserError: a right is missing.
+            Retriable: the destination does not answer.
+        """
+        async with self._keeping:
+            snapshot = self._snapshot
+            guarded, _ = await self._guarded(snapshot, mirror)
+            failed = await self._keep(snapshot, mirror, guarded, there, there | acls)
+            failed += await action()
+        if acls:
+            # Topics that were added meanwhile are not guarded against these.
+            self._kept.pop(mirror, None)
+            self._changed.set()
+        return failed
+
+    async def _keep(
+        self,
+        snapshot: Snapshot,
+        mirror: str,
+        topics: Collection[str],
+        there: frozenset[Acl],
+        after: frozenset[Acl],
+    ) -> int:
+        """Make and remove ACLs so that these topics are guarded, and no others."""
+        denials, open_to = guard(after, topics, STATE_TOPIC)
+        if open_to and (mirror, open_to) not in self._told:
+            self._told.add((mirror, open_to))
+            log.warning(
+                "mirror %s: its topics stay open to %s, who cannot be told from nodes",
+                *(mirror, ", ".join(sorted(open_to))),
+            )
+        made = snapshot.made_acls(mirror, MadeFor.READ_ONLY)
+        changes = acl_changes(denials, there, made)
+        return await carry_out(self._destination, self._store, mirror, changes, MadeFor.READ_ONLY)

@@ -1,0 +1,196 @@
+"""ACLs follow, on real brokers; what of them is to be done: tests/core/test_acls.py."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from clients import client
+from conftest import Pair
+from secured import Secured, sasl
+from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
+from twinlog.cluster.client import KafkaCluster
+from twinlog.control.acl_sync import AclSync
+from twinlog.control.read_only import ReadOnly
+from twinlog.control.store import MirrorStore
+from twinlog.core.acls import Acl, AclRule, Operation, PatternType, Permission, ResourceType
+from twinlog.core.errors import UserError
+from twinlog.core.mirror_settings import ACLS, parse_settings
+from twinlog.wire.config_records import MadeFor, Mirror
+from waiting import until_async
+
+pytestmark = pytest.mark.broker
+
+
+def acl(name: str, principal: str = "User:alice", operation: Operation = Operation.READ) -> Acl:
+    kind, pattern = ResourceType.TOPIC, PatternType.PREFIXED
+    return Acl(kind, name, pattern, principal, "*", operation, Permission.ALLOW)
+
+
+def read_only(destination: KafkaCluster) -> ReadOnly:
+    """Whose mirrors are none of ours: tests/end_to_end/test_read_only.py has them."""
+
+    async def nobody(_mirror: str) -> bool:
+        return False
+
+    return ReadOnly(destination, MirrorStore(destination), nobody, lambda _mirror, _count: None)
+
+
+class Both:
+    """A mirror of its own between both clusters, and the ACLs of one test."""
+
+    def __init__(self, name: str, source: KafkaCluster, destination: KafkaCluster) -> None:
+        self.name, self.source, self.destination = name, source, destination
+        self.store = MirrorStore(destination)
+        self.rules = parse_settings({ACLS: f"TOPIC;{name}.*"}).acl_include
+
+    async def sync(self, rules: Collection[AclRule] | None = None) -> int:
+        sync = AclSync(self.destination, self.store, read_only(self.destination))
+        rules = self.rules if rules is None else rules
+        failed = await sync.sync(self.source, self.name, rules)
+        made = (await self.store.snapshot()).made_acls(self.name, MadeFor.SOURCE)
+        await self._seen(self.destination, made)
+        return failed
+
+    async def made(self) -> frozenset[Acl]:
+        return (await self.store.snapshot()).made_acls(self.name, MadeFor.SOURCE)
+
+    async def here(self) -> set[Acl]:
+        return await self._ours(self.destination)
+
+    async def give(self, cluster: KafkaCluster, *acls: Acl) -> None:
+        await create_acls(cluster, acls)
+        await self._seen(cluster, acls)
+
+    async def take(self, cluster: KafkaCluster, *acls: Acl) -> None:
+        await delete_acls(cluster, acls)
+
+        async def gone() -> bool:
+            return not set(acls) & await self._ours(cluster)
+
+        await until_async(gone)
+
+    async def _seen(self, cluster: KafkaCluster, acls: Collection[Acl]) -> None:
+        async def seen() -> bool:
+            return set(acls) <= await self._ours(cluster)
+
+        await until_async(seen)
+
+    async def _ours(self, cluster: KafkaCluster) -> set[Acl]:
+        found = await describe_acls(cluster) or frozenset()
+        return {one for one in found if one.resource_name.startswith(self.name)}
+
+
+@asynccontextmanager
+async def both(pair: tuple[Secured, Secured], name: str) -> AsyncIterator[Both]:
+    async with pair[0].root() as source, pair[1].root() as destination:
+        one = Both(name, source, destination)
+        await one.store.create_mirror(Mirror(name=name, source={}, source_cluster_id="s"))
+        yield one
+
+
+def test_acls_follow(secured_pair: tuple[Secured, Secured], topic: str) -> None:
+    """Made and removed as on the source; what was there before, and what is others', stays."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            first, second, foreign = (acl(f"{topic}-{n}") for n in ("first", "second", "foreign"))
+            await it.give(it.source, first, second)
+            await it.give(it.destination, second, foreign)
+            assert await it.sync() == 0
+            assert await it.here() == {first, second, foreign}
+            assert await it.made() == {first}
+            await it.give(it.source, acl(f"{topic}-third"))
+            assert await it.sync([]) == 0
+            assert await it.here() == {first, second, foreign}, "without a rule"
+            await it.take(it.source, acl(f"{topic}-third"))
+            await it.take(it.source, first, second)
+            assert await it.sync() == 0
+            assert await it.here() == {second, foreign}
+            assert await it.made() == frozenset()
+            await it.give(it.source, first)
+            await it.sync(parse_settings({ACLS: "GROUP"}).acl_include)
+            assert await it.here() == {second, foreign}, "the rules do not have it"
+
+    asyncio.run(run())
+
+
+def test_what_was_taken_away_by_hand_comes_back(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """And a mirror that is deleted leaves the ACLs, and forgets that it made them."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            one = acl(topic)
+            await it.give(it.source, one)
+            await it.sync()
+            await it.take(it.destination, one)
+            await it.sync()
+            assert await it.here() == {one}
+            await it.store.change(lambda _: [])
+            assert await it.made() == {one}, "nothing was to be changed"
+            await it.store.delete_mirror(topic, lambda _: None)
+            assert await it.here() == {one}
+            assert await it.made() == frozenset()
+
+    asyncio.run(run())
+
+
+def test_rights_that_are_missing(
+    secured_pair: tuple[Secured, Secured], topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To see ACLs: an error that says so. To make them: each is counted, one line says why."""
+    mallory = sasl("SCRAM-SHA-256", topic, "mallory-secret")
+    kind, pattern = ResourceType.CLUSTER, PatternType.LITERAL
+    see = Acl(
+        kind, "kafka-cluster", pattern, f"User:{topic}", "*", Operation.DESCRIBE, Permission.ALLOW
+    )
+
+    async def run() -> None:
+        await secured_pair[1].set_password(topic, "mallory-secret")
+        async with (
+            both(secured_pair, topic) as it,
+            secured_pair[1].cluster("WORD", mallory) as weak,
+        ):
+            await it.give(it.source, acl(f"{topic}-1"), acl(f"{topic}-2"))
+            sync = AclSync(weak, it.store, read_only(weak))
+            with pytest.raises(UserError, match="read the ACLs: CLUSTER_AUTHORIZATION_FAILED"):
+                await sync.sync(it.source, topic, it.rules)
+            await create_acls(it.destination, [see])
+
+            async def counted() -> bool:
+                try:
+                    return await sync.sync(it.source, topic, it.rules) == 2
+                except UserError:
+                    return False
+
+            await until_async(counted)
+            assert await it.here() == set()
+            assert await it.sync() == 0, "with the right, all is made up for"
+            assert await it.here() == {acl(f"{topic}-1"), acl(f"{topic}-2")}
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    lines = [one for one in caplog.messages if one.startswith("ACLs cannot be made")]
+    assert len(lines) == 1
+    assert "CLUSTER_AUTHORIZATION_FAILED" in lines[0]
+
+
+def test_without_an_authorizer(pair: Pair, topic: str, caplog: Any) -> None:
+    """Nothing happens, and that is said once."""
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            sync = AclSync(destination, MirrorStore(destination), read_only(destination))
+            for _ in range(3):
+                assert await sync.sync(source, topic, [AclRule()]) == 0
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    assert caplog.messages == [
+        f"mirror {topic}: ACLs do not follow, as the source has no authorizer"
+    ]
