@@ -37,7 +37,7 @@ test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation 
 	$(BIN)/pytest -m "not broker and not spark and not chaos"
 
 test-brokers: setup ## levels 5 and 6: real brokers, real Spark
-	$(BIN)/pytest -m "(broker or spark) and not chaos"
+	$(BIN)/pytest -m "(broker or spark) and not chaos" --durations=20
 
 chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ONLY=test_driver]
 	$(BIN)/pytest -m chaos -p no:randomly $(if $(TIMES),--times $(TIMES)) $(if $(SEED),--chaos-seed $(SEED)) $(if $(ONLY),-k $(ONLY))

@@ -109,6 +109,10 @@ class ReadOnly:
             except TwinlogError as error:
                 self._failed(name, 1)
                 log.warning("mirror %s, read-only topics: %s", name, error)
+            except Exception:
+                # A defect here must not end the lanes, which move the data.
+                self._failed(name, 1)
+                log.exception("mirror %s, read-only topics", name)
         return pause
 
     async def _look_at(self, snapshot: Snapshot, mirror: str) -> bool:

@@ -100,6 +100,10 @@ class Refresher:
         except TwinlogError as error:
             self.errors[name, Sync.METADATA] += 1
             log.warning("mirror %s cannot be refreshed: %s", name, error)
+        except Exception:
+            # A defect here must not end the lanes, which move the data.
+            self.errors[name, Sync.METADATA] += 1
+            log.exception("mirror %s cannot be refreshed", name)
 
     async def _is_ours(self, name: str) -> bool:
         if not self._partitions:
