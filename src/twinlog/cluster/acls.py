@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
+from twinlog.cluster.admin import refusal_of
 from twinlog.cluster.client import CONTROLLER, SLOW, KafkaCluster
 from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import Refusal, check
@@ -83,7 +84,7 @@ async def create_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
             ]
         )
         response = await cluster.call(request, node=CONTROLLER, lane=SLOW)
-        answers |= dict(zip(some, map(_refusal, response.results), strict=True))
+        answers |= dict(zip(some, map(refusal_of, response.results), strict=True))
     return answers
 
 
@@ -112,7 +113,7 @@ async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
         )
         response = await cluster.call(request, node=CONTROLLER, lane=SLOW)
         for acl, result in zip(some, response.filter_results, strict=True):
-            refused = [_refusal(one) for one in (result, *result.matching_acls)]
+            refused = [refusal_of(one) for one in (result, *result.matching_acls)]
             answers[acl] = next((one for one in refused if one is not None), None)
     return answers
 
@@ -120,7 +121,3 @@ async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
 def _chunks(acls: Iterable[Acl]) -> Iterable[Sequence[Acl]]:
     everything = sorted(acls)
     return (everything[start : start + CHUNK] for start in range(0, len(everything), CHUNK))
-
-
-def _refusal(item: Any) -> Refusal | None:
-    return Refusal(item.error_code, item.error_message or "") if item.error_code else None

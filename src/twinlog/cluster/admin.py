@@ -129,7 +129,7 @@ async def create_topics(
         validate_only=validate_only,
     )
     response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW)
-    return {t.name: _refusal(t) or t.topic_id for t in response.topics}
+    return {t.name: refusal_of(t) or t.topic_id for t in response.topics}
 
 
 async def create_partitions(
@@ -143,7 +143,7 @@ async def create_partitions(
         validate_only=False,
     )
     response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW)
-    return {r.name: _refusal(r) for r in response.results}
+    return {r.name: refusal_of(r) for r in response.results}
 
 
 async def delete_topics(
@@ -157,7 +157,7 @@ async def delete_topics(
         timeout_ms=_milliseconds(cluster),
     )
     response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW)
-    return {r.name: _refusal(r) for r in response.responses}
+    return {r.name: refusal_of(r) for r in response.responses}
 
 
 async def describe_configs(
@@ -190,7 +190,7 @@ async def describe_configs(
                 for c in r.configs
             }
             resource = Resource(ResourceType(r.resource_type), r.resource_name)
-            answers[resource] = _refusal(r) or entries
+            answers[resource] = refusal_of(r) or entries
     return answers
 
 
@@ -228,7 +228,7 @@ async def incremental_alter_configs(
         response = await cluster.call(request, node=node, timeout=timeout)
         for r in response.responses:
             resource = Resource(ResourceType(r.resource_type), r.resource_name)
-            answers[resource] = _refusal(r)
+            answers[resource] = refusal_of(r)
     return answers
 
 
@@ -241,7 +241,8 @@ def _by_node(resources: Collection[Resource]) -> dict[int | None, list[Resource]
     return groups
 
 
-def _refusal(item: Any) -> Refusal | None:
+def refusal_of(item: Any) -> Refusal | None:
+    """What an item of an answer was refused with; None where it was done."""
     return Refusal(item.error_code, item.error_message or "") if item.error_code else None
 
 

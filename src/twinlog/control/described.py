@@ -151,8 +151,7 @@ def _topic(
         source_topic_id=topic.topic_id,
         wanted=topic.wanted,
         partitions=tuple(
-            _partition(MirrorPartition(topic.mirror, topic.topic, index), states, rows, log_ends)
-            for index in range(topic.partitions)
+            _partition(name, states, rows, log_ends) for name in topic.mirror_partitions
         ),
     )
 

@@ -27,7 +27,6 @@ from twinlog.cluster.partitions import DEBUGGING, list_offsets, offset_for_leade
 from twinlog.control.store import MirrorStore
 from twinlog.core.batch import batches
 from twinlog.core.errors import Refusal, Retriable, UserError
-from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.types import UNKNOWN_EPOCH, TopicPartition
 from twinlog.pipeline.kafka import KafkaDestination
@@ -108,11 +107,10 @@ async def last_mirrored(source: KafkaCluster, topics: Collection[MirrorTopic]) -
     found = await MirrorStore(source).states()
     ends = {}
     for topic in topics:
-        for index in range(topic.partitions):
-            name = MirrorPartition(topic.mirror, topic.topic, index)
+        for name in topic.mirror_partitions:
             last = found.epochs.get(name)
             if found.state(name) is State.STOPPED and last is not None and last.end >= 0:
-                ends[TopicPartition(topic.topic, index)] = last
+                ends[TopicPartition(name.topic, name.partition)] = last
     return ends
 
 

@@ -160,10 +160,10 @@ def _ended(topic: MirrorTopic, state: State) -> bool:
 def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:
     """All partitions of a mirror's topics, with their topic."""
     return [
-        (topic, MirrorPartition(mirror, topic.topic, index))
+        (topic, name)
         for topic in snapshot.topics
         if topic.mirror == mirror
-        for index in range(topic.partitions)
+        for name in topic.mirror_partitions
     ]
 
 

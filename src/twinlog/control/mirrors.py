@@ -49,7 +49,6 @@ from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore, check_addable, unknown_mirror
 from twinlog.core.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
-from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.topic_configs import SourceConfig, destination_configs
 from twinlog.core.types import TopicPartition
@@ -321,11 +320,11 @@ async def _check_removed(
         return
     states = await MirrorStore(destination).states()
     for topic in sorted(removed, key=lambda one: one.topic):
-        for index in range(topic.partitions):
-            state = states.state(MirrorPartition(topic.mirror, topic.topic, index))
+        for name in topic.mirror_partitions:
+            state = states.state(name)
             if state not in {State.UNKNOWN, State.STOPPED}:
                 raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
-                    f"{topic.topic}-{index} of mirror {topic.mirror} is {state.name}",
+                    f"{name.topic}-{name.partition} of mirror {topic.mirror} is {state.name}",
                     hint="nothing was added; wait until --describe shows STOPPED",
                 )
 

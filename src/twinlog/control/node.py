@@ -35,6 +35,7 @@ from twinlog.control.observed import Observed
 from twinlog.control.refresh import Refresher
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Fenced, TwinlogError, UnsupportedVersion
+from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.pipeline.lane import LaneConfig, run_lane
 from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
@@ -44,6 +45,8 @@ from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.status_records import PartitionStatus, Status
 
 log = logging.getLogger(__name__)
+
+Rows = Mapping[MirrorPartition, PartitionStatus]
 
 ONCE_PATIENCE_S: Final = 10.0
 """With `once`, how long nothing may move before it is asked whether the sources are there."""
@@ -269,13 +272,13 @@ class Node:
             async with connected_source(self._snapshot.mirrors[name]):
                 pass
 
-    async def _look(self, store: MirrorStore) -> tuple[Snapshot, dict[str, PartitionStatus]]:
+    async def _look(self, store: MirrorStore) -> tuple[Snapshot, Rows]:
         snapshot = self._snapshot = await store.snapshot()
         statuses, _ = await store.statuses()
         if self._observed is not None:
             await self._observed.look(snapshot, statuses)
         rows = {
-            str(row.partition): row
+            row.partition: row
             for status in statuses.values()
             if status != self._statuses_before.get(status.state_partition)
             for row in status.partitions
@@ -283,12 +286,12 @@ class Node:
         return snapshot, rows
 
     @staticmethod
-    def _measure(snapshot: Snapshot, rows: Mapping[str, PartitionStatus]) -> Progress:
+    def _measure(snapshot: Snapshot, rows: Rows) -> Progress:
         names = [
-            f"{topic.mirror}/{topic.topic}-{index}"
+            name
             for topic in snapshot.topics
             if topic.wanted is Wanted.MIRRORING
-            for index in range(topic.partitions)
+            for name in topic.mirror_partitions
         ]
         known = [rows[name] for name in names if name in rows]
         failed = tuple(row for row in known if row.state is State.FAILED)

@@ -163,8 +163,7 @@ class Observed:
         """All partitions of all mirrors."""
         rows = {row.partition: row for status in self._fresh() for row in status.partitions}
         for topic in self.snapshot.topics:
-            for index in range(topic.partitions):
-                name = MirrorPartition(topic.mirror, topic.topic, index)
+            for name in topic.mirror_partitions:
                 state = self.states.state(name)
                 yield Seen(name, state, rows.get(name) if state in _RUNNING else None)
 

@@ -30,7 +30,6 @@ from twinlog.control.made_acls import carry_out
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, acl_changes, guard
 from twinlog.core.errors import Retriable, TwinlogError
-from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.wire.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
@@ -147,8 +146,7 @@ class ReadOnly:
         return {
             topic.topic
             for topic in topics
-            for index in range(topic.partitions)
-            if states.state(MirrorPartition(topic.mirror, topic.topic, index)) is not State.STOPPED
+            if any(states.state(name) is not State.STOPPED for name in topic.mirror_partitions)
         }
 
     async def allow(

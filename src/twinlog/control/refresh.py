@@ -28,7 +28,7 @@ from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import add_new_topics, grow_topics, missing, stop_deleted
 from twinlog.core.errors import TwinlogError, UserError
 from twinlog.core.mirror_settings import parse_settings
-from twinlog.core.placement import MirrorPartition, config_partition
+from twinlog.core.placement import config_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
@@ -176,10 +176,10 @@ class Refresher:
     async def _mirroring(self, topics: Collection[MirrorTopic]) -> list[TopicPartition]:
         states = await self._store.states()
         return [
-            TopicPartition(topic.topic, index)
+            TopicPartition(name.topic, name.partition)
             for topic in topics
-            for index in range(topic.partitions)
-            if states.state(MirrorPartition(topic.mirror, topic.topic, index)) is State.MIRRORING
+            for name in topic.mirror_partitions
+            if states.state(name) is State.MIRRORING
         ]
 
 

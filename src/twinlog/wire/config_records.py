@@ -37,6 +37,7 @@ from uuid import UUID
 
 from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import ProtocolError
+from twinlog.core.placement import MirrorPartition
 from twinlog.wire.json_fields import JsonObject, decode_json, encode_json
 
 MIRROR_VERSION: Final = "mirror.version"
@@ -87,6 +88,11 @@ class MirrorTopic:
     partitions: int
     """As many as the source had when the topic was added."""
     wanted: Wanted = Wanted.MIRRORING
+
+    @property
+    def mirror_partitions(self) -> list[MirrorPartition]:
+        """Its partitions, in order."""
+        return [MirrorPartition(self.mirror, self.topic, index) for index in range(self.partitions)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,8 +150,7 @@ def owners(
     """The partitions of topics by the state partition, of `count`, that owns them."""
     owned: dict[int, list[tuple[MirrorPartition, MirrorTopic]]] = {}
     for topic in topics:
-        for index in range(topic.partitions):
-            place = state_partition(topic.mirror, topic.topic_id, index, count)
-            mirrored = MirrorPartition(topic.mirror, topic.topic, index)
-            owned.setdefault(place, []).append((mirrored, topic))
+        for name in topic.mirror_partitions:
+            place = state_partition(name.mirror, topic.topic_id, name.partition, count)
+            owned.setdefault(place, []).append((name, topic))
     return owned
