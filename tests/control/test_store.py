@@ -20,6 +20,7 @@ from twinlog.cluster.mirrorlog import (
     ControlTopics,
     create_control_topics,
     epoch_entry,
+    forget_entry,
     partition_count,
     state_entry,
     status_entry,
@@ -274,6 +275,32 @@ def test_control_topics_as_they_are_made(any_kafka: LocalCluster) -> None:
                 entries = configs[resource]
                 assert isinstance(entries, dict)
                 assert entries["cleanup.policy"].value == "compact"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("hours", [48, -48])
+def test_a_writer_whose_clock_is_wrong(any_kafka: LocalCluster, name: str, hours: int) -> None:
+    """Control topics take what he writes: brokers refuse records of the future elsewhere."""
+
+    def wrong() -> float:
+        return time.time() + hours * 3600
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            await create_control_topics(cluster, ControlTopics())
+            writer = TransactionalWriter(cluster, f"{name}.8", clock=wrong)
+            await writer.fence()
+            state = PartitionState(MirrorPartition(name, "t", 0), State.PREPARING)
+            await writer.write([state_entry(state, 8)])
+            status = Status(state_partition=8, lane="l", node="n", time_ms=1, partitions=())
+            answers = await append(cluster, [status_entry(status)], acks=ALL, clock=wrong)
+            assert all(isinstance(answer, int) for answer in answers.values()), answers
+            statuses, _ = await MirrorStore(cluster).statuses()
+            assert statuses[8] == status
+            assert (await MirrorStore(cluster).states()).states[state.partition] == state
+            await writer.fence()
+            await writer.write([forget_entry(state_entry(state, 8).key, 8)])
 
     asyncio.run(run())
 

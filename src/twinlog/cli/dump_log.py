@@ -89,7 +89,7 @@ def _dumped(data: memoryview) -> Iterator[str]:
 def _batch(header: Header, *, valid: bool) -> str:
     last = -1 if header.base_sequence < 0 else header.base_sequence + header.last_offset_delta
     horizon = f"OptionalLong[{header.base_timestamp}]" if header.attributes & 0x40 else ""
-    time = "LogAppendTime" if header.is_log_append_time else "CreateTime"
+    time = _time(header)
     return (
         f"baseOffset: {header.base_offset} lastOffset: {header.next_offset - 1} "
         f"count: {header.num_records} baseSequence: {header.base_sequence} lastSequence: {last} "
@@ -103,10 +103,14 @@ def _batch(header: Header, *, valid: bool) -> str:
     )
 
 
+def _time(header: Header) -> str:
+    return "LogAppendTime" if header.is_log_append_time else "CreateTime"
+
+
 def _record(header: Header, record: Record, number: int) -> str:
     sequence = -1 if header.base_sequence < 0 else header.base_sequence + number
     start = (
-        f"| offset: {record.offset} CreateTime: {record.timestamp} "
+        f"| offset: {record.offset} {_time(header)}: {record.timestamp} "
         f"keySize: {_size(record.key)} valueSize: {_size(record.value)} sequence: {sequence} "
         f"headerKeys: [{','.join(name for name, _ in record.headers)}]"
     )

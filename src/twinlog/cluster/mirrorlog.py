@@ -60,13 +60,20 @@ REPLICATION_FACTOR: Final = "mirror.topic.replication.factor"
 
 _ALREADY_EXISTS: Final = 36
 _UNKNOWN_TOPIC: Final = 3
+_STAMPED: Final = {
+    # By the brokers: a record of CreateTime is refused whose writer's clock is more than
+    # message.timestamp.after.max.ms ahead, an hour by default since Kafka 4.0.
+    "message.timestamp.type": "LogAppendTime",
+}
 _DURABLE: Final = {
+    **_STAMPED,
     "cleanup.policy": "compact",
     "compression.type": "producer",
     # As Kafka's own __consumer_offsets: small segments, so that loading stays quick.
     "segment.bytes": str(100 << 20),
 }
 _STATUS: Final = {
+    **_STAMPED,
     "cleanup.policy": "compact",
     "compression.type": "producer",
     # The cleaner leaves the active segment alone, and a status is old after a second: the
