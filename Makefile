@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
+# Tests wait for brokers most of their time; each worker starts brokers of its own (2 to 4 GB).
+WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -34,10 +36,10 @@ lint: setup ## format, style, types and layers, nothing changed
 	$(BIN)/lint-imports
 
 test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation (about a minute)
-	$(BIN)/pytest -m "not broker and not spark and not chaos"
+	$(BIN)/pytest -n $(WORKERS) -m "not broker and not spark and not chaos"
 
 test-brokers: setup ## levels 5 and 6: real brokers, real Spark
-	$(BIN)/pytest -m "(broker or spark) and not chaos" --durations=20
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(broker or spark) and not chaos" --durations=20
 
 chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ONLY=test_driver]
 	$(BIN)/pytest -m chaos -p no:randomly $(if $(TIMES),--times $(TIMES)) $(if $(SEED),--chaos-seed $(SEED)) $(if $(ONLY),-k $(ONLY))

@@ -77,10 +77,14 @@ class Driver:
             self.machine.offer([piece(word) for word in words])
 
     def do_take(self, words: Sequence[str]) -> str:
-        """`take [how many]`: all that may be sent."""
-        most = int(words[0]) if words else MAX_IN_FLIGHT + 1
+        """`take [how many]` or `take fresh 1000`: all that may be sent."""
+        most, fresh_after_ms = MAX_IN_FLIGHT + 1, 0
+        if words[:1] == ["fresh"]:
+            fresh_after_ms = int(words[1])
+        elif words:
+            most = int(words[0])
         sent = []
-        while len(sent) < most and (outgoing := self.machine.take()) is not None:
+        while len(sent) < most and (outgoing := self.machine.take(fresh_after_ms)) is not None:
             sent.append(shown_outgoing(outgoing))
         return "\n".join(sent) or "nothing"
 
@@ -249,7 +253,7 @@ def test_whatever_happens(events: list[int], fenced: bool) -> None:
             machine.offer([piece(f"data:{at}-{at + 1}"), piece(f"data:{at + 2}-{at + 2}")])
         elif event == 3 and machine.phase is Phase.APPENDING:
             machine.offer([piece(f"seen:{machine.planned_end}-{machine.planned_end + 2}")])
-        elif event in (4, 5) and (outgoing := machine.take()) is not None:
+        elif event in (4, 5) and (outgoing := machine.take(0)) is not None:
             assert outgoing.sequence == expected
             expected += outgoing.data.header.num_records
         elif event == 6 and machine.in_flight:
@@ -280,7 +284,7 @@ def check(machine: PartitionAppend) -> None:
     else:
         assert not queued
         assert machine.position is None
-        assert machine.take() is None
+        assert machine.take(0) is None
         assert machine.gap_to_fill(fenced=True) is None
         assert machine.filled(Offset(0)) is None
     if machine.phase is Phase.PLACING:

@@ -25,19 +25,19 @@ def placed(batches: int) -> PartitionAppend:
 def test_the_first_goes_alone() -> None:
     """Five are in flight as soon as the broker has something to compare with."""
     machine = placed(9)
-    assert machine.take() is not None
-    assert machine.take() is None
+    assert machine.take(0) is not None
+    assert machine.take(0) is None
     assert machine.answered(0) is None
-    assert [machine.take() is not None for _ in range(6)] == [True] * 5 + [False]
+    assert [machine.take(0) is not None for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_what_stands_in_the_wrong_place_is_said_after_a_refusal_too() -> None:
     """The producer's state expired in mid-stream: the batch behind the refused one was taken."""
     machine = placed(9)
-    machine.take()
+    machine.take(0)
     machine.answered(0)
-    machine.take()
-    machine.take()
+    machine.take(0)
+    machine.take(0)
     machine.refused()
     assert machine.phase is Phase.DRAINING
     assert machine.answered(1) == Misplaced(Offset(2), Offset(1))

@@ -40,7 +40,7 @@ def appending(one: Engine) -> MirrorPartition:
     )
     partition.append.place(start, one.now())
     one.offer(partition, [empty_records(Offset(0), Offset(5))])
-    assert partition.append.take() is not None
+    assert partition.append.take(0) is not None
     return partition
 
 

@@ -121,6 +121,29 @@ async def test_what_another_owner_has_written_stands(bench: Bench) -> None:
 
 
 @on_bench
+async def test_what_was_said_before_another_owner_wrote_is_not_written(bench: Bench) -> None:
+    """We were cut off, he has stopped it, and what we say rests on what it was before."""
+    former = await bench.owner("former")
+    await former.enter({NAME: State.PREPARING})
+    await former.enter({NAME: State.MIRRORING})
+    bench.states.loses = True
+    former.changed(NAME._replace(partition=1), State.PREPARING, None)
+    with pytest.raises(Disconnected):
+        await former.write_states()
+    next_owner = await bench.owner("next")
+    await next_owner.enter({NAME: State.STOPPING})
+    await next_owner.stop([NAME])
+    written = list(bench.written)
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            await former.enter({NAME: State.STOPPING})
+    with pytest.raises(Fenced):
+        await former.write_states()
+    assert bench.written == written
+    assert bench.end == 1
+
+
+@on_bench
 async def test_nothing_is_written_after_the_lease(bench: Bench) -> None:
     owned = await bench.owner()
     owned.changed(NAME, State.PREPARING, None)

@@ -236,6 +236,26 @@ async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
 
 
 @scenario
+async def test_the_ids_are_clean_before_a_fence_needs_them(bench: Bench) -> None:
+    """Goal: a lease after the shard was opened, a fence waits for its own marker only."""
+    shard = await bench.shard()
+    await asyncio.sleep(SETTINGS.lease_s + 1.0)
+    destination = shard._destination
+    asked: list[str] = []
+
+    async def counted(transactional_id: str) -> ProducerIdentity:
+        asked.append(transactional_id)
+        return await ModelDestination.init_producer(destination, transactional_id)
+
+    destination.init_producer = counted  # type: ignore[method-assign]
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    assert asked == ["twinlog.5"]
+    assert ends(await shard.fill(gaps((1, 2), (0, 3)))) == {0: 2, 1: 3}
+    assert asked == ["twinlog.5"]
+    await shard.close()
+
+
+@scenario
 async def test_somebody_else_s_record_is_told(bench: Bench) -> None:
     """Goal: the log end goes past what was filled; the append machine fails the partition."""
     shard = await bench.shard()

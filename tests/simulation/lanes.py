@@ -15,7 +15,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from model.cluster import Cluster
 from model.loop import Process, VirtualLoop
@@ -55,20 +55,32 @@ DestinationMaker = Callable[[Cluster, Network, str, Callable[[], bool]], ModelDe
 OwnedMaker = Callable[[Shard, ModelStates, Callable[[], bool], float], OwnedShard]
 
 
+class Commands(NamedTuple):
+    """What is wanted of each topic after so many commands."""
+
+    count: int
+    topics: Mapping[str, MirrorTopic]
+
+
 @dataclass(slots=True)
 class Group:
     """Which lane owns which shards, and what is wanted. Those who are cut off are not told."""
 
     owners: dict[int, str] = field(default_factory=dict)
-    topics: dict[str, MirrorTopic] = field(default_factory=dict)
+    commands: Commands = field(default_factory=lambda: Commands(0, {}))
     cut: set[str] = field(default_factory=set)
 
-    def heartbeat(self, lane: str) -> tuple[frozenset[int], dict[str, MirrorTopic]] | None:
+    def want(self, topic: MirrorTopic) -> None:
+        """One more command."""
+        count, topics = self.commands
+        self.commands = Commands(count + 1, {**topics, topic.topic: topic})
+
+    def heartbeat(self, lane: str) -> tuple[frozenset[int], Commands] | None:
         """What the lane owns, and what is wanted; None where no answer comes."""
         if lane in self.cut:
             return None
         ours = frozenset(shard for shard, owner in self.owners.items() if owner == lane)
-        return ours, dict(self.topics)
+        return ours, self.commands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +116,7 @@ class Lane:
         )
         self._lease_until = 0.0
         self._ours: frozenset[int] = frozenset()
-        self._topics: dict[str, MirrorTopic] = {}
+        self._commands = Commands(0, {})
         self._owned: dict[int, OwnedShard] = {}
         self._engine: Engine | None = None
         self._changed = asyncio.Event()
@@ -157,14 +169,12 @@ class Lane:
             answer = self._world.group.heartbeat(self.name)
             if answer is not None:
                 self._lease_until = sent + LEASE_SECONDS
-                ours, topics = answer
+                ours, commands = answer
+                self._learn(commands)
                 if ours != self._ours:
                     lost, self._ours = self._ours - ours, ours
                     await self._lose(lost)
                     await self._assign(ours)
-                if topics != self._topics:
-                    self._topics = topics
-                    self._changed.set()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _assign(self, numbers: Collection[int]) -> None:
@@ -223,15 +233,19 @@ class Lane:
 
     async def _catch_up(self) -> None:
         group = self._world.group
-        self._topics = await self._world.networks[1].send_alone(
-            self.name, 1, lambda: dict(group.topics)
-        )
+        self._learn(await self._world.networks[1].send_alone(self.name, 1, lambda: group.commands))
+
+    def _learn(self, commands: Commands) -> None:
+        """Answers come late: what is known already is not forgotten."""
+        if commands.count > self._commands.count:
+            self._commands = commands
+            self._changed.set()
 
     def _wanted(self) -> dict[int, list[Mirrored]]:
         wanted: dict[int, list[Mirrored]] = defaultdict(list)
         for number, specs in self._world.specs.items():
             for spec in specs:
-                topic = self._topics.get(spec.partition.topic)
+                topic = self._commands.topics.get(spec.partition.topic)
                 if topic is not None:
                     wanted[number].append((Name(MIRROR, *spec.partition), topic))
         return wanted

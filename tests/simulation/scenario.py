@@ -236,7 +236,7 @@ class Simulation:
 
     def _want(self, topic: MirrorTopic) -> None:
         """What a command writes; lanes learn of it with their next heartbeats."""
-        self.group.topics[topic.topic] = topic
+        self.group.want(topic)
         self.life.command(topic)
 
     def _command(self) -> None:
@@ -245,7 +245,7 @@ class Simulation:
         if self._to_add and rng.random() < 0.3:
             self._want(self._to_add.pop())
         other = {Wanted.MIRRORING: Wanted.PAUSED, Wanted.PAUSED: Wanted.MIRRORING}
-        able = [topic for topic in self.group.topics.values() if topic.wanted in other]
+        able = [topic for topic in self.group.commands.topics.values() if topic.wanted in other]
         if able:
             topic = rng.choice(able)
             removed = rng.random() < REMOVED_SHARE
@@ -259,7 +259,7 @@ class Simulation:
             self._want(self._to_add.pop())
 
     def _resume(self) -> None:
-        for topic in list(self.group.topics.values()):
+        for topic in list(self.group.commands.topics.values()):
             if topic.wanted is Wanted.PAUSED:
                 self._want(replace(topic, wanted=Wanted.MIRRORING))
 

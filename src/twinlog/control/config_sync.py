@@ -20,7 +20,7 @@ from twinlog.cluster.admin import (
     topic_resource,
 )
 from twinlog.cluster.client import KafkaCluster
-from twinlog.control.mirrors import CHUNK, known_configs, source_configs
+from twinlog.control.destination_topics import chunks, known_configs, source_configs
 from twinlog.core.errors import Refusal
 from twinlog.core.topic_configs import (
     DestinationConfig,
@@ -64,8 +64,7 @@ async def compare_configs(
     """
     known = await known_configs(destination)
     found: dict[str, Difference | Refusal] = {}
-    for start in range(0, len(topics), CHUNK):
-        some = topics[start : start + CHUNK]
+    for some in chunks(topics):
         theirs = await source_configs(source, some)
         ours = await describe_configs(destination, [topic_resource(name) for name in some])
         for (_, name), entries in ours.items():
@@ -104,11 +103,8 @@ async def sync_configs(
             log.warning("%s: %s is %s on the source by now, and stays here", name, key, value)
         if found.changes:
             changes[name] = [_alteration(key, value) for key, value in found.changes.items()]
-    changed = list(changes)
-    for start in range(0, len(changed), CHUNK):
-        failed += await _change(
-            destination, {name: changes[name] for name in changed[start : start + CHUNK]}
-        )
+    for some in chunks(list(changes)):
+        failed += await _change(destination, {name: changes[name] for name in some})
     return failed
 
 

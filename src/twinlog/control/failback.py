@@ -30,13 +30,12 @@ from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.states import State
 from twinlog.core.types import UNKNOWN_EPOCH, TopicPartition
 from twinlog.pipeline.kafka import KafkaDestination
+from twinlog.pipeline.reading import answers
 from twinlog.wire.config_records import MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import LastMirrored
 
 _UNKNOWN_TOPIC: Final = 3
-READ_BYTES: Final = 4 * 1024 * 1024
-READ_TRIES: Final = 50
 
 Ends = dict[TopicPartition, LastMirrored]
 
@@ -211,17 +210,9 @@ async def _save(reader: KafkaDestination, tail: Tail, directory: Path) -> Path:
 
 async def _read(reader: KafkaDestination, tail: Tail, at: int) -> tuple[bytes, int]:
     """Whole batches of the tail from `at` on, and the offset behind them."""
-    for _ in range(READ_TRIES):
-        answers = await reader.read({tail.partition: at}, partition_max_bytes=READ_BYTES)
-        answer = answers[tail.partition]
-        found = [] if answer.error else list(batches(answer.records))
-        if found:
+    async for answer in answers(reader, tail.partition, at):
+        if found := list(batches(answer.records)):
             return bytes(answer.records[: found[-1].end]), found[-1].next_offset
-        if not answer.error and answer.high_watermark >= tail.end:
-            return b"", tail.end  # the cleaner has taken the end of the log
-        await reader.leaders({tail.partition.topic})
-    raise Retriable(
-        f"the log cannot be read at offset {at}",
-        topic=tail.partition.topic,
-        partition=tail.partition.partition,
-    )
+        if answer.high_watermark >= tail.end:
+            break  # the cleaner has taken the end of the log
+    return b"", tail.end

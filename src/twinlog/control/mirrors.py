@@ -12,31 +12,23 @@ and is then refused deletes those that it has created and that no mirror has by 
 """
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Final
-from uuid import UUID
+from dataclasses import replace
+from typing import Final
 
-from twinlog.cluster.admin import (
-    Alteration,
-    AlterOperation,
-    ConfigSource,
-    NewTopic,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    describe_configs,
-    incremental_alter_configs,
-    topic_resource,
-)
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import ClusterConfig, parse_config
 from twinlog.cluster.metadata import Topic
-from twinlog.cluster.mirrorlog import CONFIG_TOPIC, ControlTopics
-from twinlog.cluster.partitions import DEBUGGING, OffsetSpec, list_offsets
+from twinlog.cluster.mirrorlog import ControlTopics
+from twinlog.control.destination_topics import (
+    prepare,
+    source_configs,
+    still_here,
+    undo,
+    wanted_topics,
+)
 from twinlog.control.failback import (
-    Ends,
     Rebuild,
     Tail,
     TheirMirrors,
@@ -47,11 +39,9 @@ from twinlog.control.failback import (
 )
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore, check_addable, unknown_mirror
-from twinlog.core.errors import Refusal, Retriable, TwinlogError, UserError
+from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
 from twinlog.core.states import State
-from twinlog.core.topic_configs import SourceConfig, destination_configs
-from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror, MirrorTopic
 from twinlog.wire.snapshot import Snapshot
 
@@ -62,9 +52,6 @@ CONNECT_TIMEOUT: Final = 10.0
 """Seconds after which a cluster that does not answer is reported to the person who waits."""
 INTERNAL: Final = "__"
 BROKER_DEFAULT: Final = -1
-CHUNK: Final = 200
-"""Topics in one request about topics or configurations."""
-
 _SHOWN: Final = 5
 """Partitions that an error names."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -272,15 +259,17 @@ async def add_named(
     ends = await last_mirrored(
         source, [theirs.failed_over[name] for name in names if name in theirs.failed_over]
     )
-    wanted = await _wanted(destination, mirror, topics, configs, ends=ends, unknown=theirs.unknown)
-    if tails := await find_tails(destination, _still_here(ends, wanted)):
+    wanted = await wanted_topics(
+        destination, mirror, topics, configs, ends=ends, unknown=theirs.unknown
+    )
+    if tails := await find_tails(destination, still_here(ends, wanted)):
         if rebuild is None:
             raise _diverged(tails)
         await rebuild_topics(destination, tails, rebuild)
         rebuilt = {tail.partition.topic for tail in tails}
         wanted = [replace(one, there=0) if one.name in rebuilt else one for one in wanted]
     factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
-    created = await _prepare(destination, wanted, factor)
+    created = await prepare(destination, wanted, factor)
     added = [
         MirrorTopic(
             mirror=mirror_name,
@@ -303,7 +292,7 @@ async def add_named(
     try:
         await store.add_topics(mirror_name, added, pattern)
     except UserError:
-        await _undo(destination, created)
+        await undo(destination, created)
         raise
 
 
@@ -391,124 +380,6 @@ def _usable(topic: Topic) -> Topic:
     return topic
 
 
-async def source_configs(
-    source: KafkaCluster, names: Sequence[str]
-) -> dict[str, dict[str, SourceConfig]]:
-    """All configurations of the source's topics, by topic and name.
-
-    Raises:
-        UserError: a right is missing, or a topic is not there.
-        Retriable: the source does not answer.
-    """
-    found: dict[str, dict[str, SourceConfig]] = {}
-    for group in _chunks(names):
-        answers = await describe_configs(source, [topic_resource(name) for name in group])
-        for resource, entries in answers.items():
-            if isinstance(entries, Refusal):
-                entries.fail("read the configurations of the source's topic", topic=resource.name)
-            else:
-                found[resource.name] = {
-                    name: SourceConfig(entry.value, entry.source == ConfigSource.TOPIC)
-                    for name, entry in entries.items()
-                    if entry.value is not None
-                }
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Destination:
-    """A topic as it has to be on the destination, and how many partitions of it are there."""
-
-    name: str
-    topic_id: UUID
-    partitions: int
-    configs: Mapping[str, str]
-    there: int
-
-
-async def _wanted(
-    destination: KafkaCluster,
-    mirror: Mirror,
-    topics: Sequence[Topic],
-    configs: Mapping[str, Mapping[str, SourceConfig]],
-    *,
-    ends: Ends,
-    unknown: str,
-) -> list[_Destination]:
-    """What has to be made of each topic on the destination.
-
-    Raises:
-        MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is neither empty and of the same size
-            nor one that was failed over (`ends`).
-    """
-    names = [topic.name for topic in topics]
-    known = await known_configs(destination)
-    existing = (await destination.refresh(names)).topics
-    for topic in existing.values():
-        if topic.error:
-            Refusal(topic.error).fail("see the destination's topic", topic=topic.name)
-    exclude = parse_settings(mirror.source).topic_properties_exclude
-    wanted = [
-        _Destination(
-            topic.name,
-            topic.topic_id,
-            len(topic.partitions),
-            destination_configs(configs[topic.name], exclude, known),
-            len(existing[topic.name].partitions) if topic.name in existing else 0,
-        )
-        for topic in topics
-    ]
-    await _check_empty(destination, [one for one in wanted if one.there], ends, unknown)
-    return wanted
-
-
-def _still_here(ends: Ends, wanted: Iterable[_Destination]) -> Ends:
-    """Of those partitions that the destination still has."""
-    there = {one.name: one.there for one in wanted}
-    return {p: last for p, last in ends.items() if p.partition < there.get(p.topic, 0)}
-
-
-async def known_configs(destination: KafkaCluster) -> Collection[str]:
-    """Names of the topic configurations that the destination's brokers know.
-
-    Raises:
-        UserError: a right is missing.
-        Retriable: the destination does not answer.
-    """
-    resource = topic_resource(CONFIG_TOPIC)
-    entries = (await describe_configs(destination, [resource]))[resource]
-    if isinstance(entries, Refusal):
-        raise entries.error("read the configurations of the control topic", topic=CONFIG_TOPIC)
-    return entries.keys()
-
-
-async def _check_empty(
-    destination: KafkaCluster, existing: Sequence[_Destination], ends: Ends, unknown: str
-) -> None:
-    """See `_wanted`; `unknown` is why it cannot be known what was failed over."""
-    troubles: list[str] = []
-    partitions: list[TopicPartition] = []
-    for one in existing:
-        all_of_it = [TopicPartition(one.name, index) for index in range(one.there)]
-        failed_over = all(partition in ends for partition in all_of_it)
-        if one.there > one.partitions or (one.there < one.partitions and not failed_over):
-            troubles.append(f"{one.name} has {one.there} partitions, the source's {one.partitions}")
-        elif not failed_over:
-            partitions += all_of_it
-    log_ends = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
-    for partition, end in log_ends.items():
-        if isinstance(end, Refusal):
-            end.fail("look whether the destination's topic is empty", topic=partition.topic)
-        elif end.offset:
-            troubles.append(f"{partition} is not empty, its log ends at {end.offset}")
-    if troubles:
-        raise MirrorError.TOPIC_ALREADY_EXISTS.error(
-            f"on the destination, {'; '.join(troubles)}",
-            hint="a mirror needs the topic to be absent, empty with as many partitions, or failed "
-            f"over to the source by a mirror that is still there{unknown and f' ({unknown})'}",
-        )
-
-
 def _diverged(tails: Sequence[Tail]) -> UserError:
     named = "; ".join(
         f"{tail.partition} from offset {tail.start} to {tail.end - 1}" for tail in tails[:_SHOWN]
@@ -519,72 +390,3 @@ def _diverged(tails: Sequence[Tail]) -> UserError:
         hint="nothing was added; --rebuild deletes these topics and mirrors them anew, "
         "--save-tail DIRECTORY keeps these offsets before",
     )
-
-
-async def _prepare(
-    destination: KafkaCluster, wanted: Sequence[_Destination], factor: int
-) -> list[str]:
-    """Create the topics that are missing, configure those that are there; the created ones.
-
-    Raises:
-        UserError: something is refused; then nothing has been created.
-    """
-    missing = [
-        NewTopic(
-            name=one.name,
-            partitions=one.partitions,
-            replication_factor=factor,
-            configs=dict(one.configs),
-        )
-        for one in wanted
-        if not one.there
-    ]
-    grown = {one.name: one.partitions for one in wanted if 0 < one.there < one.partitions}
-    changes = {
-        topic_resource(one.name): [
-            Alteration(name, AlterOperation.SET, value) for name, value in one.configs.items()
-        ]
-        for one in wanted
-        if one.there
-    }
-    for validate_only in (True, False):
-        created: list[str] = []
-        try:
-            for topics in _chunks(missing):
-                answers = await create_topics(destination, topics, validate_only=validate_only)
-                created += [name for name, answer in answers.items() if isinstance(answer, UUID)]
-                _refuse(answers, "create the topic on the destination")
-            if changes:
-                altered = await incremental_alter_configs(
-                    destination, changes, validate_only=validate_only
-                )
-                by_name = {resource.name: answer for resource, answer in altered.items()}
-                _refuse(by_name, "configure the topic on the destination")
-            if grown and not validate_only:
-                more = await create_partitions(destination, grown)
-                _refuse(more, "add partitions to the topic on the destination")
-        except TwinlogError:
-            if not validate_only:
-                await _undo(destination, created)
-            raise
-    return created
-
-
-def _refuse(answers: Mapping[str, Any], what: str) -> None:
-    for name, answer in answers.items():
-        if isinstance(answer, Refusal):
-            error = answer.error(what, topic=name)
-            error.hint = error.hint or f"nothing was added; see {next(iter(SETTINGS))}"
-            raise error
-
-
-async def _undo(destination: KafkaCluster, created: Collection[str]) -> None:
-    """Delete topics that we have created, but for those that are some mirror's by now."""
-    snapshot = await MirrorStore(destination).snapshot()
-    ours = [name for name in created if snapshot.mirror_of(name) is None]
-    for names in _chunks(ours):
-        await delete_topics(destination, names)
-
-
-def _chunks(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

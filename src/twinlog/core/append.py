@@ -19,7 +19,7 @@ Offsets, all of the source's log, which is the destination's too:
 
 Invariants: the pieces in flight and in the queue follow each other without a hole from `log_end`
 to `planned_end`; a gap is never in flight together with data; `sequence` belongs to `sent_end`;
-the first batch after a position is in flight alone.
+the first batch after a position is in flight alone, and so is one behind an old batch.
 
 What the sequence does not guard (a filler that nothing fences; a first batch where the broker has
 forgotten the producer; old records, after which it soon will) needs a position that was read after
@@ -140,11 +140,11 @@ class PartitionAppend:
     """The machine of one partition."""
 
     __slots__ = (
-        "_compared",
         "_in_flight",
         "_placed_at",
         "_position",
         "_queue",
+        "_remembered_ms",
         "_sequence",
         "log_end",
         "phase",
@@ -161,7 +161,7 @@ class PartitionAppend:
         self._position: Position | None = None
         self._placed_at = 0.0
         self._sequence = Sequence(0)
-        self._compared = False  # a batch was taken since: the broker has something to compare with
+        self._remembered_ms: int | None = None  # of the last batch that was taken since
         self._queue: deque[Piece] = deque()
         self._in_flight: deque[Data] = deque()
 
@@ -221,7 +221,7 @@ class PartitionAppend:
         self._position = position
         self._placed_at = read_at
         self._sequence = position.sequence
-        self._compared = False
+        self._remembered_ms = None
         self.log_end = self.planned_end = position.log_end
         self.phase = Phase.APPENDING
 
@@ -234,20 +234,18 @@ class PartitionAppend:
             if isinstance(piece, Data):
                 self.queued_bytes += piece.size
 
-    def take(self) -> Outgoing | None:
+    def take(self, fresh_after_ms: int) -> Outgoing | None:
         """The next batch to send, if one may be sent now. It counts as sent.
 
-        The first one after a position goes alone. It may be the producer's first in this log, and
-        were it refused (too large, too few replicas), the broker would take the one behind it in
-        its place, whatever its sequence: 3.9.1 and 4.3.1 do
-        (tests/pipeline/test_kafka_ports.py::test_a_first_batch_is_compared_with_nothing).
+        Args:
+            fresh_after_ms: timestamps from here on are, now, not near their expiry.
         """
         position = self._position
         if (
             self.phase is not Phase.APPENDING
             or not self._queue
-            or len(self._in_flight) >= (MAX_IN_FLIGHT if self._compared else 1)
             or position is None
+            or not self._room_for_one(fresh_after_ms)
         ):
             return None
         data = self._queue[0]
@@ -258,6 +256,23 @@ class PartitionAppend:
         outgoing = Outgoing(data, position.producer_id, position.epoch, self._sequence)
         self._sequence = advance(self._sequence, data.header.num_records)
         return outgoing
+
+    def _room_for_one(self, fresh_after_ms: int) -> bool:
+        """Whether one more batch may be under way.
+
+        Were the one in front of it refused (too large, too few replicas, the leader gone), a broker
+        that knows nothing of the producer would take it in that one's place, whatever its sequence:
+        3.9.1 and 4.3.1 do (tests/pipeline/test_kafka_ports.py). So it goes alone until a batch has
+        been taken, and while the broker may forget what it has taken because it is old.
+        """
+        if not self._in_flight:
+            return True
+        return (
+            len(self._in_flight) < MAX_IN_FLIGHT
+            and self._remembered_ms is not None
+            and self._remembered_ms >= fresh_after_ms
+            and all(data.header.max_timestamp >= fresh_after_ms for data in self._in_flight)
+        )
 
     def answered(self, base_offset: int) -> Misplaced | None:
         """The oldest batch in flight was taken, and landed at `base_offset`."""
@@ -270,7 +285,7 @@ class PartitionAppend:
         if self.phase is not Phase.APPENDING:
             self._settle()
             return None
-        self._compared = True
+        self._remembered_ms = data.header.max_timestamp
         self.log_end = data.end
         return None
 

@@ -13,6 +13,7 @@ LogAppendTime become ones of CreateTime here, and the header the last batch's le
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from struct import Struct
 from typing import Final
 
@@ -68,9 +69,16 @@ def _start_of_lone(size: int) -> bytes:
     return b""
 
 
-_STARTS: Final = [_start_of_lone(size) for size in range(_LONE_MAX_BYTES + 1)]
-_FIRST_FOUR: Final = [int.from_bytes(start[:4] or b"\xff" * 4, "big") for start in _STARTS]
-_TAIL_AT: Final = [HEADER_SIZE + len(start) for start in _STARTS]
+@cache  # 30 ms, which a command that merges nothing need not wait for
+def _lone_by_size() -> tuple[list[int], list[int]]:
+    """By size: the first four bytes of such a record as a number, and where its tail begins."""
+    starts = [_start_of_lone(size) for size in range(_LONE_MAX_BYTES + 1)]
+    return (
+        [int.from_bytes(start[:4] or b"\xff" * 4, "big") for start in starts],
+        [HEADER_SIZE + len(start) for start in starts],
+    )
+
+
 _FIVE_BYTES_FROM: Final = 65
 _NEW_STARTS: Final = [encode_varint(length) + b"\0" for length in range(len(SMALL_VARINTS))]
 """A record's length and attributes, by its length."""
@@ -97,7 +105,8 @@ def merge_lone(buffer: memoryview, position: int) -> tuple[Encoded | None, int]:
     kind = data[_ATTRIBUTES_AT] & LOG_APPEND_TIME
     unpack = (_APPEND_TIME_HEADER if kind else _CREATE_TIME_HEADER).unpack_from
     base_offset, _, _, _, _, _, base_timestamp, *_ = unpack(data)
-    first_four, tail_at, new_starts, small = _FIRST_FOUR, _TAIL_AT, _NEW_STARTS, SMALL_VARINTS
+    first_four, tail_at = _lone_by_size()
+    new_starts, small = _NEW_STARTS, SMALL_VARINTS
     limit = len(small)
     expected, newest = base_offset, base_timestamp
     out = bytearray()

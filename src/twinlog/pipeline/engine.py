@@ -387,13 +387,13 @@ class Engine:
         self, ready: dict[MirrorPartition, None]
     ) -> tuple[list[Batch], list[MirrorPartition]]:
         """One batch of each ready partition, as many as the request may hold."""
-        room = self.settings.produce_max_bytes
+        room, fresh_after_ms = self.settings.produce_max_bytes, self.fresh_after_ms()
         batches: list[Batch] = []
         owners: list[MirrorPartition] = []
         for partition in list(ready):
             # Whoever was served goes to the end, so that all have their turn.
             del ready[partition]
-            outgoing = partition.append.take()
+            outgoing = partition.append.take(fresh_after_ms)
             if outgoing is None:
                 continue
             ready[partition] = None

@@ -14,7 +14,8 @@ What is done next follows from the state that was last *said*, also where it cou
 yet. What is written goes the ways that core/states.py allows, from what stands there (`way`): what
 is removed while it is PREPARING is FAILED on its way to STOPPING. After a write of unknown outcome
 all is read again before the next: a STOPPED that stands there is not written twice, since its
-topic may be written to by others from then on.
+topic may be written to by others from then on. If what stands there is neither what stood there nor
+what we wrote, another owner has been at work, and all that was said rests on what is no longer so.
 
 A stop ends what former owners may still send in two ways. Their data, and ours that got lost, is
 refused from the marker on (docs/ARCHITECTURE.md). Their written markers and filler transactions are
@@ -59,7 +60,6 @@ _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
     (State.UNKNOWN, State.MIRRORING): State.PREPARING,
     (State.UNKNOWN, State.STOPPING): State.FAILED,
     (State.PREPARING, State.STOPPING): State.FAILED,
-    (State.STOPPED, State.STOPPING): State.FAILED,
 }
 """The state between two others, where there is no direct way and the way is known."""
 
@@ -125,6 +125,7 @@ class OwnedShard:
         self._mirrored: dict[Name, LastMirrored] = {}
         self._said: dict[Name, PartitionState] = {}  # and not written yet
         self._mirrored_said: dict[Name, LastMirrored] = {}
+        self._tried: dict[Name, set[State]] = {}  # what was written whose outcome is not known
         self._may_write = may_write
         self._open = False
         self._lost = False  # to another owner: to take it over again is the group's to decide
@@ -144,6 +145,7 @@ class OwnedShard:
         if self._open:
             return
         found = await self._take_over()
+        self._adopt(found)
         await self.shard.open()
         for reason in found.unreadable:
             log.warning("%s", reason)
@@ -156,9 +158,25 @@ class OwnedShard:
     async def _take_over(self) -> States:
         began = self._now()
         found = await self._states.take_over()
-        self._written, self._mirrored = dict(found.states), dict(found.epochs)
-        self._certain, self._confirmed = True, began
+        self._confirmed = began
         return found
+
+    def _adopt(self, found: States) -> None:
+        self._written, self._mirrored = dict(found.states), dict(found.epochs)
+        self._certain = True
+
+    async def _take_over_again(self) -> None:
+        """Read what stands there by now.
+
+        Raises:
+            Fenced: another owner has written meanwhile.
+        """
+        found = await self._take_over()
+        for name, now in found.states.items():
+            before = self._written.get(name)
+            if now != before and now.state not in self._tried.get(name, ()):
+                raise Fenced(f"another owner has written {now.state.name} of {name}")
+        self._adopt(found)
 
     async def close(self) -> None:
         """End what runs in the background; nothing is written any more."""
@@ -254,12 +272,12 @@ class OwnedShard:
             Fenced: the state partition has another owner.
         """
         async with self._writing:
-            if not self._open or not (self._said or self._mirrored_said):
+            if not self._open or not (self._said or self._mirrored_said or self._lost):
                 return
             try:
                 self._permit()
                 if not self._certain:
-                    await self._take_over()
+                    await self._take_over_again()
                 await self._write(dict(self._said), dict(self._mirrored_said))
             except Fenced:
                 self._lost = True
@@ -281,8 +299,11 @@ class OwnedShard:
         new = {name: last for name, last in epochs.items() if self._mirrored.get(name) != last}
         if records or new:
             began, self._certain = self._now(), False
+            for record in records:
+                self._tried.setdefault(record.partition, set()).add(record.state)
             await self._states.write(records, new)
             self._certain, self._confirmed = True, began
+            self._tried.clear()
         self._written.update((record.partition, record) for record in records)
         self._mirrored |= new
         for name, change in said.items():
@@ -300,7 +321,11 @@ class OwnedShard:
         async with self._writing:
             if self._confirmed < self._alone_from:
                 self._permit()
-                await self._take_over()
+                try:
+                    await self._take_over_again()
+                except Fenced:
+                    self._lost = True
+                    raise
 
     async def stop(self, names: Collection[Name]) -> None:
         """Fence these, of which nothing of ours is under way any more, and say that it is done.

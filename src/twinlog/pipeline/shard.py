@@ -30,7 +30,7 @@ from collections.abc import Collection, Mapping
 from itertools import takewhile
 
 from twinlog.core.batch import Header, batches
-from twinlog.core.errors import Disconnected, Retriable
+from twinlog.core.errors import Disconnected, Retriable, TwinlogError
 from twinlog.core.plan import Gap
 from twinlog.core.types import Offset, ProducerId, TopicPartition
 from twinlog.pipeline.ports import Bounds, DestinationPort, LogEnd, ProducerIdentity
@@ -64,6 +64,7 @@ class Shard:
             range(settings.fillers)
         )
         self._cleaning: asyncio.Task[None] | None = None
+        self._ahead: asyncio.Task[None] | None = None
         self._marker: ProducerIdentity | None = None  # whose name written markers bear
         self._markers_until = 0.0  # until then written markers may land whose answer was lost
         self.may_write_markers = True
@@ -71,7 +72,7 @@ class Shard:
         self._data_ids: set[int] = set()  # those that the data id has had, as far as we know
 
     async def open(self) -> None:
-        """Learn the data producer's id.
+        """Learn the data producer's id; the filler ids are cleaned by and by.
 
         Raises:
             Retriable: the coordinator is not available; open it again.
@@ -84,12 +85,33 @@ class Shard:
             identity = await self._destination.init_producer(self._id)
             self._data_ids.add(identity.producer_id)
         self.data_producer = ProducerId(identity.producer_id)
+        self._ahead = asyncio.create_task(self._clean_ahead())
 
     async def close(self) -> None:
         """End what runs in the background."""
-        if self._cleaning is not None:
-            self._cleaning.cancel()
-            await asyncio.gather(self._cleaning, return_exceptions=True)
+        for task in (self._ahead, self._cleaning):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _clean_ahead(self) -> None:
+        """Clean what a former owner has left before a failover has to wait for it.
+
+        Not before his lease has ended: partitions that change their owner twice in a moment would
+        have the first one's request fence the second one. Nor those that a round is working with.
+        """
+        await asyncio.sleep(self._settings.lease_s)
+        if None in self._dirty.values():
+            try:
+                await self._cleaned(self._clean_dirty())
+            except TwinlogError as error:  # whoever needs them tries again, and hears of it
+                log.debug("shard %d: filler ids are not clean yet: %s", self.number, error)
+
+    def _clean_dirty(self) -> "asyncio.Task[None]":
+        """The cleaning of the dirty ids that goes on, or one that begins."""
+        if self._cleaning is None or self._cleaning.done():
+            self._cleaning = asyncio.create_task(self._clean_up())
+        return self._cleaning
 
     async def fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """One round of empty transactions: use up offsets of each gap.
@@ -153,8 +175,8 @@ class Shard:
 
     async def _fence(self) -> None:
         """See to it that dirty ids are cleaned; wait for it where nobody knows of what."""
-        if self._dirty and (self._cleaning is None or self._cleaning.done()):
-            self._cleaning = asyncio.create_task(self._clean_up())
+        if self._dirty:
+            self._clean_dirty()
         if self._cleaning is not None and (not self._clean or None in self._dirty.values()):
             await self._cleaned(self._cleaning)
 
@@ -168,9 +190,7 @@ class Shard:
         """Wait until no filler of ours, or of a former owner, can land on these any more."""
         await asyncio.sleep(self._markers_until - asyncio.get_running_loop().time())
         while any(self._held_up(partition) for partition in partitions):
-            if self._cleaning is None or self._cleaning.done():
-                self._cleaning = asyncio.create_task(self._clean_up())
-            await self._cleaned(self._cleaning)
+            await self._cleaned(self._clean_dirty())
 
     async def _clean_up(self) -> None:
         """Give the dirty ids a new epoch: what they had under way stands then, or never will."""

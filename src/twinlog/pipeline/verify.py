@@ -14,27 +14,25 @@ cleaner was allowed to take it. Such a partition is one task, which remembers it
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.core.compare import MISSING, Difference, compare
-from twinlog.core.errors import CorruptBatch, PartitionFailed, Retriable
+from twinlog.core.errors import CorruptBatch, PartitionFailed
 from twinlog.core.plan import Data, Gap, Piece, plan_sound
 from twinlog.core.records import decode, raw_records
 from twinlog.core.types import Offset, TopicPartition
 from twinlog.pipeline.kafka import KafkaSource
 from twinlog.pipeline.ports import Bounds
-from twinlog.wire.fetch import Fetched
+from twinlog.pipeline.reading import answers
 
 STRETCH: Final = 1_000_000
 """Offsets of one task, where the topic is not compacted."""
-READ_BYTES: Final = 4 * 1024 * 1024
 MAX_DIFFERENCES: Final = 100
 """Differing ranges of one stretch that are named; more are counted as one."""
-READ_TRIES: Final = 50
 
 
 class Stretch(NamedTuple):
@@ -210,33 +208,14 @@ class _Comparison:
         end: int,
     ) -> list[Piece]:
         """What stands from `start` on, at least one piece, none of it beyond `end`'s batch."""
-        async for answer in _answers(side, partition, start):
+        async for answer in answers(side, partition, start):
             pieces = plan_sound(answer.records, start, answer.aborted).pieces
             if pieces:
                 return pieces
             if answer.last_stable > start or answer.high_watermark > start:
                 # Nothing is left here: the cleaner has taken the end of the log.
                 return [Gap(start, Offset(end), seen=False)]
-        raise Retriable(
-            "the log cannot be read", topic=partition.topic, partition=partition.partition
-        )
-
-
-async def _answers(
-    side: KafkaSource, partition: TopicPartition, start: Offset
-) -> AsyncIterator[Fetched]:
-    """Answers without an error, a bounded number."""
-    for attempt in range(READ_TRIES):
-        try:
-            answers = await side.read({partition: start}, partition_max_bytes=READ_BYTES)
-        except Retriable:
-            answers = {}
-        answer = answers.get(partition)
-        if answer is not None and not answer.error:
-            yield answer
-        elif attempt:
-            await side.leaders({partition.topic})
-        await asyncio.sleep(min(0.05 * attempt, 1.0))
+        raise AssertionError("`answers` ends with an exception")
 
 
 class _Keys:

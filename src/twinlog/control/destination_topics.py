@@ -1,0 +1,235 @@
+"""What a mirror's topics have to be on the destination, and making them so.
+
+Everything is looked at first, then tried without effect, then done; what is refused half way is
+undone (`prepare`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from twinlog.cluster.admin import (
+    Alteration,
+    AlterOperation,
+    ConfigSource,
+    NewTopic,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+    topic_resource,
+)
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.metadata import Topic
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC
+from twinlog.cluster.partitions import DEBUGGING, OffsetSpec, list_offsets
+from twinlog.control.failback import Ends
+from twinlog.control.mirror_errors import MirrorError
+from twinlog.control.store import MirrorStore
+from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.core.mirror_settings import SETTINGS, parse_settings
+from twinlog.core.topic_configs import SourceConfig, destination_configs
+from twinlog.core.types import TopicPartition
+from twinlog.wire.config_records import Mirror
+
+_T = TypeVar("_T")
+_CHUNK: Final = 200
+"""Topics in one request about topics or configurations."""
+
+
+async def source_configs(
+    source: KafkaCluster, names: Sequence[str]
+) -> dict[str, dict[str, SourceConfig]]:
+    """All configurations of the source's topics, by topic and name.
+
+    Raises:
+        UserError: a right is missing, or a topic is not there.
+        Retriable: the source does not answer.
+    """
+    found: dict[str, dict[str, SourceConfig]] = {}
+    for group in chunks(names):
+        answers = await describe_configs(source, [topic_resource(name) for name in group])
+        for resource, entries in answers.items():
+            if isinstance(entries, Refusal):
+                entries.fail("read the configurations of the source's topic", topic=resource.name)
+            else:
+                found[resource.name] = {
+                    name: SourceConfig(entry.value, entry.source == ConfigSource.TOPIC)
+                    for name, entry in entries.items()
+                    if entry.value is not None
+                }
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationTopic:
+    """A topic as it has to be on the destination, and how many partitions of it are there."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    configs: Mapping[str, str]
+    there: int
+
+
+async def wanted_topics(
+    destination: KafkaCluster,
+    mirror: Mirror,
+    topics: Sequence[Topic],
+    configs: Mapping[str, Mapping[str, SourceConfig]],
+    *,
+    ends: Ends,
+    unknown: str,
+) -> list[DestinationTopic]:
+    """What has to be made of each topic on the destination.
+
+    Args:
+        destination: the mirror's cluster.
+        mirror: the mirror.
+        topics: of its source.
+        configs: their configurations (`source_configs`).
+        ends: where what was failed over from here to the source ends.
+        unknown: why it cannot be known what was failed over; empty if it is.
+
+    Raises:
+        MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is neither empty and of the same size
+            nor one that was failed over (`ends`).
+    """
+    names = [topic.name for topic in topics]
+    known = await known_configs(destination)
+    existing = (await destination.refresh(names)).topics
+    for topic in existing.values():
+        if topic.error:
+            Refusal(topic.error).fail("see the destination's topic", topic=topic.name)
+    exclude = parse_settings(mirror.source).topic_properties_exclude
+    wanted = [
+        DestinationTopic(
+            topic.name,
+            topic.topic_id,
+            len(topic.partitions),
+            destination_configs(configs[topic.name], exclude, known),
+            len(existing[topic.name].partitions) if topic.name in existing else 0,
+        )
+        for topic in topics
+    ]
+    await _check_empty(destination, [one for one in wanted if one.there], ends, unknown)
+    return wanted
+
+
+def still_here(ends: Ends, wanted: Iterable[DestinationTopic]) -> Ends:
+    """Of those partitions that the destination still has."""
+    there = {one.name: one.there for one in wanted}
+    return {p: last for p, last in ends.items() if p.partition < there.get(p.topic, 0)}
+
+
+async def known_configs(destination: KafkaCluster) -> Collection[str]:
+    """Names of the topic configurations that the destination's brokers know.
+
+    Raises:
+        UserError: a right is missing.
+        Retriable: the destination does not answer.
+    """
+    resource = topic_resource(CONFIG_TOPIC)
+    entries = (await describe_configs(destination, [resource]))[resource]
+    if isinstance(entries, Refusal):
+        raise entries.error("read the configurations of the control topic", topic=CONFIG_TOPIC)
+    return entries.keys()
+
+
+async def _check_empty(
+    destination: KafkaCluster, existing: Sequence[DestinationTopic], ends: Ends, unknown: str
+) -> None:
+    """See `wanted_topics`."""
+    troubles: list[str] = []
+    partitions: list[TopicPartition] = []
+    for one in existing:
+        all_of_it = [TopicPartition(one.name, index) for index in range(one.there)]
+        failed_over = all(partition in ends for partition in all_of_it)
+        if one.there > one.partitions or (one.there < one.partitions and not failed_over):
+            troubles.append(f"{one.name} has {one.there} partitions, the source's {one.partitions}")
+        elif not failed_over:
+            partitions += all_of_it
+    log_ends = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
+    for partition, end in log_ends.items():
+        if isinstance(end, Refusal):
+            end.fail("look whether the destination's topic is empty", topic=partition.topic)
+        elif end.offset:
+            troubles.append(f"{partition} is not empty, its log ends at {end.offset}")
+    if troubles:
+        raise MirrorError.TOPIC_ALREADY_EXISTS.error(
+            f"on the destination, {'; '.join(troubles)}",
+            hint="a mirror needs the topic to be absent, empty with as many partitions, or failed "
+            f"over to the source by a mirror that is still there{unknown and f' ({unknown})'}",
+        )
+
+
+async def prepare(
+    destination: KafkaCluster, wanted: Sequence[DestinationTopic], factor: int
+) -> list[str]:
+    """Create the topics that are missing, configure those that are there; the created ones.
+
+    Raises:
+        UserError: something is refused; then nothing has been created.
+    """
+    missing = [
+        NewTopic(
+            name=one.name,
+            partitions=one.partitions,
+            replication_factor=factor,
+            configs=dict(one.configs),
+        )
+        for one in wanted
+        if not one.there
+    ]
+    grown = {one.name: one.partitions for one in wanted if 0 < one.there < one.partitions}
+    changes = {
+        topic_resource(one.name): [
+            Alteration(name, AlterOperation.SET, value) for name, value in one.configs.items()
+        ]
+        for one in wanted
+        if one.there
+    }
+    for validate_only in (True, False):
+        created: list[str] = []
+        try:
+            for topics in chunks(missing):
+                answers = await create_topics(destination, topics, validate_only=validate_only)
+                created += [name for name, answer in answers.items() if isinstance(answer, UUID)]
+                _refuse(answers, "create the topic on the destination")
+            if changes:
+                altered = await incremental_alter_configs(
+                    destination, changes, validate_only=validate_only
+                )
+                by_name = {resource.name: answer for resource, answer in altered.items()}
+                _refuse(by_name, "configure the topic on the destination")
+            if grown and not validate_only:
+                more = await create_partitions(destination, grown)
+                _refuse(more, "add partitions to the topic on the destination")
+        except TwinlogError:
+            if not validate_only:
+                await undo(destination, created)
+            raise
+    return created
+
+
+def _refuse(answers: Mapping[str, Any], what: str) -> None:
+    for name, answer in answers.items():
+        if isinstance(answer, Refusal):
+            error = answer.error(what, topic=name)
+            error.hint = error.hint or f"nothing was added; see {next(iter(SETTINGS))}"
+            raise error
+
+
+async def undo(destination: KafkaCluster, created: Collection[str]) -> None:
+    """Delete topics that we have created, but for those that are some mirror's by now."""
+    snapshot = await MirrorStore(destination).snapshot()
+    ours = [name for name in created if snapshot.mirror_of(name) is None]
+    for names in chunks(ours):
+        await delete_topics(destination, names)
+
+
+def chunks(items: Sequence[_T]) -> Iterable[Sequence[_T]]:
+    """As many topics as are asked for in one request."""
+    return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
