@@ -23,7 +23,8 @@ not, so a state partition that was taken over is not fenced before the lease has
 was lost of our own is waited for in the same way (shard.py).
 
 A pause fences nothing: what a former owner within his lease, or a lost request of ours, still
-appends after PAUSED was written is the source's next data at its own offset, or nothing.
+appends after PAUSED was written is the source's next data at its own offset, or the marker that
+ends a filler transaction which was left open, in the gap that it was for.
 """
 
 import asyncio
