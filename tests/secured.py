@@ -14,21 +14,26 @@ import hashlib
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from kafka.protocol.admin import AlterUserScramCredentialsRequest
 
+from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
+from twinlog.core.acls import Acl
 from twinlog.local.cluster import LocalCluster
+from waiting import until_async
 
 MODULE = "org.apache.kafka.common.security.{}LoginModule required"
 PLAIN, SCRAM = MODULE.format("plain.Plain"), MODULE.format("scram.Scram")
 OAUTH = MODULE.format("oauthbearer.OAuthBearer")
 LISTENERS = {"TLS": "SSL", "MUTUAL": "SSL", "WORD": "SASL_PLAINTEXT", "BOTH": "SASL_SSL"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+SCRAM_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+"""The protocol's."""
 SESSION_MS = 3000
 PASSWORDS = {
     "alice": "a,=secret",
@@ -113,7 +118,7 @@ class Secured:
                 digest = f"sha{mechanism.rpartition('-')[2]}"
                 user = item(
                     name=name,
-                    mechanism={"sha256": 1, "sha512": 2}[digest],
+                    mechanism=SCRAM_NUMBERS[mechanism],
                     iterations=rounds,
                     salt=salt,
                     salted_password=hashlib.pbkdf2_hmac(digest, password.encode(), salt, rounds),
@@ -121,6 +126,36 @@ class Secured:
                 request = AlterUserScramCredentialsRequest(deletions=[], upsertions=[user])
                 response = await cluster.call(request)
                 assert [r.error_code for r in response.results] == [0], response
+
+    async def delete_user(self, name: str) -> None:
+        """Take a SCRAM user's credentials. Sessions that stand end when they are to be renewed."""
+        item = AlterUserScramCredentialsRequest.ScramCredentialDeletion
+        async with self.root() as cluster:
+            for mechanism in SCRAM_NUMBERS.values():
+                gone = item(name=name, mechanism=mechanism)
+                request = AlterUserScramCredentialsRequest(deletions=[gone], upsertions=[])
+                response = await cluster.call(request)
+                assert [r.error_code for r in response.results] == [0], response
+
+    async def give(self, acls: Collection[Acl]) -> None:
+        """Give rights, and wait until the broker goes by them."""
+        async with self.root() as cluster:
+            assert set((await create_acls(cluster, list(acls))).values()) == {None}
+
+            async def there() -> bool:
+                return set(acls) <= (await describe_acls(cluster) or frozenset())
+
+            await until_async(there)
+
+    async def take(self, acls: Collection[Acl]) -> None:
+        """Take rights, and wait until the broker goes by that."""
+        async with self.root() as cluster:
+            assert set((await delete_acls(cluster, list(acls))).values()) == {None}
+
+            async def gone() -> bool:
+                return not set(acls) & (await describe_acls(cluster) or frozenset())
+
+            await until_async(gone)
 
 
 def sasl(mechanism: str, name: str, password: str) -> dict[str, str]:

@@ -70,6 +70,16 @@ def test_an_older_answer_does_not_bring_an_old_leader_back() -> None:
     assert metadata.leader(A0) == Leader(2, 6)
 
 
+def test_a_topic_that_may_not_be_seen_any_more_is_refused_and_not_gone() -> None:
+    """Brokers name no id and no partitions then: what was known stays, and so does the code."""
+    denied = _response(_topic(error=29, topic_id=UUID(int=0)))
+    metadata = merge(_known(_topic(leader=2)), denied, everything=False)
+    assert metadata.leader(A0) == Refusal(29)
+    assert metadata.topics["a"].topic_id == ONE
+    assert list(metadata.topics["a"].partitions) == [0]
+    assert metadata.by_id[ONE].error == 29
+
+
 def test_a_topic_made_anew_begins_its_epochs_anew() -> None:
     new = _response(_topic(leader=1, epoch=0, topic_id=TWO))
     metadata = merge(_known(_topic(epoch=6)), new, everything=False)

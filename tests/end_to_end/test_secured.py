@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 import outside
 from rights import granted
-from running import below
+from running import await_lanes, below
 from secured import (
     LISTENERS,
     PASSWORDS,
@@ -28,11 +28,11 @@ from secured import (
     sasl,
     token,
 )
-from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
+from twinlog.cluster.acls import describe_acls
 from twinlog.cluster.admin import NewTopic, create_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import read_whole
-from twinlog.cluster.mirrorlog import CONFIG_TOPIC, STATE_TOPIC, ControlTopics
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC, ControlTopics
 from twinlog.control.lifecycle import pause_topics, remove_topics, resume_topics
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.store import MirrorStore
@@ -43,7 +43,7 @@ from twinlog.local.check import Log
 from twinlog.local.commands import Done
 from twinlog.local.ports import HOST, PortClaim
 from twinlog.local.stage import Stage
-from waiting import until, until_async
+from waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -123,36 +123,14 @@ def _text(properties: Mapping[str, str], listener: str) -> str:
     return str(javaproperties.dumps({**protocol, **properties}))
 
 
-async def _grant(secured: Secured, acls: list[Acl]) -> None:
-    """Give rights, and wait until the broker goes by them."""
-    async with secured.root() as cluster:
-        assert set((await create_acls(cluster, acls)).values()) == {None}
-
-        async def there() -> bool:
-            return set(acls) <= (await describe_acls(cluster) or frozenset())
-
-        await until_async(there)
-
-
-async def _deny(secured: Secured, acls: list[Acl]) -> None:
-    """Take rights, and wait until the broker goes by that."""
-    async with secured.root() as cluster:
-        assert set((await delete_acls(cluster, acls)).values()) == {None}
-
-        async def gone() -> bool:
-            return not set(acls) & (await describe_acls(cluster) or frozenset())
-
-        await until_async(gone)
-
-
 @contextmanager
 def without(secured: Secured, *acls: Acl) -> Iterator[None]:
     """While the block runs, somebody has not these rights."""
-    asyncio.run(_deny(secured, list(acls)))
+    asyncio.run(secured.take(acls))
     try:
         yield
     finally:
-        asyncio.run(_grant(secured, list(acls)))
+        asyncio.run(secured.give(acls))
 
 
 @pytest.fixture(scope="module")
@@ -166,8 +144,8 @@ def place(
     async def prepare() -> None:
         await place.source.set_password("mirror", PASSWORDS["mirror"])
         await place.destination.set_password("twinlog", PASSWORDS["twinlog"])
-        await _grant(place.source, granted("User:mirror"))
-        await _grant(place.destination, granted("User:operator") + granted("User:twinlog"))
+        await place.source.give(granted("User:mirror"))
+        await place.destination.give(granted("User:operator") + granted("User:twinlog"))
         async with place.as_operator() as cluster:
             for way in WAYS:
                 topics = ControlTopics(state_partitions=4, replication_factor=1)
@@ -334,12 +312,12 @@ def test_operators_need_each_of_their_rights(place: Place) -> None:
         async with place.as_operator() as cluster:
             await life(cluster, 0)
             for number, right in enumerate(tried, 1):
-                await _deny(place.destination, [right])
+                await place.destination.take([right])
                 try:
                     with pytest.raises(TwinlogError) as caught:
                         await life(cluster, number)
                 finally:
-                    await _grant(place.destination, [right])
+                    await place.destination.give([right])
                 assert caught.value.code in AUTHORIZATION_FAILED, f"{right}: {caught.value}"
                 assert "AUTHORIZATION_FAILED" in str(caught.value)
                 if right.operation is Operation.WRITE:
@@ -397,7 +375,7 @@ def test_read_only_until_the_failover(place: Place) -> None:
         # Else he is refused a producer id, who may write to no other topic.
         "enable.idempotence": False,
     }
-    asyncio.run(_grant(place.source, [alice]))
+    asyncio.run(place.source.give([alice]))
     outside.make_topic(source, topic, 1)
     outside.write(source, topic, outside.simple(10))
 
@@ -492,3 +470,28 @@ def test_another_password(place: Place) -> None:
     outside.write(servers, topic, outside.simple(20, 0, "another"))
     place.stage.await_no_lag(60, [topic])
     outside.await_state(place.stage, topic, 0, "MIRRORING")
+
+
+def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:
+    """For longer than the session: the node stays, writes nothing, and goes on by itself."""
+    topic, servers = f"{PREFIX}-oauth", place.source.local.bootstrap_servers
+    place.stage.await_no_lag(120, [topic])
+    node = place.stage.nodes["node"]
+    lanes = await_lanes(node.pid, 2)
+    client = outside.admin(place.destination.local.bootstrap_servers)
+
+    def members() -> int:
+        groups = client.describe_consumer_groups([LANES_GROUP])
+        return len(groups[LANES_GROUP].result(outside.SECONDS).members)
+
+    asyncio.run(place.destination.delete_user("twinlog"))
+    try:
+        until(lambda: not members(), 60, "a group without members")
+        outside.write(servers, topic, outside.simple(20, 0, "meanwhile"))
+    finally:
+        asyncio.run(place.destination.set_password("twinlog", PASSWORDS["twinlog"]))
+    place.stage.await_no_lag(60, [topic])
+    assert node.alive
+    assert all(lane.alive() for lane in lanes), "a lane has ended"
+    report = place.stage.check([topic], numbered=False)
+    assert report.good, report.problems

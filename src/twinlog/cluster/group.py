@@ -164,6 +164,7 @@ class GroupMember:
         self._ended = asyncio.Event()
         self._started = False
         self._leave: bool | None = None
+        self._refused = ""
 
     @property
     def lease_until(self) -> float:
@@ -173,9 +174,13 @@ class GroupMember:
     async def run(self) -> None:
         """Be a member until `close`.
 
+        Who has been a member stays one who tries: credentials and rights that are taken from him
+        may be given back. Without heartbeats his lease ends by itself.
+
         Raises:
             Fenced: another process has our instance id.
-            UserError: no right to the group, or a value that the broker does not take.
+            UserError: no right to the group, or a value that the broker does not take, from the
+                beginning.
         """
         assert not self._started, "a member runs once"
         self._started = True
@@ -279,7 +284,7 @@ class GroupMember:
         topic = self.config.topic
         try:
             found = (await self._cluster.refresh([topic])).topics.get(topic)
-        except (Retriable, ProtocolError) as error:
+        except (Retriable, ProtocolError, UserError) as error:
             raise _RejoinError(str(error)) from error
         if found is None or not found.partitions:
             raise _RejoinError(f"topic {topic} is not there")
@@ -448,6 +453,17 @@ class GroupMember:
         except (Retriable, ProtocolError, TimeoutError) as error:
             self._cluster.forget_coordinator(Coordinator.GROUP, group)
             raise _RejoinError(str(error) or "no answer") from error
+        except UserError as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: UserError) -> Exception:
+        """What becomes of a refusal that only somebody else can end."""
+        if not self.rounds:
+            return error
+        if str(error) != self._refused:
+            self._refused = str(error)
+            log.warning("group %s: %s", self.config.group_id, error)
+        return _RejoinError(str(error))
 
     def _judge(self, code: int, what: str) -> None:
         """Raise what an error code of the coordinator means for a member."""
@@ -458,7 +474,10 @@ class GroupMember:
             self._cluster.forget_coordinator(Coordinator.GROUP, self.config.group_id)
         if reaction.retriable:
             raise _RejoinError(f"cannot {what}: {code_of(code).name}")
-        check(code, f"{what} {self.config.group_id}")
+        try:
+            check(code, f"{what} {self.config.group_id}")
+        except UserError as error:
+            raise self._refusal(error) from error
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:

@@ -117,6 +117,8 @@ def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
 
 def _topic(item: Any, old: Topic | None) -> Topic:
     topic_id = item.topic_id or NO_TOPIC_ID
+    if item.error_code and topic_id == NO_TOPIC_ID and old is not None:
+        topic_id = old.topic_id  # one that we may not see any more: no id, no partitions
     known = old.partitions if old is not None and old.topic_id == topic_id else {}
     partitions: dict[int, Partition] = {}
     for p in item.partitions:

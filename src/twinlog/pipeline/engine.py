@@ -344,6 +344,11 @@ class Engine:
             delay = max(self._backoff(partition.attempts), 1.0)
             asyncio.get_running_loop().call_later(delay, self._try_again, partition)
 
+    def fail_all(self, reason: str) -> None:
+        """Stop all partitions, for what has ended the engine; another one will try again."""
+        for partition in list(self.partitions.values()):
+            self.fail(partition, reason)
+
     def _try_again(self, partition: MirrorPartition) -> None:
         if partition.append.phase is Phase.FAILED and partition.transient:
             partition.append.retry()

@@ -74,6 +74,10 @@ CATCH_UP_S: Final = 5.0
 """How long what is wanted may be behind at a takeover; then that is tried again."""
 CONNECT_S: Final = 10.0
 """How long a source may take to answer before that is said; then it is tried again."""
+SOURCE_PAUSE_S: Final = 5.0
+"""The longest pause before that."""
+AGAIN_S: Final = 1.0
+"""How long a lane waits that cannot go on before it ends: Spark starts it again at once."""
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
@@ -115,6 +119,10 @@ def run_lane(config: LaneConfig) -> None:
         # Starting again would take the name back from whoever has it now, and so on for ever; and
         # would not teach us the format of the control topics.
         log.error("%s; this lane ends", error)  # noqa: TRY400 - one line
+    except TwinlogError as error:
+        log.warning("%s; this lane is started again", error)
+        time.sleep(AGAIN_S)
+        raise
 
 
 class Lane:
@@ -132,6 +140,7 @@ class Lane:
         self._compacted: dict[str, bool] = {}
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
+        self._assigned = asyncio.Event()  # set when there is something that was not ours before
         self._ways = Ways(
             self._owned,
             wanted=lambda: self._snapshot.owned(self._shards),
@@ -220,6 +229,7 @@ class Lane:
                 self._owned[number] = OwnedShard(
                     shard, states, self._may_write, self._settings.lease_s
                 )
+        self._assigned.set()
         self._changed.set()
 
     async def on_revoked(self, partitions: set[int]) -> None:
@@ -243,6 +253,16 @@ class Lane:
     # ---- what is wanted ------------------------------------------------------------------------
 
     async def _follow(self) -> None:
+        while True:
+            try:
+                await self._follow_on()
+            except UnsupportedVersion:
+                raise
+            except TwinlogError as error:
+                log.warning("what is wanted cannot be followed: %s", error)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _follow_on(self) -> None:
         async with aclosing(follow_config(self._cluster)) as snapshots:
             async for snapshot in snapshots:
                 for reason in snapshot.unreadable.values():
@@ -254,19 +274,27 @@ class Lane:
                     self._stop.set()
 
     async def _reconcile_when_changed(self) -> None:
-        """Bring what runs to what is owned and wanted; again when that could not be done."""
+        """Bring what runs to what is owned and wanted; again when that could not be done.
+
+        What is newly ours does not wait for what could not be done before.
+        """
         pause = self._settings.backoff_s
         while True:
             await self._changed.wait()
             self._changed.clear()
+            self._assigned.clear()
             try:
                 async with self._changing:
                     await self._reconcile()
                 pause = self._settings.backoff_s
             except TwinlogError as error:
                 log.warning("not all that is owned can be worked on yet: %s", error)
-                await asyncio.sleep(pause * (0.5 + self._random.random()))
-                pause = min(2 * pause, self._settings.backoff_max_s)
+                try:
+                    async with asyncio.timeout(pause * (0.5 + self._random.random())):
+                        await self._assigned.wait()
+                    pause = self._settings.backoff_s
+                except TimeoutError:
+                    pause = min(2 * pause, self._settings.backoff_max_s)
                 self._changed.set()
 
     async def _reconcile(self) -> None:
@@ -443,7 +471,10 @@ class _RunningEngine:
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        """Connect, however long it takes, then mirror until the lease lapses."""
+        """Connect, however long it takes, then mirror until the lease lapses.
+
+        An engine whose source refuses us ends, and says of its partitions why.
+        """
         name = self.mirror.name
         pause = 0.5
         while True:
@@ -455,6 +486,7 @@ class _RunningEngine:
                     self._check(cluster)
                     self.engine = self._lane.engine_for(name, cluster)
                     self._lane.engine_changed(name, ended=False)
+                    pause = 0.5
                     await self.engine.run()
                 finally:
                     await cluster.close()
@@ -466,8 +498,10 @@ class _RunningEngine:
                 return
             except TwinlogError as error:
                 log.warning("mirror %s: %s", name, error)
+                if self.engine is not None:
+                    self.engine.fail_all(str(error))
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, 30.0)
+                pause = min(2 * pause, SOURCE_PAUSE_S)
 
     def _check(self, cluster: KafkaCluster) -> None:
         if cluster.cluster_id != self.mirror.source_cluster_id:

@@ -16,7 +16,7 @@ from typing import Final
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controlwriter import append
 from twinlog.cluster.mirrorlog import read_statuses, status_entry
-from twinlog.core.errors import Retriable, TwinlogError
+from twinlog.core.errors import Refusal, TwinlogError
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.rates import Rate
 from twinlog.core.states import State
@@ -65,11 +65,7 @@ class Reporter:
         self._heard: dict[str, tuple[int, float]] = {}
 
     async def write(self, engines: Engines, owned: Collection[int]) -> None:
-        """Write what has changed of these state partitions.
-
-        Raises:
-            UserError: no right to.
-        """
+        """Write what has changed of these state partitions, as far as that can be done now."""
         rows: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
         for name, engine in engines.items():
             for partition in engine.partitions.values():
@@ -88,10 +84,15 @@ class Reporter:
         if not records:
             return
         try:
-            await append(self._cluster, [status_entry(record) for record in records])
-        except Retriable as error:
+            answers = await append(self._cluster, [status_entry(record) for record in records])
+        except TwinlogError as error:
             log.warning("progress could not be written: %s", error)
             self._said.clear()
+        else:
+            for where, answer in answers.items():
+                if isinstance(answer, Refusal):
+                    log.warning("progress could not be written to %s: %s", where, answer)
+                    self._said.pop(where.partition, None)
 
     def _is_due(self, number: int, rows: tuple[PartitionStatus, ...]) -> bool:
         said, at = self._said.get(number, ((), 0.0))
