@@ -41,8 +41,8 @@ test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation 
 test-brokers: setup ## levels 5 and 6: real brokers, real Spark
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(broker or spark) and not chaos" --durations=20
 
-chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ONLY=test_driver]
-	$(BIN)/pytest -m chaos -p no:randomly $(if $(TIMES),--times $(TIMES)) $(if $(SEED),--chaos-seed $(SEED)) $(if $(ONLY),-k $(ONLY))
+chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ONLY=test_driver] [GONE=300]
+	$(BIN)/pytest -m chaos -p no:randomly $(if $(TIMES),--times $(TIMES)) $(if $(GONE),--gone-seconds $(GONE)) $(if $(SEED),--chaos-seed $(SEED)) $(if $(ONLY),-k "$(ONLY)")
 
 test: lint test-fast test-brokers ## everything that a change has to pass
 

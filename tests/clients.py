@@ -1,8 +1,9 @@
-"""Our own client on the tests' clusters, and topics made with it."""
+"""Our own client on the tests' clusters, topics made with it, and who is the controller."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
 
 from twinlog.cluster.client import CONTROLLER, KafkaCluster
 from twinlog.cluster.config import Address, ClusterConfig
@@ -49,3 +50,25 @@ async def make_topic(
         return all(hasattr(leader, "node_id") for leader in leaders.values())
 
     await until_async(led, what=f"leaders of {name}")
+
+
+class Quorum(NamedTuple):
+    """A cluster's controllers: the active one, and how far each voter has the metadata log."""
+
+    leader: int
+    high_watermark: int
+    ends: Mapping[int, int]
+
+
+async def describe_quorum(cluster: LocalCluster) -> Quorum:
+    """The controllers as the active one sees them: metadata names any broker in its place."""
+    topic = DescribeQuorumRequest.TopicData
+    asked = topic(
+        topic_name="__cluster_metadata", partitions=[topic.PartitionData(partition_index=0)]
+    )
+    async with client(cluster) as kafka:
+        response = await kafka.call(DescribeQuorumRequest(topics=[asked]))
+    found = response.topics[0].partitions[0]
+    check(found.error_code, "describe the quorum")
+    ends = {voter.replica_id: voter.log_end_offset for voter in found.current_voters}
+    return Quorum(found.leader_id, found.high_watermark, ends)

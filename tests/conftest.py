@@ -36,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rewrite", action="store_true", help="write what the scenarios print into their files"
     )
     parser.addoption("--times", type=int, default=10, help="kills of each kind (chaos)")
+    parser.addoption(
+        "--gone-seconds", type=float, default=300.0, help="how long sources are gone (chaos)"
+    )
     parser.addoption("--chaos-seed", default="", help="what decides the moments and the victims")
 
 

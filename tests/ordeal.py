@@ -14,7 +14,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +25,11 @@ from confluent_kafka.admin import AdminClient
 
 import book
 import outside
-from twinlog.local.check import Log, Partition
+from twinlog.local.check import Log, Partition, Report
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.errors import LocalError
 from twinlog.local.load import TOPICS
-from twinlog.local.stage import ALL_TOPICS, Stage
+from twinlog.local.stage import MIRROR, Stage
 from waiting import until
 
 LOAD_SECONDS: Final = 7200.0
@@ -37,6 +37,8 @@ RESUME_SECONDS: Final = 180.0
 CATCH_UP_SECONDS: Final = 180.0
 LOOK_SECONDS: Final = 3.0
 RESTS: Final = 5
+STILL_SECONDS: Final = 5.0
+"""A topic of the load of which nothing arrives for so long does not move."""
 MOMENT_SECONDS: Final = 3.0
 """A kill comes at any moment within so long after everything has resumed."""
 _POLL_SECONDS: Final = 0.1
@@ -62,11 +64,16 @@ class Proof:
 
 
 class Ordeal:
-    """See the module. `random` decides what is left to chance, from the seed that is shown."""
+    """See the module. `random` decides what is left to chance, from the seed that is shown.
 
-    def __init__(self, stage: Stage, seed: str) -> None:
+    Several of one destination differ in their names, which their topics begin with.
+    """
+
+    def __init__(self, stage: Stage, seed: str, name: str = "") -> None:
         self.stage = stage
         self.random = random.Random(seed)
+        self.topics = [f"{name}{topic}" for topic in TOPICS]
+        self._name = name
         self.resting: set[str] = set()
         """Topics of the load that do not move just now: they are paused."""
         self.compared: set[str] = set()
@@ -74,24 +81,44 @@ class Ordeal:
         self.rest = 0.0
         self._began = time.monotonic()
         self.recoveries: list[float] = []
-        self._source = _Offsets(stage.source)
-        self._destination = _Offsets(stage.destination)
+        self._source = _Offsets(stage.source, self.topics)
+        self._destination = _Offsets(stage.destination, self.topics)
 
     def begin(self, rate: float) -> None:
         """The load, and a mirror of it; nodes are started by who wants them."""
-        self.stage.start_load(rate, LOAD_SECONDS)
-        self.stage.create_mirror()
-        self.stage.add(ALL_TOPICS)
+        mirror = self._name or MIRROR
+        self.stage.start_load(rate, LOAD_SECONDS, self._name)
+        self.stage.create_mirror(mirror)
+        self.stage.add("|".join(self.topics), mirror)
 
-    def await_all(self) -> None:
-        """Wait until every partition goes on."""
-        self._say(f"all goes on after {self._resumed(time.monotonic()):.1f} s")
+    def await_all(self) -> float:
+        """Wait until every partition goes on; how long it took, in seconds."""
+        seconds = self._resumed(time.monotonic())
+        self.say(f"all goes on after {seconds:.1f} s")
+        return seconds
 
     def measure_rest(self) -> None:
         """Measure what a kill is measured by, without one, when everything goes on."""
         self.await_all()
         self.rest = statistics.median(self._resumed(time.monotonic()) for _ in range(RESTS))
-        self._say(f"without a kill {self.rest:.1f} s")
+        self.say(f"without a kill {self.rest:.1f} s")
+
+    def await_still(self, topics: Collection[str]) -> None:
+        """Wait until nothing arrives any more of these topics, which are written to all the time.
+
+        That what was taken from them is felt; else nothing would be tried.
+        """
+        deadline = time.monotonic() + RESUME_SECONDS
+        before: dict[Partition, int] = {}
+        since = time.monotonic()
+        while time.monotonic() < since + STILL_SECONDS or not before:
+            ends = self._destination.ask(Log.ends)
+            ours = {one: end for one, end in ends.items() if one[0] in topics}
+            if ours != before:
+                before, since = ours, time.monotonic()
+            assert time.monotonic() < deadline, f"{sorted(topics)} goes on"
+            time.sleep(_POLL_SECONDS)
+        self.say(f"{', '.join(sorted(topics))}: nothing arrives any more")
 
     def await_moment(self) -> None:
         """Let a random time pass: what is killed is at any point of its work."""
@@ -100,7 +127,7 @@ class Ordeal:
     def await_resumed(self, since: float) -> None:
         """Wait until every partition has resumed, and note how long it took since the kill."""
         self.recoveries.append(self._resumed(since))
-        self._say(f"resumed after {self.recoveries[-1]:.1f} s")
+        self.say(f"resumed after {self.recoveries[-1]:.1f} s")
 
     def kill(self, strike: Callable[[], object]) -> None:
         """Kill something at a random moment, and wait until every partition has resumed."""
@@ -109,9 +136,10 @@ class Ordeal:
         strike()
         self.await_resumed(since)
 
-    def _say(self, what: str) -> None:
+    def say(self, what: str) -> None:
         """For whoever looks at a failure, or watches (pytest -s)."""
-        sys.stdout.write(f"{time.monotonic() - self._began:6.1f} s  {what}\n")
+        name = f"{self._name} " if self._name else ""
+        sys.stdout.write(f"{time.monotonic() - self._began:6.1f} s  {name}{what}\n")
         sys.stdout.flush()
 
     def _resumed(self, since: float) -> float:
@@ -133,38 +161,27 @@ class Ordeal:
             time.sleep(_POLL_SECONDS)
 
     def prove(self, *, may_fail: bool = False) -> Proof:
-        """End the load; the mirror has to be the source's log, with every partition well.
+        """See `prove`."""
+        return prove([self], may_fail=may_fail)
 
-        `may_fail`: partitions may have been FAILED meanwhile.
-        """
+    def end(self) -> dict[str, int]:
+        """End the load, and wait until the destination has all of it; what was written."""
         totals = self.stage.stop_load()
-        self._say(f"the load has ended: {totals}")
-        self.stage.await_no_lag(CATCH_UP_SECONDS)
+        self.say(f"the load has ended: {totals}")
+        self.stage.await_no_lag(CATCH_UP_SECONDS, self.topics)
         self.stage.await_no_lag(CATCH_UP_SECONDS, self.compared)
-        until(lambda: not self._unwell(), 30, "all partitions MIRRORING or STOPPED")
-        steps = self.check_ways()
-        said = [one for node in self.stage.nodes.values() for one in node.said()]
-        assert may_fail or not [one for one in said if one["failed"]], "a partition was FAILED"
-        verified = self.stage.verify()
-        assert verified.status == 0, verified
-        self._say(verified.output.strip())
+        return totals
+
+    def compare(self) -> Report:
+        """The independent checker's opinion of all that is mirrored of this source."""
         if self.compared:
             others = self.stage.check(self.compared, numbered=False)
             assert others.good, others.problems
-        report = self.stage.check()
+        report = self.stage.check(self.topics)
         assert report.good, report.problems
         assert report.records > 0
-        self._say(f"checker: {report.records} records, {report.gaps} offsets without one")
-        return Proof(
-            rest=self.rest,
-            recoveries=tuple(self.recoveries),
-            written=totals["records"],
-            aborted=totals["aborted"],
-            records=report.records,
-            gaps=report.gaps,
-            verified=verified.output.strip().splitlines()[-1],
-            steps=steps,
-        )
+        self.say(f"checker: {report.records} records, {report.gaps} offsets without one")
+        return report
 
     def check_ways(self) -> int:
         """Every transition that was written is one of the table's; how many there were.
@@ -175,10 +192,10 @@ class Ordeal:
         until(lambda: not book.read(servers).disagreeing(), 60, "all states as they are wanted")
         found = book.read(servers)
         assert not found.forbidden(), found.forbidden()
-        self._say(f"{found.steps} transitions, all of them allowed")
+        self.say(f"{found.steps} transitions, all of them allowed")
         return found.steps
 
-    def _unwell(self) -> list[str]:
+    def unwell(self) -> list[str]:
         """The partitions that are in any other state than MIRRORING and STOPPED, and why."""
         return [
             f"{row['topic']}-{row['partition']} {row['state']}: {row['reason']}"
@@ -187,11 +204,41 @@ class Ordeal:
         ]
 
 
+def prove(mirrors: Sequence[Ordeal], *, may_fail: bool = False) -> Proof:
+    """End the loads; each mirror has to be its source's log, with every partition well.
+
+    Args:
+        mirrors: of one destination; the first one's stage has the nodes.
+        may_fail: partitions may have been FAILED meanwhile.
+    """
+    first = mirrors[0]
+    totals = [one.end() for one in mirrors]
+    until(lambda: not first.unwell(), 30, "all partitions MIRRORING or STOPPED")
+    steps = first.check_ways()
+    said = [one for node in first.stage.nodes.values() for one in node.said()]
+    assert may_fail or not [one for one in said if one["failed"]], "a partition was FAILED"
+    verified = first.stage.verify()
+    assert verified.status == 0, verified
+    first.say(verified.output.strip())
+    reports = [one.compare() for one in mirrors]
+    return Proof(
+        rest=first.rest,
+        recoveries=tuple(seconds for one in mirrors for seconds in one.recoveries),
+        written=sum(one["records"] for one in totals),
+        aborted=sum(one["aborted"] for one in totals),
+        records=sum(report.records for report in reports),
+        gaps=sum(report.gaps for report in reports),
+        verified=verified.output.strip().splitlines()[-1],
+        steps=steps,
+    )
+
+
 class _Offsets:
     """The load's partitions in one cluster, asked by a new client where one has trouble."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, topics: Sequence[str]) -> None:
         self._servers = cluster.bootstrap_servers
+        self._topics = topics
         self._log: Log | None = None
         self._partitions: list[Partition] = []
 
@@ -201,7 +248,7 @@ class _Offsets:
         """An offset of every partition; empty where one cannot be had just now."""
         self._log = self._log or Log(self._servers, LOOK_SECONDS)
         try:
-            self._partitions = self._partitions or self._log.partitions(TOPICS)
+            self._partitions = self._partitions or self._log.partitions(self._topics)
             found = question(self._log, self._partitions)
         except (KafkaException, TimeoutError, LocalError):
             self._log = None
@@ -211,13 +258,22 @@ class _Offsets:
 
 @contextmanager
 def ordeal(
-    directory: Path, seed: str, rate: float, *, source: int = 1, destination: int = 1
+    directory: Path,
+    seed: str,
+    rate: float,
+    *,
+    source: int = 1,
+    destination: int = 1,
+    controllers: int = 1,
 ) -> Iterator[Ordeal]:
-    """Clusters of so many brokers, and a mirror of a load of so many records a second."""
+    """Clusters of so many brokers, and a mirror of a load of so many records a second.
+
+    `controllers`: of the destination.
+    """
     sys.stdout.write(f"seed {seed}\n")  # pytest shows it with a failure
     with Stage(directory) as stage:
         stage.start_source(source)
-        stage.start_destination(destination)
+        stage.start_destination(destination, controllers=controllers)
         found = Ordeal(stage, seed)
         found.begin(rate)
         yield found
@@ -231,18 +287,30 @@ class Trials:
     times: int
     seed: str
     rate: float
+    gone_seconds: float
     directory: Path
     proofs: dict[str, Proof]
     """Of all kinds, for the table at the end."""
 
-    def ordeal(self, *, source: int = 1, destination: int = 1) -> AbstractContextManager[Ordeal]:
-        """A mirror under load, between clusters of so many brokers."""
-        seed = f"{self.seed}/{self.kind}"
-        return ordeal(self.directory, seed, self.rate, source=source, destination=destination)
+    @property
+    def own_seed(self) -> str:
+        """The seed of this kind alone."""
+        return f"{self.seed}/{self.kind}"
 
-    def prove(self, mirror: Ordeal, *, may_fail: bool = False) -> None:
+    def ordeal(
+        self, *, source: int = 1, destination: int = 1, controllers: int = 1
+    ) -> AbstractContextManager[Ordeal]:
+        """A mirror under load, between clusters of so many brokers."""
+        return ordeal(
+            *(self.directory, self.own_seed, self.rate),
+            source=source,
+            destination=destination,
+            controllers=controllers,
+        )
+
+    def prove(self, *mirrors: Ordeal, may_fail: bool = False) -> None:
         """Prove that nothing was lost, doubled or misplaced, and note what it came to."""
-        self.proofs[self.kind] = mirror.prove(may_fail=may_fail)
+        self.proofs[self.kind] = prove(mirrors, may_fail=may_fail)
 
 
 def leaders(cluster: LocalCluster) -> list[int]:

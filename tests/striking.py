@@ -1,11 +1,15 @@
 """One kill of each kind: at a random moment, and done when every partition has resumed."""
 
+import asyncio
 import time
+from collections.abc import Collection
 
 import outside
 import running
+from clients import Quorum, describe_quorum
 from ordeal import Ordeal, await_in_sync, leaders
 from spark_cluster import SparkCluster
+from twinlog.core.errors import Retriable
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.identity import Identity
 from waiting import until
@@ -91,6 +95,57 @@ def kill_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
     mirror.kill(lambda: cluster.kill(victim))
     cluster.start_broker(victim)
     await_in_sync(cluster)
+
+
+def kill_controller(mirror: Ordeal, cluster: LocalCluster) -> None:
+    """Kill the active controller, perhaps with a broker; start them again."""
+    victims = controller_and_perhaps_a_broker(mirror, cluster)
+    mirror.kill(lambda: kill_all(cluster, victims))
+    start_again(cluster, victims)
+
+
+def controller_and_perhaps_a_broker(mirror: Ordeal, cluster: LocalCluster) -> list[int]:
+    """The active controller, and every other time a broker that leads something."""
+    brokers = mirror.random.choice(([], [mirror.random.choice(leaders(cluster))]))
+    return [await_quorum(cluster).leader, *brokers]
+
+
+def kill_all(cluster: LocalCluster, victims: Collection[int]) -> None:
+    """Kill these nodes, one right after the other."""
+    for victim in victims:
+        cluster.kill(victim)
+
+
+def start_again(cluster: LocalCluster, victims: Collection[int]) -> None:
+    """Start nodes when another controller is the active one, and let all of them catch up."""
+    assert await_quorum(cluster, without=victims).leader not in victims
+    for victim in victims:
+        cluster.start_broker(victim)
+    await_quorum(cluster)
+    await_in_sync(cluster)
+
+
+def await_quorum(cluster: LocalCluster, without: Collection[int] = ()) -> Quorum:
+    """Wait until there is an active controller, and all the others have what it had by then."""
+
+    def ask() -> Quorum | None:
+        try:
+            found = asyncio.run(describe_quorum(cluster))
+        except Retriable:
+            return None
+        return found if found.leader >= 0 and found.leader not in without else None
+
+    first = until(ask, 60, "an active controller")
+
+    def caught_up() -> Quorum | None:
+        found = ask()
+        if found is None or any(
+            end < first.high_watermark for node, end in found.ends.items() if node not in without
+        ):
+            return None
+        return found
+
+    return until(caught_up, 60, "controllers that have all of the metadata log")
 
 
 def kill_only_broker(mirror: Ordeal, cluster: LocalCluster) -> None:

@@ -33,6 +33,7 @@ def trials(request: pytest.FixtureRequest, tmp_path: Path) -> Trials:
         times=config.getoption("--times"),
         seed=config.getoption("--chaos-seed") or str(time.time_ns()),
         rate=RATE,
+        gone_seconds=config.getoption("--gone-seconds"),
         directory=tmp_path,
         proofs=config.stash.setdefault(_PROOFS, {}),
     )

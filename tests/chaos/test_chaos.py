@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+import absence
+import clock
 import passages
+import revoking
 import striking
 from ordeal import Ordeal, Trials, await_in_sync, leaders
 from spark_cluster import SparkCluster
@@ -16,6 +19,8 @@ from spark_cluster import SparkCluster
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 PAUSE_SECONDS = 60.0
+SOURCE_RATE = 150.0
+"""Records a second of each of several sources."""
 
 
 def test_python_worker(trials: Trials) -> None:
@@ -161,3 +166,65 @@ def test_racing_commands(trials: Trials) -> None:
         for _ in range(trials.times):
             passages.race(mirror)
         trials.prove(mirror, may_fail=True)
+
+
+def test_active_controller(trials: Trials) -> None:
+    """The destination's active controller, of three; every other time a broker with it."""
+    with trials.ordeal(destination=3, controllers=3) as mirror:
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.measure_rest()
+        for _ in range(trials.times):
+            striking.kill_controller(mirror, mirror.stage.destination)
+        trials.prove(mirror)
+
+
+def test_controller_during_a_passage(trials: Trials) -> None:
+    """The same, while a topic is being removed, or is added and PREPARING, in turns."""
+    with trials.ordeal(destination=3, controllers=3) as mirror:
+        cluster = mirror.stage.destination
+        mirror.stage.start_node("node", "--lanes", "2")
+        mirror.measure_rest()
+        for at in range(trials.times):
+            victims = striking.controller_and_perhaps_a_broker(mirror, cluster)
+            passage = passages.prepare if at % 2 else passages.remove
+            passage(mirror, lambda victims=victims: striking.kill_all(cluster, victims))  # type: ignore[misc]
+            striking.start_again(cluster, victims)
+        trials.prove(mirror)
+
+
+def test_absent_sources(trials: Trials) -> None:
+    """Sources that are gone for five minutes (--gone-seconds), five at once; a sixth one stays."""
+    with absence.sources(trials.directory, trials.own_seed, SOURCE_RATE) as mirrors:
+        first = mirrors[0]
+        first.stage.start_node("node", "--lanes", "2")
+        for one in mirrors:
+            one.await_all()
+        first.measure_rest()
+        left = trials.times
+        while left > 0:
+            count = min(left, len(mirrors) - 1)
+            longest = absence.be_gone(mirrors, first.random, count, trials.gone_seconds)
+            first.say(f"without news of a source that stayed for at most {longest:.1f} s")
+            left -= count
+        trials.prove(*mirrors, may_fail=True)
+
+
+def test_credentials(trials: Trials) -> None:
+    """Users, passwords and rights, at the source and at the destination, taken and given back."""
+    with revoking.guarded(trials.directory, trials.own_seed, trials.rate) as guarded:
+        guarded.mirror.measure_rest()
+        losses: list[revoking.Loss] = []
+        for _ in range(trials.times):
+            losses = losses or guarded.losses()
+            guarded.suffer(losses.pop())
+        longest = guarded.longest_beside
+        guarded.mirror.say(f"other topics were without news for at most {longest:.1f} s")
+        trials.prove(guarded.mirror, may_fail=True)
+
+
+def test_clock(trials: Trials) -> None:
+    """The node's clock jumps by hours and days, forth and back."""
+    with trials.ordeal() as mirror, clock.node_with_a_clock(mirror) as own:
+        mirror.measure_rest()
+        clock.jump(mirror, own, trials.times)
+        trials.prove(mirror)

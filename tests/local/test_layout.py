@@ -87,8 +87,27 @@ def test_versions_not_on_offer(version: str) -> None:
         layout.check_version(version)
 
 
-@pytest.mark.parametrize("brokers", [-1, 0, 4])
-def test_broker_counts_not_on_offer(brokers: int) -> None:
+def test_three_controllers_beside_three_brokers() -> None:
+    """All know each other as voters, and none is a broker."""
+    ports = range(20000, 20000 + layout.port_count(3, controllers=3))
+    nodes = layout.plan_nodes(3, ports, Path("/x"), controllers=3)
+    assert [(node.node_id, node.roles) for node in nodes] == [
+        *((number, "controller") for number in (100, 101, 102)),
+        *((number, "broker") for number in (1, 2, 3)),
+    ]
+    used = [port for node in nodes for port in (node.port, node.controller_port) if port]
+    assert used == list(ports)
+    voters = {
+        javaproperties.loads(layout.render_properties(node, nodes, {}))["controller.quorum.voters"]
+        for node in nodes
+    }
+    assert voters == {"100@127.0.0.1:20000,101@127.0.0.1:20001,102@127.0.0.1:20002"}
+
+
+@pytest.mark.parametrize(
+    ("brokers", "controllers"), [(-1, 1), (0, 1), (4, 1), (3, 0), (3, 4), (1, 3)]
+)
+def test_sizes_not_on_offer(brokers: int, controllers: int) -> None:
     """The message says what is on offer."""
-    with pytest.raises(LocalError, match="1 to 3"):
-        layout.check_brokers(brokers)
+    with pytest.raises(LocalError, match=r"1 to [13] are on offer"):
+        layout.check_size(brokers, controllers)

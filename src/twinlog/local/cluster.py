@@ -104,17 +104,18 @@ class LocalCluster:
         jvm_flags: Sequence[str] = (),
         directory: Path | None = None,
         listeners: Mapping[str, str] | None = None,
+        controllers: int = 1,
     ) -> Self:
         """Start a cluster and wait until all its brokers serve.
 
         `config` are broker properties, `heap` is each broker's -Xmx, `directory` an empty or new
         folder (default: a temporary one, removed by `stop`), `listeners` the security protocols of
-        listeners beside the usual one, by name.
+        listeners beside the usual one, by name. More than one controller: beside several brokers.
 
         Raises:
             LocalError, JavaError: it cannot be started; its directory with the logs is kept.
         """
-        layout.check_brokers(brokers)
+        layout.check_size(brokers, controllers)
         layout.check_version(version)
         quick = archive_flags(version, lambda flags: cls._train(version, flags))
         settings = Settings(
@@ -124,7 +125,7 @@ class LocalCluster:
             jvm_flags=(*quick, *jvm_flags),
             listeners=dict(listeners or {}),
         )
-        return cls._start(brokers, settings, directory)
+        return cls._start(brokers, settings, directory, controllers)
 
     @classmethod
     def _train(cls, version: str, flags: tuple[str, ...]) -> None:
@@ -134,16 +135,21 @@ class LocalCluster:
             cluster.shut_down(1)
 
     @classmethod
-    def _start(cls, brokers: int, settings: Settings, directory: Path | None) -> Self:
+    def _start(
+        cls, brokers: int, settings: Settings, directory: Path | None, controllers: int = 1
+    ) -> Self:
         for _ in range(_PORT_ATTEMPTS):
             home = (directory or Path(tempfile.mkdtemp(prefix="twinlog-kafka-"))).absolute()
-            claim = PortClaim.fresh(layout.port_count(brokers, len(settings.listeners)))
+            count = layout.port_count(brokers, len(settings.listeners), controllers)
+            claim = PortClaim.fresh(count)
             cluster = cls(
                 directory=home,
                 temporary=directory is None,
                 settings=settings,
                 cluster_id=_random_id(),
-                nodes=layout.plan_nodes(brokers, claim.ports, home, settings.listeners),
+                nodes=layout.plan_nodes(
+                    brokers, claim.ports, home, settings.listeners, controllers
+                ),
                 claim=claim,
             )
             try:
@@ -213,7 +219,7 @@ class LocalCluster:
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """All nodes: the brokers, and the controller where it is one of its own."""
+        """All nodes: the brokers, and the controllers where they are nodes of their own."""
         return tuple(self._nodes)
 
     @property

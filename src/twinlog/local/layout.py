@@ -2,10 +2,12 @@
 
 One broker is broker and controller in one process. With more, a controller of its own stands
 beside them: then any broker, and any number of them, may be killed and started while the cluster
-lives, and no controller election mixes into what a test wants to see.
+lives, and no controller election mixes into what a test wants to see. Where that is what it wants
+to see, there are three.
 
-    --brokers 1     node 1: broker + controller
-    --brokers 3     nodes 1, 2, 3: brokers       node 100: controller
+    --brokers 1       node 1: broker + controller
+    --brokers 3       nodes 1, 2, 3: brokers       node 100: controller
+    controllers = 3   nodes 1, 2, 3: brokers       nodes 100, 101, 102: controllers
 """
 
 import re
@@ -20,6 +22,7 @@ from twinlog.local.ports import HOST
 
 CONTROLLER_ID = 100
 MOST_BROKERS = 3
+MOST_CONTROLLERS = 3
 OLDEST = (3, 9)
 
 
@@ -56,41 +59,48 @@ class Node:
         return self.directory / "server.properties"
 
 
-def port_count(brokers: int, listeners: int = 0) -> int:
+def port_count(brokers: int, listeners: int = 0, controllers: int = 1) -> int:
     """Say how many ports a cluster takes, with so many listeners beside the usual ones."""
-    return brokers * (1 + listeners) + 1
+    return brokers * (1 + listeners) + controllers
 
 
 def plan_nodes(
-    brokers: int, ports: Sequence[int], directory: Path, listeners: Collection[str] = ()
+    brokers: int,
+    ports: Sequence[int],
+    directory: Path,
+    listeners: Collection[str] = (),
+    controllers: int = 1,
 ) -> tuple[Node, ...]:
-    """Give the nodes of a cluster, the controller first.
-
-    Raises:
-        LocalError: so many brokers are not on offer.
-    """
-    controller_port, broker_ports, others = ports[0], ports[1 : brokers + 1], ports[brokers + 1 :]
+    """Give the nodes of a cluster, the controllers first."""
+    first = brokers + controllers
+    controller_ports, broker_ports = ports[:controllers], ports[controllers:first]
+    others = ports[first:]
     count = len(listeners)
     more = [
         dict(zip(listeners, others[at * count : (at + 1) * count], strict=True))
         for at in range(brokers)
     ]
     if brokers == 1:
-        return (_node(1, broker_ports[0], controller_port, directory, more[0]),)
-    controller = _node(CONTROLLER_ID, None, controller_port, directory, {})
-    return controller, *(
-        _node(at + 1, port, None, directory, more[at]) for at, port in enumerate(broker_ports)
-    )
+        return (_node(1, broker_ports[0], controller_ports[0], directory, more[0]),)
+    return *(
+        _node(CONTROLLER_ID + at, None, port, directory, {})
+        for at, port in enumerate(controller_ports)
+    ), *(_node(at + 1, port, None, directory, more[at]) for at, port in enumerate(broker_ports))
 
 
-def check_brokers(brokers: int) -> None:
-    """Check the number of brokers.
+def check_size(brokers: int, controllers: int = 1) -> None:
+    """Check the number of brokers and of controllers.
 
     Raises:
         LocalError: so many are not on offer.
     """
     if not 1 <= brokers <= MOST_BROKERS:
         raise LocalError(f"{brokers} brokers: 1 to {MOST_BROKERS} are on offer")
+    most = 1 if brokers == 1 else MOST_CONTROLLERS
+    if not 1 <= controllers <= most:
+        raise LocalError(
+            f"{controllers} controllers beside {brokers} broker(s): 1 to {most} are on offer"
+        )
 
 
 def check_version(version: str) -> None:

@@ -10,6 +10,8 @@ Four topics, each with something that a mirror has to get right:
                                values that are null
     archive     2 partitions   begins above offset zero (DeleteRecords)
 
+With `--prefix` their names begin with it: loads of several sources then fit into one destination.
+
 Every record says in its headers who wrote it (`writer`) and which of his records in its partition
 it is (`number`: 1, 2, 3, ...). Numbers of an aborted transaction are given again. So in offset
 order a read_committed consumer sees each writer's numbers without gap or repetition, but for what
@@ -65,8 +67,9 @@ _ADMIN_SECONDS: Final = 30.0
 class Load:
     """The writers of all four topics, driven by one loop."""
 
-    def __init__(self, bootstrap_servers: str, rate: float, seed: str) -> None:
+    def __init__(self, bootstrap_servers: str, rate: float, seed: str, prefix: str = "") -> None:
         self._bootstrap_servers = bootstrap_servers
+        self._prefix = prefix
         self._rate = rate
         self._seed = seed
         self._stopping = False
@@ -78,10 +81,10 @@ class Load:
 
     def run(self, seconds: float) -> None:
         """Write until asked to stop, or for so long."""
-        new = create_topics(self._bootstrap_servers)
-        make = (self._bootstrap_servers, self._seed, self.totals)
+        new = create_topics(self._bootstrap_servers, self._prefix)
+        make = (self._bootstrap_servers, self._seed, self.totals, self._prefix)
         archive = Archive(*make)
-        if ARCHIVE in new:
+        if self._prefix + ARCHIVE in new:
             self._begin_above_zero(archive)
         writers: dict[str, Writers] = {
             "orders": Orders(*make),
@@ -101,7 +104,7 @@ class Load:
         archive.flush()
         delete_before(
             self._bootstrap_servers,
-            [(ARCHIVE, partition, FORGOTTEN) for partition in range(archive.partitions)],
+            [(self._prefix + ARCHIVE, at, FORGOTTEN) for at in range(archive.partitions)],
         )
 
     def _write(self, writers: dict[str, Writers], end: float) -> None:
@@ -127,11 +130,11 @@ class Load:
         sys.stdout.flush()
 
 
-def create_topics(bootstrap_servers: str) -> set[str]:
+def create_topics(bootstrap_servers: str, prefix: str = "") -> set[str]:
     """Create the topics that are not there; their names."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     wanted = [
-        NewTopic(name, num_partitions=partitions, config=dict(config))
+        NewTopic(prefix + name, num_partitions=partitions, config=dict(config))
         for name, (partitions, config) in TOPICS.items()
     ]
     created = set()
@@ -160,8 +163,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2000.0, help="records a second, all topics")
     parser.add_argument("--seconds", type=float, default=600.0, help="at most so long")
     parser.add_argument("--seed", default=str(time.time_ns()), help="names the writers")
+    parser.add_argument("--prefix", default="", help="what the topics' names begin with")
     arguments = parser.parse_args()
-    load = Load(arguments.bootstrap_servers, arguments.rate, arguments.seed)
+    load = Load(arguments.bootstrap_servers, arguments.rate, arguments.seed, arguments.prefix)
     signal.signal(signal.SIGTERM, load.stop)
     signal.signal(signal.SIGINT, load.stop)
     load.run(arguments.seconds)

@@ -6,7 +6,7 @@ librdkafka. All that a stage starts ends with it.
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -91,25 +91,36 @@ class Stage:
         self.source = self._cluster(brokers, directory or self.directory / "source")
         return self.source
 
-    def start_destination(self, brokers: int = 1, directory: Path | None = None) -> LocalCluster:
+    def start_destination(
+        self, brokers: int = 1, directory: Path | None = None, controllers: int = 1
+    ) -> LocalCluster:
         """Start the destination."""
-        self.destination = self._cluster(brokers, directory or self.directory / "destination")
+        home = directory or self.directory / "destination"
+        self.destination = self._cluster(brokers, home, controllers)
         return self.destination
 
-    def _cluster(self, brokers: int, directory: Path) -> LocalCluster:
+    def _cluster(self, brokers: int, directory: Path, controllers: int = 1) -> LocalCluster:
         heap = "320m" if brokers == 1 else "256m"
         config = CLEANING if brokers < 3 else CLEANING | ON_TWO
         return self._stack.enter_context(
             LocalCluster.start(
-                brokers, heap=heap, config=config, jvm_flags=SHORT_LIVED, directory=directory
+                brokers,
+                heap=heap,
+                config=config,
+                jvm_flags=SHORT_LIVED,
+                directory=directory,
+                controllers=controllers,
             )
         )
 
     # ---- the load ------------------------------------------------------------------------------
 
-    def start_load(self, rate: float, seconds: float) -> Reporting:
-        """Begin to write; ends by itself after so many seconds, whatever happens."""
-        arguments = ["--rate", f"{rate:g}", "--seconds", f"{seconds:g}"]
+    def start_load(self, rate: float, seconds: float, prefix: str = "") -> Reporting:
+        """Begin to write; ends by itself after so many seconds, whatever happens.
+
+        `prefix`: what the topics' names begin with.
+        """
+        arguments = ["--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--prefix", prefix]
         self.load = Reporting(
             self._group,
             "load",
@@ -178,8 +189,10 @@ class Stage:
         if done.status:
             raise LocalError(f"kafka-mirrors {' '.join(arguments)}: {done.errors.strip()}")
 
-    def start_node(self, name: str = "node", *arguments: str) -> Reporting:
-        """Start `twinlog run`."""
+    def start_node(
+        self, name: str = "node", *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> Reporting:
+        """Start `twinlog run`; `environment`: what is added to this process's."""
         servers = self.destination.bootstrap_servers
         self.nodes[name] = Reporting(
             self._group,
@@ -195,6 +208,7 @@ class Stage:
                 "--json",
                 *arguments,
             ],
+            environment,
         )
         return self.nodes[name]
 

@@ -29,6 +29,10 @@ PER_TRANSACTION: Final = 80
 """Records."""
 TRANSACTION_SECONDS: Final = 10.0
 """How long one attempt to end a transaction may take; there may be several."""
+END_SECONDS: Final = 60.0
+"""How long it is tried to end one."""
+ABSENT_SECONDS: Final = 900.0
+"""How long a cluster may be gone: so long a writer tries to begin anew."""
 FINISH_SECONDS: Final = 60.0
 """How long the last records may take to be acknowledged."""
 CUSTOMERS_KNOWN: Final = 300
@@ -125,9 +129,12 @@ def make_producer(bootstrap_servers: str, **settings: Any) -> Producer:
 class PlainWriter:
     """One idempotent producer, whose records are numbered by partition."""
 
-    def __init__(self, bootstrap_servers: str, name: str, totals: Totals, **settings: Any) -> None:
+    def __init__(
+        self, bootstrap_servers: str, name: str, totals: Totals, prefix: str = "", **settings: Any
+    ) -> None:
         self._name = name
         self._totals = totals
+        self._prefix = prefix
         self._producer = make_producer(bootstrap_servers, **settings)
 
     def write(
@@ -139,6 +146,7 @@ class PlainWriter:
         extra: Sequence[tuple[str, str | bytes | None]] = (),
     ) -> None:
         """Write one record; waits where too many are not acknowledged yet."""
+        topic = self._prefix + topic
         numbers = self._totals.of(topic, partition, self._name)
         numbers.most += 1
         record = Record(topic, partition, key, value, [*headers(self._name, numbers.most), *extra])
@@ -181,10 +189,11 @@ def _hand_over(producer: Producer, record: Record, acknowledged: Acknowledged | 
 class TransactionalWriter:
     """One transactional producer; after a fatal error it is another one, of another name."""
 
-    def __init__(self, bootstrap_servers: str, name: str, totals: Totals) -> None:
+    def __init__(self, bootstrap_servers: str, name: str, totals: Totals, prefix: str = "") -> None:
         self._bootstrap_servers = bootstrap_servers
         self._id = name
         self._totals = totals
+        self._prefix = prefix
         self._lives = itertools.count()
         self._given: dict[tuple[str, int], int] = {}
         self._records = 0
@@ -200,7 +209,7 @@ class TransactionalWriter:
             message_timeout_ms=60_000,
             linger_ms=0,
         )
-        self._insist(self._producer.init_transactions)
+        self._insist(self._producer.init_transactions, ABSENT_SECONDS)
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -212,6 +221,7 @@ class TransactionalWriter:
         """Write one record in it."""
         if self._broken:
             return
+        topic = self._prefix + topic
         before = self._totals.of(topic, partition, self._name).least
         number = self._given.get((topic, partition), before) + 1
         self._given[topic, partition] = number
@@ -247,13 +257,13 @@ class TransactionalWriter:
         self._totals.aborted_records += self._records
 
     @staticmethod
-    def _insist(step: Callable[[float], None]) -> bool:
-        """Do a step, again where that can help. Whether it was done; else: abort.
+    def _insist(step: Callable[[float], None], seconds: float = END_SECONDS) -> bool:
+        """Do a step, again where that can help, for so long. Whether it was done; else: abort.
 
         Raises:
             KafkaException: the producer is of no use any more, and the outcome unknown.
         """
-        end = time.monotonic() + 6 * TRANSACTION_SECONDS
+        end = time.monotonic() + seconds
         while True:
             try:
                 step(TRANSACTION_SECONDS)
@@ -270,10 +280,10 @@ class TransactionalWriter:
 class Orders:
     """Transactions of several producers, interleaved, a third of them aborted."""
 
-    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals) -> None:
+    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals, prefix: str = "") -> None:
         self._random = random.Random(f"{ORDERS}{seed}")  # noqa: S311 - no secret
         self._writers = [
-            TransactionalWriter(bootstrap_servers, f"{ORDERS}-{seed}-{index}", totals)
+            TransactionalWriter(bootstrap_servers, f"{ORDERS}-{seed}-{index}", totals, prefix)
             for index in range(ORDER_WRITERS)
         ]
         self._rounds = 0
@@ -338,9 +348,9 @@ class _Plain:
 class Customers(_Plain):
     """The last state of each customer, in a compacted topic."""
 
-    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals) -> None:
+    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals, prefix: str = "") -> None:
         writer = PlainWriter(
-            bootstrap_servers, f"{CUSTOMERS}-{seed}", totals, compression_type="lz4"
+            bootstrap_servers, f"{CUSTOMERS}-{seed}", totals, prefix, compression_type="lz4"
         )
         super().__init__([writer], totals)
         self._random = random.Random(f"{CUSTOMERS}{seed}")  # noqa: S311 - no secret
@@ -361,10 +371,11 @@ class Customers(_Plain):
 class Clicks(_Plain):
     """Small records, a codec for each partition, and everything that may be null."""
 
-    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals) -> None:
+    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals, prefix: str = "") -> None:
         writers = [
             PlainWriter(
-                bootstrap_servers, f"{CLICKS}-{seed}-{codec}", totals, compression_type=codec
+                *(bootstrap_servers, f"{CLICKS}-{seed}-{codec}", totals, prefix),
+                compression_type=codec,
             )
             for codec in CODECS
         ]
@@ -388,9 +399,9 @@ class Archive(_Plain):
 
     partitions = 2
 
-    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals) -> None:
+    def __init__(self, bootstrap_servers: str, seed: str, totals: Totals, prefix: str = "") -> None:
         writer = PlainWriter(
-            bootstrap_servers, f"{ARCHIVE}-{seed}", totals, compression_type="zstd"
+            bootstrap_servers, f"{ARCHIVE}-{seed}", totals, prefix, compression_type="zstd"
         )
         super().__init__([writer], totals)
         self._count = 0
