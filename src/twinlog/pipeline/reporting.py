@@ -89,10 +89,11 @@ class Reporter:
             log.warning("progress could not be written: %s", error)
             self._said.clear()
         else:
-            for where, answer in answers.items():
-                if isinstance(answer, Refusal):
-                    log.warning("progress could not be written to %s: %s", where, answer)
-                    self._said.pop(where.partition, None)
+            refused = {p: a for p, a in answers.items() if isinstance(a, Refusal)}
+            for where in refused:
+                self._said.pop(where.partition, None)
+            for where, answer in list(refused.items())[:1]:
+                log.warning("progress could not be written, to %s for one: %s", where, answer)
 
     def _is_due(self, number: int, rows: tuple[PartitionStatus, ...]) -> bool:
         said, at = self._said.get(number, ((), 0.0))
