@@ -154,8 +154,8 @@ class Life:
         self._checker.ended.pop(key, None)  # an unreplicated fence may be lost, and comes again
         since = self._paused.get(Name(MIRROR, *key))
         late = 0.0 if since is None else self._destination.loop.time() - since
-        # A filler transaction that a lost request has left open ends with a marker, in its gap, when
-        # the next owner or the coordinator aborts it.
+        # A filler transaction that a lost request has left open ends with a marker, in its gap,
+        # when the next owner or the coordinator aborts it.
         if since is not None and late >= self._late_s and not stored.header.is_control:
             raise Violation(f"{key}: something is appended at {offset}, {late:.1f} s after PAUSED")
         return True
