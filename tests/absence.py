@@ -1,6 +1,6 @@
 """Sources that are gone for minutes, several at once, while another one stays.
 
-Six mirrors of six sources go into one destination, in one node. A source is gone in one of two
+Mirrors of several sources go into one destination, in one node. A source is gone in one of two
 ways: its only broker is killed, and started again; or it stands still (SIGSTOP), so that it takes
 connections and answers nothing, as a host that is cut off. The mirror of the one that stays has to
 go on all the time: what the others suffer it must not feel.
@@ -17,16 +17,20 @@ from typing import Final
 from ordeal import Ordeal
 from twinlog.local.stage import Stage
 
-SOURCES: Final = 6
+AT_ONCE: Final = 5
+"""Sources that are gone at the same time, at most; one more stays."""
 _LOOK_SECONDS: Final = 5.0
 
 
 @contextmanager
-def sources(directory: Path, seed: str, rate: float) -> Iterator[list[Ordeal]]:
-    """Mirrors of sources with loads of so many records a second; the first one's has the node."""
+def sources(directory: Path, seed: str, rate: float, count: int) -> Iterator[list[Ordeal]]:
+    """Mirrors of so many sources, each with a load at a rate; the first one has the node.
+
+    Each goes on before the next one begins: what has gathered would have to be caught up with.
+    """
     with ExitStack() as stack:
         found: list[Ordeal] = []
-        for at in range(SOURCES):
+        for at in range(count):
             stage = stack.enter_context(Stage(directory / f"{at}"))
             stage.start_source()
             if found:
@@ -34,8 +38,10 @@ def sources(directory: Path, seed: str, rate: float) -> Iterator[list[Ordeal]]:
             else:
                 stage.start_destination()
             found.append(Ordeal(stage, f"{seed}/{at}", f"source-{at}-"))
+        found[0].stage.start_node("node", "--lanes", "2")
         for one in found:
             one.begin(rate)
+            one.await_all()
         yield found
 
 

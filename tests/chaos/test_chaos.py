@@ -19,7 +19,7 @@ from spark_cluster import SparkCluster
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 PAUSE_SECONDS = 60.0
-SOURCE_RATE = 150.0
+SOURCE_RATE = 100.0
 """Records a second of each of several sources."""
 
 
@@ -194,15 +194,14 @@ def test_controller_during_a_passage(trials: Trials) -> None:
 
 def test_absent_sources(trials: Trials) -> None:
     """Sources that are gone for five minutes (--gone-seconds), five at once; a sixth one stays."""
-    with absence.sources(trials.directory, trials.own_seed, SOURCE_RATE) as mirrors:
+    at_once = min(trials.times, absence.AT_ONCE)
+    make = (trials.directory, trials.own_seed, SOURCE_RATE, at_once + 1)
+    with absence.sources(*make) as mirrors:
         first = mirrors[0]
-        first.stage.start_node("node", "--lanes", "2")
-        for one in mirrors:
-            one.await_all()
         first.measure_rest()
         left = trials.times
         while left > 0:
-            count = min(left, len(mirrors) - 1)
+            count = min(left, at_once)
             longest = absence.be_gone(mirrors, first.random, count, trials.gone_seconds)
             first.say(f"without news of a source that stayed for at most {longest:.1f} s")
             left -= count
