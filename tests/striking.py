@@ -107,7 +107,9 @@ def kill_controller(mirror: Ordeal, cluster: LocalCluster) -> None:
 def controller_and_perhaps_a_broker(mirror: Ordeal, cluster: LocalCluster) -> list[int]:
     """The active controller, and every other time a broker that leads something."""
     brokers = mirror.random.choice(([], [mirror.random.choice(leaders(cluster))]))
-    return [await_quorum(cluster).leader, *brokers]
+    victims = [await_quorum(cluster).leader, *brokers]
+    mirror.say(f"to be killed: {victims}")
+    return victims
 
 
 def kill_all(cluster: LocalCluster, victims: Collection[int]) -> None:
