@@ -147,7 +147,7 @@ def may(acls: Iterable[Acl], principal: str, operation: Operation, topic: str) -
 @given(st.frozensets(topic_acls, max_size=7), st.frozensets(st.sampled_from(["a", "ab", "b"])))
 def test_a_guard_keeps_out_all_but_nodes(there: frozenset[Acl], topics: frozenset[str]) -> None:
     """Who may write states can do what he could; others cannot change; all else is as before."""
-    denials, open_to = guard(there, topics, STATES)
+    denials, open_to, _ = guard(there, topics, STATES)
     after = there | denials
     anybody = EVERYBODY in open_to or EVERYBODY in {
         one.principal
@@ -187,13 +187,29 @@ def test_guards() -> None:
     prefixed = acl("ord", "User:all", Operation.ALL)._replace(pattern_type=PatternType.PREFIXED)
     reader = acl("orders", "User:reader")
     both = acl("*", "User:node", Operation.ALL)
-    denials, open_to = guard([node, writer, prefixed, reader, both], ["orders", "x"], STATES)
+    those = [node, writer, prefixed, reader, both]
+    denials, open_to, everywhere = guard(those, ["orders", "x"], STATES)
     assert sorted(map(str, denials)) == [
         "DENY User:all ALTER on TOPIC orders",
         "DENY User:all DELETE on TOPIC orders",
         "DENY User:all WRITE on TOPIC orders",
         "DENY User:app WRITE on TOPIC orders",
     ]
-    assert open_to == frozenset()
-    denials, open_to = guard([node, acl("orders", EVERYBODY, Operation.WRITE)], ["orders"], STATES)
-    assert (denials, open_to) == (frozenset(), {EVERYBODY})
+    assert (open_to, everywhere) == (frozenset(), frozenset())
+    writing = guard(those, ["orders"], STATES, (Operation.WRITE,))
+    assert sorted(map(str, writing.denials)) == [
+        "DENY User:all WRITE on TOPIC orders",
+        "DENY User:app WRITE on TOPIC orders",
+    ]
+    open_guard = guard([node, acl("orders", EVERYBODY, Operation.WRITE)], ["orders"], STATES)
+    assert open_guard == (frozenset(), {EVERYBODY}, frozenset())
+
+
+def test_who_may_write_everywhere_is_no_node_for_sure() -> None:
+    """He is not denied, since he may be one, and is named."""
+    anywhere = acl("*", "User:any", Operation.WRITE)
+    beginning = acl("__mirror", "User:node", Operation.WRITE)
+    beginning = beginning._replace(pattern_type=PatternType.PREFIXED)
+    node = acl("orders", "User:node", Operation.WRITE)
+    found = guard([anywhere, beginning, node], ["orders"], "__mirror_state")
+    assert found == (frozenset(), frozenset(), {"User:any"})

@@ -86,6 +86,23 @@ def test_the_format_says_its_level_in_all_formats() -> None:
     )
 
 
+def test_the_same_acl_in_both_clusters() -> None:
+    """Stands under two keys; the exact bytes of the source's."""
+    acl = Acl(
+        *(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:p", "*"),
+        *(Operation.WRITE, Permission.DENY),
+    )
+    there, here = (
+        MadeAcl(mirror="m", acl=acl, made_for=one)
+        for one in (MadeFor.SWITCHOVER, MadeFor.READ_ONLY)
+    )
+    assert encode(there) == (
+        b'["source-acl","m","TOPIC","t","LITERAL","User:p","*","WRITE","DENY"]',
+        b'{"made_for":"SWITCHOVER","version":1}',
+    )
+    assert key_of(there) != key_of(here)
+
+
 def test_a_mirror_keeps_references_to_secrets_and_shows_none() -> None:
     """What the user wrote is what is stored; `repr` leaves the properties out."""
     source = {"bootstrap.servers": "h:1", "ssl.key.password": "${file:/etc/s.properties:key}"}
@@ -116,6 +133,11 @@ def test_kinds_of_later_versions_are_left_alone() -> None:
             "wanted is 'GONE', wanted is MIRRORING, PAUSED, STOPPED",
         ),
         (b'["topic","m","t"]', b'{"version":1,"topic_id":"AA","partitions":1}', "1 bytes"),
+        (
+            b'["source-acl","m","TOPIC","t","LITERAL","User:p","*","WRITE","DENY"]',
+            b'{"version":1,"made_for":"READ_ONLY"}',
+            "made_for is 'READ_ONLY', wanted is what suits a key that begins with source-acl",
+        ),
     ],
 )
 def test_what_is_refused(key: bytes | None, value: bytes, trouble: str) -> None:

@@ -8,7 +8,12 @@ they are neither copied nor removed.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
+from kafka.protocol.admin import (
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeClusterRequest,
+)
 
 from twinlog.cluster.admin import refusal_of
 from twinlog.cluster.client import CONTROLLER, SLOW, KafkaCluster
@@ -21,8 +26,10 @@ CHUNK: Final = 1000
 _ANY: Final = 1
 
 
-async def describe_acls(cluster: KafkaCluster) -> frozenset[Acl] | None:
+async def describe_acls(cluster: KafkaCluster, node: int | None = None) -> frozenset[Acl] | None:
     """All ACLs of a cluster, as the broker that is asked knows them; None without an authorizer.
+
+    A broker goes by what it knows. `node` is asked, or else any.
 
     Raises:
         UserError: no right to see them (DESCRIBE on the cluster).
@@ -37,7 +44,7 @@ async def describe_acls(cluster: KafkaCluster) -> frozenset[Acl] | None:
         operation=_ANY,
         permission_type=_ANY,
     )
-    response = await cluster.call(request)
+    response = await cluster.call(request, node=node)
     if response.error_code == SECURITY_DISABLED:
         return None
     check(response.error_code, "read the ACLs", response.error_message)
@@ -58,6 +65,18 @@ def _acl(resource: Any, acl: Any) -> Acl | None:
         )
     except ValueError:
         return None
+
+
+async def may_alter_acls(cluster: KafkaCluster) -> bool:
+    """Whether we may make and remove ACLs (ALTER on the cluster), as a broker says.
+
+    Raises:
+        Retriable: the cluster does not answer.
+    """
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True, max_version=1)
+    response = await cluster.call(request)
+    check(response.error_code, "describe the cluster", response.error_message)
+    return Operation.ALTER in (response.authorized_operations or ())
 
 
 async def create_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, Refusal | None]:

@@ -1,8 +1,12 @@
 """ACLs follow the source's (KIP-1279, "ACL Synchronization"), by their difference (core/acls.py).
 
     rules of mirror.acl.include     which of the source's ACLs are copied
-    less                            those on control topics of ours, which are another cluster's own
+    less                            those on control topics of ours, which are another cluster's
+                                    own, and those that a switchover has made there (denials.py)
     left alone, on both sides       those on topics that are in this mirror and paused or removed
+
+A switchover's denials are remembered before they are made, and forgotten when no broker of the
+source has them any more. So what is remembered is read before the source's ACLs and after.
 
 Where one of the clusters has no authorizer there is nothing to copy, or nowhere to; that is said
 once. What is made, and removed again, is remembered: made_acls.py.
@@ -10,14 +14,22 @@ once. What is made, and removed again, is remembered: made_acls.py.
 
 import logging
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from twinlog.cluster.acls import describe_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.made_acls import carry_out
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
-from twinlog.core.acls import Acl, AclRule, PatternType, ResourceType, acl_changes, included
+from twinlog.core.acls import (
+    Acl,
+    AclChanges,
+    AclRule,
+    PatternType,
+    ResourceType,
+    acl_changes,
+    included,
+)
 from twinlog.wire.config_records import MadeFor, Wanted
 from twinlog.wire.snapshot import Snapshot
 
@@ -25,6 +37,55 @@ log = logging.getLogger(__name__)
 
 _CONTROL: Final = "__mirror"
 """How control topics' names begin."""
+
+
+class Compared(NamedTuple):
+    """What of the destination's ACLs is not as the source's are."""
+
+    changes: AclChanges
+    """What has to be done."""
+    ours: frozenset[Acl]
+    """The destination's."""
+
+
+async def compare_acls(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    store: MirrorStore,
+    mirror: str,
+    rules: Collection[AclRule],
+) -> Compared | Literal["source", "destination"]:
+    """How the destination's ACLs differ from the source's that are copied; nothing is done.
+
+    Args:
+        source: the mirror's source.
+        destination: the mirror's cluster.
+        store: what mirrors there are, and have made.
+        mirror: its name.
+        rules: which ACLs are copied.
+
+    Returns:
+        The difference, or which cluster has no authorizer.
+
+    Raises:
+        UserError: a right is missing, to see ACLs.
+        Retriable: a cluster does not answer.
+    """
+    denied = (await store.snapshot()).denied_at(source.cluster_id)
+    theirs, ours = await describe_acls(source), await describe_acls(destination)
+    if theirs is None:
+        return "source"
+    if ours is None:
+        return "destination"
+    snapshot = await store.snapshot()
+    denied |= snapshot.denied_at(source.cluster_id)
+    alone = _left_alone(snapshot, mirror)
+    wanted = {acl for acl in included(theirs - denied, rules) if not alone(acl)}
+    made = {acl for acl in snapshot.made_acls(mirror, MadeFor.SOURCE) if not alone(acl)}
+    changes = acl_changes(wanted, ours, made)
+    # What was made so that others cannot write, and is the source's as well, stays with it.
+    also = wanted & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
+    return Compared(changes._replace(remember=changes.remember | also), ours)
 
 
 class AclSync:
@@ -47,18 +108,11 @@ class AclSync:
         """
         if not rules:
             return 0
-        theirs, ours = await describe_acls(source), await describe_acls(self._destination)
-        if theirs is None or ours is None:
-            self._tell(mirror, "source" if theirs is None else "destination")
+        found = await compare_acls(source, self._destination, self._store, mirror, rules)
+        if not isinstance(found, Compared):
+            self._tell(mirror, found)
             return 0
-        snapshot = await self._store.snapshot()
-        alone = _left_alone(snapshot, mirror)
-        wanted = {acl for acl in included(theirs, rules) if not alone(acl)}
-        made = {acl for acl in snapshot.made_acls(mirror, MadeFor.SOURCE) if not alone(acl)}
-        changes = acl_changes(wanted, ours, made)
-        # What was made so that others cannot write, and is the source's as well, stays with it.
-        also = wanted & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
-        changes = changes._replace(remember=changes.remember | also)
+        changes, ours = found
         cluster, store = self._destination, self._store
         return await self._read_only.allow(
             mirror,

@@ -141,6 +141,12 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
                 f"ACLs that mirror {name} has made still keep its topics read-only",
                 hint="a running node takes them back",
             )
+        if snapshot.made_acls(name, MadeFor.SWITCHOVER):
+            raise MirrorError.MIRROR_NOT_EMPTY.error(
+                f"ACLs that a switchover of mirror {name} has made still deny producers to write "
+                "to the source",
+                hint="twinlog switchover --allow-producers takes them back",
+            )
 
     await store.delete_mirror(name, check)
 

@@ -191,7 +191,7 @@ class ReadOnly:
         after: frozenset[Acl],
     ) -> int:
         """Make and remove ACLs so that these topics are guarded, and no others."""
-        denials, open_to = guard(after, topics, STATE_TOPIC)
+        denials, open_to, _ = guard(after, topics, STATE_TOPIC)
         if open_to and (mirror, open_to) not in self._told:
             self._told.add((mirror, open_to))
             log.warning(

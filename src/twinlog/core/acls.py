@@ -153,41 +153,55 @@ class Guard(NamedTuple):
 
     denials: frozenset[Acl]
     open_to: frozenset[str]
+    """Who is allowed, and cannot be told from nodes."""
+    everywhere: frozenset[str]
+    """Who is allowed, and counts as a node only because he may write to every topic (`*`)."""
 
 
-def guard(there: Iterable[Acl], topics: Collection[str], states: str) -> Guard:
+def guard(
+    there: Iterable[Acl],
+    topics: Collection[str],
+    states: str,
+    operations: Collection[Operation] = _CHANGING,
+) -> Guard:
     """What denies everybody but nodes to change topics (docs/decisions/0006-read-only-topics.md).
 
     Nobody is denied who was not allowed, so that a topic without ACLs stays one without.
 
     Args:
-        there: all ACLs of the destination.
+        there: all ACLs of the topics' cluster.
         topics: those that are to be read-only.
         states: the topic that only nodes write to; whoever may is one.
+        operations: what is denied, WRITE among it.
     """
     allowed = [
         acl
         for acl in there
         if acl.resource_type is ResourceType.TOPIC
         and acl.permission is Permission.ALLOW
-        and acl.operation in {Operation.ALL, *_CHANGING}
+        and acl.operation in {Operation.ALL, *operations}
     ]
-    nodes = {
-        acl.principal
+    writing_states = [
+        acl
         for acl in allowed
         if acl.operation in {Operation.ALL, Operation.WRITE} and _covers(acl, states)
-    }
+    ]
+    nodes = {acl.principal for acl in writing_states}
+    named = {acl.principal for acl in writing_states if acl.resource_name != ANY_NAME}
     denials: set[Acl] = set()
     open_to: set[str] = set()
+    everywhere: set[str] = set()
     for acl in allowed:
         names = [topic for topic in topics if _covers(acl, topic)]
         if names and EVERYBODY in {acl.principal, *nodes}:
             # A denial of everybody would be one of the nodes as well.
             open_to.add(acl.principal)
         elif acl.principal not in nodes:
-            operations = _CHANGING if acl.operation is Operation.ALL else (acl.operation,)
-            denials |= {_denial(name, acl.principal, one) for name in names for one in operations}
-    return Guard(frozenset(denials), frozenset(open_to))
+            denied = operations if acl.operation is Operation.ALL else (acl.operation,)
+            denials |= {_denial(name, acl.principal, one) for name in names for one in denied}
+        elif names and acl.principal not in named:
+            everywhere.add(acl.principal)
+    return Guard(frozenset(denials), frozenset(open_to), frozenset(everywhere))
 
 
 def _covers(acl: Acl, topic: str) -> bool:

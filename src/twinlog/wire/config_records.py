@@ -12,6 +12,8 @@ destination's metadata log, which a stock broker does not let a client write to.
     ["stop", node]                       requested_ms
     ["acl", mirror, resource type, resource name, pattern type, principal, host, operation,
      permission]                         made_for: SOURCE (it has one) or READ_ONLY (core/acls.py)
+    ["source-acl", mirror, resource type, ...]
+                                         made_for: SWITCHOVER (control/denials.py)
     ["feature", "mirror.version"]        level: int
 
 `mirror.version` is KIP-1279's feature level: which format all control topics have. It is written
@@ -62,6 +64,8 @@ class MadeFor(enum.Enum):
     """The source has it."""
     READ_ONLY = "READ_ONLY"
     """Others may not write to a mirror's topic."""
+    SWITCHOVER = "SWITCHOVER"
+    """Producers may not write to a topic of the source. The ACL stands there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +101,10 @@ class MirrorTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeAcl:
-    """An ACL of the destination that was not there before this mirror made it, or is about to."""
+    """An ACL that was not there before this mirror made it, or is about to.
+
+    It stands on the destination, or on the source: `made_for` tells.
+    """
 
     mirror: str
     acl: Acl
@@ -159,7 +166,9 @@ def key_of(record: ConfigRecord) -> tuple[str, ...]:
         case MirrorTopic():
             return ("topic", record.mirror, record.topic)
         case MadeAcl():
-            return ("acl", record.mirror, *_acl_fields(record.acl))
+            # The same ACL may stand in both clusters.
+            there = "source-acl" if record.made_for is MadeFor.SWITCHOVER else "acl"
+            return (there, record.mirror, *_acl_fields(record.acl))
         case StopRequest():
             return ("stop", record.node)
         case Feature():
@@ -231,7 +240,7 @@ def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
     match parts:
         case ["mirror", _] | ["topic", _, _] | ["stop", _] | ["feature", _]:
             pass
-        case ["acl", _, *fields] if len(fields) == len(Acl._fields):
+        case ["acl" | "source-acl", _, *fields] if len(fields) == len(Acl._fields):
             pass
         case _:
             return None
@@ -264,8 +273,11 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
             )
         case ["feature", name]:
             return Feature(name=name, level=body.number("level"))
-        case ["acl", mirror, *fields]:
-            return MadeAcl(mirror=mirror, acl=_acl_of(fields), made_for=_made_for(body))
+        case ["acl" | "source-acl", mirror, *fields]:
+            made = MadeAcl(mirror=mirror, acl=_acl_of(fields), made_for=_made_for(body))
+            if key_of(made) != tuple(parts):
+                raise body.error("made_for", f"what suits a key that begins with {parts[0]}")
+            return made
         case _:
             return StopRequest(node=parts[1], requested_ms=body.number("requested_ms"))
 

@@ -1,0 +1,310 @@
+"""A switchover denies the source's producers WRITE, where the source has an authorizer.
+
+The denials are those that keep a mirror's topics read-only on the destination (core/acls.py,
+docs/decisions/0006-read-only-topics.md), of WRITE alone: principal by principal. Nodes of the
+source's own mirrors are not denied: a failback needs them.
+
+What is made is remembered before, in the *destination's* `__mirror_config` (made_acls.py):
+
+    deny      remember    make      until every broker of the source goes by it
+    allow     remove      until no broker does      forget
+
+So whoever is killed leaves what the next switchover goes on with, or `allow_producers` takes back,
+and nothing is ever removed that no switchover of this mirror has made. After the failover the
+denials stay: the old source must take no writes.
+
+An open transaction can be ended by its producer, whose right to the transactional id stays.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from twinlog.cluster.acls import describe_acls, may_alter_acls
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.mirrorlog import STATE_TOPIC
+from twinlog.control.failback import read_their_mirrors
+from twinlog.control.made_acls import carry_out
+from twinlog.control.mirrors import compiled, connected_source
+from twinlog.control.store import MirrorStore, unknown_mirror
+from twinlog.core.acls import Acl, AclChanges, Guard, Operation, acl_changes, guard
+from twinlog.core.errors import Retriable, UserError
+from twinlog.core.states import State
+from twinlog.wire.config_records import MadeFor, Mirror
+from twinlog.wire.snapshot import Snapshot
+
+NO_AUTHORIZER: Final = "the source has no authorizer"
+_CLUSTER_AUTHORIZATION_FAILED: Final = 31
+_SHOWN: Final = 5
+"""Principals or topics that a text names."""
+_NONE: Final[frozenset[Acl]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What denials would do, before any is made."""
+
+    denials: frozenset[Acl] = frozenset()
+    beyond: str = ""
+    """Who would not be kept out, for people: the operator has to see to him. Empty: nobody that
+    ACLs tell of."""
+
+
+def outlook_of(found: Guard, topics: Collection[str]) -> Outlook:
+    """What a guard of WRITE on these topics would do."""
+    guarded = {acl.resource_name for acl in found.denials}
+    parts = []
+    if allowed := sorted(found.open_to | found.everywhere):
+        parts.append(f"who may write cannot be denied it: {_few(allowed)}")
+    if unguarded := sorted(set(topics) - guarded):
+        parts.append(f"no principal is there to be denied WRITE: {_few(unguarded)}")
+    return Outlook(denials=found.denials, beyond="; ".join(parts))
+
+
+class ProducerDenials:
+    """The denials of some topics of a mirror, at its source."""
+
+    def __init__(
+        self, source: KafkaCluster, destination: KafkaCluster, mirror: str, topics: Collection[str]
+    ) -> None:
+        self._source = source
+        self._store = MirrorStore(destination)
+        self._mirror = mirror
+        self._topics = frozenset(topics)
+
+    async def outlook(self) -> Outlook:
+        """What denials would do; nothing is changed.
+
+        Raises:
+            Retriable: the source does not answer.
+        """
+        try:
+            there = await describe_acls(self._source)
+        except UserError as error:
+            if error.code != _CLUSTER_AUTHORIZATION_FAILED:
+                raise
+            return Outlook(beyond=str(error))
+        if there is None:
+            return Outlook(beyond=NO_AUTHORIZER)
+        if not await may_alter_acls(self._source):
+            return Outlook(beyond="no right to alter the source's ACLs (ALTER on the cluster)")
+        return outlook_of(self._guard(there), self._topics)
+
+    async def deny(self, denials: frozenset[Acl]) -> None:
+        """Make denials; when this returns, every broker of the source goes by them.
+
+        Raises:
+            MirrorRefused: the mirror is no more; nothing was made.
+            UserError: a right is missing.
+            Retriable: a cluster does not answer.
+        """
+        there = await describe_acls(self._source) or _NONE
+        changes = acl_changes(denials, there, await self.made())
+        # What is not needed any more is taken back with the rest.
+        changes = changes._replace(remove=_NONE, forget=_NONE)
+        await self._carry_out(changes, "be made on the source")
+        await self._until(denials, there=True)
+
+    async def missing(self) -> frozenset[Acl]:
+        """What has to be denied by now, and is not.
+
+        Raises:
+            UserError, Retriable: as `deny`.
+        """
+        there = await describe_acls(self._source) or _NONE
+        return self._guard(there).denials - there
+
+    async def strayed(self) -> frozenset[Acl]:
+        """Denials that ACL synchronisation has taken for the source's own (acl_sync.py).
+
+        Raises:
+            UserError, Retriable: the destination does not answer, or refuses.
+        """
+        snapshot = await self._store.snapshot()
+        made = self._made(snapshot)
+        return frozenset(
+            acl
+            for mirror in snapshot.mirrors
+            for acl in made & snapshot.made_acls(mirror, MadeFor.SOURCE)
+        )
+
+    async def allow(self) -> frozenset[Acl]:
+        """Take back what switchovers of the mirror have made for these topics; what it was.
+
+        Raises:
+            UserError: a right is missing; what could not be removed is still remembered.
+            Retriable: a cluster does not answer; the same.
+        """
+        made = await self.made()
+        # Asked of one broker, that some are there may be old news: all are removed.
+        await self._carry_out(AclChanges(_NONE, _NONE, made, _NONE), "be taken back on the source")
+        await self._until(made, there=False)
+        await self.forget()
+        return made
+
+    async def forget(self) -> frozenset[Acl]:
+        """Forget the denials, wherever they are; what they were.
+
+        Raises:
+            UserError, Retriable: the destination does not answer, or refuses.
+        """
+        made = await self.made()
+        await self._carry_out(AclChanges(_NONE, _NONE, _NONE, made), "be forgotten")
+        return made
+
+    async def made(self) -> frozenset[Acl]:
+        """What is remembered of having been made for these topics.
+
+        Raises:
+            UserError, Retriable: the destination does not answer, or refuses.
+        """
+        return self._made(await self._store.snapshot())
+
+    def _made(self, snapshot: Snapshot) -> frozenset[Acl]:
+        return frozenset(
+            acl
+            for acl in snapshot.made_acls(self._mirror, MadeFor.SWITCHOVER)
+            if acl.resource_name in self._topics
+        )
+
+    def _guard(self, there: frozenset[Acl]) -> Guard:
+        return guard(there, self._topics, STATE_TOPIC, (Operation.WRITE,))
+
+    async def _carry_out(self, changes: AclChanges, what: str) -> None:
+        made_for = MadeFor.SWITCHOVER
+        failed = await carry_out(self._source, self._store, self._mirror, changes, made_for)
+        if failed:
+            raise UserError(
+                f"{failed} denial(s) cannot {what}",
+                hint="the credentials need ALTER on the source's cluster (--source-config)",
+            )
+
+    async def _until(self, acls: frozenset[Acl], *, there: bool) -> None:
+        """Wait until every broker of the source knows all of these ACLs, or none of them."""
+        if not acls:
+            return
+
+        async def settled() -> None:
+            brokers = list((await self._source.refresh([])).brokers)
+            told = await asyncio.gather(*(describe_acls(self._source, node) for node in brokers))
+            late = [
+                str(node)
+                for node, found in zip(brokers, told, strict=True)
+                if not (acls <= (found or _NONE) if there else acls.isdisjoint(found or _NONE))
+            ]
+            if late:
+                raise Retriable(f"broker(s) {', '.join(late)} of the source do not know ACLs yet")
+
+        await self._source.persist(settled)
+
+
+def acl_source(
+    mirror: Mirror, config: Mapping[str, str] | None
+) -> AbstractAsyncContextManager[KafkaCluster]:
+    """A mirror's source, by the mirror's own properties or by others, to alter its ACLs.
+
+    Raises:
+        Retriable: it does not answer.
+        UserError: it refuses us, or is another cluster.
+    """
+    if config is None:
+        return connected_source(mirror)
+    servers = {"bootstrap.servers": mirror.source["bootstrap.servers"]}
+    return connected_source(replace(mirror, source={**servers, **config}))
+
+
+async def allow_producers(
+    destination: KafkaCluster,
+    mirror: str,
+    topics: str,
+    *,
+    source_config: Mapping[str, str] | None = None,
+) -> frozenset[Acl]:
+    """Take back what switchovers of a mirror have denied at its source; what that was.
+
+    Args:
+        destination: the mirror's cluster.
+        mirror: its name.
+        topics: a name or else a regular expression.
+        source_config: whose connection to the source may alter its ACLs; None: the mirror's.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
+        UserError: a right is missing, or the source mirrors such a topic from here, which has to
+            stay read-only there.
+        Retriable: a cluster does not answer; what could not be removed is still remembered.
+    """
+    snapshot, names = await _denied(destination, mirror, topics)
+    if not names:
+        return frozenset()
+    async with acl_source(snapshot.mirrors[mirror], source_config) as source:
+        async with connected_source(snapshot.mirrors[mirror]) as readable:
+            await _check_not_mirrored_back(readable, destination, names)
+        return await ProducerDenials(source, destination, mirror, names).allow()
+
+
+async def forget_denials(destination: KafkaCluster, mirror: str, topics: str) -> frozenset[Acl]:
+    """Forget what switchovers have denied at a source that is gone for good; what that was.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
+        UserError, Retriable: the destination does not answer, or refuses.
+    """
+    _, names = await _denied(destination, mirror, topics)
+    # Nothing is asked of the source.
+    return await ProducerDenials(destination, destination, mirror, names).forget()
+
+
+async def _denied(
+    destination: KafkaCluster, mirror: str, topics: str
+) -> tuple[Snapshot, frozenset[str]]:
+    """What is wanted, and the topics that are meant and have denials."""
+    pattern = compiled(topics)
+    snapshot = await MirrorStore(destination).snapshot()
+    if mirror not in snapshot.mirrors:
+        raise unknown_mirror(mirror, snapshot)
+    names = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.SWITCHOVER)}
+    if topics in names:
+        return snapshot, frozenset({topics})
+    return snapshot, frozenset(name for name in names if pattern.fullmatch(name))
+
+
+async def _check_not_mirrored_back(
+    source: KafkaCluster, destination: KafkaCluster, topics: Collection[str]
+) -> None:
+    """Refuse while the source mirrors some of the topics from the destination, up to STOPPED.
+
+    Raises:
+        UserError: it does, or does not let us see whether.
+        Retriable: it does not answer.
+    """
+    theirs = await read_their_mirrors(source, destination)
+    if theirs.unknown:
+        raise UserError(
+            f"whether the source mirrors these topics from here is not known: {theirs.unknown}",
+            hint="nothing was changed; the mirror's principal needs READ on its control topics",
+        )
+    removed = [theirs.failed_over[name] for name in topics if name in theirs.failed_over]
+    states = await MirrorStore(source).states() if removed else None
+    busy = {
+        topic.topic
+        for topic in removed
+        if states is not None
+        and any(
+            states.state(one) not in {State.STOPPED, State.UNKNOWN}
+            for one in topic.mirror_partitions
+        )
+    }
+    if busy := busy | (theirs.loops & frozenset(topics)):
+        raise UserError(
+            f"the source mirrors these topics from here, which keeps them read-only there: "
+            f"{_few(sorted(busy))}",
+            hint="nothing was changed; fail over to the source first",
+        )
+
+
+def _few(names: Collection[str]) -> str:
+    shown = list(names)[:_SHOWN]
+    return ", ".join(shown) + (", ..." if len(names) > _SHOWN else "")

@@ -1,0 +1,288 @@
+"""Denials of a switchover: on real brokers made, and taken back to the last one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from clients import client
+from conftest import Pair
+from secured import Secured, sasl
+from twinlog.cluster.acls import create_acls, describe_acls
+from twinlog.cluster.client import KafkaCluster
+from twinlog.control.acl_sync import AclSync
+from twinlog.control.denials import (
+    NO_AUTHORIZER,
+    ProducerDenials,
+    allow_producers,
+    forget_denials,
+    outlook_of,
+)
+from twinlog.control.lifecycle import delete_mirror
+from twinlog.control.mirror_errors import MirrorRefused
+from twinlog.control.read_only import ReadOnly
+from twinlog.control.store import MirrorStore
+from twinlog.core.acls import Acl, Guard, Operation, PatternType, Permission, ResourceType
+from twinlog.core.errors import UserError
+from twinlog.core.mirror_settings import ACLS, parse_settings
+from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, Wanted
+from waiting import until_async
+
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+NONE: frozenset[str] = frozenset()
+
+
+def acl(
+    name: str,
+    principal: str,
+    permission: Permission = Permission.ALLOW,
+    pattern: PatternType = LITERAL,
+    operation: Operation = Operation.WRITE,
+) -> Acl:
+    return Acl(ResourceType.TOPIC, name, pattern, principal, "*", operation, permission)
+
+
+def denial(name: str, principal: str) -> Acl:
+    return acl(name, principal, Permission.DENY)
+
+
+@pytest.mark.parametrize(
+    ("found", "beyond"),
+    [
+        (Guard(frozenset({denial("a", "User:p"), denial("b", "User:p")}), NONE, NONE), []),
+        (Guard(frozenset({denial("a", "User:p")}), NONE, NONE), ["to be denied WRITE: b"]),
+        (Guard(frozenset(), NONE, NONE), ["to be denied WRITE: a, b"]),
+        (
+            Guard(
+                frozenset({denial("a", "User:p"), denial("b", "User:p")}),
+                frozenset({"User:*"}),
+                frozenset({"User:any"}),
+            ),
+            ["cannot be denied it: User:*, User:any"],
+        ),
+    ],
+)
+def test_whom_the_operator_has_to_see_to(found: Guard, beyond: list[str]) -> None:
+    """Who is allowed and not denied; and writers of a topic of whom no ACL tells."""
+    outlook = outlook_of(found, ["a", "b"])
+    assert outlook.denials == found.denials
+    assert bool(outlook.beyond) is bool(beyond)
+    assert all(text in outlook.beyond for text in beyond)
+
+
+class Both:
+    """Two mirrors of one source, of which one is switched over."""
+
+    def __init__(
+        self, name: str, source: KafkaCluster, destination: KafkaCluster, servers: str
+    ) -> None:
+        self.name, self.source, self.destination = name, source, destination
+        self.store = MirrorStore(destination)
+        self.mirrors = (name, f"{name}-other")
+        self._properties = {"bootstrap.servers": servers}
+
+    async def create(self) -> None:
+        for mirror in self.mirrors:
+            await self.store.create_mirror(
+                Mirror(
+                    name=mirror,
+                    source=self._properties,
+                    source_cluster_id=self.source.cluster_id,
+                )
+            )
+
+    def denials(self, *topics: str) -> ProducerDenials:
+        return ProducerDenials(self.source, self.destination, self.name, topics or (self.name,))
+
+    async def give(self, *acls: Acl) -> None:
+        await create_acls(self.source, acls)
+
+        async def seen() -> bool:
+            return set(acls) <= await self.acls(self.source)
+
+        await until_async(seen)
+
+    async def acls(self, cluster: KafkaCluster) -> set[Acl]:
+        found = await describe_acls(cluster) or frozenset()
+        return {one for one in found if one.resource_name.startswith(self.name)}
+
+    async def sync(self) -> None:
+        """Copy the ACLs of both mirrors, and wait until they are there."""
+
+        async def nobody(_mirror: str) -> bool:
+            return False
+
+        guard = ReadOnly(self.destination, self.store, nobody, lambda _mirror, _count: None)
+        rules = parse_settings({ACLS: f"TOPIC;{self.name}.*"}).acl_include
+        for mirror in self.mirrors:
+            sync = AclSync(self.destination, self.store, guard)
+            assert await sync.sync(self.source, mirror, rules) == 0
+        snapshot = await self.store.snapshot()
+        made = frozenset[Acl]().union(
+            *(snapshot.made_acls(mirror, MadeFor.SOURCE) for mirror in self.mirrors)
+        )
+
+        async def there() -> bool:
+            return made <= await self.acls(self.destination)
+
+        await until_async(there)
+
+    async def add(self, topic: MirrorTopic) -> None:
+        await self.store.change(lambda _: [topic])
+
+
+@asynccontextmanager
+async def both(pair: tuple[Secured, Secured], name: str) -> AsyncIterator[Both]:
+    async with pair[0].root() as source, pair[1].root() as destination:
+        it = Both(name, source, destination, pair[0].local.bootstrap_servers)
+        await it.create()
+        yield it
+
+
+@pytest.mark.broker
+def test_denied_and_allowed_again(secured_pair: tuple[Secured, Secured], topic: str) -> None:
+    """Nobody's but its own is made or removed, remembered apart, and copied nowhere."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            alice, bob = acl(topic, "User:alice"), acl(topic, "User:bob", pattern=PREFIXED)
+            foreign, reader = denial(topic, "User:carol"), acl(topic, "User:carol")
+            await it.give(alice, bob, foreign, reader)
+            before = await it.acls(it.source)
+            denials = it.denials()
+            outlook = await denials.outlook()
+            assert outlook.beyond == ""
+            ours = {denial(topic, "User:alice"), denial(topic, "User:bob")}
+            assert outlook.denials == ours | {foreign}
+            here = MadeAcl(
+                mirror=topic, acl=denial(topic, "User:alice"), made_for=MadeFor.READ_ONLY
+            )
+            await it.store.change(lambda _: [here])
+            for _ in range(2):  # as after a crash
+                await denials.deny(outlook.denials)
+                assert await it.acls(it.source) == before | ours
+                assert await it.denials().made() == ours
+                assert await denials.missing() == frozenset()
+            await it.sync()
+            assert await it.acls(it.destination) == before, "without ours"
+            await it.give(acl(topic, "User:dave"))
+            assert await denials.missing() == {denial(topic, "User:dave")}
+            assert await denials.strayed() == frozenset()
+            assert await it.denials().allow() == ours
+            assert await it.acls(it.source) == before | {acl(topic, "User:dave")}
+            snapshot = await it.store.snapshot()
+            assert snapshot.made_acls(topic, MadeFor.SWITCHOVER) == frozenset()
+            assert snapshot.made_acls(topic, MadeFor.READ_ONLY) == {here.acl}
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_a_denial_that_was_copied_is_seen(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """By whatever has copied it; the next look takes it back."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            await it.give(acl(topic, "User:alice"))
+            denials = it.denials()
+            await denials.deny((await denials.outlook()).denials)
+            one = denial(topic, "User:alice")
+            copied = MadeAcl(mirror=it.mirrors[1], acl=one, made_for=MadeFor.SOURCE)
+            await it.store.change(lambda _: [copied])
+            await create_acls(it.destination, [one])
+            assert await denials.strayed() == {one}
+            await it.sync()
+            assert await denials.strayed() == frozenset()
+
+            async def gone() -> bool:
+                return await it.acls(it.destination) == {acl(topic, "User:alice")}
+
+            await until_async(gone)
+            await denials.allow()
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) -> None:
+    """Of the topics that are meant; not while the source mirrors them from here; or forgotten."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            first, second = f"{topic}-1", f"{topic}-2"
+            await it.give(acl(first, "User:alice"), acl(second, "User:alice"))
+            both_topics = it.denials(first, second)
+            await both_topics.deny((await both_topics.outlook()).denials)
+            refused = "ACLs that a switchover of mirror .* still deny"
+            with pytest.raises(MirrorRefused, match=refused):
+                await delete_mirror(it.destination, topic)
+            assert await allow_producers(it.destination, topic, f"{topic}-none") == frozenset()
+            taken = await allow_producers(it.destination, topic, first)
+            assert taken == {denial(first, "User:alice")}
+            assert denial(first, "User:alice") not in await it.acls(it.source)
+            back = Both(f"{topic}-back", it.destination, it.source, "")
+            await back.create()
+            mirrored = MirrorTopic(
+                mirror=back.name, topic=second, topic_id=UUID(int=1), partitions=1
+            )
+            await back.add(mirrored)
+            with pytest.raises(UserError, match=f"mirrors these topics from here.*{second}"):
+                await allow_producers(it.destination, topic, ".*")
+            assert denial(second, "User:alice") in await it.acls(it.source)
+            stopped = MirrorTopic(
+                mirror=back.name,
+                topic=second,
+                topic_id=UUID(int=1),
+                partitions=1,
+                wanted=Wanted.STOPPED,
+            )
+            await back.add(stopped)
+            for mirror in back.mirrors:
+                await delete_mirror(it.source, mirror)
+            assert await forget_denials(it.destination, topic, ".*") == {
+                denial(second, "User:alice")
+            }
+            assert denial(second, "User:alice") in await it.acls(it.source)
+            assert await both_topics.made() == frozenset()
+            await delete_mirror(it.destination, topic)
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_without_the_right(secured_pair: tuple[Secured, Secured], pair: Pair, topic: str) -> None:
+    """Or without an authorizer nothing is tried, and the operator has to see to it."""
+    weak = sasl("SCRAM-SHA-256", topic, "weak-secret")
+    see = Acl(
+        *(ResourceType.CLUSTER, "kafka-cluster", LITERAL, f"User:{topic}", "*"),
+        *(Operation.DESCRIBE, Permission.ALLOW),
+    )
+
+    async def run() -> None:
+        await secured_pair[0].set_password(topic, "weak-secret")
+        async with (
+            both(secured_pair, topic) as it,
+            secured_pair[0].cluster("WORD", weak) as source,
+        ):
+            denials = ProducerDenials(source, it.destination, topic, [topic])
+            await it.give(acl(topic, "User:alice"))
+            outlook = await denials.outlook()
+            assert outlook.denials == frozenset()
+            assert "CLUSTER_AUTHORIZATION_FAILED" in outlook.beyond
+            await create_acls(it.source, [see])
+
+            async def described() -> bool:
+                found = await denials.outlook()
+                assert found.denials == frozenset()
+                return "no right to alter the source's ACLs" in found.beyond
+
+            await until_async(described)
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            denials = ProducerDenials(source, destination, topic, [topic])
+            assert (await denials.outlook()).beyond == NO_AUTHORIZER
+
+    asyncio.run(run())
