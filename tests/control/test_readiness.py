@@ -8,6 +8,7 @@ from twinlog.cluster.offsets import Committed
 from twinlog.control.groups import Log
 from twinlog.control.readiness import (
     WEIGHTS,
+    AclFacts,
     Finding,
     GroupFacts,
     MirrorFacts,
@@ -16,6 +17,7 @@ from twinlog.control.readiness import (
     Reason,
     SourceLog,
     SourceTopic,
+    Standing,
     TopicFacts,
     Verdict,
     judge,
@@ -70,6 +72,7 @@ def test_every_reason_has_a_weight() -> None:
             replace(MIRROR, unknown=(Finding(Reason.GROUP_UNREADABLE, "x"),)),
             Reason.GROUP_UNREADABLE,
         ),
+        (replace(MIRROR, acls=AclFacts(to_make=("x",))), Reason.ACL),
     ],
 )
 def test_what_concerns_the_mirror_concerns_its_topics(facts: MirrorFacts, reason: Reason) -> None:
@@ -127,6 +130,28 @@ def test_logs(
     found = of_log(*log)
     assert (found.lag, found.topics[0].undecided, list(reasons(found))) == (lag, undecided, named)
     assert found.verdict is (Verdict.WARNING if named else Verdict.READY)
+
+
+def test_who_holds_a_transaction_open_is_named() -> None:
+    """Once, of those partitions alone that it keeps from being mirrored."""
+    log = SourceLog(0, 100, 95)
+    some = [
+        replace(GOOD, partition=at, source=log, destination_end=95, held_by=("a", "b"))
+        for at in (0, 1)
+    ]
+    whole = replace(GOOD, partition=2, held_by=("c",))
+    found = of_topic(replace(TOPIC, partitions=(*some, whole)))
+    assert reasons(found)[Reason.OPEN_TRANSACTION].endswith("(2 partitions: 0, 1), of a, b")
+
+
+def test_acls_that_are_not_the_sources() -> None:
+    acls = AclFacts(to_make=tuple("abcdefg"), to_remove=("z",))
+    found = judge(replace(MIRROR, acls=acls))
+    assert [one.text for one in found.findings] == [
+        "7 ACL(s) are still to be made: a, b, c, d, e, ...",
+        "1 ACL(s) are still to be removed: z",
+    ]
+    assert (found.verdict, found.acls) == (Verdict.WARNING, acls)
 
 
 def test_an_old_status_does_not_diverge() -> None:
@@ -192,7 +217,14 @@ def test_what_a_group_has_committed() -> None:
     here = {zero: Committed(60)}
     found = offset_facts("g", logs, bounds, there, here)
     assert found == {
-        "t": GroupFacts(group="g", due=2, behind=30 + 20, ahead=10, unread=10 + 50),
+        "t": GroupFacts(
+            group="g",
+            due=2,
+            behind=30 + 20,
+            ahead=10,
+            unread=10 + 50,
+            unread_from=(Standing(zero, 90), Standing(one, 50)),
+        ),
     }
     done = {zero: Committed(95), one: Committed(40), two: Committed(3)}
     assert offset_facts("g", logs, bounds, there, done)["t"].due == 0

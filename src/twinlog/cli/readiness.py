@@ -106,6 +106,7 @@ def as_object(found: Readiness) -> dict[str, Any]:
         "readiness": found.verdict.name,
         "lag": found.lag,
         "findings": [_finding(one) for one in found.findings],
+        "acls": {"to_make": list(found.acls.to_make), "to_remove": list(found.acls.to_remove)},
         "topics": [_topic(topic) for topic in found.topics],
     }
 
@@ -132,6 +133,7 @@ def _topic(topic: TopicReadiness) -> dict[str, Any]:
                     None if one.source is None else one.source.last_stable
                 ),
                 "destination_offset": one.destination_end,
+                "held_by": list(one.held_by),
             }
             for one in topic.facts.partitions
         ],

@@ -140,9 +140,48 @@ async def describe_producers(
     cluster: KafkaCluster, partitions: Collection[TopicPartition], *, tries: int = TRIES
 ) -> Answers[tuple[ProducerState, ...]]:
     """The producers that each partition's leader remembers (DescribeProducers, Kafka 2.8)."""
+
+    def told(found: Any) -> ProducerState:
+        return ProducerState(
+            found.producer_id, found.producer_epoch, found.last_sequence, found.last_timestamp
+        )
+
+    return await _describe_producers(cluster, partitions, told, tries)
+
+
+class OpenTransaction(NamedTuple):
+    """Whose, and from which offset on."""
+
+    producer_id: int
+    first_offset: int
+
+
+async def open_transactions(
+    cluster: KafkaCluster, partitions: Collection[TopicPartition], *, tries: int = TRIES
+) -> Answers[tuple[OpenTransaction, ...]]:
+    """The transactions that are open on each partition, as its leader knows (DescribeProducers)."""
+
+    def told(found: Any) -> OpenTransaction:
+        return OpenTransaction(found.producer_id, found.current_txn_start_offset)
+
+    found = await _describe_producers(cluster, partitions, told, tries)
+    return {
+        partition: answer
+        if isinstance(answer, Refusal)
+        else tuple(sorted(one for one in answer if one.first_offset >= 0))
+        for partition, answer in found.items()
+    }
+
+
+async def _describe_producers(
+    cluster: KafkaCluster,
+    partitions: Collection[TopicPartition],
+    told: Callable[[Any], T],
+    tries: int,
+) -> Answers[tuple[T, ...]]:
     topic = DescribeProducersRequest.TopicRequest
 
-    async def ask(node: int, asked: Asked[None]) -> Answers[tuple[ProducerState, ...]]:
+    async def ask(node: int, asked: Asked[None]) -> Answers[tuple[T, ...]]:
         topics = [
             topic(name=name, partition_indexes=[i for i, _ in group])
             for name, group in _by_topic(asked)
@@ -151,10 +190,7 @@ async def describe_producers(
         return {
             TopicPartition(t.name, p.partition_index): Refusal(p.error_code, p.error_message or "")
             if p.error_code
-            else tuple(
-                ProducerState(s.producer_id, s.producer_epoch, s.last_sequence, s.last_timestamp)
-                for s in p.active_producers
-            )
+            else tuple(map(told, p.active_producers))
             for t in response.topics
             for p in t.partitions
         }

@@ -4,11 +4,12 @@ Versions are capped where newer ones mean something else: from AddPartitionsToTx
 may use it, and EndTxn 5 raises the epoch (KIP-890), which the append's sequences do not expect.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
@@ -176,6 +177,28 @@ async def transaction_state(
     (state,) = response.transaction_states
     check(state.error_code, f"describe the transaction of {transactional_id}")
     return str(state.transaction_state)
+
+
+async def transactional_ids(cluster: KafkaCluster, producer_ids: Collection[int]) -> dict[int, str]:
+    """Whose producer ids these are, of transactional ids that we may see (ListTransactions).
+
+    Raises:
+        Retriable: some broker does not answer.
+    """
+    if not producer_ids:
+        return {}
+    request = ListTransactionsRequest(
+        state_filters=[], producer_id_filters=sorted(producer_ids), max_version=0
+    )
+    brokers = cluster.metadata.brokers
+    answers = await asyncio.gather(*(cluster.call(request, node=node) for node in brokers))
+    for answer in answers:
+        check(answer.error_code, "list the transactions")
+    return {
+        one.producer_id: one.transactional_id
+        for answer in answers
+        for one in answer.transaction_states
+    }
 
 
 async def write_txn_markers(

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
 
 _SHOWN: Final = 5
-"""Partitions, groups or configurations that a reason names."""
+"""Partitions, groups, configurations or ACLs that a reason names."""
 
 
 class Verdict(enum.IntEnum):
@@ -55,6 +56,8 @@ class Reason(enum.Enum):
     GROUP_UNREADABLE = "groups' offsets cannot be looked at"
     CONFIGURATION = "configurations that are not the source's"
     CONFIGURATION_UNREADABLE = "configurations cannot be looked at"
+    ACL = "ACLs that are not the source's"
+    ACL_UNREADABLE = "ACLs cannot be looked at"
 
 
 WEIGHTS: Final[Mapping[Reason, Verdict]] = {
@@ -76,6 +79,8 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.GROUP_UNREADABLE: Verdict.WARNING,
     Reason.CONFIGURATION: Verdict.WARNING,
     Reason.CONFIGURATION_UNREADABLE: Verdict.WARNING,
+    Reason.ACL: Verdict.WARNING,
+    Reason.ACL_UNREADABLE: Verdict.WARNING,
 }
 
 
@@ -97,6 +102,11 @@ class SourceLog(NamedTuple):
     start: int | None
     high_watermark: int
     last_stable: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is open."""
+        return self.last_stable < self.high_watermark
 
 
 class SourceTopic(enum.Enum):
@@ -122,6 +132,15 @@ class PartitionFacts:
     """The destination's high watermark, read before the source's."""
     lag_ms: int | None = None
     """Age of the oldest record that is not mirrored yet, as its owner said; None: not known."""
+    held_by: tuple[str, ...] = ()
+    """Who holds transactions open on the source, for people; none where it cannot be asked."""
+
+
+class Standing(NamedTuple):
+    """Up to where a group has read a partition on the source."""
+
+    partition: TopicPartition
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +158,8 @@ class GroupFacts:
     """Offsets that it has read on the source and that are not on the destination."""
     unread: int = 0
     """Offsets that it has not read on the source, in the partitions that it has committed for."""
+    unread_from: tuple[Standing, ...] = ()
+    """Where these begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +176,14 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AclFacts:
+    """What is still to be done that the destination's ACLs are the source's, for people."""
+
+    to_make: tuple[str, ...] = ()
+    to_remove: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorFacts:
     """A mirror, as it was found."""
 
@@ -168,6 +197,7 @@ class MirrorFacts:
     node_runs: bool = True
     unknown: tuple[Finding, ...] = ()
     """What else could not be looked at."""
+    acls: AclFacts = AclFacts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +225,7 @@ class Readiness:
     findings: tuple[Finding, ...]
     """Those that concern the whole mirror."""
     topics: tuple[TopicReadiness, ...]
+    acls: AclFacts = AclFacts()
 
     @property
     def lag(self) -> int | None:
@@ -220,6 +251,7 @@ def judge(facts: MirrorFacts) -> Readiness:
         verdict=max((topic.verdict for topic in topics), default=common),
         findings=findings,
         topics=topics,
+        acls=facts.acls,
     )
 
 
@@ -256,6 +288,9 @@ def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
         )
         yield Finding(Reason.SOURCE_UNREACHABLE, f"{facts.source_trouble}; {known}")
     yield from facts.unknown
+    for acls, what in ((facts.acls.to_make, "made"), (facts.acls.to_remove, "removed")):
+        if acls:
+            yield Finding(Reason.ACL, f"{len(acls)} ACL(s) are still to be {what}: {_few(acls)}")
 
 
 def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> TopicReadiness:
@@ -319,9 +354,12 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
         yield Finding(Reason.LAG, f"{lag} offsets are not mirrored yet ({_partitions(found)})")
     if undecided := sum(undecided_of(one) for one in topic.partitions):
         found = [one for one in topic.partitions if undecided_of(one)]
+        held_by = list(dict.fromkeys(name for one in found for name in one.held_by))
+        of = f", of {_few(held_by)}" if held_by else ""
         yield Finding(
             Reason.OPEN_TRANSACTION,
-            f"{undecided} of them are of transactions that are not decided ({_partitions(found)})",
+            f"{undecided} of them are of transactions that are not decided "
+            f"({_partitions(found)}){of}",
         )
     for one in topic.partitions:
         if one.source is None or one.destination_end is None:

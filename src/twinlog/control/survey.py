@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +22,10 @@ from twinlog.cluster.partitions import (
     Isolation,
     OffsetSpec,
     list_offsets,
+    open_transactions,
 )
+from twinlog.cluster.transactions import transactional_ids
+from twinlog.control.acl_sync import Compared, compare_acls
 from twinlog.control.config_sync import compare_configs
 from twinlog.control.described import MirrorDescription, PartitionDescription, describe
 from twinlog.control.groups import Log, due_offsets, group_offsets, log_bounds, served
@@ -29,6 +33,7 @@ from twinlog.control.lifecycle import Topics, choose
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.mirrors import connected_source
 from twinlog.control.readiness import (
+    AclFacts,
     Finding,
     GroupFacts,
     MirrorFacts,
@@ -36,6 +41,7 @@ from twinlog.control.readiness import (
     Reason,
     SourceLog,
     SourceTopic,
+    Standing,
     TopicFacts,
 )
 from twinlog.control.store import MirrorStore
@@ -174,10 +180,17 @@ async def survey_live(
         differing = await _configurations(source, destination, subject, names)
     except TwinlogError as error:
         unknown.append(Finding(Reason.CONFIGURATION_UNREADABLE, f"configurations: {error}"))
+    acls = AclFacts()
+    try:
+        acls = await _acls(source, destination, subject)
+    except TwinlogError as error:
+        unknown.append(Finding(Reason.ACL_UNREADABLE, f"ACLs: {error}"))
+    held = await holders(source, [one for one, log in logs.items() if log.is_open])
     return MirrorFacts(
         mirror=subject.mirror.name,
         node_runs=subject.node_runs,
         unknown=tuple(unknown),
+        acls=acls,
         topics=tuple(
             TopicFacts(
                 topic=topic.topic,
@@ -186,7 +199,7 @@ async def survey_live(
                     len(there[topic.topic].partitions) if topic.topic in names else None
                 ),
                 partitions=tuple(
-                    _partition(one, ends.get(key), logs.get(key))
+                    _partition(one, ends.get(key), logs.get(key), held.get(key, ()))
                     for one in topic.partitions
                     for key in [TopicPartition(topic.topic, one.partition)]
                 ),
@@ -237,7 +250,10 @@ def _said(one: PartitionDescription) -> SourceLog | None:
 
 
 def _partition(
-    one: PartitionDescription, end: int | None, source: SourceLog | None
+    one: PartitionDescription,
+    end: int | None,
+    source: SourceLog | None,
+    held_by: tuple[str, ...] = (),
 ) -> PartitionFacts:
     return PartitionFacts(
         partition=one.partition,
@@ -246,6 +262,7 @@ def _partition(
         source=source,
         destination_end=end,
         lag_ms=one.lag_ms,
+        held_by=held_by,
     )
 
 
@@ -278,6 +295,33 @@ async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartitio
         ):
             logs[one] = SourceLog(start.offset, end.offset, last_stable.offset)
     return logs
+
+
+async def holders(
+    source: KafkaCluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[str, ...]]:
+    """Who holds transactions open on these partitions, for people.
+
+    By transactional id where we may see that, else by producer id; nothing of partitions that
+    cannot be asked: who it is changes no verdict.
+    """
+    if not partitions:
+        return {}
+    told = await open_transactions(source, partitions)
+    found = {one: answer for one, answer in told.items() if not isinstance(answer, Refusal)}
+    names: dict[int, str] = {}
+    with suppress(TwinlogError):
+        producer_ids = {each.producer_id for some in found.values() for each in some}
+        names = await transactional_ids(source, producer_ids)
+    return {
+        one: tuple(
+            f"transactional id {names[each.producer_id]}"
+            if each.producer_id in names
+            else f"producer id {each.producer_id}"
+            for each in some
+        )
+        for one, some in found.items()
+    }
 
 
 # ---- what follows ------------------------------------------------------------------------------
@@ -349,7 +393,7 @@ def offset_facts(
     """
     due = due_offsets(there, here, bounds)
     partitions: defaultdict[str, list[TopicPartition]] = defaultdict(list)
-    for one in there.keys() & logs.keys() & bounds.keys():
+    for one in sorted(there.keys() & logs.keys() & bounds.keys()):
         partitions[one.topic].append(one)
     return {
         topic: GroupFacts(
@@ -362,9 +406,35 @@ def offset_facts(
             ),
             ahead=sum(max(there[one].offset - bounds[one].end, 0) for one in some),
             unread=sum(max(logs[one].high_watermark - there[one].offset, 0) for one in some),
+            unread_from=tuple(
+                Standing(one, there[one].offset)
+                for one in some
+                if there[one].offset < logs[one].high_watermark
+            ),
         )
         for topic, some in partitions.items()
     }
+
+
+async def _acls(source: KafkaCluster, destination: KafkaCluster, subject: Subject) -> AclFacts:
+    """What is to be done to ACLs; nothing where they do not follow.
+
+    Raises:
+        UserError: a right is missing, to see ACLs.
+        Retriable: a cluster does not answer.
+    """
+    rules = subject.settings.acl_include
+    if not rules or all(topic.wanted is not Wanted.MIRRORING for topic in subject.topics):
+        return AclFacts()
+    found = await compare_acls(
+        *(source, destination, MirrorStore(destination)), subject.mirror.name, rules
+    )
+    if not isinstance(found, Compared):
+        return AclFacts()
+    make, remove = (
+        tuple(map(str, sorted(acls))) for acls in (found.changes.make, found.changes.remove)
+    )
+    return AclFacts(to_make=make, to_remove=remove)
 
 
 async def _configurations(
