@@ -20,11 +20,12 @@ for _name in ("topic", "group", "transactional-id"):
 _WHAT.add_argument("--cluster", action="store_const", const="kafka-cluster")
 
 
-def granted(principal: str) -> list[Acl]:
-    """What the page grants a principal, in its order."""
+def granted(principal: str, where: str = "") -> list[Acl]:
+    """What the page grants a principal, on `source` or `destination` if that is said, in order."""
     found: list[Acl] = []
+    begin = f"kafka-acls --bootstrap-server {where}"
     for line in PAGE.read_text().splitlines():
-        if line.startswith("kafka-acls ") and f" --allow-principal {principal} " in line:
+        if line.startswith(begin) and f" --allow-principal {principal} " in line:
             found += _acls(shlex.split(line)[1:])
     assert found, f"{PAGE.name} grants {principal} nothing"
     return found

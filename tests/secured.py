@@ -40,6 +40,7 @@ PASSWORDS = {
     "mirror": "mirror-secret",
     "twinlog": "twinlog-secret",
     "operator": "operator-secret",
+    "switchover": "switchover-secret",
 }
 """Of the pair that tests share, for PLAIN; its SCRAM users are each test's own."""
 

@@ -9,6 +9,7 @@ from twinlog.control.readiness import WEIGHTS, Finding, Readiness, Reason, Verdi
 from twinlog.control.switchover import (
     HARMLESS,
     PASSING,
+    DenialsStay,
     Silence,
     SourceEnd,
     Step,
@@ -39,9 +40,11 @@ def test_an_open_transaction_is_no_silence() -> None:
     logs = {ZERO: SourceEnd(10, 8)}
     silence.look(logs, 0.0)
     assert silence.look(logs, 60.0) == "with an open transaction: t-0"
+    assert silence.open == [ZERO]
     # Its marker moves the end, and the seconds begin anew.
     ended = {ZERO: SourceEnd(11, 11)}
     assert silence.look(ended, 61.0) == "written to: t-0"
+    assert silence.open == []
     assert silence.look(ended, 66.0) == ""
 
 
@@ -60,5 +63,13 @@ def test_what_stands_against_it(reason: Reason) -> None:
 def test_each_step_says_whether_one_can_go_back(step: Step) -> None:
     assert step.can_go_back is (step is not Step.FAILOVER)
     back = str(SwitchoverFailed(step, "why", gone_back=True))
-    assert back.startswith(f"{step.name}: why; nothing was changed")
+    assert back.startswith(f"{step.name}: why; all is as it was")
     assert "stay so" in str(SwitchoverFailed(step, "why", gone_back=False))
+
+
+def test_what_is_still_denied_is_said() -> None:
+    """With the command that takes it back; and that all is as it was is not."""
+    error = DenialsStay(Step.SILENCE, "why")
+    assert not error.gone_back
+    assert "twinlog switchover --allow-producers" in str(error)
+    assert "as it was" not in str(error)

@@ -5,15 +5,18 @@ is. Operators' commands reach the destination by SASL_PLAINTEXT with PLAIN.
 """
 
 import asyncio
+import itertools
 import json
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Self
 
 import javaproperties
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import outside
@@ -28,6 +31,7 @@ from secured import (
     sasl,
     token,
 )
+from switching import Switching
 from twinlog.cluster.acls import describe_acls
 from twinlog.cluster.admin import NewTopic, create_topics
 from twinlog.cluster.client import KafkaCluster
@@ -107,6 +111,21 @@ class Place:
         self.said += [done.output, done.errors]
         return done
 
+    def switching(self, mirror: str, *more: str) -> Switching:
+        """`twinlog switchover` as who may do that, and nothing else."""
+        return Switching(*self.switchover(mirror), *more)
+
+    def switchover(self, mirror: str) -> tuple[str, ...]:
+        """How to call it."""
+        config, source = self.folder / "switchover.properties", self.folder / "source.properties"
+        properties = sasl("PLAIN", "switchover", self.reference("switchover"))
+        config.write_text(_text(properties, "WORD"))
+        source.write_text(javaproperties.dumps(self.source.properties("WORD", properties)))
+        return (
+            *("--bootstrap-server", self.destination.servers("WORD"), "--mirror", mirror),
+            *("--command-config", str(config), "--source-config", str(source)),
+        )
+
     def as_operator(self) -> KafkaCluster:
         plain = sasl("PLAIN", "operator", PASSWORDS["operator"])
         return self.destination.cluster("WORD", plain)
@@ -144,8 +163,10 @@ def place(
     async def prepare() -> None:
         await place.source.set_password("mirror", PASSWORDS["mirror"])
         await place.destination.set_password("twinlog", PASSWORDS["twinlog"])
-        await place.source.give(granted("User:mirror"))
-        await place.destination.give(granted("User:operator") + granted("User:twinlog"))
+        await place.source.give(granted("User:mirror") + granted("User:switchover", "source"))
+        there = ("User:operator", "User:twinlog")
+        await place.destination.give([right for name in there for right in granted(name)])
+        await place.destination.give(granted("User:switchover", "destination"))
         async with place.as_operator() as cluster:
             for way in WAYS:
                 topics = ControlTopics(state_partitions=4, replication_factor=1)
@@ -304,6 +325,9 @@ def test_operators_need_each_of_their_rights(place: Place) -> None:
         await MirrorStore(cluster).states()
         await MirrorStore(cluster).statuses()
 
+    # Whoever may not read states is refused where there are some.
+    outside.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
+
     async def run() -> None:
         async with place.source.root() as source:
             await create_topics(source, [NewTopic(name=n) for pair in names for n in pair])
@@ -366,32 +390,14 @@ def test_read_only_until_the_failover(place: Place) -> None:
         *(ResourceType.TOPIC, topic, PatternType.LITERAL, "User:alice", "*"),
         *(Operation.ALL, Permission.ALLOW),
     )
-    client = {
-        "bootstrap.servers": place.destination.servers("WORD"),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "alice",
-        "sasl.password": PASSWORDS["alice"],
-        # Else he is refused a producer id, who may write to no other topic.
-        "enable.idempotence": False,
-    }
+    client = as_alice(place.destination)
     asyncio.run(place.source.give([alice]))
     outside.make_topic(source, topic, 1)
     outside.write(source, topic, outside.simple(10))
 
-    async def begin() -> None:
-        async with place.as_operator() as cluster:
-            await create_mirror(cluster, mirror, place.properties("scram-512", 1))
-            await add_topics(cluster, mirror, topic)
-
-    async def acls() -> set[str]:
-        async with place.destination.root() as cluster:
-            found = await describe_acls(cluster) or frozenset()
-            return {str(one) for one in found if one.resource_name == topic}
-
-    asyncio.run(begin())
+    begin(place, mirror, topic)
     guarded = {f"DENY User:alice {one} on TOPIC {topic}" for one in ("ALTER", "DELETE", "WRITE")}
-    until(lambda: asyncio.run(acls()) == {str(alice), *guarded}, 60, "the guard")
+    until(lambda: acls(place.destination, topic) == {str(alice), *guarded}, 60, "the guard")
     place.stage.await_no_lag(60, [topic])
     with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
         outside.write("", topic, outside.simple(1), **client)
@@ -402,6 +408,48 @@ def test_read_only_until_the_failover(place: Place) -> None:
     place.stage.await_no_lag(60, [topic])
     done(place.mirrors("--remove", "--topic", topic, "--mirror", mirror))
 
+    until_written(topic, client)
+    assert acls(place.destination, topic) == {str(alice)}
+    assert outside.await_state(place.stage, topic, 0, "STOPPED")["last_mirrored_end"] == 20
+    done(place.mirrors("--delete", "--mirror", mirror))
+
+
+def as_alice(secured: Secured) -> dict[str, Any]:
+    """How her applications connect to a cluster."""
+    return {
+        "bootstrap.servers": secured.servers("WORD"),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORDS["alice"],
+        # Else she is refused a producer id, who may write to no other topic.
+        "enable.idempotence": False,
+    }
+
+
+def begin(place: Place, mirror: str, topic: str) -> None:
+    """A mirror of one topic, whose ACLs follow each second."""
+
+    async def run() -> None:
+        async with place.as_operator() as cluster:
+            await create_mirror(cluster, mirror, place.properties("scram-512", 1))
+            await add_topics(cluster, mirror, topic)
+
+    asyncio.run(run())
+
+
+def acls(secured: Secured, topic: str) -> set[str]:
+    async def run() -> set[str]:
+        async with secured.root() as cluster:
+            found = await describe_acls(cluster) or frozenset()
+        return {str(one) for one in found if one.resource_name == topic}
+
+    return asyncio.run(run())
+
+
+def until_written(topic: str, client: Mapping[str, Any]) -> None:
+    """Wait until somebody may write; it is one record."""
+
     def written() -> bool:
         try:
             outside.write("", topic, outside.simple(1), **client)
@@ -409,10 +457,150 @@ def test_read_only_until_the_failover(place: Place) -> None:
             return False
         return True
 
-    until(written, 60, "a write after the failover")
-    assert asyncio.run(acls()) == {str(alice)}
-    assert outside.await_state(place.stage, topic, 0, "STOPPED")["last_mirrored_end"] == 20
+    until(written, 60, "a write")
+
+
+class Steady:
+    """A producer that is told nothing: one record after the other, until one is refused."""
+
+    def __init__(self, topic: str, client: Mapping[str, Any]) -> None:
+        self.written: list[str] = []
+        self.refused = ""
+        self._topic, self._client = topic, client
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        until(lambda: self.written or self.refused, 30, "the first record")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        producer = Producer(dict(self._client))
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                self.written.append((message.value() or b"").decode())
+            else:
+                self.refused = error.name()
+
+        for number in itertools.count():
+            if self.refused or self._ended.is_set():
+                return
+            producer.produce(self._topic, value=f"v{number}", on_delivery=delivered)
+            producer.flush(outside.SECONDS)
+
+
+def test_a_switchover_denies_its_producers(place: Place) -> None:
+    """Who is told nothing writes until he is refused, and all that he has written is mirrored."""
+    source, destination = (one.local.bootstrap_servers for one in (place.source, place.destination))
+    topic, mirror = f"{PREFIX}-switched", "switched"
+    alice = Acl(
+        *(ResourceType.TOPIC, topic, PatternType.LITERAL, "User:alice", "*"),
+        *(Operation.WRITE, Permission.ALLOW),
+    )
+    denial = str(alice._replace(permission=Permission.DENY))
+    asyncio.run(place.source.give([alice]))
+    outside.make_topic(source, topic, 1)
+    begin(place, mirror, topic)
+    outside.await_state(place.stage, topic, 0, "MIRRORING")
+    with Steady(topic, as_alice(place.source)) as steady:
+        switch = place.switching(mirror, "--silence-seconds", "1")
+        assert switch.end() == 0, (switch.said, switch.errors)
+        until(lambda: steady.refused, 10, "the refusal")
+    assert steady.refused == "TOPIC_AUTHORIZATION_FAILED"
+    assert switch.done == ["READINESS", "PRODUCERS", "SILENCE", "LAG", "GROUPS", "FAILOVER"]
+    last = switch.said[-1]
+    assert (last["result"], last["left_behind"], last["denied"]) == ("SWITCHED_OVER", [], [denial])
+    for servers in (source, destination):
+        assert values(servers, topic) == steady.written
+    until_written(topic, as_alice(place.destination))
+    assert acls(place.source, topic) == {str(alice), denial}
+    assert acls(place.destination, topic) == {str(alice)}
+    refused = place.mirrors("--delete", "--mirror", mirror)
+    assert "twinlog switchover --allow-producers" in refused.errors
+    allow = (*commands.TWINLOG, "switchover", *place.switchover(mirror), "--allow-producers")
+    back = commands.run(allow, seconds=60)
+    assert back.output == f"Taken back on the source: 1 denial(s)\n{denial}\n", back.errors
+    assert acls(place.source, topic) == {str(alice)}
     done(place.mirrors("--delete", "--mirror", mirror))
+
+
+def values(servers: str, topic: str) -> list[str]:
+    """All that a consumer finds in partition 0."""
+    end = Log(servers).stable([(topic, 0)])[topic, 0]
+    found: list[str] = []
+    with outside.consumer(servers, f"{topic}-values") as one:
+        one.assign([TopicPartition(topic, 0, 0)])
+
+        def read() -> bool:
+            for message in one.consume(1000, 1.0):
+                assert message.error() is None
+                found.append((message.value() or b"").decode())
+            (position,) = one.position([TopicPartition(topic, 0)])
+            return position.offset >= end
+
+        until(read, 60, f"all of {topic}")
+    return found
+
+
+def test_going_back_gives_all_rights_back(place: Place) -> None:
+    """A switchover that is killed, one that takes too long, one that is interrupted.
+
+    And one that has lost its right meanwhile, which says so.
+
+    Somebody whom nobody can deny anything writes on, so that it is never silent.
+    """
+    source = place.source.local.bootstrap_servers
+    topic, mirror = f"{PREFIX}-back", "back"
+    kind, literal = ResourceType.TOPIC, PatternType.LITERAL
+    alice = Acl(kind, topic, literal, "User:alice", "*", Operation.WRITE, Permission.ALLOW)
+    foreign = alice._replace(principal="User:bob", permission=Permission.DENY)
+    denial = str(alice._replace(permission=Permission.DENY))
+    asyncio.run(place.source.give([alice, foreign]))
+    outside.make_topic(source, topic, 1)
+    begin(place, mirror, topic)
+    outside.await_state(place.stage, topic, 0, "MIRRORING")
+    before = acls(place.source, topic)
+    with Steady(topic, {"bootstrap.servers": source}):
+        killed = place.switching(mirror)
+        killed.until_step("SILENCE", "written to")
+        killed.kill()
+        assert acls(place.source, topic) == before | {denial}
+        late = place.switching(mirror, "--step-timeout-seconds", "2")
+        assert late.end() == 1
+        last = late.said[-1]
+        assert (last["result"], last["step"]) == ("GONE_BACK", "SILENCE")
+        assert acls(place.source, topic) == before
+        until_written(topic, as_alice(place.source))
+        interrupted = place.switching(mirror)
+        interrupted.until_step("SILENCE", "written to")
+        assert acls(place.source, topic) == before | {denial}
+        interrupted.interrupt()
+        assert interrupted.end() == 130
+        assert interrupted.said[-1]["result"] == "GONE_BACK"
+        assert acls(place.source, topic) == before
+        until_written(topic, as_alice(place.source))
+        stuck = place.switching(mirror)
+        stuck.until_step("SILENCE", "written to")
+        with without(place.source, *granted("User:switchover", "source")):
+            stuck.interrupt()
+            assert stuck.end() == 3
+            assert "1 denial(s) cannot be taken back on the source" in stuck.said[-1]["error"]
+            assert acls(place.source, topic) == before | {denial}
+            asked = place.switching(mirror)
+            assert asked.end() == 1
+        assert "Are they stopped?" in asked.errors
+        allowed = place.switching(mirror, "--allow-producers")
+        assert allowed.end() == 0, allowed.errors
+        assert allowed.said == [{"allowed": [denial]}]
+        assert acls(place.source, topic) == before
+    assert outside.described(place.stage, topic)[0]["wanted"] == "MIRRORING"
+    assert acls(place.destination, topic) >= before, "and whom the mirror denies"
 
 
 def delete_records(servers: str, topic: str, offset: int) -> None:

@@ -1,22 +1,29 @@
 """A planned switchover while everything runs: nothing lost, nothing twice, groups read on."""
 
 import asyncio
-import json
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import outside
 from clients import client
+from switching import Switching
 from twinlog import MirrorAdmin, State
-from twinlog.control.switchover import LeftBehind, Progress, Step, SwitchedOver, switch_over
-from twinlog.local import commands
+from twinlog.cli.readiness import find_readiness
+from twinlog.control.readiness import Reason
+from twinlog.control.switchover import (
+    LeftBehind,
+    Producers,
+    ProducersNotStopped,
+    Progress,
+    Step,
+    SwitchedOver,
+    switch_over,
+)
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
 from twinlog.local.writers import Totals, TransactionalWriter
@@ -110,37 +117,10 @@ def committed(servers: str, group: str, topic: str) -> dict[int, int]:
     return {part.partition: part.offset for part in found if part.offset >= 0}
 
 
-class Switching:
-    """`twinlog switchover --json`, and what it says."""
-
-    def __init__(self, stage: Stage, topic: str, *more: str) -> None:
-        servers = ("--bootstrap-server", stage.destination.bootstrap_servers)
-        self._process = subprocess.Popen(
-            [
-                *(*commands.TWINLOG, "switchover", *servers, "--mirror", MIRROR),
-                *("--topic", topic, "--json", "--producers-stopped", *more),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.said: list[dict[str, Any]] = []
-
-    def until_step(self, step: str, words: str) -> None:
-        """Read on until it says these words of a step."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.said.append(json.loads(line))
-            if self.said[-1].get("step") == step and words in self.said[-1]["text"]:
-                return
-        raise AssertionError(f"no {words!r} of {step}: {self.said}, {self._process.stderr}")
-
-    def end(self) -> int:
-        """Read all that is left; the exit status."""
-        output, errors = self._process.communicate(timeout=60)
-        self.said += [json.loads(line) for line in output.splitlines()]
-        assert "Traceback" not in errors
-        return self._process.returncode
+def switching(stage: Stage, topic: str, *more: str) -> Switching:
+    """One of a topic of the mirror, whose producers are said to be stopped."""
+    servers = ("--bootstrap-server", stage.destination.bootstrap_servers)
+    return Switching(*servers, "--mirror", MIRROR, "--topic", topic, "--producers-stopped", *more)
 
 
 def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
@@ -158,31 +138,34 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
     """With a live transactional producer, and a group that moves on to the destination.
 
     The switchover waits for the producer to stop, and for the group to leave the source; then the
-    group reads on at the very next record, and producers write.
+    group reads on at the very next record, and producers write. Another group has read everything,
+    and stays: nothing but a marker is left for it.
     """
     source, destination = mirrored(world, topic)
     group = f"{topic}-group"
-    with writing(source, topic) as producer, consumer(source, group, topic) as reader:
-        first = read(reader, 60)
-        reader.commit(asynchronous=False)
-        switching = Switching(world, topic, "--silence-seconds", "2")
-        switching.until_step("SILENCE", "written to")
-        producer.stop()
-        switching.until_step("GROUPS", "still reading on the source")
-    assert switching.end() == 0, switching.said
-    assert [one["step"] for one in switching.said if one.get("done")] == [
-        "READINESS",
-        "SILENCE",
-        "LAG",
-        "GROUPS",
-        "FAILOVER",
-    ]
-    last = switching.said[-1]
+    with (
+        writing(source, topic) as producer,
+        consumer(source, f"{topic}-whole", topic) as whole_reader,
+    ):
+        with consumer(source, group, topic) as reader:
+            first = read(reader, 60)
+            reader.commit(asynchronous=False)
+            switch = switching(world, topic, "--silence-seconds", "2")
+            switch.until_step("SILENCE", "written to")
+            producer.stop()
+            written = sum(numbers.least for numbers in producer.totals.numbers.values()) + 10
+            read(whole_reader, written)
+            whole_reader.commit(asynchronous=False)
+            switch.until_step("GROUPS", f"still reading on the source: {group}")
+        assert switch.end() == 0, switch.said
+    assert switch.done == ["READINESS", "PRODUCERS", "SILENCE", "LAG", "GROUPS", "FAILOVER"]
+    last = switch.said[-1]
     assert last == {
         "result": "SWITCHED_OVER",
         "mirror": MIRROR,
         "topics": [topic],
         "left_behind": [],
+        "denied": [],
     }
     theirs, ours = Log(source), Log(destination)
     places = [(topic, index) for index in PARTITIONS]
@@ -191,8 +174,10 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
     there = committed(source, group, topic)
     assert sum(there.values()) >= 60
     assert committed(destination, group, topic) == there
+    behind = committed(source, f"{topic}-whole", topic)
+    assert any(behind[index] < ends[topic, index] for index in PARTITIONS), "but for a marker"
+    assert committed(destination, f"{topic}-whole", topic) == behind
 
-    written = sum(numbers.least for numbers in producer.totals.numbers.values()) + 10
     seen = theirs.read({one: (0, end) for one, end in ends.items()}, time.monotonic() + 60)
     whole = sorted((index, one.offset) for (_, index), some in seen.items() for one in some)
     assert len(whole) == written
@@ -208,14 +193,38 @@ def test_going_back(world: Stage, topic: str) -> None:
     """Producers that were not stopped: it ends after its time, and nothing has changed."""
     source, _ = mirrored(world, topic)
     with writing(source, topic):
-        switching = Switching(world, topic, "--step-timeout-seconds", "3")
-        assert switching.end() == 1
-        last = switching.said[-1]
+        switch = switching(world, topic, "--step-timeout-seconds", "3")
+        assert switch.end() == 1
+        last = switch.said[-1]
         assert (last["result"], last["step"]) == ("GONE_BACK", "SILENCE")
         assert "not within 3 s: written to" in last["error"]
     world.await_no_lag(60, [topic])
     for row in outside.described(world, topic).values():
         assert (row["state"], row["wanted"]) == ("MIRRORING", "MIRRORING")
+
+
+def test_who_holds_a_transaction_open_is_named(world: Stage, topic: str) -> None:
+    """By readiness, and by a switchover that waits for it."""
+    source, destination = mirrored(world, topic)
+    holder = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-holder"})
+    holder.init_transactions(outside.SECONDS)
+    holder.begin_transaction()
+    holder.produce(topic, partition=1, value="held")
+    assert holder.flush(outside.SECONDS) == 0
+    found = asyncio.run(find_readiness({"bootstrap.servers": destination}, MIRROR, topic))
+    texts = {one.reason: one.text for one in found.all_findings()}
+    assert texts[Reason.OPEN_TRANSACTION] == (
+        f"{topic}: 1 of them are of transactions that are not decided (partition 1), "
+        f"of transactional id {topic}-holder"
+    )
+    switch = switching(world, topic)
+    switch.until_step(
+        "SILENCE", f"with an open transaction: {topic}-1 (transactional id {topic}-holder)"
+    )
+    switch.interrupt()
+    assert switch.end() == 130
+    assert switch.said[-1]["result"] == "GONE_BACK"
+    holder.abort_transaction(outside.SECONDS)
 
 
 def test_what_is_written_too_late_is_named(world: Stage, topic: str) -> None:
@@ -231,10 +240,14 @@ def test_what_is_written_too_late_is_named(world: Stage, topic: str) -> None:
             late.produce(topic, partition=1, value="late")
             written.append(late.flush(outside.SECONDS))
 
-    async def switch() -> SwitchedOver:
+    async def switch(*, stopped: bool) -> SwitchedOver:
         async with client(world.destination) as cluster:
             return await switch_over(
-                cluster, MIRROR, [topic], silence_s=0.5, timeout_s=60, tell=tell
+                *(cluster, MIRROR, [topic]),
+                producers=Producers(stopped=stopped),
+                silence_s=0.5,
+                timeout_s=60,
+                tell=tell,
             )
 
     async def states() -> set[State]:
@@ -243,7 +256,9 @@ def test_what_is_written_too_late_is_named(world: Stage, topic: str) -> None:
         (found,) = (one for one in mirror.topics if one.topic == topic)
         return {partition.state for partition in found.partitions}
 
-    found = asyncio.run(switch())
+    with pytest.raises(ProducersNotStopped, match="the source has no authorizer; all is as it was"):
+        asyncio.run(switch(stopped=False))
+    found = asyncio.run(switch(stopped=True))
     assert found.topics == (topic,)
     assert found.left_behind == (LeftBehind((topic, 1), 5, 6),)
     assert written == [0]

@@ -3,24 +3,29 @@
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from twinlog.cli.options import destination_options, destination_properties
-from twinlog.cli.readiness import ALL, find_readiness
-from twinlog.cluster.config import parse_config
+from twinlog.cli.readiness import ALL
+from twinlog.cluster.config import parse_config, read_properties
+from twinlog.control.denials import allow_producers, forget_denials
 from twinlog.control.mirrors import connected
 from twinlog.control.switchover import (
+    AS_IT_WAS,
+    STILL_DENIED,
+    Producers,
+    ProducersNotStopped,
     Progress,
-    Step,
     SwitchedOver,
     SwitchoverFailed,
-    standing_against,
     switch_over,
 )
+from twinlog.core.acls import Acl
 
 SILENCE_S: Final = 5.0
 TIMEOUT_S: Final = 300.0
@@ -40,7 +45,29 @@ INTERRUPTED: Final = 130
     "--yes",
     "stopped",
     is_flag=True,
-    help="Do not ask: the producers of these topics on the source have been stopped.",
+    help="Do not ask: the producers of these topics on the source have been stopped, or those of "
+    "them that cannot be denied to write.",
+)
+@click.option(
+    "--leave-acls", is_flag=True, help="Do not deny anybody to write to the source by its ACLs."
+)
+@click.option(
+    "--source-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Client properties for the source, of somebody who may alter its ACLs; the mirror's own "
+    "by default.",
+)
+@click.option(
+    "--allow-producers",
+    "allow",
+    is_flag=True,
+    help="Instead of switching over: take back what switchovers have denied on the source.",
+)
+@click.option(
+    "--forget-denials",
+    "forget",
+    is_flag=True,
+    help="With --allow-producers: the source is gone for good, only forget what was denied there.",
 )
 @click.option(
     "--silence-seconds",
@@ -66,26 +93,50 @@ def switchover(
     mirror: str,
     topic: str,
     stopped: bool,
+    leave_acls: bool,
+    source_config: Path | None,
+    allow: bool,
+    forget: bool,
     silence_s: float,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     """Fail over with nothing lost, while both clusters run.
 
-    Waits until the source is silent, everything is mirrored and every group's offsets are copied,
-    then removes the topics from the mirror. Up to there, an error or Ctrl-C changes nothing.
+    Denies producers to write to the source where it has an authorizer, waits until it is silent,
+    everything is mirrored and every group's offsets are copied, then removes the topics from the
+    mirror. Up to there, an error or Ctrl-C takes back what was denied; afterwards it stays, until
+    --allow-producers.
 
-    Exit status 0: switched over. 1: it could not be done, and nothing was changed. 3: it was begun,
-    and a person has to look. 130: interrupted.
+    Exit status 0: switched over. 1: it could not be done, and all is as it was. 3: it was begun,
+    or could not be taken back, and a person has to look. 130: interrupted.
     """
+    if forget and not allow:
+        raise click.UsageError("--forget-denials needs --allow-producers")
     properties = destination_properties(bootstrap_server, command_config)
+    source = None if source_config is None else read_properties(source_config)
     show = _Show(as_json=as_json)
-    try:
-        if not stopped:
-            _ask(properties, mirror, topic, show)
-        result = asyncio.run(
-            _switch(properties, mirror, topic, silence_s=silence_s, timeout_s=timeout_s, show=show)
+    if allow:
+        show.allowed(asyncio.run(_allow(properties, mirror, topic, source, forget=forget)), forget)
+        return
+    producers = Producers(stopped=stopped, deny=not leave_acls, source_config=source)
+
+    def switch(producers: Producers) -> SwitchedOver:
+        return asyncio.run(
+            _switch(
+                *(properties, mirror, topic, producers),
+                silence_s=silence_s,
+                timeout_s=timeout_s,
+                show=show,
+            )
         )
+
+    try:
+        try:
+            result = switch(producers)
+        except ProducersNotStopped as asked:
+            _ask(asked)
+            result = switch(replace(producers, stopped=True))
     except SwitchoverFailed as error:
         show.failed(error)
         sys.exit(1 if error.gone_back else UNFINISHED)
@@ -96,31 +147,39 @@ def switchover(
     sys.exit(0 if result.left_behind == () else UNFINISHED)
 
 
-def _ask(properties: Mapping[str, str], mirror: str, topic: str, show: "_Show") -> None:
-    """Look whether it is the time to stop producers, and ask for it.
+def _ask(asked: ProducersNotStopped) -> None:
+    """Ask the operator to stop whom ACLs do not keep out.
 
     Raises:
-        SwitchoverFailed: something stands against it.
         click.Abort: the answer is no.
     """
-    found = asyncio.run(find_readiness(properties, mirror, topic))
-    if against := standing_against(found):
-        text = "; ".join(one.text for one in against)
-        raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
-    show.progress(Progress(Step.PRODUCERS, done=False, text=Step.PRODUCERS.value))
-    names = ", ".join(one.topic for one in found.topics)
     click.confirm(
-        f"Stop all producers of these topics on the source: {names}\nAre they stopped?",
+        f"Stop all producers of these topics on the source: {', '.join(asked.topics)}\n"
+        f"({asked.why})\nAre they stopped?",
         abort=True,
         err=True,
     )
-    show.progress(Progress(Step.PRODUCERS, done=True, text="the operator says that they are"))
+
+
+async def _allow(
+    properties: Mapping[str, str],
+    mirror: str,
+    topic: str,
+    source: Mapping[str, str] | None,
+    *,
+    forget: bool,
+) -> frozenset[Acl]:
+    async with connected(parse_config(properties).config, "destination") as destination:
+        if forget:
+            return await forget_denials(destination, mirror, topic)
+        return await allow_producers(destination, mirror, topic, source_config=source)
 
 
 async def _switch(
     properties: Mapping[str, str],
     mirror: str,
     topic: str,
+    producers: Producers,
     *,
     silence_s: float,
     timeout_s: float,
@@ -131,6 +190,7 @@ async def _switch(
             destination,
             mirror,
             topic,
+            producers=producers,
             silence_s=silence_s,
             timeout_s=timeout_s,
             tell=show.progress,
@@ -143,10 +203,11 @@ class _Show:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._can_go_back = True
+        self._denied = False
 
     def progress(self, told: Progress) -> None:
         """A step begins, goes on, or is done."""
-        self._can_go_back = told.step.can_go_back
+        self._can_go_back, self._denied = told.step.can_go_back, told.denied
         if self._as_json:
             self._object(
                 step=told.step.name,
@@ -171,13 +232,12 @@ class _Show:
 
     def interrupted(self) -> None:
         """By Ctrl-C."""
-        text = (
-            "nothing was changed: the mirror goes on, producers may write to the source again"
-            if self._can_go_back
-            else "the topics may be failed over: see kafka-mirrors --describe"
-        )
+        if not self._can_go_back:
+            text = "the topics may be failed over: see kafka-mirrors --describe"
+        else:
+            text = STILL_DENIED if self._denied else AS_IT_WAS
         if self._as_json:
-            self._object(result="GONE_BACK" if self._can_go_back else "UNFINISHED", error=text)
+            self._object(result="GONE_BACK" if text == AS_IT_WAS else "UNFINISHED", error=text)
         click.echo(f"Interrupted; {text}", err=True)
 
     def switched_over(self, result: SwitchedOver) -> None:
@@ -190,10 +250,17 @@ class _Show:
                 mirror=result.mirror,
                 topics=list(result.topics),
                 left_behind=None if late is None else [_late(*one) for one in late],
+                denied=sorted(map(str, result.denied)),
             )
         else:
             click.echo(
                 f"Switched over {len(result.topics)} topic(s) of mirror {result.mirror}: [{names}]"
+            )
+        if result.denied:
+            click.echo(
+                "Producers stay denied to write to the source, until twinlog switchover "
+                "--allow-producers",
+                err=True,
             )
         if late is None:
             click.echo(
@@ -205,6 +272,17 @@ class _Show:
                 "a producer that was not stopped",
                 err=True,
             )
+
+    def allowed(self, acls: Collection[Acl], forgotten: bool) -> None:
+        """Denials were taken back, or forgotten."""
+        texts = sorted(map(str, acls))
+        if self._as_json:
+            self._object(**{"forgotten" if forgotten else "allowed": texts})
+        else:
+            what = "Forgotten" if forgotten else "Taken back on the source"
+            click.echo(f"{what}: {len(texts)} denial(s)")
+            for text in texts:
+                click.echo(text)
 
     @staticmethod
     def _object(**fields: Any) -> None:

@@ -3,45 +3,59 @@
     step        done when                                                         one can go back
     ----------  ----------------------------------------------------------------  ---------------
     READINESS   nothing stands against a failover but what the steps below end    yes
-    PRODUCERS   the operator has stopped the source's producers (he is asked)     yes
+    PRODUCERS   the source's producers are denied WRITE, where it has an          yes
+                authorizer (denials.py); the operator has stopped the others
     SILENCE     the source's log ends have not moved for some seconds, and no     yes
                 transaction is open
     LAG         the destination ends where the source does, partition by          yes
                 partition, both asked
     GROUPS      no group can commit anything new on the source (it has no         yes
-                members, or has read everything, and no transaction with its
-                offsets is open), and all offsets are copied
+                members, or nothing is left for it to read, and no transaction
+                with its offsets is open), and all offsets are copied
     FAILOVER    all of this is still so at a last look; the topics are removed    no
                 from the mirror, and their partitions STOPPED
 
-Up to FAILOVER nothing is changed but groups' offsets on the destination, which follow anyway. So
-going back is to do nothing: mirroring goes on, and producers may write to the source again.
+Up to FAILOVER nothing is changed but the source's ACLs, and groups' offsets on the destination,
+which follow anyway. So going back is to take the denials away: mirroring goes on, and producers may
+write to the source again.
 
-Between the last look and the end of mirroring a producer that was not stopped may still write. What
-it has written is found afterwards, and named.
+Between the last look and the end of mirroring a producer that is neither denied nor stopped may
+still write. What it has written is found afterwards, and named.
 """
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.partitions import DEBUGGING, Isolation, list_offsets
+from twinlog.control.denials import Outlook, ProducerDenials, acl_source
 from twinlog.control.groups import sync_groups
 from twinlog.control.lifecycle import Topics, remove_topics
 from twinlog.control.mirrors import connected_source
-from twinlog.control.readiness import Finding, Readiness, Reason, SourceLog, judge
+from twinlog.control.readable import Readable
+from twinlog.control.readiness import Finding, GroupFacts, Readiness, Reason, SourceLog, judge
 from twinlog.control.store import MirrorStore
 from twinlog.control.survey import (
     Subject,
     destination_ends,
     group_facts,
+    holders,
     subject_of,
     survey_live,
 )
+from twinlog.core.acls import Acl
 from twinlog.core.errors import Refusal, Retriable, TwinlogError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
@@ -50,12 +64,26 @@ from twinlog.wire.config_records import Wanted
 
 LOOK_S: Final = 0.5
 """Time between two looks at what is waited for."""
+AS_IT_WAS: Final = "all is as it was: the mirror goes on, producers may write to the source again"
+STILL_DENIED: Final = (
+    "the mirror goes on; producers may still be denied to write to the source, which twinlog "
+    "switchover --allow-producers takes back"
+)
 TELL_S: Final = 2.0
 """Time between two words about what is waited for."""
 _SHOWN: Final = 5
-"""Partitions, topics or groups that a message names."""
+"""Partitions, topics, groups or principals that a message names."""
+LOOKS: Final = 3
+"""Last looks at groups that commit behind markers once more, and lose nothing by it."""
 
-HARMLESS: Final = frozenset({Reason.CONFIGURATION, Reason.CONFIGURATION_UNREADABLE})
+HARMLESS: Final = frozenset(
+    {
+        Reason.CONFIGURATION,
+        Reason.CONFIGURATION_UNREADABLE,
+        Reason.ACL,
+        Reason.ACL_UNREADABLE,
+    }
+)
 """What loses nothing."""
 PASSING: Final = HARMLESS | {
     Reason.LAG,
@@ -71,7 +99,7 @@ class Step(enum.Enum):
     """See the module. The value is what is being done, for people."""
 
     READINESS = "looking whether the mirror is ready"
-    PRODUCERS = "the producers of the source are to be stopped"
+    PRODUCERS = "nobody is to write to the source any more"
     SILENCE = "waiting until nothing is written to the source any more"
     LAG = "waiting until everything is mirrored"
     GROUPS = "waiting until the groups' offsets are final, and copied"
@@ -79,7 +107,7 @@ class Step(enum.Enum):
 
     @property
     def can_go_back(self) -> bool:
-        """Whether nothing is changed while it lasts."""
+        """Whether all can be as it was."""
         return self is not Step.FAILOVER
 
 
@@ -89,23 +117,54 @@ class Progress(NamedTuple):
     step: Step
     done: bool
     text: str
+    denied: bool = False
+    """Whether producers may be denied to write to the source by now."""
 
 
 Tell = Callable[[Progress], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producers:
+    """What becomes of the source's producers."""
+
+    stopped: bool = False
+    """The operator says that those are stopped who cannot be denied to write."""
+    deny: bool = True
+    """The others are denied it. Else ACLs are left alone, and nobody is."""
+    source_config: Mapping[str, str] | None = field(default=None, repr=False)
+    """Whose connection to the source may alter its ACLs; None: the mirror's."""
+
+
 class SwitchoverFailed(TwinlogError):
-    """A switchover has ended at a step. `gone_back`: nothing was changed."""
+    """A switchover has ended at a step. `gone_back`: all is as it was."""
 
     def __init__(self, step: Step, message: str, *, gone_back: bool) -> None:
         super().__init__(
             f"{step.name}: {message}",
-            hint="nothing was changed: the mirror goes on, producers may write to the source again"
+            hint=AS_IT_WAS
             if gone_back
             else "the topics are being failed over, and stay so: see kafka-mirrors --describe",
         )
         self.step = step
         self.gone_back = gone_back
+
+
+class ProducersNotStopped(SwitchoverFailed):
+    """Somebody may write to the source who cannot be kept out, and the operator was not asked."""
+
+    def __init__(self, topics: Sequence[str], why: str) -> None:
+        super().__init__(Step.PRODUCERS, why, gone_back=True)
+        self.topics = topics
+        self.why = why
+
+
+class DenialsStay(SwitchoverFailed):
+    """A switchover has ended before its FAILOVER, and what it had denied was not taken back."""
+
+    def __init__(self, step: Step, message: str) -> None:
+        super().__init__(step, message, gone_back=False)
+        self.hint = STILL_DENIED
 
 
 class LeftBehind(NamedTuple):
@@ -124,6 +183,8 @@ class SwitchedOver:
     topics: tuple[str, ...]
     left_behind: tuple[LeftBehind, ...] | None
     """What was written to the source meanwhile; None: it could not be asked any more."""
+    denied: frozenset[Acl] = frozenset()
+    """The denials that stay on the source."""
 
 
 class SourceEnd(NamedTuple):
@@ -139,17 +200,21 @@ class Silence:
     def __init__(self, seconds: float) -> None:
         self.ends: Mapping[TopicPartition, int] = {}
         """Where the logs ended at the last look."""
+        self.open: list[TopicPartition] = []
+        """Those with an open transaction, where that is what is waited for."""
         self._seconds = seconds
         self._since = 0.0
 
     def look(self, logs: Mapping[TopicPartition, SourceEnd], now: float) -> str:
         """Take a look at time `now`; what is still waited for, empty when it is silent."""
         ends = {partition: log.log_end for partition, log in logs.items()}
+        self.open = []
         if ends != self.ends:
             moved = [one for one in ends if ends[one] != self.ends.get(one, ends[one])]
             self.ends, self._since = ends, now
             return f"written to: {_few(moved)}" if moved else "looked at for the first time"
         if found := [one for one, log in logs.items() if log.last_stable < log.log_end]:
+            self.open = found
             return f"with an open transaction: {_few(found)}"
         passed = now - self._since
         return "" if passed >= self._seconds else f"silent for {passed:.0f} s"
@@ -165,33 +230,52 @@ async def switch_over(
     mirror: str,
     topics: Topics,
     *,
+    producers: Producers,
     silence_s: float,
     timeout_s: float,
     tell: Tell,
 ) -> SwitchedOver:
-    """Switch topics over whose producers on the source have been stopped.
+    """Switch topics over, once their producers on the source are denied to write, or stopped.
+
+    Whatever ends it before FAILOVER, a cancellation too, takes back what it has denied.
 
     Args:
         destination: the mirror's cluster.
         mirror: its name.
         topics: a name or else a regular expression, or names.
+        producers: what becomes of the source's producers.
         silence_s: for how long the source's log ends must not have moved.
         timeout_s: how long each step may take.
         tell: is told of each step, before FAILOVER's first change, too.
 
     Raises:
+        ProducersNotStopped: the operator has to be asked first; nothing was changed.
+        DenialsStay: it could not be done, and what it has denied could not be taken back.
         SwitchoverFailed: it could not be done; it says whether anything was changed.
     """
     async with AsyncExitStack() as stack:
         with _at(Step.READINESS):
             subject = await subject_of(destination, mirror, topics)
             source = await stack.enter_async_context(connected_source(subject.mirror))
-        steps = _Switchover(source, destination, subject, timeout_s, tell)
-        await steps.ready()
-        ends = await steps.silence(silence_s)
-        await steps.no_lag(ends)
-        await steps.groups(ends)
-        return await steps.fail_over(ends)
+        denials = None
+        if producers.deny:
+            with _at(Step.PRODUCERS):
+                altering = acl_source(subject.mirror, producers.source_config)
+                denials = ProducerDenials(
+                    await stack.enter_async_context(altering),
+                    *(destination, subject.mirror.name, subject.names),
+                )
+        steps = _Switchover(source, destination, subject, denials, timeout_s=timeout_s, tell=tell)
+        try:
+            await steps.ready()
+            await steps.deny_producers(stopped=producers.stopped)
+            ends = await steps.silence(silence_s)
+            await steps.no_lag(ends)
+            await steps.groups(ends)
+            return await steps.fail_over(ends)
+        except BaseException as error:
+            await steps.go_back(error)
+            raise
 
 
 @contextmanager
@@ -212,12 +296,18 @@ class _Switchover:
         source: KafkaCluster,
         destination: KafkaCluster,
         subject: Subject,
+        denials: ProducerDenials | None,
+        *,
         timeout_s: float,
         tell: Tell,
     ) -> None:
         self._source = source
         self._destination = destination
         self._subject = subject
+        self._denials = denials
+        self._denied: frozenset[Acl] | None = None  # what has to be, once it was begun with
+        self._step = Step.READINESS
+        self._readable = Readable(source)
         self._timeout_s = timeout_s
         self._tell = tell
 
@@ -231,12 +321,62 @@ class _Switchover:
         names = self._subject.names
         self._done(Step.READINESS, f"{len(names)} topic(s): {_few(names)}")
 
+    async def deny_producers(self, *, stopped: bool) -> None:
+        self._begin(Step.PRODUCERS)
+        found = Outlook(beyond="ACLs are left alone")
+        with _at(Step.PRODUCERS):
+            if self._denials is not None:
+                found = await self._denials.outlook()
+            if found.beyond and not stopped:
+                raise ProducersNotStopped(self._subject.names, found.beyond)
+            if self._denials is not None and found.denials:
+                self._denied = found.denials
+                await _to_its_end(self._denials.deny(found.denials))
+        says = [f"the operator says that they are stopped ({found.beyond})"] if found.beyond else []
+        if found.denials:
+            says.insert(0, f"denied WRITE: {_principals(found.denials)}")
+        self._done(Step.PRODUCERS, "; ".join(says))
+
+    async def go_back(self, error: BaseException) -> None:
+        """Take the denials back, unless the failover has begun.
+
+        Raises:
+            DenialsStay: they cannot be.
+        """
+        step, begun = self._step, self._step is Step.FAILOVER
+        if isinstance(error, SwitchoverFailed):
+            step, begun = error.step, not error.gone_back
+        asks = isinstance(error, ProducersNotStopped)
+        if begun or asks or self._denials is None or not await self._has_denied(self._denials):
+            return
+        self._begin(Step.PRODUCERS, "taking back what was denied")
+        try:
+            allowed = await self._denials.allow()
+        except TwinlogError as trouble:
+            why = error.message if isinstance(error, TwinlogError) else "interrupted"
+            text = f"{why}; what was denied cannot be taken back: {trouble}"
+            raise DenialsStay(step, text) from error
+        self._denied = None
+        self._done(Step.PRODUCERS, f"may write again: {_principals(allowed)}")
+
+    async def _has_denied(self, denials: ProducerDenials) -> bool:
+        """Whether this switchover has denied anything, or one that was killed before it."""
+        if self._denied is not None:
+            return True
+        try:
+            return bool(await denials.made())
+        except TwinlogError:
+            return False  # what has ended the switchover says why
+
     async def silence(self, seconds: float) -> Mapping[TopicPartition, int]:
         """Wait for it; where the source's logs end."""
         silence = Silence(seconds)
 
         async def look() -> str:
-            return silence.look(await self._source_ends(), asyncio.get_running_loop().time())
+            waiting = silence.look(await self._source_ends(), asyncio.get_running_loop().time())
+            held = await holders(self._source, silence.open[:_SHOWN])
+            names = list(dict.fromkeys(name for some in held.values() for name in some))
+            return f"{waiting} ({_few(names)})" if names else waiting
 
         self._begin(Step.SILENCE)
         await self._until(Step.SILENCE, look)
@@ -274,7 +414,8 @@ class _Switchover:
             )
             facts = [group for groups in by_topic.values() for group in groups]
             served.update(group.group for group in facts)
-            if reading := {one.group for one in facts if one.unread and not one.idle_on_source}:
+            live = [group for group in facts if not group.idle_on_source]
+            if reading := {group.group for group in live if await self._reads(group, ends)}:
                 return f"still reading on the source: {_few(sorted(reading))}"
             if not any(one.due for one in facts):
                 return ""
@@ -287,8 +428,15 @@ class _Switchover:
         self._done(Step.GROUPS, f"{len(served)} group(s): [{_few(sorted(served))}]")
 
     async def fail_over(self, ends: Mapping[TopicPartition, int]) -> SwitchedOver:
-        with _at(Step.FAILOVER):
-            await self._last_look(ends)
+        for _ in range(LOOKS):
+            with _at(Step.FAILOVER):
+                behind = await self._last_look(ends)
+            if not behind:
+                break
+            await self.groups(ends)
+        else:
+            text = f"no longer ready: {_few(behind)}"
+            raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
         self._begin(Step.FAILOVER)
         await self._remove()
         await self._until(Step.FAILOVER, self._not_stopped, gone_back=False)
@@ -297,6 +445,7 @@ class _Switchover:
             mirror=self._subject.mirror.name,
             topics=tuple(self._subject.names),
             left_behind=await self._left_behind(ends),
+            denied=self._denied or frozenset(),
         )
 
     # ---- what the steps are made of ------------------------------------------------------------
@@ -305,19 +454,48 @@ class _Switchover:
         ends = await destination_ends(self._destination, subject.partitions)
         return judge(await survey_live(self._source, self._destination, subject, ends))
 
-    async def _last_look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """See that all is as the steps have left it; the end of what can be gone back from."""
+    async def _reads(self, group: GroupFacts, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether something is left on the source for a group to read."""
+        for begin in group.unread_from:
+            if await self._readable.between(begin, ends[begin.partition]):
+                return True
+        return False
+
+    async def _last_look(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """See that all is as the steps have left it; the end of what can be gone back from.
+
+        Returns:
+            What of it has to be waited for once more: groups that have committed again.
+        """
         subject = await subject_of(
             self._destination, self._subject.mirror.name, self._subject.names
         )
         found = await self._judge(subject)
-        if against := [one for one in found.all_findings() if one.reason not in HARMLESS]:
+        against = [one for one in found.all_findings() if one.reason not in HARMLESS]
+        if any(one.reason is not Reason.GROUP_BEHIND for one in against):
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.FAILOVER, f"no longer ready: {text}", gone_back=True)
         logs = await self._source_ends()
         if moved := [one for one, log in logs.items() if log.log_end != ends.get(one)]:
             raise SwitchoverFailed(
                 Step.FAILOVER, f"written to on the source again: {_few(moved)}", gone_back=True
+            )
+        if self._denials is not None and self._denied is not None:
+            await self._still_denied(self._denials)
+        return [one.text for one in against]
+
+    async def _still_denied(self, denials: ProducerDenials) -> None:
+        """See that the denials stand, and that the destination has none of them."""
+        if missing := await denials.missing():
+            raise SwitchoverFailed(
+                Step.FAILOVER, f"not denied WRITE any more: {_principals(missing)}", gone_back=True
+            )
+        if strayed := await denials.strayed():
+            raise SwitchoverFailed(
+                Step.FAILOVER,
+                f"denied on the destination, too, until ACLs are next looked at: "
+                f"{_principals(strayed)}",
+                gone_back=True,
             )
 
     async def _remove(self) -> None:
@@ -405,14 +583,28 @@ class _Switchover:
                 )
             if clock() - told >= TELL_S:
                 told = clock()
-                self._tell(Progress(step, done=False, text=waiting))
+                self._say(step, waiting)
             await asyncio.sleep(LOOK_S)
 
-    def _begin(self, step: Step) -> None:
-        self._tell(Progress(step, done=False, text=step.value))
+    def _begin(self, step: Step, text: str = "") -> None:
+        self._step = step
+        self._say(step, text or step.value)
 
     def _done(self, step: Step, text: str) -> None:
-        self._tell(Progress(step, done=True, text=text))
+        self._say(step, text, done=True)
+
+    def _say(self, step: Step, text: str, *, done: bool = False) -> None:
+        self._tell(Progress(step, done, text, self._denied is not None))
+
+
+async def _to_its_end(action: Coroutine[None, None, None]) -> None:
+    """Await something that a cancellation does not cut off: what it has sent has been answered."""
+    task = asyncio.ensure_future(action)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 async def _look(look: Callable[[], Awaitable[str]]) -> str:
@@ -421,6 +613,10 @@ async def _look(look: Callable[[], Awaitable[str]]) -> str:
         return await look()
     except Retriable as error:
         return str(error)
+
+
+def _principals(acls: Collection[Acl]) -> str:
+    return _few(sorted({acl.principal for acl in acls}))
 
 
 def _few(names: Sequence[object]) -> str:
