@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
+import outside
 from clients import client
 from conftest import Pair
-from secured import Secured, sasl
+from secured import PASSWORDS, Secured, sasl
 from twinlog.cluster.acls import create_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.acl_sync import AclSync
@@ -27,6 +29,7 @@ from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, Guard, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import UserError
 from twinlog.core.mirror_settings import ACLS, parse_settings
+from twinlog.local.check import Log
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, Wanted
 from waiting import until_async
 
@@ -286,3 +289,52 @@ def test_without_the_right(secured_pair: tuple[Secured, Secured], pair: Pair, to
             assert (await denials.outlook()).beyond == NO_AUTHORIZER
 
     asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_an_open_transaction_can_be_ended(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """By who is denied to write: EndTxn asks for the transactional id alone. He opens no other."""
+    servers = secured_pair[0].local.bootstrap_servers
+    outside.make_topic(servers, topic)
+    of_id = acl(topic, "User:alice")._replace(resource_type=ResourceType.TRANSACTIONAL_ID)
+    failures: list[str] = []
+
+    def write(producer: Producer, text: str) -> None:
+        producer.begin_transaction()
+        producer.produce(
+            topic,
+            value=text,
+            partition=0,
+            on_delivery=lambda error, _: failures.append(error.name()) if error else None,
+        )
+        assert producer.flush(outside.SECONDS) == 0
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            await it.give(acl(topic, "User:alice"), of_id)
+            producer = Producer(
+                {
+                    "bootstrap.servers": secured_pair[0].servers("WORD"),
+                    "security.protocol": "SASL_PLAINTEXT",
+                    "sasl.mechanism": "PLAIN",
+                    "sasl.username": "alice",
+                    "sasl.password": PASSWORDS["alice"],
+                    "transactional.id": topic,
+                }
+            )
+            await asyncio.to_thread(producer.init_transactions, outside.SECONDS)
+            write(producer, "before")
+            denials = it.denials()
+            await denials.deny((await denials.outlook()).denials)
+            await asyncio.to_thread(producer.commit_transaction, outside.SECONDS)
+            assert not failures
+            await asyncio.to_thread(write, producer, "after")
+            assert len(failures) == 1
+            with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+                await asyncio.to_thread(producer.commit_transaction, outside.SECONDS)
+            await denials.allow()
+
+    asyncio.run(run())
+    assert Log(servers).stable([(topic, 0)]) == {(topic, 0): 2}, "a record and its marker"
