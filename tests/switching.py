@@ -13,7 +13,8 @@ class Switching:
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [*commands.TWINLOG, "switchover", "--json", *arguments],
+            # What runs in the background ignores SIGINT, and hands that down.
+            ["env", "--default-signal=INT", *commands.TWINLOG, "switchover", "--json", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
