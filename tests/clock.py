@@ -57,13 +57,16 @@ class Clock:
 def node_with_a_clock(mirror: Ordeal) -> Iterator[Clock]:
     """Start a node whose processes have a clock of their own."""
     clock = Clock(mirror.stage.directory / "clock")
-    node = mirror.stage.start_node("node", "--lanes", f"{LANES}", environment=clock.environment)
+    began = time.time()
+    mirror.stage.start_node("node", "--lanes", f"{LANES}", environment=clock.environment)
     try:
         yield clock
     finally:
-        # What the processes share belongs to nobody once the first of them has become another one.
-        for name in (f"sem.faketime_sem_{node.pid}", f"faketime_shm_{node.pid}"):
-            (_SHARED / name).unlink(missing_ok=True)
+        # What processes share is left behind by those that have become others: shells. Whoever
+        # has it open keeps it.
+        for path in (*_SHARED.glob("sem.faketime_sem_*"), *_SHARED.glob("faketime_shm_*")):
+            if path.stat().st_mtime >= began - 1:
+                path.unlink(missing_ok=True)
 
 
 def jump(mirror: Ordeal, clock: Clock, times: int) -> None:

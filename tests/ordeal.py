@@ -33,8 +33,8 @@ from twinlog.local.stage import MIRROR, Stage
 from waiting import until
 
 LOAD_SECONDS: Final = 7200.0
-RESUME_SECONDS: Final = 180.0
-CATCH_UP_SECONDS: Final = 180.0
+RESUME_SECONDS: Final = 300.0
+CATCH_UP_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 3.0
 RESTS: Final = 5
 STILL_SECONDS: Final = 5.0

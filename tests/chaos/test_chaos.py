@@ -19,7 +19,7 @@ from spark_cluster import SparkCluster
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 PAUSE_SECONDS = 60.0
-SOURCE_RATE = 100.0
+SOURCE_RATE = 150.0
 """Records a second of each of several sources."""
 
 
