@@ -53,14 +53,19 @@ class Clock:
         new.replace(self._file)
 
 
-@contextmanager
-def node_with_a_clock(mirror: Ordeal) -> Iterator[Clock]:
+def start_node(mirror: Ordeal) -> Clock:
     """Start a node whose processes have a clock of their own."""
     clock = Clock(mirror.stage.directory / "clock")
-    began = time.time()
     mirror.stage.start_node("node", "--lanes", f"{LANES}", environment=clock.environment)
+    return clock
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Remove what the library leaves behind of processes that run and end in the block."""
+    began = time.time()
     try:
-        yield clock
+        yield
     finally:
         # What processes share is left behind by those that have become others: shells. Whoever
         # has it open keeps it.

@@ -223,7 +223,8 @@ def test_credentials(trials: Trials) -> None:
 
 def test_clock(trials: Trials) -> None:
     """The node's clock jumps by hours and days, forth and back."""
-    with trials.ordeal() as mirror, clock.node_with_a_clock(mirror) as own:
+    with clock.nothing_left(), trials.ordeal() as mirror:
+        own = clock.start_node(mirror)
         mirror.measure_rest()
         clock.jump(mirror, own, trials.times)
         trials.prove(mirror)
