@@ -148,7 +148,7 @@ def test_acls_that_are_not_the_sources() -> None:
     acls = AclFacts(to_make=tuple("abcdefg"), to_remove=("z",))
     found = judge(replace(MIRROR, acls=acls))
     assert [one.text for one in found.findings] == [
-        "7 ACL(s) are still to be made: a, b, c, d, e, ...",
+        "7 ACL(s) are still to be made: a, b, c, d, e and 2 more",
         "1 ACL(s) are still to be removed: z",
     ]
     assert (found.verdict, found.acls) == (Verdict.WARNING, acls)

@@ -32,13 +32,12 @@ from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.acls import Acl, AclChanges, Guard, Operation, acl_changes, guard
 from twinlog.core.errors import Retriable, UserError
 from twinlog.core.states import State
+from twinlog.core.text import few
 from twinlog.wire.config_records import MadeFor, Mirror
 from twinlog.wire.snapshot import Snapshot
 
 NO_AUTHORIZER: Final = "the source has no authorizer"
 _CLUSTER_AUTHORIZATION_FAILED: Final = 31
-_SHOWN: Final = 5
-"""Principals or topics that a text names."""
 _NONE: Final[frozenset[Acl]] = frozenset()
 
 
@@ -57,9 +56,9 @@ def outlook_of(found: Guard, topics: Collection[str]) -> Outlook:
     guarded = {acl.resource_name for acl in found.denials}
     parts = []
     if allowed := sorted(found.open_to | found.everywhere):
-        parts.append(f"who may write cannot be denied it: {_few(allowed)}")
+        parts.append(f"who may write cannot be denied it: {few(allowed)}")
     if unguarded := sorted(set(topics) - guarded):
-        parts.append(f"no principal is there to be denied WRITE: {_few(unguarded)}")
+        parts.append(f"no principal is there to be denied WRITE: {few(unguarded)}")
     return Outlook(denials=found.denials, beyond="; ".join(parts))
 
 
@@ -300,11 +299,6 @@ async def _check_not_mirrored_back(
     if busy := busy | (theirs.loops & frozenset(topics)):
         raise UserError(
             f"the source mirrors these topics from here, which keeps them read-only there: "
-            f"{_few(sorted(busy))}",
+            f"{few(sorted(busy))}",
             hint="nothing was changed; fail over to the source first",
         )
-
-
-def _few(names: Collection[str]) -> str:
-    shown = list(names)[:_SHOWN]
-    return ", ".join(shown) + (", ..." if len(names) > _SHOWN else "")

@@ -21,7 +21,7 @@ is for none of them, the error is that of the first one.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -31,6 +31,7 @@ from twinlog.control.mirrors import compiled, connected_source
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
+from twinlog.core.text import few
 from twinlog.wire.config_records import ConfigChange, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 
@@ -40,8 +41,6 @@ Refuse = Callable[[MirrorTopic], MirrorError | None]
 READ_ONLY_S: Final = 10.0
 """Seconds that a mirror's deletion waits until its topics are writable."""
 _LOOK_S: Final = 0.2
-_SHOWN: Final = 5
-"""Topics or partitions that an error names."""
 
 
 async def pause_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
@@ -133,7 +132,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
         ]
         if left:
             raise MirrorError.MIRROR_NOT_EMPTY.error(
-                f"{len(left)} partition(s) of mirror {name} are not STOPPED: {_few(left)}",
+                f"{len(left)} partition(s) of mirror {name} are not STOPPED: {few(left)}",
                 hint="remove its topics first, and wait until --describe shows STOPPED",
             )
         if _read_only(snapshot, name):
@@ -171,10 +170,6 @@ def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, Mi
         if topic.mirror == mirror
         for name in topic.mirror_partitions
     ]
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 async def _change(
@@ -256,7 +251,7 @@ def _named(
     missing = sorted(set(names) - known.keys())
     if missing or not names:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-            f"not topics of mirror {mirror}: {_few(missing)}" if missing else "no topic is named"
+            f"not topics of mirror {mirror}: {few(missing)}" if missing else "no topic is named"
         )
     chosen = [known[name] for name in sorted(set(names))]
     for topic in chosen:

@@ -7,20 +7,17 @@ Whatever happens in between, nothing is removed that was not made by this mirror
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Final
 
 from twinlog.cluster.acls import create_acls, delete_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.acls import Acl, AclChanges
 from twinlog.core.errors import Refusal
+from twinlog.core.text import few
 from twinlog.wire.config_records import ConfigChange, MadeAcl, MadeFor, Removed, key_of
 from twinlog.wire.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
-
-_SHOWN: Final = 5
-"""ACLs that a line of the log names."""
 
 
 async def carry_out(
@@ -57,17 +54,11 @@ async def _done(
     answers = await action(acls)
     refusals = {acl: answer for acl, answer in answers.items() if answer is not None}
     if done := answers.keys() - refusals.keys():
-        log.info("ACLs %s: %s", what, _few(done))
+        log.info("ACLs %s: %s", what, few(sorted(done), "; "))
     if refusals:
-        log.warning(
-            "ACLs cannot be %s (%s): %s", what, next(iter(refusals.values())), _few(refusals)
-        )
+        why, named = next(iter(refusals.values())), few(sorted(refusals), "; ")
+        log.warning("ACLs cannot be %s (%s): %s", what, why, named)
     return set(refusals)
-
-
-def _few(acls: Collection[Acl]) -> str:
-    shown = "; ".join(map(str, sorted(acls)[:_SHOWN]))
-    return shown if len(acls) <= _SHOWN else f"{shown}; and {len(acls) - _SHOWN} more"
 
 
 async def _remember(

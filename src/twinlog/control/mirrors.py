@@ -42,6 +42,7 @@ from twinlog.control.store import MirrorStore, check_addable, unknown_mirror
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
 from twinlog.core.states import State
+from twinlog.core.text import few
 from twinlog.wire.config_records import Mirror, MirrorTopic
 from twinlog.wire.snapshot import Snapshot
 
@@ -52,8 +53,6 @@ CONNECT_TIMEOUT: Final = 10.0
 """Seconds after which a cluster that does not answer is reported to the person who waits."""
 INTERNAL: Final = "__"
 BROKER_DEFAULT: Final = -1
-_SHOWN: Final = 5
-"""Partitions that an error names."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _UNUSED: Final = " is not used by twinlog"
 
@@ -381,12 +380,9 @@ def _usable(topic: Topic) -> Topic:
 
 
 def _diverged(tails: Sequence[Tail]) -> UserError:
-    named = "; ".join(
-        f"{tail.partition} from offset {tail.start} to {tail.end - 1}" for tail in tails[:_SHOWN]
-    )
-    more = f" and {len(tails) - _SHOWN} more" if len(tails) > _SHOWN else ""
+    named = few([f"{t.partition} from offset {t.start} to {t.end - 1}" for t in tails], "; ")
     return MirrorError.MIRROR_TOPIC_DIVERGED.error(
-        f"on the destination alone there are {named}{more}",
+        f"on the destination alone there are {named}",
         hint="nothing was added; --rebuild deletes these topics and mirrors them anew, "
         "--save-tail DIRECTORY keeps these offsets before",
     )

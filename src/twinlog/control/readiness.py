@@ -21,10 +21,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from twinlog.core.states import State
+from twinlog.core.text import few
 from twinlog.core.types import TopicPartition
-
-_SHOWN: Final = 5
-"""Partitions, groups, configurations or ACLs that a reason names."""
 
 
 class Verdict(enum.IntEnum):
@@ -290,7 +288,7 @@ def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
     yield from facts.unknown
     for acls, what in ((facts.acls.to_make, "made"), (facts.acls.to_remove, "removed")):
         if acls:
-            yield Finding(Reason.ACL, f"{len(acls)} ACL(s) are still to be {what}: {_few(acls)}")
+            yield Finding(Reason.ACL, f"{len(acls)} ACL(s) are still to be {what}: {few(acls)}")
 
 
 def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> TopicReadiness:
@@ -355,7 +353,7 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
     if undecided := sum(undecided_of(one) for one in topic.partitions):
         found = [one for one in topic.partitions if undecided_of(one)]
         held_by = list(dict.fromkeys(name for one in found for name in one.held_by))
-        of = f", of {_few(held_by)}" if held_by else ""
+        of = f", of {few(held_by)}" if held_by else ""
         yield Finding(
             Reason.OPEN_TRANSACTION,
             f"{undecided} of them are of transactions that are not decided "
@@ -395,15 +393,11 @@ def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
                 f"group {group.group} has read {group.ahead} offsets that are not mirrored yet",
             )
     if topic.configurations:
-        yield Finding(Reason.CONFIGURATION, f"not as on the source: {_few(topic.configurations)}")
+        yield Finding(Reason.CONFIGURATION, f"not as on the source: {few(topic.configurations)}")
 
 
 def _partitions(found: Sequence[PartitionFacts]) -> str:
     """`partition 3`, or `2 partitions: 0, 1`."""
     if len(found) == 1:
         return f"partition {found[0].partition}"
-    return f"{len(found)} partitions: {_few([str(one.partition) for one in found])}"
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{len(found)} partitions: {few([str(one.partition) for one in found])}"

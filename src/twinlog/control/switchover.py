@@ -59,6 +59,7 @@ from twinlog.core.acls import Acl
 from twinlog.core.errors import Refusal, Retriable, TwinlogError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
+from twinlog.core.text import SHOWN, few
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Wanted
 
@@ -71,8 +72,6 @@ STILL_DENIED: Final = (
 )
 TELL_S: Final = 2.0
 """Time between two words about what is waited for."""
-_SHOWN: Final = 5
-"""Partitions, topics, groups or principals that a message names."""
 LOOKS: Final = 3
 """Last looks at groups that commit behind markers once more, and lose nothing by it."""
 
@@ -212,10 +211,10 @@ class Silence:
         if ends != self.ends:
             moved = [one for one in ends if ends[one] != self.ends.get(one, ends[one])]
             self.ends, self._since = ends, now
-            return f"written to: {_few(moved)}" if moved else "looked at for the first time"
+            return f"written to: {few(moved)}" if moved else "looked at for the first time"
         if found := [one for one, log in logs.items() if log.last_stable < log.log_end]:
             self.open = found
-            return f"with an open transaction: {_few(found)}"
+            return f"with an open transaction: {few(found)}"
         passed = now - self._since
         return "" if passed >= self._seconds else f"silent for {passed:.0f} s"
 
@@ -319,7 +318,7 @@ class _Switchover:
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
         names = self._subject.names
-        self._done(Step.READINESS, f"{len(names)} topic(s): {_few(names)}")
+        self._done(Step.READINESS, f"{len(names)} topic(s): {few(names)}")
 
     async def deny_producers(self, *, stopped: bool) -> None:
         self._begin(Step.PRODUCERS)
@@ -374,9 +373,9 @@ class _Switchover:
 
         async def look() -> str:
             waiting = silence.look(await self._source_ends(), asyncio.get_running_loop().time())
-            held = await holders(self._source, silence.open[:_SHOWN])
+            held = await holders(self._source, silence.open[:SHOWN])
             names = list(dict.fromkeys(name for some in held.values() for name in some))
-            return f"{waiting} ({_few(names)})" if names else waiting
+            return f"{waiting} ({few(names)})" if names else waiting
 
         self._begin(Step.SILENCE)
         await self._until(Step.SILENCE, look)
@@ -387,17 +386,17 @@ class _Switchover:
         async def look() -> str:
             ours = await destination_ends(self._destination, list(ends))
             if unknown := [one for one in ends if one not in ours]:
-                return f"the destination does not say where it ends: {_few(unknown)}"
+                return f"the destination does not say where it ends: {few(unknown)}"
             if beyond := [one for one in ends if ours[one] > ends[one]]:
                 raise SwitchoverFailed(
                     Step.LAG,
                     f"the destination ends beyond where the source was silent, which was written "
-                    f"to again: {_few(beyond)}",
+                    f"to again: {few(beyond)}",
                     gone_back=True,
                 )
             behind = [one for one in ends if ours[one] < ends[one]]
             lag = sum(ends[one] - ours[one] for one in behind)
-            return f"{lag} offsets of {_few(behind)}" if behind else ""
+            return f"{lag} offsets of {few(behind)}" if behind else ""
 
         self._begin(Step.LAG)
         await self._until(Step.LAG, look)
@@ -416,16 +415,16 @@ class _Switchover:
             served.update(group.group for group in facts)
             live = [group for group in facts if not group.idle_on_source]
             if reading := {group.group for group in live if await self._reads(group, ends)}:
-                return f"still reading on the source: {_few(sorted(reading))}"
+                return f"still reading on the source: {few(sorted(reading))}"
             if not any(one.due for one in facts):
                 return ""
             await sync_groups(self._source, self._destination, include, list(ends))
             held = {one.group for one in facts if one.due and not one.idle_on_destination}
-            return f"with members on the destination: {_few(sorted(held))}" if held else "copying"
+            return f"with members on the destination: {few(sorted(held))}" if held else "copying"
 
         self._begin(Step.GROUPS)
         await self._until(Step.GROUPS, look)
-        self._done(Step.GROUPS, f"{len(served)} group(s): [{_few(sorted(served))}]")
+        self._done(Step.GROUPS, f"{len(served)} group(s): [{few(sorted(served))}]")
 
     async def fail_over(self, ends: Mapping[TopicPartition, int]) -> SwitchedOver:
         for _ in range(LOOKS):
@@ -435,7 +434,7 @@ class _Switchover:
                 break
             await self.groups(ends)
         else:
-            text = f"no longer ready: {_few(behind)}"
+            text = f"no longer ready: {few(behind)}"
             raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
         self._begin(Step.FAILOVER)
         await self._remove()
@@ -478,7 +477,7 @@ class _Switchover:
         logs = await self._source_ends()
         if moved := [one for one, log in logs.items() if log.log_end != ends.get(one)]:
             raise SwitchoverFailed(
-                Step.FAILOVER, f"written to on the source again: {_few(moved)}", gone_back=True
+                Step.FAILOVER, f"written to on the source again: {few(moved)}", gone_back=True
             )
         if self._denials is not None and self._denied is not None:
             await self._still_denied(self._denials)
@@ -521,7 +520,7 @@ class _Switchover:
             for one in self._subject.partitions
             if states.state(MirrorPartition(name, *one)) is not State.STOPPED
         ]
-        return f"not STOPPED yet: {_few(left)}" if left else ""
+        return f"not STOPPED yet: {few(left)}" if left else ""
 
     async def _left_behind(
         self, ends: Mapping[TopicPartition, int]
@@ -616,8 +615,4 @@ async def _look(look: Callable[[], Awaitable[str]]) -> str:
 
 
 def _principals(acls: Collection[Acl]) -> str:
-    return _few(sorted({acl.principal for acl in acls}))
-
-
-def _few(names: Sequence[object]) -> str:
-    return ", ".join(map(str, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+    return few(sorted({acl.principal for acl in acls}))
