@@ -1,5 +1,6 @@
 """Mirrors described, without a cluster: topics, states and statuses put together."""
 
+from dataclasses import replace
 from uuid import UUID
 
 from twinlog.cluster.mirrorlog import States
@@ -78,6 +79,16 @@ def test_the_state_that_was_written_wins() -> None:
     assert shown(PartitionState(FIRST, State.PAUSED)) == (State.PAUSED, None)
     assert shown(PartitionState(FIRST, State.FAILED, "in state")) == (State.FAILED, "in state")
     assert shown(PartitionState(FIRST, State.FAILED)) == (State.FAILED, "in status")
+
+
+def test_a_paused_partition_has_no_lag() -> None:
+    """Nobody looks at the source: what it was before the pause says nothing of now."""
+    told = replace(status(1, 10).partitions[0], lag_ms=0)
+    paused = States({FIRST: PartitionState(FIRST, State.PAUSED)}, {}, ())
+    one = first(paused, replace(status(1, 10), partitions=(told,)))
+    assert (one.source_offset, one.destination_offset) == (10, 10)
+    assert (one.lag, one.lag_ms) == (-1, None)
+    assert first(NO_STATES, replace(status(1, 10), partitions=(told,))).lag_ms == 0
 
 
 def test_what_was_mirrored_last() -> None:

@@ -37,7 +37,8 @@ class PartitionDescription:
     destination_offset: int = -1
     """The destination's log end offset."""
     lag: int = -1
-    """Offsets that the destination is behind the source's high watermark."""
+    """Offsets that the destination is behind the source's high watermark. -1 while PAUSED: nobody
+    looks at the source then, and its offsets are those of the pause."""
     lag_ms: int | None = None
     """Age of the oldest record that is not mirrored yet; None where it is not known."""
     source_time_ms: int | None = None
@@ -166,6 +167,7 @@ def _partition(
     row = said.row if said else PartitionStatus(partition=partition, state=State.UNKNOWN)
     state = states.states.get(partition) or PartitionState(partition, row.state, row.reason)
     mirrored = states.epochs.get(partition)
+    watched = state.state is not State.PAUSED
     log_end = row.destination_end
     if log_end < 0:
         log_end = log_ends.get(TopicPartition(partition.topic, partition.partition), -1)
@@ -176,8 +178,8 @@ def _partition(
         source_offset=row.source_end,
         source_last_stable_offset=row.source_last_stable,
         destination_offset=log_end,
-        lag=row.lag,
-        lag_ms=row.lag_ms,
+        lag=row.lag if watched else -1,
+        lag_ms=row.lag_ms if watched else None,
         source_time_ms=row.source_time_ms,
         last_mirrored_epoch=None if mirrored is None else mirrored.epoch,
         last_mirrored_end=None if mirrored is None else mirrored.end,
