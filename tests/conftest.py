@@ -42,6 +42,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seed", default="", help="what decides the moments and the victims")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests one worker runs: those of a file, and all that need the secured clusters.
+
+    What a file shares, and the six processes of those clusters, are started by each worker anew.
+    """
+    for item in items:
+        secured = "secured_pair" in getattr(item, "fixturenames", ())
+        item.add_marker(
+            pytest.mark.xdist_group(
+                "secured" if secured else f"{item.path.parent.name}/{item.path.stem}"
+            )
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A source and a destination, one broker each."""
