@@ -451,10 +451,10 @@ def test_created_topics_are_taken_back(
         topic_made(commands.pair.source, f"{stem}-{suffix}")
     assert commands.create(name).status == 0
     assert commands.create(f"{name}.other").status == 0
-    prepare = mirrors._prepare
+    prepare = mirrors.prepare
 
     async def overtaken(destination: KafkaCluster, *arguments: Any) -> list[str]:
-        monkeypatch.setattr(mirrors, "_prepare", prepare)
+        monkeypatch.setattr(mirrors, "prepare", prepare)
         created = await prepare(destination, *arguments)
         await mirrors.add_topics(destination, f"{name}.other", f"{stem}-a")
         return created
@@ -464,7 +464,7 @@ def test_created_topics_are_taken_back(
             await mirrors.add_topics(destination, name, f"{stem}-.")
         assert caught.value.kind is MirrorError.TOPIC_ALREADY_IN_MIRROR
 
-    monkeypatch.setattr(mirrors, "_prepare", overtaken)
+    monkeypatch.setattr(mirrors, "prepare", overtaken)
     on(commands.pair.destination, add)
     assert all_topics(commands.pair.destination) & {f"{stem}-a", f"{stem}-b"} == {f"{stem}-a"}
 
