@@ -16,6 +16,7 @@ import pytest
 
 from secured import PASSWORDS, Secured, secured_cluster
 from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 hypothesis.settings.register_profile(
@@ -138,5 +139,7 @@ def _cluster(
 ) -> Iterator[LocalCluster]:
     directory = factory.mktemp(name)
     chosen = {} if version is None else {"version": version}
-    with LocalCluster.start(brokers, directory=directory, **chosen) as cluster:
+    with LocalCluster.start(
+        brokers, directory=directory, jvm_flags=SHORT_LIVED, **chosen
+    ) as cluster:
         yield cluster

@@ -25,6 +25,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.core.acls import Acl
 from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
 from waiting import until_async
 
 MODULE = "org.apache.kafka.common.security.{}LoginModule required"
@@ -182,7 +183,9 @@ def secured_cluster(home: Path, directory: Path, passwords: Mapping[str, str]) -
         for name in ("broker", "client", "mirror"):
             make_store(home, name)
     config = _broker(home, passwords)
-    with LocalCluster.start(directory=directory, config=config, listeners=LISTENERS) as local:
+    with LocalCluster.start(
+        directory=directory, config=config, listeners=LISTENERS, jvm_flags=SHORT_LIVED
+    ) as local:
         yield Secured(home, local)
 
 

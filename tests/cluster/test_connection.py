@@ -24,6 +24,7 @@ from twinlog.core.errors import (
     UserError,
 )
 from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
 
 PLAIN = Security(sasl=Sasl(mechanism="PLAIN", username="alice", password="secret"))
 
@@ -422,7 +423,7 @@ def test_kill_9_with_requests_in_flight(tmp_path: Path) -> None:
         assert (await again.call(MetadataRequest(topics=[]))).brokers
         await again.close()
 
-    with LocalCluster.start(1, directory=tmp_path) as local:
+    with LocalCluster.start(1, directory=tmp_path, jvm_flags=SHORT_LIVED) as local:
         asyncio.run(run(local))
 
 

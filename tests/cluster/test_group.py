@@ -13,6 +13,7 @@ from twinlog.cluster.config import parse_config
 from twinlog.cluster.group import LEASE, GroupConfig, GroupMember
 from twinlog.core.errors import Fenced, Refusal, UserError
 from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
 from waiting import until_async
 
 pytestmark = pytest.mark.broker
@@ -310,7 +311,9 @@ def test_the_coordinator_dies_and_comes_back(
         assert owner.events == [("assigned", PARTITIONS)]
         await owner.close()
 
-    with LocalCluster.start(1, directory=tmp_path_factory.mktemp("coordinator")) as local:
+    with LocalCluster.start(
+        1, directory=tmp_path_factory.mktemp("coordinator"), jvm_flags=SHORT_LIVED
+    ) as local:
         asyncio.run(run(local))
 
 

@@ -8,6 +8,7 @@ from contract.bench import BenchRunner
 from contract.kafka_bench import run_on_kafka
 from contract.model_bench import HASTY, run_on_model
 from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
 
 _REAL = {"4.3.1": "kafka", "3.9.1": "kafka_391"}
 
@@ -28,7 +29,7 @@ _HASTY = {
 }
 
 
-@pytest.fixture(scope="session", params=[pytest.param(v, marks=pytest.mark.broker) for v in _REAL])
+@pytest.fixture(scope="module", params=[pytest.param(v, marks=pytest.mark.broker) for v in _REAL])
 def hasty_kafka(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
@@ -38,17 +39,21 @@ def hasty_kafka(
         version=request.param,
         config=_HASTY,
         directory=tmp_path_factory.mktemp(f"hasty-{request.param}"),
+        jvm_flags=SHORT_LIVED,
     ) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session", params=[pytest.param(v, marks=pytest.mark.broker) for v in _REAL])
+@pytest.fixture(scope="module", params=[pytest.param(v, marks=pytest.mark.broker) for v in _REAL])
 def own_trio(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
     """Three brokers whose leaders the tests move, stop and kill."""
     with LocalCluster.start(
-        3, version=request.param, directory=tmp_path_factory.mktemp(f"own-trio-{request.param}")
+        3,
+        version=request.param,
+        directory=tmp_path_factory.mktemp(f"own-trio-{request.param}"),
+        jvm_flags=SHORT_LIVED,
     ) as cluster:
         yield cluster
 

@@ -17,6 +17,7 @@ from clients import client
 from twinlog.core.batch import Header, batches
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
@@ -37,7 +38,9 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     Of 4.3.1, which begins an epoch when a broker comes back. One of 3.9.1 that is back within its
     session goes on in the same, and a lost end is seen only by whoever asks before it has regrown.
     """
-    with LocalCluster.start(1, directory=tmp_path_factory.mktemp("fragile")) as cluster:
+    with LocalCluster.start(
+        1, directory=tmp_path_factory.mktemp("fragile"), jvm_flags=SHORT_LIVED
+    ) as cluster:
         yield cluster
 
 

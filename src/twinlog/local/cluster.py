@@ -31,7 +31,13 @@ from twinlog.local.errors import LocalError
 from twinlog.local.identity import Identity
 from twinlog.local.layout import Node
 from twinlog.local.ports import HOST, PortClaim
-from twinlog.local.processes import JavaProcess, JavaProgram, ProcessGroup, last_error
+from twinlog.local.processes import (
+    SHORT_LIVED,
+    JavaProcess,
+    JavaProgram,
+    ProcessGroup,
+    last_error,
+)
 
 DEFAULT_VERSION = "4.3.1"
 _START_SECONDS = 90.0
@@ -323,7 +329,7 @@ class LocalCluster:
             jars=kafka_jars(self.version),
             main="kafka.tools.StorageTool",
             arguments=arguments,
-            flags=[*_archive_only(self.settings.jvm_flags), "-XX:TieredStopAtLevel=1"],
+            flags=[*_archive_only(self.settings.jvm_flags), *SHORT_LIVED],
             heap=_CONTROLLER_HEAP,
             log=node.log,
         )

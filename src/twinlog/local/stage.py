@@ -20,7 +20,7 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.commands import Done, Reporting
 from twinlog.local.errors import LocalError
 from twinlog.local.load import TOPICS
-from twinlog.local.processes import ProcessGroup
+from twinlog.local.processes import SHORT_LIVED, ProcessGroup
 from twinlog.local.writers import Numbers
 
 MIRROR: Final = "demo"
@@ -29,8 +29,6 @@ CLEANING: Final = {"log.cleaner.backoff.ms": "2000"}
 """A cleaner that looks often: compaction is to be seen within seconds."""
 ON_TWO: Final = {"min.insync.replicas": "2"}
 """With three brokers an acknowledged record is on two: one of them may be killed."""
-SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1",)
-"""Brokers that live for minutes: the second compiler's work would not pay."""
 
 COMMAND_SECONDS: Final = 60.0
 VERIFY_SECONDS: Final = 180.0
