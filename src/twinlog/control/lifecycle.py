@@ -30,7 +30,7 @@ from twinlog.control.mirror_errors import MirrorError, MirrorRefused
 from twinlog.control.mirrors import compiled, connected_source
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.placement import MirrorPartition
-from twinlog.core.states import State
+from twinlog.core.states import ENDED, State
 from twinlog.core.text import few
 from twinlog.wire.config_records import ConfigChange, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
@@ -158,8 +158,8 @@ def _read_only(snapshot: Snapshot, mirror: str) -> bool:
 
 
 def _ended(topic: MirrorTopic, state: State) -> bool:
-    """Whether nothing is left to stop: it is STOPPED, or was removed before anybody owned it."""
-    return topic.wanted is Wanted.STOPPED and state in {State.STOPPED, State.UNKNOWN}
+    """Whether nothing is left to stop."""
+    return topic.wanted is Wanted.STOPPED and state in ENDED
 
 
 def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:

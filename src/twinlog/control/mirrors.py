@@ -41,7 +41,7 @@ from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore, check_addable, unknown_mirror
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
-from twinlog.core.states import State
+from twinlog.core.states import ENDED
 from twinlog.core.text import few
 from twinlog.wire.config_records import Mirror, MirrorTopic
 from twinlog.wire.snapshot import Snapshot
@@ -310,7 +310,7 @@ async def _check_removed(
     for topic in sorted(removed, key=lambda one: one.topic):
         for name in topic.mirror_partitions:
             state = states.state(name)
-            if state not in {State.UNKNOWN, State.STOPPED}:
+            if state not in ENDED:
                 raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
                     f"{name.topic}-{name.partition} of mirror {topic.mirror} is {state.name}",
                     hint="nothing was added; wait until --describe shows STOPPED",
