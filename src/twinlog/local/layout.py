@@ -189,4 +189,8 @@ def _quick_start(nodes: tuple[Node, ...]) -> dict[str, str]:
         "broker.heartbeat.interval.ms": "500",
         # Stock: 128 MB of the heap, filled with zeros at the start, for the log cleaner.
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
+        # Stock: 10 MB for each of a segment's indexes, of which nothing is written at first. Where
+        # the disk reads ahead by megabytes, its first entry makes the system fill all that with
+        # zeros: 100 new partitions held up a broker for two seconds.
+        "log.index.size.max.bytes": str(1 << 20),
     }
