@@ -9,12 +9,30 @@ Named by `spark.python.daemon.module` (session.py).
 """
 
 import gc
+import socket
 
 import pyspark.worker  # noqa: F401 - what each worker imports first
-from pyspark.daemon import manager
+from pyspark import daemon
 
 import twinlog.pipeline.lane  # noqa: F401
 
+_work = daemon.worker
+
+
+def _work_if_asked(sock: socket.socket, authenticated: bool) -> int:
+    """Spark's own, once there is something to do.
+
+    When the application ends while a worker waits for its next task, Spark's worker writes to the
+    closed socket why it has none, and the trace of that to the terminal.
+    """
+    try:
+        asked = sock.recv(1, socket.MSG_PEEK)
+    except ConnectionError:
+        asked = b""
+    return _work(sock, authenticated) if asked else 1
+
+
 if __name__ == "__main__":
     gc.freeze()
-    manager()
+    daemon.worker = _work_if_asked
+    daemon.manager()
