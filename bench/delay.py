@@ -18,10 +18,12 @@ bench/results/delay.json; a round takes about six minutes.
 import argparse
 import asyncio
 import multiprocessing
+import os
 import tempfile
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -180,14 +182,27 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 
 @contextmanager
-def _process(target: object, *arguments: object) -> Iterator[SpawnProcess]:
-    process = _CONTEXT.Process(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+def _process(target: Callable[..., None], *arguments: object) -> Iterator[SpawnProcess]:
+    process = _CONTEXT.Process(target=_with_parent, args=(target, *arguments), daemon=True)
     process.start()
     try:
         yield process
     finally:
         process.kill()
         process.join()
+
+
+def _with_parent(target: Callable[..., None], *arguments: object) -> None:
+    """Run it, and end with the bench, also where that is killed."""
+
+    def follow() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    target(*arguments)
 
 
 class Loading:

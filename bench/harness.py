@@ -299,9 +299,7 @@ BROKER_CONFIG = {"log.segment.delete.delay.ms": "0"}
 
 def start_cluster() -> LocalCluster:
     """A cluster of one broker, as all benches have them; a context manager."""
-    return LocalCluster.start(
-        1, heap=BROKER_HEAP, jvm_flags=BROKER_JVM, config=BROKER_CONFIG
-    )
+    return LocalCluster.start(1, heap=BROKER_HEAP, jvm_flags=BROKER_JVM, config=BROKER_CONFIG)
 
 
 @contextmanager
