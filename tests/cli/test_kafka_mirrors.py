@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -182,7 +183,10 @@ def test_twinlog_mirrors_is_the_same_command(commands: Commands) -> None:
 def test_describe_shows_states_offsets_and_reasons(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """As a lane writes them. Why a partition is FAILED stands on standard error."""
+    """As a lane writes them. What a person should know beside stands on standard error.
+
+    Why a partition is FAILED; that nobody writes statuses, or has heard of the source.
+    """
     name, topic = fresh_name("m"), fresh_name("t")
     topic_made(commands.pair.source, topic, 2)
     assert commands.create(name).status == 0
@@ -199,9 +203,16 @@ def test_describe_shows_states_offsets_and_reasons(
             place = state_partition(name, owned.topic_id, index, 50)
             reason = "the logs differ" if state is State.FAILED else None
             row = PartitionStatus(
-                partition=partition, state=state, source_end=94, destination_end=84, lag_ms=7
+                partition=partition,
+                state=state,
+                source_end=94,
+                destination_end=84,
+                lag_ms=7,
+                source_time_ms=1,
             )
-            status = Status(state_partition=place, lane="l", node="n", time_ms=1, partitions=(row,))
+            status = Status(
+                state_partition=place, lane="l", node="n", time_ms=16_000, partitions=(row,)
+            )
             await writer.write([state_entry(PartitionState(partition, state, reason), place)])
             await append(cluster, [status_entry(status)], acks=ALL)
 
@@ -213,6 +224,8 @@ def test_describe_shows_states_offsets_and_reasons(
         [name, topic, "1", "94", "84", "10", "FAILED"],
     ]
     assert f"{name}/{topic}-1 is FAILED: the logs differ" in shown.err
+    assert "2 of 2 partitions have no status of the last 15 s" in shown.err
+    assert re.search(rf"{name}: the source has not answered for \d+ s for 1 partition", shown.err)
     values = commands.json("--describe", "--mirror", name)
     assert [(v["lag"], v["lag_ms"], v["reason"], v["lane"]) for v in values] == [
         (10, 7, None, "l"),

@@ -392,6 +392,7 @@ async def _describe(admin: MirrorAdmin, arguments: Arguments) -> None:
                 name = f"{mirror.mirror}/{topic.topic}-{one.partition}"
                 _say(f"{name} is {one.state.name}: {one.reason}")
         _warn_old([row.one for row in rows])
+        _warn_silent(rows)
     _warn_unreadable(result.unreadable)
 
 
@@ -417,6 +418,22 @@ def _warn_old(rows: Sequence[PartitionDescription]) -> None:
         _say(
             f"{len(silent)} of {len(rows)} partitions have no status of the last "
             f"{OLD_STATUS:g} s: is a node running? (twinlog run)"
+        )
+
+
+def _warn_silent(rows: Iterable[_Row]) -> None:
+    """What a source's partitions show is of the past where the source has not answered since."""
+    heard: dict[str, list[int]] = {}
+    for mirror, _, one in rows:
+        if one.source_time_ms is not None and one.status_time_ms is not None:
+            silent_ms = one.status_time_ms - one.source_time_ms
+            if one.state is State.MIRRORING and silent_ms > OLD_STATUS * 1000:
+                heard.setdefault(mirror.mirror, []).append(one.source_time_ms)
+    for name, times in heard.items():
+        since = time.time() - min(times) / 1000
+        _say(
+            f"{name}: the source has not answered for {since:.0f} s for {len(times)} partition(s); "
+            f"SOURCE-OFFSET and LAG are of then (twinlog readiness)"
         )
 
 

@@ -30,7 +30,8 @@ ends a filler transaction which was left open, in the gap that it was for.
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 from twinlog.cluster.mirrorlog import States
@@ -272,14 +273,20 @@ class OwnedShard:
         Raises:
             Fenced: the state partition has another owner.
         """
-        async with self._writing:
+        async with self._writes():
             if not self._open or not (self._said or self._mirrored_said or self._lost):
                 return
+            self._permit()
+            if not self._certain:
+                await self._take_over_again()
+            await self._write(dict(self._said), dict(self._mirrored_said))
+
+    @asynccontextmanager
+    async def _writes(self) -> AsyncIterator[None]:
+        """One at a time, and none after one that was fenced."""
+        async with self._writing:
             try:
-                self._permit()
-                if not self._certain:
-                    await self._take_over_again()
-                await self._write(dict(self._said), dict(self._mirrored_said))
+                yield
             except Fenced:
                 self._lost = True
                 raise
@@ -319,14 +326,10 @@ class OwnedShard:
 
         He had taken back what we had taken over, and has stopped these perhaps.
         """
-        async with self._writing:
+        async with self._writes():
             if self._confirmed < self._alone_from:
                 self._permit()
-                try:
-                    await self._take_over_again()
-                except Fenced:
-                    self._lost = True
-                    raise
+                await self._take_over_again()
 
     async def stop(self, names: Collection[Name]) -> None:
         """Fence these, of which nothing of ours is under way any more, and say that it is done.
