@@ -133,8 +133,10 @@ async def limit(
     topic: str,
     work: Work,
     profile: cProfile.Profile | None,
+    *,
+    pause_s: float = 0.0,
 ) -> tuple[float, float, float]:
-    """Append what has been fetched and patched before.
+    """Append what has been fetched and patched before, after a pause.
 
     A broker works on one request of a connection at a time, so that several connections, those of
     so many destinations, keep more of its cores busy; the partitions are dealt out to them.
@@ -147,6 +149,7 @@ async def limit(
             share = [b for b in request if b.partition.partition % len(destinations) == number]
             if share:
                 requests.append(share)
+    await asyncio.sleep(pause_s)
     with Clock(profile) as clock:
         await asyncio.gather(*map(append_prepared, destinations, dealt))
     await prove(destinations[0], topic, work)

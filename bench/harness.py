@@ -420,7 +420,7 @@ async def catch_up(
                 late_cpu_seconds=last.cpu - half.cpu,
                 others_cores=others.cores(),
             )
-        await asyncio.sleep(0.02 if first else 0.1)
+        await asyncio.sleep(0.05 if first else 0.1)
 
 
 def _moment(pid: int, records: int) -> _Moment:
