@@ -53,6 +53,10 @@ def test_a_number_as_kafka_python_writes_it(value: int) -> None:
     assert their_decode(bytearray(ours)) == (value, len(ours))
 
 
+def test_the_table_of_small_numbers() -> None:
+    assert tuple(map(encode_varint, range(1 << 14))) == SMALL_VARINTS
+
+
 @pytest.mark.parametrize(
     ("value", "expected"), [(BIG + 1, -BIG - 1), (-BIG - 2, BIG), (1 << 64, 0), (-1, -1)]
 )

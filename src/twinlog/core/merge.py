@@ -80,7 +80,7 @@ def _lone_by_size() -> tuple[list[int], list[int]]:
 
 
 _FIVE_BYTES_FROM: Final = 65
-_NEW_STARTS: Final = [encode_varint(length) + b"\0" for length in range(len(SMALL_VARINTS))]
+_NEW_STARTS: Final = [length + b"\0" for length in SMALL_VARINTS]
 """A record's length and attributes, by its length."""
 
 

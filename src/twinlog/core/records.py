@@ -73,8 +73,12 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-SMALL_VARINTS: Final = tuple(encode_varint(value) for value in range(16 * 1024))
-"""The encodings that nearly every delta and length needs."""
+SMALL_VARINTS: Final = (
+    *(bytes((z,)) for z in range(0, 1 << 7, 2)),
+    *(bytes((z & 0x7F | 0x80, z >> 7)) for z in range(1 << 7, 1 << 14, 2)),
+    *(bytes((z & 0x7F | 0x80, z >> 7 & 0x7F | 0x80, z >> 14)) for z in range(1 << 14, 1 << 15, 2)),
+)
+"""The encodings that nearly every delta and length needs, of 0 to 16,383. Each command makes it."""
 
 
 def varint(value: int) -> bytes:
