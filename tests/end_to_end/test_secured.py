@@ -47,6 +47,8 @@ from twinlog.local.check import Log
 from twinlog.local.commands import Done
 from twinlog.local.ports import HOST, PortClaim
 from twinlog.local.stage import Stage
+from twinlog.pipeline.kafka import KafkaSource
+from twinlog.pipeline.ports import WHOLE_TOPIC
 from waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -644,6 +646,19 @@ def test_a_right_taken_and_given_back(
     outside.await_state(place.stage, topic, 0, "MIRRORING")
     report = place.stage.check([topic], numbered=False)
     assert report.good, report.problems
+
+
+def test_a_topic_that_may_not_be_seen(place: Place) -> None:
+    """It is refused, and not taken for one that is not there."""
+    topic = f"{PREFIX}-plain"
+
+    async def body() -> None:
+        alice = sasl("PLAIN", "alice", PASSWORDS["alice"])
+        async with place.source.cluster("WORD", alice) as cluster:
+            ((partition, leader),) = (await KafkaSource(cluster).leaders([topic])).items()
+        assert (partition, leader.node, leader.error) == ((topic, WHOLE_TOPIC), -1, 29)
+
+    asyncio.run(body())
 
 
 def test_another_password(place: Place) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import cast
 from uuid import UUID
 
@@ -11,8 +11,8 @@ from twinlog.core.bulk import empty_records
 from twinlog.core.errors import Retriable
 from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.pipeline.engine import Engine
-from twinlog.pipeline.partition import MirrorPartition, PartitionSpec
-from twinlog.pipeline.ports import Appended, DestinationPort, SourcePort
+from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.pipeline.ports import WHOLE_TOPIC, Appended, DestinationPort, Leader, SourcePort
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 
@@ -84,6 +84,27 @@ def test_when_the_source_was_heard_of_is_kept() -> None:
         partition.source_node = 5
         one.fetcher.update(partition)
         assert one.source_answered_at(partition) == 7.0, "the new broker has not answered yet"
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_topic_that_is_refused_is_no_topic_that_is_not_there() -> None:
+    """A broker tells no partitions of a topic that a lane may not see."""
+
+    class Refusing:
+        async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+            return {TopicPartition(t, WHOLE_TOPIC): Leader(-1, -1, UUID(int=0), 29) for t in topics}
+
+    async def body() -> None:
+        port = Refusing()
+        ports = cast("SourcePort", port), cast("DestinationPort", port)
+        one = Engine(*ports, LaneSettings(), random.Random(1), lambda _: None)
+        partition = appending(one)
+        for tell in (one._source_leader, one._destination_leader):
+            await one._ask_leaders(one.source, {KEY.topic}, tell)
+            assert partition.stage is Stage.FAILED
+            assert partition.reason.endswith(" refuses: TOPIC_AUTHORIZATION_FAILED (29)")
         await one.close()
 
     asyncio.run(body())

@@ -42,6 +42,7 @@ from twinlog.pipeline.fetcher import Fetcher
 from twinlog.pipeline.partition import UNKNOWN, MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.placer import Placer
 from twinlog.pipeline.ports import (
+    WHOLE_TOPIC,
     Appended,
     Batch,
     DestinationPort,
@@ -647,7 +648,8 @@ class Engine:
             asyncio.get_running_loop().call_later(self._backoff(3), self._leaders_wanted.set)
             return
         for partition in [p for p in self.partitions.values() if p.key.topic in topics]:
-            tell(partition, leaders.get(partition.key))
+            whole = leaders.get(TopicPartition(partition.key.topic, WHOLE_TOPIC))
+            tell(partition, leaders.get(partition.key, whole))
 
     def _source_leader(self, partition: MirrorPartition, leader: Leader | None) -> None:
         if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:

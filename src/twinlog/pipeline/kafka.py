@@ -26,6 +26,7 @@ from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.pipeline.node_reader import Limits, NodeReader
 from twinlog.pipeline.node_writer import Answers, NodeWriter
 from twinlog.pipeline.ports import (
+    WHOLE_TOPIC,
     Batch,
     Bounds,
     FetchResult,
@@ -288,8 +289,12 @@ async def _leaders(
     leaders: dict[TopicPartition, Leader] = {}
     for name in topics:
         topic = metadata.topics.get(name)
-        for index in topic.partitions if topic is not None else ():
-            assert topic is not None
+        if topic is None:
+            continue
+        if topic.error and not topic.partitions:
+            whole = TopicPartition(name, WHOLE_TOPIC)
+            leaders[whole] = Leader(-1, -1, topic.topic_id, topic.error)
+        for index in topic.partitions:
             partition = TopicPartition(name, index)
             known = metadata.leader(partition)
             if isinstance(known, KnownLeader):

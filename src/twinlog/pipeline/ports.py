@@ -14,7 +14,7 @@ none), never an exception for all. An exception is for the whole request:
 """
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from twinlog.cluster.mirrorlog import States
@@ -23,6 +23,9 @@ from twinlog.core.placement import MirrorPartition
 from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.wire.fetch import Fetched
 from twinlog.wire.state_records import LastMirrored, PartitionState
+
+WHOLE_TOPIC: Final = -1
+"""Stands for a partition where a topic is refused and its partitions are not told."""
 
 
 class Leader(NamedTuple):
@@ -97,7 +100,7 @@ class SourcePort(Protocol):
     """The source, read only."""
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """All partitions of these topics, asked anew."""
+        """All partitions of these topics, asked anew; `WHOLE_TOPIC` of one that is refused."""
         ...
 
     async def fetch(
@@ -135,7 +138,7 @@ class DestinationPort(Protocol):
     """The destination: appended to, and asked for positions."""
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """All partitions of these topics, asked anew."""
+        """All partitions of these topics, asked anew; `WHOLE_TOPIC` of one that is refused."""
         ...
 
     def produce(
