@@ -4,10 +4,11 @@
 
 One node (two lanes) mirrors so many partitions, in topics of 100, each with a record. The source is
 killed with SIGKILL; then the clock starts, and `kafka-mirrors --remove --topic '.*'` is run as a
-user runs it, its modules compiled as pip leaves them. Measured are the end of that command, the
-moment at which `__mirror_state` says of the last partition that it is STOPPED, and the
-acknowledgement of a producer's first write after that, to the partition that was STOPPED last. Each
-run is kept in bench/results/failover.json; a round takes some six minutes.
+user runs it, its modules compiled as pip leaves them. Measured are the moment at which
+`__mirror_config` says the first thing of it (until then Python has started and connected), the end
+of that command, the moment at which `__mirror_state` says of the last partition that it is STOPPED,
+and the acknowledgement of a producer's first write after that, to the partition that was STOPPED
+last. Each run is kept in bench/results/failover.json; a round takes some six minutes.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from idle import AT_ONCE, TOPIC_PARTITIONS
 from twinlog.cluster.admin import NewTopic, create_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import Tail
-from twinlog.cluster.mirrorlog import STATE_TOPIC, fold_states
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC, STATE_TOPIC, fold_states
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal
 from twinlog.core.placement import MirrorPartition
@@ -55,7 +56,8 @@ async def main() -> None:
             run = {"partitions": count, "round": number, **await _measure(count)}
             results.put("failover", run, KEY)
             print(
-                f"{count:>6} partitions: command {run['command_s']:.2f} s, all STOPPED after "
+                f"{count:>6} partitions: asked for after {run['asked_s']:.2f} s, "
+                f"command {run['command_s']:.2f} s, all STOPPED after "
                 f"{run['stopped_s']:.2f} s, written to after {run['written_s']:.2f} s; "
                 f"others {run['others_cores']:.2f} cores",
                 flush=True,
@@ -77,7 +79,7 @@ async def _measure(count: int) -> dict[str, float]:
                     await _caught_up(there, count)
                     await asyncio.sleep(SETTLE_S)
                     source.kill(1)
-                    return await _fail_over(destination, states, count)
+                    return await _fail_over(destination, there, states, count)
 
 
 class _States:
@@ -145,11 +147,16 @@ async def _caught_up(there: KafkaCluster, count: int) -> None:
             await asyncio.sleep(0.5)
 
 
-async def _fail_over(destination: LocalCluster, states: _States, count: int) -> dict[str, float]:
+async def _fail_over(
+    destination: LocalCluster, there: KafkaCluster, states: _States, count: int
+) -> dict[str, float]:
     producer = Producer({"bootstrap.servers": destination.bootstrap_servers, "linger.ms": 0})
     await asyncio.to_thread(producer.list_topics, timeout=60)
+    config = Tail(there, CONFIG_TOPIC)
+    await config.catch_up()
     others = Others()
     begun = time.perf_counter()
+    asked = asyncio.create_task(_told(config, begun))
     command = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).with_name("kafka-mirrors")),
         *("--bootstrap-server", destination.bootstrap_servers),
@@ -164,11 +171,18 @@ async def _fail_over(destination: LocalCluster, states: _States, count: int) -> 
     assert await asyncio.to_thread(producer.flush, 30) == 0
     written = time.perf_counter() - begun
     return {
+        "asked_s": await asked,
         "command_s": await ended,
         "stopped_s": stopped,
         "written_s": written,
         "others_cores": others.cores(),
     }
+
+
+async def _told(tail: Tail, begun: float) -> float:
+    async with aclosing(tail.follow()) as news:
+        await anext(news)
+    return time.perf_counter() - begun
 
 
 async def _ended(command: asyncio.subprocess.Process, begun: float) -> float:

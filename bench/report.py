@@ -41,7 +41,7 @@ MIRRORS: Final = ("twinlog", "mm2-tuned", "mm2-defaults")
 DEFAULT_BUFFER: Final = ("64",)
 COLOURS: Final = ("#0b6e99", "#d9730d", "#e3b27a", "#9b9a97")
 
-_MOMENTS: Final = ("command", "stopped", "written")
+_MOMENTS: Final = ("asked", "command", "stopped", "written")
 _FAILOVER_S: Final = {"1": 0.5, "1000": 2.0, "10000": 10.0}
 
 Field = Callable[[Run], float]
@@ -373,7 +373,10 @@ def _memory_targets(figures: Figures) -> list[Target]:
 
 
 def _failover(figures: Figures) -> str:
-    head = ["partitions", "the command", "all STOPPED", "first write acknowledged", "rounds"]
+    head = [
+        *("partitions", "asked for", "the command has ended", "all STOPPED"),
+        *("first write acknowledged", "rounds"),
+    ]
     rows = [
         [
             f"{int(group[0]):,}",
