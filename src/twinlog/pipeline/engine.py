@@ -185,17 +185,17 @@ class Engine:
         else:
             bucket.set_rate(rate, self.now())
 
-    def lag_ms(self, partition: MirrorPartition) -> int | None:
+    def lag_ms(self, partition: MirrorPartition, now: float) -> int | None:
         """Age of the oldest record that is not mirrored, as in `PartitionStatus`."""
         append = partition.append
         if append.position is None or partition.source_high_watermark == UNKNOWN:
             return None
         since = partition.source_ends.since(append.log_end)
         if since is not None:
-            return int((self.now() - since) * 1000)
+            return int((now - since) * 1000)
         answered = self.source_answered_at(partition)
         patience = _SOURCE_SILENT_S + self.settings.fetch_max_wait_ms / 1000
-        return 0 if answered is not None and self.now() < answered + patience else None
+        return 0 if answered is not None and now < answered + patience else None
 
     # ---- running -------------------------------------------------------------------------------
 

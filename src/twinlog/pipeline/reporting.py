@@ -68,9 +68,10 @@ class Reporter:
         """Write what has changed of these state partitions, as far as that can be done now."""
         rows: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
         for name, engine in engines.items():
+            now = engine.now()
             for partition in engine.partitions.values():
                 if partition.spec.shard in owned:
-                    rows[partition.spec.shard].append(_row(name, engine, partition))
+                    rows[partition.spec.shard].append(_row(name, engine, partition, now))
         self._said = {number: said for number, said in self._said.items() if number in rows}
         throttles = self._throttles(engines)
         first = min(rows, default=-1)
@@ -177,9 +178,9 @@ def _fetchers(engines: Engines) -> tuple[FetcherStatus, ...]:
     )
 
 
-def _row(mirror: str, engine: Engine, partition: MirrorPartition) -> PartitionStatus:
+def _row(mirror: str, engine: Engine, partition: MirrorPartition, now: float) -> PartitionStatus:
     answered = engine.source_answered_at(partition)
-    age_ns = 0 if answered is None else int((engine.now() - answered) * 1e9)
+    age_ns = 0 if answered is None else int((now - answered) * 1e9)
     return PartitionStatus(
         partition=Name(mirror, partition.key.topic, partition.key.partition),
         state=STATES[partition.stage],
@@ -189,6 +190,6 @@ def _row(mirror: str, engine: Engine, partition: MirrorPartition) -> PartitionSt
         records=partition.records_moved,
         bytes=partition.bytes_moved,
         reason=partition.reason or None,
-        lag_ms=engine.lag_ms(partition),
+        lag_ms=engine.lag_ms(partition, now),
         source_time_ms=None if answered is None else (time.time_ns() - age_ns) // 1_000_000,
     )

@@ -14,6 +14,7 @@ a record of before there were fetchers has none.
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from twinlog.core.compression import Codec, compress, decompress
@@ -148,6 +149,7 @@ def _row(one: PartitionStatus) -> list[Any]:
     ]
 
 
+@lru_cache(maxsize=128)  # a node reads all of them each second, of which few are new
 def decode(key: bytes | None, value: bytes | None) -> Status | None:
     """What a record of `__mirror_status` says; None for a tombstone.
 
