@@ -100,6 +100,7 @@ class Engine:
         self._stale_destination: set[str] = set()
         self._leaders_wanted = asyncio.Event()
         self._to_trim: set[MirrorPartition] = set()
+        self._news: set[int] = set()
         self.held_bytes = 0
         self.throttle = Throttle()
         self.fetcher = Fetcher(self)
@@ -137,6 +138,7 @@ class Engine:
         leaving = [self.partitions.pop(key) for key in specs if key in self.partitions]
         due = self._due_trims(leaving)
         for partition in leaving:
+            self._news.add(partition.spec.shard)
             self._forget(partition)
             self._release(partition, lambda p: p.append.replace())
         while not self._closed and any(p.append.in_flight or p.filling for p in leaving):
@@ -155,6 +157,11 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---- what is seen from outside -------------------------------------------------------------
+
+    def take_news(self) -> set[int]:
+        """The shards whose partitions may look different since this was last asked."""
+        news, self._news = self._news, set()
+        return news
 
     def set_throttle(self, throttle: Throttle, *, lanes: int) -> None:
         """Limit what is fetched of some partitions from now on; what is under way still comes.
@@ -257,6 +264,7 @@ class Engine:
 
     def advance(self, partition: MirrorPartition) -> None:
         """Put a partition where its machine says that it has to wait."""
+        self._news.add(partition.spec.shard)
         if not self.holds(partition) or partition.filling:
             return
         now = self.now()
@@ -372,6 +380,7 @@ class Engine:
     def _set_stage(self, partition: MirrorPartition, stage: Stage, reason: str) -> None:
         if (partition.stage, partition.reason) != (stage, reason):
             partition.stage, partition.reason = stage, reason
+            self._news.add(partition.spec.shard)
             if stage is Stage.FAILED:
                 log.error("%s is FAILED: %s", partition, reason)
             self._observe(partition)

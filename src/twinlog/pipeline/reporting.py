@@ -1,7 +1,8 @@
 """What a lane says in `__mirror_status` once a second, and what it hears there of the others.
 
 A record of a state partition is written when it has changed, and again after `AGAIN_S`, so that one
-that is older has no owner. What the lane says of itself stands in the first one of its records.
+that is older has no owner; until then none is made of what its engine has had no news of. What the
+lane says of itself stands in the first one of its records.
 
 The lanes of a node share the rate of a mirror that is throttled (core/throttle.py, `fair_part`), by
 what each says of its last second.
@@ -66,22 +67,23 @@ class Reporter:
 
     async def write(self, engines: Engines, owned: Collection[int]) -> None:
         """Write what has changed of these state partitions, as far as that can be done now."""
-        rows: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
-        for name, engine in engines.items():
-            now = engine.now()
-            for partition in engine.partitions.values():
-                if partition.spec.shard in owned:
-                    rows[partition.spec.shard].append(_row(name, engine, partition, now))
-        self._said = {number: said for number, said in self._said.items() if number in rows}
+        news = {number for engine in engines.values() for number in engine.take_news()}
+        there = _by_shard(engines, owned)
+        self._said = {number: said for number, said in self._said.items() if number in there}
         throttles = self._throttles(engines)
-        first = min(rows, default=-1)
+        first = min(there, default=-1)
         records = []
-        for number, some in rows.items():
-            due = self._is_due(number, tuple(some))
+        for number, some in there.items():
+            speaks = number == first and bool(throttles)
+            if not speaks and number not in news and not self._is_old(number):
+                continue
+            now = Engine.now()
+            rows = tuple(_row(*one, now) for one in some)
+            due = self._is_due(number, rows)
             if number == first and (due or throttles):
-                records.append(self._status(number, some, _fetchers(engines), throttles))
+                records.append(self._status(number, rows, _fetchers(engines), throttles))
             elif due:
-                records.append(self._status(number, some))
+                records.append(self._status(number, rows))
         if not records:
             return
         try:
@@ -96,12 +98,13 @@ class Reporter:
             for where, answer in list(refused.items())[:1]:
                 log.warning("progress could not be written, to %s for one: %s", where, answer)
 
+    def _is_old(self, number: int) -> bool:
+        return number not in self._said or time.monotonic() >= self._said[number][1] + AGAIN_S
+
     def _is_due(self, number: int, rows: tuple[PartitionStatus, ...]) -> bool:
-        said, at = self._said.get(number, ((), 0.0))
-        now = time.monotonic()
-        if said == rows and now < at + AGAIN_S:
+        if not self._is_old(number) and self._said[number][0] == rows:
             return False
-        self._said[number] = rows, now
+        self._said[number] = rows, time.monotonic()
         return True
 
     def _status(
@@ -168,6 +171,18 @@ class Reporter:
             if self._heard.get(lane, (0, 0.0))[0] != status.time_ms:
                 self._heard[lane] = status.time_ms, now
         return [status for lane, status in last.items() if now < self._heard[lane][1] + SILENT_S]
+
+
+def _by_shard(
+    engines: Engines, owned: Collection[int]
+) -> Mapping[int, list[tuple[str, Engine, MirrorPartition]]]:
+    """The partitions of these state partitions, with their mirror and engine."""
+    there: defaultdict[int, list[tuple[str, Engine, MirrorPartition]]] = defaultdict(list)
+    for name, engine in engines.items():
+        for partition in engine.partitions.values():
+            if partition.spec.shard in owned:
+                there[partition.spec.shard].append((name, engine, partition))
+    return there
 
 
 def _fetchers(engines: Engines) -> tuple[FetcherStatus, ...]:

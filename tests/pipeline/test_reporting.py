@@ -1,0 +1,69 @@
+"""Twin of twinlog.pipeline.reporting: which statuses are written, and when."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controlwriter import Entry
+from twinlog.core.types import TopicPartition
+from twinlog.pipeline import reporting
+from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.partition import PartitionSpec
+from twinlog.pipeline.ports import DestinationPort, SourcePort
+from twinlog.pipeline.reporting import AGAIN_S, Reporter
+from twinlog.pipeline.settings import LaneSettings
+from twinlog.pipeline.shard import Shard
+
+KEYS = [TopicPartition("t", index) for index in range(2)]
+
+
+def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One shard for each of two partitions; a partition that is gone is news, too."""
+    written: list[int] = []
+    now = 100.0
+
+    async def append(_: KafkaCluster, entries: Sequence[Entry]) -> dict[TopicPartition, int]:
+        written.extend(entry.partition for entry in entries)
+        return {}
+
+    monkeypatch.setattr(reporting, "append", append)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+
+    async def body() -> None:
+        nonlocal now
+        nothing = cast("SourcePort", None), cast("DestinationPort", None)
+        engine = Engine(*nothing, LaneSettings(), random.Random(1), lambda _: None)
+        for number, key in enumerate(KEYS):
+            spec = PartitionSpec(
+                partition=key, source_topic_id=UUID(int=1), shard=number, compacted=False
+            )
+            shard = Shard(number, "p", engine.destination, LaneSettings())
+            engine.own(shard, [spec], lease_s=0.0)
+        reporter = Reporter(cast("KafkaCluster", None), "node", "lane", 1)
+
+        async def wrote() -> list[int]:
+            written.clear()
+            await reporter.write({"m": engine}, {0, 1})
+            return sorted(written)
+
+        assert await wrote() == [0, 1]
+        assert await wrote() == []
+        engine.advance(engine.partitions[KEYS[1]])
+        assert await wrote() == [], "it looks as it did"
+        engine.fail(engine.partitions[KEYS[1]], "a reason")
+        assert await wrote() == [1]
+        now += AGAIN_S
+        assert await wrote() == [0, 1]
+        await engine.disown([KEYS[0]])
+        assert await wrote() == []
+        now += AGAIN_S
+        assert await wrote() == [1]
+
+    asyncio.run(body())
