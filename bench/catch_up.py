@@ -80,13 +80,12 @@ async def main() -> None:
                     continue
                 size = await preload(here, load)
                 print(f"{load.name}: {load.records} records, {size / 1e6:.0f} MB", flush=True)
+                bench = Bench(source, destination, here, there, load, Path(name))
                 # Whoever comes first: what both brokers do for it is compiled by now.
                 for contender in ("limit", "twinlog"):
-                    bench = Bench(source, destination, here, there, load, Path(name))
                     await bench.run(contender, "warm")
                 for number in options.round or range(3):
                     for contender in options.only or CONTENDERS:
-                        bench = Bench(source, destination, here, there, load, Path(name))
                         figures = await undisturbed(
                             partial(bench.run, contender), lambda found: found.others_cores
                         )

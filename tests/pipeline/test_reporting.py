@@ -19,13 +19,13 @@ from twinlog.pipeline.reporting import AGAIN_S, Reporter
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 
-KEYS = [TopicPartition("t", index) for index in range(2)]
+KEYS = [TopicPartition("t", index) for index in range(3)]
 
 
 def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One shard for each of two partitions; a partition that is gone is news, too."""
+    """Of two shards, the second with two partitions; one that is gone is news, too."""
     written: list[int] = []
     now = 100.0
 
@@ -40,7 +40,7 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
         nonlocal now
         nothing = cast("SourcePort", None), cast("DestinationPort", None)
         engine = Engine(*nothing, LaneSettings(), random.Random(1), lambda _: None)
-        for number, key in enumerate(KEYS):
+        for key, number in zip(KEYS, (0, 1, 1), strict=True):
             spec = PartitionSpec(
                 partition=key, source_topic_id=UUID(int=1), shard=number, compacted=False
             )
@@ -61,6 +61,8 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
         assert await wrote() == [1]
         now += AGAIN_S
         assert await wrote() == [0, 1]
+        await engine.disown([KEYS[2]])
+        assert await wrote() == [1]
         await engine.disown([KEYS[0]])
         assert await wrote() == []
         now += AGAIN_S
