@@ -18,7 +18,8 @@ from twinlog.core.batch import LegacyBatch, batches
 from twinlog.core.compression import Codec, TooLong, compress, decompress
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import legacy_records
-from twinlog.core.merge import merge, merge_by_records, merge_lone
+from twinlog.core.lone import merge_lone
+from twinlog.core.merge import merge, merge_by_records
 from twinlog.core.plan import AbortedTransaction, plan
 from twinlog.core.records import RawRecord, decode, raw_records
 from twinlog.core.types import Offset

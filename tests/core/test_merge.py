@@ -1,4 +1,4 @@
-"""Both ways of merging against the naive one, and what each of them leaves alone."""
+"""Merging against the naive way, and what it leaves alone."""
 
 import pytest
 from hypothesis import given
@@ -6,17 +6,10 @@ from hypothesis import strategies as st
 
 from captures import Capture
 from made import THEN, altered, batch, captures, joined, record, runs
-from twinlog.core.batch import Header, batches
+from twinlog.core.batch import Header
 from twinlog.core.compression import Codec, compress
 from twinlog.core.errors import CorruptBatch
-from twinlog.core.merge import (
-    LONE_MIN_RUN,
-    MERGED_DECOMPRESSED,
-    alone,
-    merge,
-    merge_by_records,
-    merge_lone,
-)
+from twinlog.core.merge import MERGED_DECOMPRESSED, alone, merge, merge_by_records
 from twinlog.core.records import Encoded, RawRecord, raw_records
 
 
@@ -50,88 +43,6 @@ def test_real_batches_as_the_oracle_has_them(log: Capture, data: st.DataObject) 
     if run:
         [merged] = merge(run, log.buffer)
         assert content(merged) == content(merge_by_records(run, log.buffer))
-
-
-@given(runs())
-def test_lone_records_as_the_oracle_has_them(data: bytes) -> None:
-    """Goal: what is merged in one go is what the oracle makes of the same batches, byte by byte."""
-    headers, buffer = joined(data)
-    merged, end = merge_lone(buffer, 0)
-    taken = [header for header in headers if header.end <= end]
-    assert not taken or taken[-1].end == end
-    assert (merged is None) == (len(taken) < LONE_MIN_RUN)
-    if merged is not None:
-        assert merged == merge_by_records(taken, buffer)
-
-
-def lone(count: int, **fields: int) -> list[bytes]:
-    """Lone records; the header of the last is altered."""
-    made = [batch([record(at, THEN + at)]) for at in range(count)]
-    return [*made[:-1], altered(made[-1], **fields)] if fields else made
-
-
-OTHERS = {
-    "transactional": altered(lone(20)[-1], attributes=0x10),
-    "control": altered(lone(20)[-1], attributes=0x20),
-    "delete horizon": altered(lone(20)[-1], attributes=0x40),
-    "compressed": altered(lone(20)[-1], attributes=0x01),
-    "append time": altered(lone(20)[-1], attributes=0x08),
-    "offset above": altered(lone(20)[-1], base_offset=20),
-    "offset below": altered(lone(20)[-1], base_offset=18),
-    "no records": altered(lone(20)[-1], num_records=0),
-    "two offsets": altered(lone(20)[-1], last_offset_delta=1),
-    "no bytes": altered(lone(20)[-1], body=b""),
-    "no tail": altered(lone(20)[-1], body=b"\x08\0\0\0"),
-    "bytes behind it": altered(lone(20)[-1], body=lone(1)[0][61:] + b"\0"),
-    "timestamp delta": altered(lone(20)[-1], body=b"\x10\0\x02\0\x01\x01\0\0\0"),
-    "offset delta": altered(lone(20)[-1], body=b"\x10\0\0\x02\x01\x01\0\0\0"),
-    "older format": altered(lone(20)[-1], magic=1),
-    "cut off": lone(20)[-1][:-1],
-    "wrong checksum": lone(20)[-1][:-1] + b"!",
-    "two records": batch([record(19), record(20)]),
-    "too long": batch([record(19, value=bytes(20_000))]),
-    "nothing": b"",
-}
-
-
-@pytest.mark.parametrize("last", OTHERS.values(), ids=OTHERS)
-def test_a_run_ends_where_a_batch_is_of_another_kind(last: bytes) -> None:
-    """Goal: whatever it is, it is left for `batches` to judge."""
-    made = lone(20)[:-1]
-    buffer = memoryview(b"".join((*made, last)))
-    merged, end = merge_lone(buffer, 0)
-    assert end == len(buffer) - len(last)
-    assert merged is not None
-    assert merged.header.num_records == 19
-
-
-@pytest.mark.parametrize("size", [0, 1, 56, 57, 58, 59, 60, 61, 62, 63, 64, 8183, 8184, 8185, 8186])
-def test_lengths_of_one_and_two_bytes(size: int) -> None:
-    """Goal: each length around the places where a length takes a byte more."""
-    headers, buffer = joined(*(batch([record(at, value=bytes(size))]) for at in range(20)))
-    merged, _ = merge_lone(buffer, 0)
-    oracle = merge_by_records(headers, buffer) if size < 8185 else None
-    assert merged == oracle
-
-
-def test_few_lone_records_are_not_merged() -> None:
-    """Goal: a short run is told with its end, so that nobody tries it again."""
-    buffer = memoryview(b"".join(lone(LONE_MIN_RUN - 1)))
-    assert merge_lone(buffer, 0) == (None, len(buffer))
-    assert merge_lone(buffer[:20], 0) == (None, 0)
-
-
-def test_a_long_run_is_cut() -> None:
-    """Goal: a merged batch stays below every usual max.message.bytes."""
-    buffer = memoryview(b"".join(batch([record(at, value=bytes(5000))]) for at in range(200)))
-    at, offset = 0, 0
-    while at < len(buffer):
-        merged, at = merge_lone(buffer, at)
-        assert merged is not None
-        assert merged.header.base_offset == offset
-        assert len(merged.records) < 300_000
-        offset = merged.header.next_offset
-    assert offset == 200
 
 
 def test_well_compressed_batches_are_merged_up_to_a_bound() -> None:
@@ -179,13 +90,3 @@ def test_alone() -> None:
     assert {r.timestamp for r in raw_records(stamped.header, stamped.records)} == {THEN + 5}
     assert (stamped.header.base_timestamp, stamped.header.max_timestamp) == (THEN + 5, THEN + 5)
     assert stamped.header.forwardable
-
-
-def test_batches_are_left_for_the_reader_to_judge() -> None:
-    """Goal: a wrong checksum ends a lone run, and reading on from there says so."""
-    made = lone(30)
-    made[20] = made[20][:-1] + b"?"
-    buffer = memoryview(b"".join(made))
-    _, end = merge_lone(buffer, 0)
-    with pytest.raises(CorruptBatch, match="checksum"):
-        list(batches(buffer, end))

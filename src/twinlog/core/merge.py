@@ -1,26 +1,16 @@
 """Many small batches as one, their records untouched but for the two deltas in front of each.
 
-These are the hot paths that touch records: a load of single-record batches comes here record by
-record. There are two ways, and for both `merge_by_records`, the same thing said simply, is the
-test's oracle:
-
-    merge_lone   batches of one record, not compressed, checked and merged in one loop without an
-                 object for each: what a producer writes that does not wait for more
-    merge        any dense batches of one codec, record by record
-
-Both give their records the timestamps that the source's consumers see, so that batches of
-LogAppendTime become ones of CreateTime here, and the header the last batch's leader epoch.
+Any dense batches of one codec; `lone` has a way of its own for batches of one record. For both
+`merge_by_records`, the same thing said simply, is the test's oracle. Both give their records the
+timestamps that the source's consumers see, so that batches of LogAppendTime become ones of
+CreateTime here, and the header the last batch's leader epoch.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
-from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
-from twinlog.core.batch import HEADER_SIZE, LOG_APPEND_TIME, LOG_OVERHEAD, MAGIC, Header
-from twinlog.core.compression import Codec, TooLong, decompress
+from twinlog.core.batch import Header
+from twinlog.core.compression import TooLong, decompress
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.records import (
     SMALL_VARINTS,
@@ -28,7 +18,6 @@ from twinlog.core.records import (
     RawRecord,
     build,
     decode_varint,
-    encode_varint,
     encoded,
     raw_records,
     varint,
@@ -39,120 +28,6 @@ MERGED_BYTES: Final = 256 * 1024
 """A merged batch's size before compression; below every usual `max.message.bytes`."""
 MERGED_DECOMPRESSED: Final = 3 * MERGED_BYTES
 """That of compressed batches: theirs was not known when they were chosen."""
-LONE_MIN_RUN: Final = 16
-"""Fewer lone records in a row are not worth a batch of their own."""
-
-# ---- lone records ------------------------------------------------------------------------------
-
-_LONE_MAX_BYTES: Final = 8193
-"""Of a record with its length: those whose length takes one or two bytes."""
-_LONE_MIN_BYTES: Final = 4
-_AT_ONCE: Final = MERGED_BYTES + HEADER_SIZE + _LONE_MAX_BYTES
-_CREATE_TIME_HEADER: Final = Struct(">qi4xbIhiq22xiIB")
-_APPEND_TIME_HEADER: Final = Struct(">qi4xbIhi8xq14xiIB")
-"""Base offset, length, magic, checksum, attributes, last offset delta, base or max timestamp,
-count; then the record's first five bytes, which are its length in one or two bytes, its attributes
-and its deltas, all 0."""
-_READ: Final = _CREATE_TIME_HEADER.size
-_LEADER_EPOCH: Final = Struct(">12xi")
-_CHECKED_FROM: Final = 21
-_ATTRIBUTES_AT: Final = 22
-"""The lower byte of the attributes, which holds all bits that there are."""
-
-
-def _start_of_lone(size: int) -> bytes:
-    """How a record of so many bytes, its length included, begins; empty if there is none."""
-    for width in (1, 2):
-        length = encode_varint(size - width)
-        if len(length) == width:
-            return length + bytes(3)
-    return b""
-
-
-@cache  # 30 ms, which a command that merges nothing need not wait for
-def _lone_by_size() -> tuple[list[int], list[int]]:
-    """By size: the first four bytes of such a record as a number, and where its tail begins."""
-    starts = [_start_of_lone(size) for size in range(_LONE_MAX_BYTES + 1)]
-    return (
-        [int.from_bytes(start[:4] or b"\xff" * 4, "big") for start in starts],
-        [HEADER_SIZE + len(start) for start in starts],
-    )
-
-
-_FIVE_BYTES_FROM: Final = 65
-_NEW_STARTS: Final = [length + b"\0" for length in SMALL_VARINTS]
-"""A record's length and attributes, by its length."""
-
-
-def merge_lone(buffer: memoryview, position: int) -> tuple[Encoded | None, int]:
-    """Merge the lone records that follow each other from `position` on.
-
-    Lone is the record of a batch that is complete and right, of one record of usual form, of no
-    transaction and not compressed. What is not ends the run, whatever it is: `batches` judges it.
-
-    Args:
-        buffer: record batches one behind the other.
-        position: where a batch begins.
-
-    Returns:
-        The batch, None if the run is not worth one, and where the run ends in the buffer.
-    """
-    data = bytes(buffer[position : position + _AT_ONCE])
-    total = len(data)
-    last = total - _READ
-    if last < 0:
-        return None, position
-    kind = data[_ATTRIBUTES_AT] & LOG_APPEND_TIME
-    unpack = (_APPEND_TIME_HEADER if kind else _CREATE_TIME_HEADER).unpack_from
-    base_offset, _, _, _, _, _, base_timestamp, *_ = unpack(data)
-    first_four, tail_at = _lone_by_size()
-    new_starts, small = _NEW_STARTS, SMALL_VARINTS
-    limit = len(small)
-    expected, newest = base_offset, base_timestamp
-    out = bytearray()
-    at = begin = 0
-    for offset_delta in small:
-        if at > last:
-            break
-        offset, length, magic, crc, bits, extent, timestamp, count, four, fifth = unpack(data, at)
-        end = at + LOG_OVERHEAD + length
-        size = end - at - HEADER_SIZE
-        if (
-            offset != expected
-            or bits != kind
-            or count != 1
-            or extent
-            or magic != MAGIC
-            or not _LONE_MIN_BYTES <= size <= _LONE_MAX_BYTES
-            or four != first_four[size]
-            or (fifth and size >= _FIVE_BYTES_FROM)
-            or end > total
-            or crc32c(data[at + _CHECKED_FROM : end]) != crc
-        ):
-            break
-        tail = at + tail_at[size]
-        delta = timestamp - base_timestamp
-        deltas = (small[delta] if 0 <= delta < limit else varint(delta)) + offset_delta
-        out += new_starts[1 + len(deltas) + end - tail] + deltas + data[tail:end]
-        if timestamp > newest:  # noqa: PLR1730 (a call for each record costs 5 percent)
-            newest = timestamp
-        expected += 1
-        begin, at = at, end
-    if expected - base_offset < LONE_MIN_RUN:
-        return None, position + at
-    batch = encoded(
-        out,
-        Codec.NONE,
-        base_offset=base_offset,
-        count=expected - base_offset,
-        base_timestamp=base_timestamp,
-        max_timestamp=newest,
-        leader_epoch=_LEADER_EPOCH.unpack_from(data, begin)[0],
-    )
-    return batch, position + at
-
-
-# ---- any small batches -------------------------------------------------------------------------
 
 _MORE: Final = 0x80
 """Set in each byte of a number but the last."""

@@ -34,7 +34,8 @@ from twinlog.core.batch import (
 from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import legacy_records
-from twinlog.core.merge import MERGED_BYTES, alone, merge, merge_lone
+from twinlog.core.lone import merge_lone
+from twinlog.core.merge import MERGED_BYTES, alone, merge
 from twinlog.core.records import Encoded, RawRecord, build, decode, raw_records
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 
