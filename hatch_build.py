@@ -3,6 +3,7 @@
 docs/decisions/0007-compiled-loop.md. Without a C compiler the module stays as it is, and works.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED = ("lone",)
 """Modules of src/twinlog/core."""
+UNCACHED = ("--cache-dir", os.devnull)
 
 
 class Compile(BuildHookInterface):
@@ -29,7 +31,7 @@ class Compile(BuildHookInterface):
                 old.unlink()
         files = [f"twinlog/core/{name}.py" for name in COMPILED]
         found = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "mypyc", "--ignore-missing-imports", *files],
+            [sys.executable, "-m", "mypyc", "--ignore-missing-imports", *UNCACHED, *files],
             cwd=source,
             capture_output=True,
             text=True,

@@ -197,11 +197,6 @@ def mirrors_command(
         raise click.ClickException(lines[0]) from error
 
 
-def main() -> None:
-    """The console script `kafka-mirrors`."""
-    mirrors_command(prog_name="kafka-mirrors")
-
-
 def _parse(options: Mapping[str, Any], *, as_json: bool) -> tuple[str, Arguments]:
     """The one action, and its arguments.
 

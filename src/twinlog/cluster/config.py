@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import javaproperties
-
 from twinlog.cluster.dial import Options
 from twinlog.cluster.jaas import parse_jaas
 from twinlog.cluster.security import PLAINTEXT, Sasl, Security, Tls
@@ -112,10 +110,12 @@ def read_properties(path: Path) -> dict[str, str]:
     Raises:
         UserError: it cannot be read.
     """
+    import javaproperties  # noqa: PLC0415 (25 ms, for which a command without a file need not wait)
+
     try:
         with path.open(encoding="utf-8") as file:
             return dict(javaproperties.load(file))
-    except (OSError, ValueError, javaproperties.InvalidUEscapeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as properties: {error}") from error
 
 

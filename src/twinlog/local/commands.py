@@ -18,8 +18,12 @@ from typing import Any, Final
 from twinlog.local.errors import LocalError
 from twinlog.local.processes import ProcessGroup, Program, last_error
 
-TWINLOG: Final = (sys.executable, "-c", "from twinlog.cli.main import main; main()")
-KAFKA_MIRRORS: Final = (sys.executable, "-c", "from twinlog.cli.kafka_mirrors import main; main()")
+TWINLOG: Final = (sys.executable, "-c", "from twinlog.cli.start import twinlog; twinlog()")
+KAFKA_MIRRORS: Final = (
+    sys.executable,
+    "-c",
+    "from twinlog.cli.start import kafka_mirrors; kafka_mirrors()",
+)
 LOAD: Final = (sys.executable, "-m", "twinlog.local.load")
 
 _POLL_SECONDS: Final = 0.1
