@@ -57,6 +57,8 @@ class Load:
     batch_records: int
     codec: Codec
     partitions: int = 8
+    age_s: float = 0.0
+    """How old the records are."""
 
 
 def catch_up_loads(records: int) -> list[Load]:
@@ -129,11 +131,11 @@ def _accepted(answers: object) -> None:
 
 
 def _batch(load: Load, rng: random.Random) -> tuple[bytes, memoryview]:
-    now = time.time_ns() // 1_000_000
+    written = int((time.time() - load.age_s) * 1000)
     records = []
     for offset in range(load.batch_records):
         value = order(rng, 1000)[: load.value_bytes]
-        records.append(RawRecord(offset, now, 0, memoryview(encode_tail(None, value))))
+        records.append(RawRecord(offset, written, 0, memoryview(encode_tail(None, value))))
     data = whole(build(records, load.codec))
     return data[:HEADER_SIZE], memoryview(data)[HEADER_SIZE:]
 

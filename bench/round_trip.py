@@ -1,11 +1,14 @@
-"""What several connections to one source broker bring where the round trip is long.
+"""What a long round trip costs: to the source, with more and more connections; to the destination.
 
-.venv/bin/python bench/round_trip.py [--records 96000] [--round-trip 0.1] [--window 1]
+.venv/bin/python bench/round_trip.py [--to source] [--records 96000] [--round-trip 0.1] [--window 1]
 
-A relay stands before the source's only broker, which is known by the relay's address. Each byte
-takes half a round trip through it, and each connection has at most `--window` megabytes under way,
-as TCP has where its buffers are not larger: one connection carries a window in a round trip.
+A relay stands before the only broker of one cluster, which is known by the relay's address. Each
+byte takes half a round trip through it, and each connection has at most `--window` megabytes under
+way, as TCP has where its buffers are not larger: one connection carries a window in a round trip.
 Everything runs on this machine; the engine without Spark, on one core.
+
+`--to destination` compares new records, of which five batches of a partition are under way at once,
+with old ones, of which it is one (docs/ARCHITECTURE.md, the append, 3.).
 """
 
 import argparse
@@ -17,6 +20,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import replace
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +40,8 @@ from twinlog.pipeline.shard import Shard
 PARTITIONS = 8
 CHUNK = 64 * 1024
 FETCHERS = (1, 2, 4, 8)
+OLD_S = 3 * 86400.0
+"""Older than any broker remembers a producer by default."""
 
 
 class Relay(NamedTuple):
@@ -50,6 +56,7 @@ class Relay(NamedTuple):
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--to", choices=("source", "destination"), default="source")
     parser.add_argument("--records", type=int, default=96_000, help="of 1 KB")
     parser.add_argument("--round-trip", type=float, default=0.1, metavar="SECONDS")
     parser.add_argument("--window", type=int, default=1, metavar="MEGABYTES")
@@ -57,33 +64,39 @@ def main() -> None:
     load = Load(
         name="far", records=options.records, value_bytes=1000, batch_records=100, codec=Codec.NONE
     )
-    with tempfile.TemporaryDirectory() as folder, clusters(Path(folder), options.window) as three:
-        asyncio.run(measure(load, options.round_trip, *three))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        clusters(Path(folder), options.window) as (close, distant, relay),
+    ):
+        if options.to == "source":
+            asyncio.run(by_connections(load, options.round_trip, distant, close, relay))
+        else:
+            asyncio.run(by_age(load, options.round_trip, close, distant, relay))
 
 
 @contextmanager
 def clusters(folder: Path, window: int) -> Iterator[tuple[LocalCluster, LocalCluster, Relay]]:
-    """The source, the destination, and the relay in a process of its own."""
+    """A cluster, one behind the relay, and the relay in a process of its own."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     known = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}
     with (
-        LocalCluster.start(1, directory=folder / "destination") as destination,
-        LocalCluster.start(1, config=known, directory=folder / "source") as source,
+        LocalCluster.start(1, directory=folder / "close") as close,
+        LocalCluster.start(1, config=known, directory=folder / "distant") as distant,
     ):
         delay = multiprocessing.Value("d", 0.0)
-        relay = Relay(port, source.brokers[0].port, delay, window << 20)
+        relay = Relay(port, distant.brokers[0].port, delay, window << 20)
         process = multiprocessing.Process(target=run_relay, args=(relay,), daemon=True)
         process.start()
         try:
-            yield source, destination, relay
+            yield close, distant, relay
         finally:
             process.terminate()
             process.join()
 
 
-async def measure(
+async def by_connections(
     load: Load, round_trip: float, source: LocalCluster, destination: LocalCluster, relay: Relay
 ) -> None:
     """Mirror the same topic with more and more connections, each time into a new destination."""
@@ -98,6 +111,24 @@ async def measure(
             seconds = time.monotonic() - started
             print(f"{fetchers} connections {size / seconds / 1e6:8.1f} MB/s")
             await forget(ours, load.name)
+
+
+async def by_age(
+    load: Load, round_trip: float, source: LocalCluster, destination: LocalCluster, relay: Relay
+) -> None:
+    """Mirror new records and old ones."""
+    async with client(source) as theirs, client(destination) as ours:
+        for name, age_s in (("new", 0.0), ("old", OLD_S)):
+            aged = replace(load, name=name, age_s=age_s)
+            relay.delay.value = 0.0
+            size = await preload(theirs, aged)
+            await make_topic(ours, name, PARTITIONS)
+            relay.delay.value = round_trip / 2
+            started = time.monotonic()
+            async with mirror(theirs, ours, name, 1) as port:
+                await arrived(port, aged)
+            seconds = time.monotonic() - started
+            print(f"{name} records {size / seconds / 1e6:8.1f} MB/s")
 
 
 @asynccontextmanager

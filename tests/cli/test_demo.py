@@ -44,7 +44,7 @@ def left(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.alone
+@pytest.mark.last
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(600)

@@ -11,7 +11,7 @@ import pytest
 import striking
 from ordeal import ordeal
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 PAUSE_SECONDS = 20.0
 """Twice the session timeout."""

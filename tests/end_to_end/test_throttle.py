@@ -10,7 +10,7 @@ from scraped import scrape
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
 
-pytestmark = [pytest.mark.alone, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 
 RATE = 1_000_000
 SECONDS = 20.0
