@@ -133,6 +133,22 @@ def test_refreshes_at_once_share_a_request(kafka: LocalCluster, topic: str) -> N
 
 
 @pytest.mark.broker
+def test_the_first_refresh_does_not_wait(kafka: LocalCluster) -> None:
+    """Goal: what a command asks for first comes at once; asking again is slowed down."""
+
+    async def run() -> None:
+        slow = {"retry_backoff_ms": "60000", "retry_backoff_max_ms": "60000"}
+        async with _client(kafka.bootstrap_servers, **slow) as cluster:
+            async with asyncio.timeout(30):
+                assert (await cluster.refresh(None)).brokers
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await cluster.refresh(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
 def test_positions_and_fences(any_kafka: LocalCluster, topic: str) -> None:
     """What the append leans on: log ends, producers, markers, epochs that fence."""
 

@@ -124,6 +124,7 @@ class KafkaCluster:
         self._next_batch: _Batch | None = None
         self._refreshing = asyncio.Lock()  # guards the order of metadata requests
         self._refreshed_at = float("-inf")
+        self._not_before = float("-inf")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -391,10 +392,13 @@ class KafkaCluster:
 
     async def _run(self, batch: _Batch) -> Metadata:
         async with self._refreshing:
-            pause = self._refreshed_at + self.config.retry_backoff - self._clock()
-            await asyncio.sleep(max(pause, 0))
+            # Not after `start`, which asked for no topic: a command waits for its first one.
+            await asyncio.sleep(max(self._not_before - self._clock(), 0))
             self._next_batch = None
-            return await self.persist(lambda: self._fetch_metadata(batch.topics))
+            try:
+                return await self.persist(lambda: self._fetch_metadata(batch.topics))
+            finally:
+                self._not_before = self._clock() + self.config.retry_backoff
 
     async def _fetch_metadata(self, topics: set[str] | None) -> Metadata:
         """From a broker that we know; if it does not answer, from a bootstrap server."""
