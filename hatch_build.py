@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ class Compile(BuildHookInterface):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Put the compiled modules beside their sources, in place of older ones."""
+        """Put what this Python compiles beside the sources, in place of what it did before."""
         source = Path(self.root, "src")
         core = source / "twinlog" / "core"
         for name in COMPILED:
-            for old in (*core.glob(f"{name}*.so"), *core.glob(f"{name}*.pyd")):
+            for old in core.glob(f"{name}*{EXTENSION_SUFFIXES[0]}"):
                 old.unlink()
         files = [f"twinlog/core/{name}.py" for name in COMPILED]
         found = subprocess.run(  # noqa: S603
