@@ -13,7 +13,7 @@ from kafka.protocol.consumer import FetchRequest, HeartbeatRequest, HeartbeatRes
 from kafka.protocol.metadata import MetadataRequest
 
 from cluster.fake_broker import HEARTBEAT, FakeBroker, Request, echo, framed
-from twinlog.cluster.connection import MAX_THROTTLE, Connection
+from twinlog.cluster.connection import LARGE, MAX_THROTTLE, Connection
 from twinlog.cluster.dial import Options
 from twinlog.cluster.security import Sasl, Security
 from twinlog.core.errors import (
@@ -25,6 +25,7 @@ from twinlog.core.errors import (
 )
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
+from waiting import until_async
 
 PLAIN = Security(sasl=Sasl(mechanism="PLAIN", username="alice", password="secret"))
 
@@ -50,7 +51,7 @@ def _heartbeat(throttle_ms: int = 0, error: int = 0) -> bytes:
     return bytes(response.encode(version=4))
 
 
-def _raw(connection: Connection, *parts: bytes) -> asyncio.Future[memoryview]:
+def _raw(connection: Connection, *parts: bytes | memoryview) -> asyncio.Future[memoryview]:
     return connection.send_raw(HEARTBEAT, 0, parts, flexible=False, timeout=5)
 
 
@@ -65,6 +66,22 @@ def test_many_requests_are_answered_each_with_its_own() -> None:
                 assert not body.readonly
             assert connection.counters.requests == 201
             assert connection.in_flight == 0
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_parts_of_any_size_arrive_in_their_order() -> None:
+    """Small ones are sent together, large ones by themselves."""
+    sizes = (1, LARGE - 1, LARGE, 10, 3 << 20, 0, 1, LARGE + 1, LARGE)
+    parts = [memoryview(random.Random(at).randbytes(size)) for at, size in enumerate(sizes)]
+
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            connection = await _open(broker, send_buffer=256 << 10)
+            for _ in range(3):
+                body = await _raw(connection, *parts)
+                assert bytes(body).endswith(b"".join(parts))
             await connection.close()
 
     asyncio.run(run())
@@ -115,8 +132,12 @@ def test_a_lost_connection_ends_all_as_unknown() -> None:
     async def run() -> None:
         async with FakeBroker(_silent) as broker:
             connection = await _open(broker)
+
+            async def all_are_there() -> bool:
+                return len(broker.requests) == 11
+
             futures = [_raw(connection, b"x") for _ in range(10)]
-            await asyncio.sleep(0.02)
+            await until_async(all_are_there, what="all requests")
             broker.writers[0].transport.abort()
             results = await asyncio.gather(*futures, return_exceptions=True)
             assert all(type(r) is Disconnected for r in results)

@@ -55,7 +55,7 @@ MAX_THROTTLE: Final = 60.0
 """Seconds: no broker's wish for a pause is obeyed for longer."""
 WRITE_HIGH: Final = 4 << 20
 """Bytes that the kernel has not taken yet; above it nothing more is written."""
-_LARGE: Final = 32 << 10
+LARGE: Final = 32 << 10
 """Bytes of a request's part that is worth a system call of its own."""
 CLOSE_TIMEOUT: Final = 5.0
 MIN_REAUTHENTICATION: Final = 1.0
@@ -442,7 +442,7 @@ class Connection:
         assert self._transport is not None
         small: list[Buffer] = []
         for part in parts:
-            if len(part) < _LARGE:
+            if len(part) < LARGE:
                 small.append(part)
                 continue
             if small:
