@@ -1,6 +1,6 @@
-"""Compiles the loop that meets every record while twinlog is installed or packed.
+"""Compiles the loops that meet every record, or every byte, while twinlog is installed or packed.
 
-docs/decisions/0007-compiled-loop.md. Without a C compiler the module stays as it is, and works.
+docs/decisions/0007-compiled-modules.md. Without a C compiler the modules stay as they are, and work.
 """
 
 import os
@@ -13,9 +13,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-COMPILED = ("lone",)
-"""Modules of src/twinlog/core."""
-UNCACHED = ("--cache-dir", os.devnull)
+COMPILED = ("checksum", "lone")
+"""Modules of src/twinlog/core. Compiled together they would share a library beside the package."""
+MYPYC = (sys.executable, "-m", "mypyc", "--ignore-missing-imports", "--cache-dir", os.devnull)
 
 
 class Compile(BuildHookInterface):
@@ -26,24 +26,24 @@ class Compile(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Put what this Python compiles beside the sources, in place of what it did before."""
         source = Path(self.root, "src")
-        core = source / "twinlog" / "core"
-        for name in COMPILED:
-            for old in core.glob(f"{name}*{EXTENSION_SUFFIXES[0]}"):
-                old.unlink()
-        files = [f"twinlog/core/{name}.py" for name in COMPILED]
+        compiled = [self._compile(source, name) for name in COMPILED]
+        shutil.rmtree(source / "build", ignore_errors=True)
+        build_data["artifacts"] += ["*.so", "*.pyd"]
+        if any(compiled) and self.target_name == "wheel" and version == "standard":
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+    def _compile(self, source: Path, name: str) -> bool:
+        for old in (source / "twinlog" / "core").glob(f"{name}*{EXTENSION_SUFFIXES[0]}"):
+            old.unlink()
         found = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "mypyc", "--ignore-missing-imports", *UNCACHED, *files],
+            [*MYPYC, f"twinlog/core/{name}.py"],
             cwd=source,
             capture_output=True,
             text=True,
             check=False,
         )
-        shutil.rmtree(source / "build", ignore_errors=True)
         if found.returncode:
             last = (found.stderr or found.stdout).strip().splitlines()[-1:]
-            self.app.display_warning(f"twinlog stays interpreted: {''.join(last)}")
-            return
-        build_data["artifacts"] += ["*.so", "*.pyd"]
-        if self.target_name == "wheel" and version == "standard":
-            build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            self.app.display_warning(f"core/{name}.py stays interpreted: {''.join(last)}")
+        return not found.returncode

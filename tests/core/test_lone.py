@@ -4,15 +4,12 @@ All of it for the module as it is installed, which is compiled where there is a 
 its source, interpreted: both have to do the same.
 """
 
-import importlib.util
-import shutil
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 
+from forms import interpreted
 from made import THEN, altered, batch, joined, record, runs
 from twinlog.core import lone
 from twinlog.core.batch import batches
@@ -21,29 +18,8 @@ from twinlog.core.merge import merge_by_records
 from twinlog.core.records import Encoded
 
 MergeLone = Callable[[memoryview, int], tuple[Encoded | None, int]]
-SOURCE = Path(lone.__file__).with_name("lone.py")
-
-
-def interpreted() -> Any:
-    """The module's source, never compiled."""
-    spec = importlib.util.spec_from_file_location("interpreted_lone", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-FORMS = {"installed": lone.merge_lone, "interpreted": interpreted().merge_lone}
+FORMS = {"installed": lone.merge_lone, "interpreted": interpreted(lone).merge_lone}
 both = pytest.mark.parametrize("merge_lone", FORMS.values(), ids=FORMS)
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_the_loop_is_compiled() -> None:
-    """Goal: nobody tests or measures a slower, or an older, form without knowing."""
-    built = Path(lone.__file__)
-    assert built != SOURCE, "not compiled: touch pyproject.toml, then make setup says why"
-    assert built.stat().st_mtime >= SOURCE.stat().st_mtime, "core/lone.py is newer: make setup"
 
 
 @both

@@ -37,6 +37,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from twinlog.core.checksum import patched
 from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence
@@ -66,6 +67,9 @@ _NO_CODEC: Final = len(_CODECS)
 NO_PRODUCER: Final = ProducerId(-1)
 NO_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = Sequence(-1)
+NO_CRC: Final = 0
+"""Of a batch that is not built yet. One that really has it is treated as such, which is right, too.
+"""
 
 
 class Header(NamedTuple):
@@ -198,24 +202,27 @@ def patched_header(
     """The header with which a forwardable batch is produced, 61 bytes, checksum included.
 
     Args:
-        header: as it was read from the source.
+        header: as it was read from the source, or without a checksum as it was built here.
         records: the batch's bytes after its header.
         producer_id: the state partition's producer id on the destination.
         epoch: the epoch that the destination's partition is in.
         sequence: of the batch's first record.
     """
-    return new_header(
-        length=header.length,
-        attributes=header.attributes & _KEPT_ATTRIBUTES,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        producer_id=producer_id,
-        epoch=epoch,
-        sequence=sequence,
-        count=header.num_records,
-        records=records,
+    checked = _AFTER_CRC.pack(
+        header.attributes & _KEPT_ATTRIBUTES,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        producer_id,
+        epoch,
+        sequence,
+        header.num_records,
     )
+    if header.crc == NO_CRC:
+        checksum = crc32c(records, crc32c(checked))
+    else:
+        checksum = patched(header.crc, _AFTER_CRC.pack(*header[6:]), checked, len(records))
+    return _start(header.length, checksum) + checked
 
 
 def new_header(
@@ -242,5 +249,8 @@ def new_header(
         sequence,
         count,
     )
-    checksum = crc32c(records, crc32c(checked))
-    return _BEFORE_CRC.pack(0, length, -1, MAGIC) + _CRC.pack(checksum) + checked
+    return _start(length, crc32c(records, crc32c(checked))) + checked
+
+
+def _start(length: int, checksum: int) -> bytes:
+    return _BEFORE_CRC.pack(0, length, -1, MAGIC) + _CRC.pack(checksum)

@@ -2,7 +2,7 @@
 
 What a producer writes that does not wait for more: a record, and 61 bytes of header before it.
 This is the one loop of the mirror that meets every record, and mypyc compiles this module where
-there is a C compiler (docs/decisions/0007-compiled-loop.md); without one the same code is
+there is a C compiler (docs/decisions/0007-compiled-modules.md); without one the same code is
 interpreted. `merge.merge_by_records`, the same thing said simply, is the test's oracle.
 """
 
