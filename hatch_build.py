@@ -1,6 +1,6 @@
 """Compiles the loops that meet every record, or every byte, while twinlog is installed or packed.
 
-docs/decisions/0007-compiled-modules.md. Without a C compiler the modules stay as they are, and work.
+docs/decisions/0007-compiled-modules.md. Where there is no C compiler the modules work as they are.
 """
 
 import os
