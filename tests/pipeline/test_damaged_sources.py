@@ -1,7 +1,8 @@
-"""The engine on real brokers whose logs were damaged behind their back.
+"""The engine on real brokers where bits are not what they were.
 
 A disk that lost what it had acknowledged, a byte that turned over: a broker on one disk serves what
 it finds. The files are changed as only such an accident could, while or between the broker's runs.
+And what was right when it was read may be wrong in our own memory when it is sent.
 """
 
 import asyncio
@@ -9,15 +10,17 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import outside
 from clients import client
-from twinlog.core.batch import Header, batches
+from twinlog.core.batch import Header, batches, patched_header
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
+from twinlog.pipeline import engine
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
@@ -58,8 +61,8 @@ def log_headers(cluster: LocalCluster, key: TopicPartition) -> list[Header]:
 class Mirror:
     """An engine with one shard, between two real clusters."""
 
-    def __init__(self, engine: Engine, destination: KafkaDestination) -> None:
-        self._engine = engine
+    def __init__(self, running: Engine, destination: KafkaDestination) -> None:
+        self._engine = running
         self._destination = destination
 
     def partition(self, key: TopicPartition) -> MirrorPartition:
@@ -97,7 +100,7 @@ async def mirror(
     settings = LaneSettings()
     async with client(source) as theirs, client(destination) as ours:
         ports = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
-        engine = Engine(*ports, settings, random.Random(1), lambda _: None)
+        own = Engine(*ports, settings, random.Random(1), lambda _: None)
         leaders = await ports[0].leaders([topic])
         shard = Shard(0, f"twinlog.{topic}", ports[1], settings)
         await shard.open()
@@ -107,10 +110,10 @@ async def mirror(
             )
             for key in keys
         ]
-        engine.own(shard, specs, lease_s=0.0)
-        running = asyncio.create_task(engine.run())
+        own.own(shard, specs, lease_s=0.0)
+        running = asyncio.create_task(own.run())
         try:
-            yield Mirror(engine, ports[1])
+            yield Mirror(own, ports[1])
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -199,5 +202,36 @@ def test_a_corrupt_batch_in_the_source(
         async with mirror(fragile, kafka, topic, 2) as another:
             assert "the batch at offset 5 has a wrong checksum" in await another.failed(bad)
             assert await another.end(bad) == 5
+
+    asyncio.run(body())
+
+
+def test_a_bit_that_turns_over_in_our_memory(
+    kafka: LocalCluster, fragile: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the destination's broker refuses it, and what is read again arrives as it was."""
+    key = TopicPartition(topic, 0)
+    turned_over: list[int] = []
+
+    def bad_memory(header: Header, records: memoryview, *identity: Any) -> bytes:
+        if not turned_over:
+            turned_over.append(header.base_offset)
+            records[-3] ^= 1
+        return patched_header(header, records, *identity)
+
+    async def body() -> None:
+        make_topics(kafka, fragile, topic, 1)
+        for _ in range(3):
+            await write(kafka, topic, 0)
+        monkeypatch.setattr(engine, "patched_header", bad_memory)
+        async with mirror(kafka, fragile, topic, 1) as one:
+            await one.arrived(key, 15)
+        assert turned_over == [0]
+        theirs, ours = (
+            [header.records(memoryview(log_file(cluster, key).read_bytes())) for header in found]
+            for cluster in (kafka, fragile)
+            if (found := log_headers(cluster, key))
+        )
+        assert ours == theirs
 
     asyncio.run(body())
