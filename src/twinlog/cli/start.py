@@ -5,26 +5,23 @@ while it grows, is an eighth of the time that a command takes to start: so it be
 """
 
 import gc
+from importlib import import_module
+from typing import Any
 
 
 def kafka_mirrors() -> None:
     """`kafka-mirrors`."""
-    gc.disable()
-    from twinlog.cli.kafka_mirrors import mirrors_command  # noqa: PLC0415
-
-    _collect_from_here()
-    mirrors_command(prog_name="kafka-mirrors")
+    _imported("twinlog.cli.kafka_mirrors").mirrors_command(prog_name="kafka-mirrors")
 
 
 def twinlog() -> None:
     """`twinlog`."""
+    _imported("twinlog.cli.main").main()
+
+
+def _imported(name: str) -> Any:
     gc.disable()
-    from twinlog.cli.main import main  # noqa: PLC0415
-
-    _collect_from_here()
-    main()
-
-
-def _collect_from_here() -> None:
+    module = import_module(name)
     gc.freeze()
     gc.enable()
+    return module
