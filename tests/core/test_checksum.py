@@ -41,7 +41,7 @@ def test_as_computed_anew(patched: Patched, before: bytes, after: bytes, rest: b
 @both
 @pytest.mark.parametrize("size", [(1 << 16) - 1, 1 << 20, 10_000_019])
 def test_long_messages(patched: Patched, size: int) -> None:
-    """Goal: each power of two has its table."""
+    """Goal: lengths of many bits."""
     rest = bytes(range(256)) * (size // 256 + 1)
     rest = rest[:size]
     before, after = bytes(40), bytes(range(40))

@@ -15,11 +15,10 @@ from crc32c import crc32c
 from mypy_extensions import i64
 
 _POLYNOMIAL: Final = 0x82F63B78
-"""Castagnoli's, the lowest power in the highest bit."""
-_WORD: Final = 32
-
-_tables: list[list[int]] = []
-"""By power of two: what a difference becomes behind so many zeros, for each value of each byte."""
+"""Castagnoli's, the highest power in the lowest bit."""
+_ONE: Final = 0x80000000
+_LENGTHS: Final = 63
+"""Bits that a length may have."""
 
 
 def patched(crc: int, before: bytes, after: bytes, behind: int) -> int:
@@ -33,46 +32,32 @@ def patched(crc: int, before: bytes, after: bytes, behind: int) -> int:
     """
     moved: i64 = crc32c(before) ^ crc32c(after)
     left: i64 = behind
-    power: i64 = 0
+    bit: i64 = 0
     while left:
         if left & 1:
-            moved = _moved(_table(power), moved)
+            moved = _product(moved, _ZEROS[bit])
         left >>= 1
-        power += 1
+        bit += 1
     return crc ^ moved
 
 
-def _moved(table: list[int], difference: i64) -> i64:
-    first: i64 = table[difference & 0xFF]
-    second: i64 = table[256 + (difference >> 8 & 0xFF)]
-    third: i64 = table[512 + (difference >> 16 & 0xFF)]
-    fourth: i64 = table[768 + (difference >> 24)]
-    return first ^ second ^ third ^ fourth
+def _product(first: i64, second: i64) -> i64:
+    """Of two polynomials over one bit, modulo Castagnoli's."""
+    product: i64 = 0
+    while first:
+        if first & _ONE:
+            product ^= second
+        first = first << 1 & 0xFFFFFFFF
+        second = second >> 1 ^ (_POLYNOMIAL if second & 1 else 0)
+    return product
 
 
-def _table(power: i64) -> list[int]:
-    while len(_tables) <= power:
-        _tables.append(_next_table())
-    return _tables[power]
+def _powers() -> list[int]:
+    powers: list[int] = [_ONE >> 8]
+    while len(powers) < _LENGTHS:
+        powers.append(_product(powers[-1], powers[-1]))
+    return powers
 
 
-def _next_table() -> list[int]:
-    """Twice as many zeros as the last table's; the first one's is one."""
-    bits: list[int] = []
-    for bit in range(_WORD):
-        value: i64 = 1 << bit
-        if _tables:
-            value = _moved(_tables[-1], _moved(_tables[-1], value))
-        else:
-            for _ in range(8):
-                value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
-        bits.append(value)
-    table: list[int] = []
-    for byte in range(4):
-        for number in range(256):
-            found: i64 = 0
-            for bit in range(8):
-                if number >> bit & 1:
-                    found ^= bits[8 * byte + bit]
-            table.append(found)
-    return table
+_ZEROS: Final = _powers()
+"""By power of two: what a difference is multiplied by for so many bytes of zeros behind it."""
