@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, HeartbeatRequest, HeartbeatResponse
 from kafka.protocol.metadata import MetadataRequest
 
+import outside
 from cluster.fake_broker import HEARTBEAT, FakeBroker, Request, echo, framed
 from twinlog.cluster.connection import LARGE, MAX_THROTTLE, Connection
 from twinlog.cluster.dial import Options
@@ -27,6 +28,7 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from waiting import until_async
 
+QUIET = "quiet"
 PLAIN = Security(sasl=Sasl(mechanism="PLAIN", username="alice", password="secret"))
 
 
@@ -432,8 +434,10 @@ def test_kill_9_with_requests_in_flight(tmp_path: Path) -> None:
         host, port = local.bootstrap_servers.split(",")[0].split(":")
         (node,) = local.node_ids
         connection = await Connection.open(host, int(port))
-        waiting = [_long_fetch(connection) for _ in range(20)]
-        await asyncio.sleep(0.2)
+        waiting = [asyncio.ensure_future(_long_fetch(connection)) for _ in range(20)]
+        answered, _ = await asyncio.wait(waiting, timeout=0.5)
+        assert not answered
+        assert connection.in_flight == 20
         local.kill(node)
         results = await asyncio.gather(*waiting, return_exceptions=True)
         assert {type(r) for r in results} == {Disconnected}
@@ -445,19 +449,32 @@ def test_kill_9_with_requests_in_flight(tmp_path: Path) -> None:
         await again.close()
 
     with LocalCluster.start(1, directory=tmp_path, jvm_flags=SHORT_LIVED) as local:
+        outside.make_topic(local.bootstrap_servers, QUIET)
+        outside.write(local.bootstrap_servers, QUIET, outside.simple(1))  # its leader leads by now
         asyncio.run(run(local))
 
 
 def _long_fetch(connection: Connection) -> Awaitable[object]:
-    """A Fetch that the broker keeps for ten seconds, as it has nothing to send."""
+    """A Fetch that the broker keeps for ten seconds, as its topic has nothing more."""
+    topic = FetchRequest.FetchTopic
     request = FetchRequest(
+        replica_id=-1,
         max_wait_ms=10_000,
         min_bytes=1,
         max_bytes=1,
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        topics=[],
+        topics=[
+            topic(
+                topic=QUIET,
+                partitions=[
+                    topic.FetchPartition(
+                        partition=0, fetch_offset=1, partition_max_bytes=1, current_leader_epoch=-1
+                    )
+                ],
+            )
+        ],
         forgotten_topics_data=[],
         rack_id="",
         max_version=12,
