@@ -66,9 +66,12 @@ class KafkaBench:
 
         async def led() -> bool:
             found = await self.destination.leaders([name])
-            return len(found) == partitions and all(
+            known = len(found) == partitions and all(
                 leader.error == 0 and leader.node >= 0 for leader in found.values()
             )
+            # A broker may be told that it leads after another one tells us.
+            ends = await self.destination.log_ends(found) if known else {}
+            return known and all(end.error == 0 for end in ends.values())
 
         await until(led, f"leaders of {name}")
 
