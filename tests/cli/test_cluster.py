@@ -58,6 +58,7 @@ def test_a_cluster_lives_until_it_is_taken_down(twinlog: Twinlog) -> None:
         (["up", "../x"], 1, "no name for a cluster"),
         (["up", "x", "--brokers", "4"], 2, "1<=x<=3"),
         (["up", "x", "--config", "a"], 2, "wanted is KEY=VALUE"),
+        (["up", "x", "--config", "listeners=A://:1"], 2, "listeners cannot be set"),
         (["down", "x"], 1, "no cluster 'x' here; there are: none"),
         (["down"], 2, "name a cluster, or say --all"),
         (["down", "x", "--all"], 2, "name a cluster, or say --all"),

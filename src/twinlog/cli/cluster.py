@@ -7,6 +7,7 @@ import click
 from twinlog.local import named
 from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.errors import LocalError
+from twinlog.local.layout import PLACES
 
 
 @click.group()
@@ -25,6 +26,10 @@ def _parse_config(
         key, equals, setting = value.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"{value!r}: wanted is KEY=VALUE", context, parameter)
+        if key in PLACES:
+            raise click.BadParameter(
+                f"{key} cannot be set: it places a broker in its cluster", context, parameter
+            )
         config[key] = setting
     return config
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import javaproperties
 
@@ -144,6 +145,21 @@ def _node(
         directory=directory / f"node-{node_id}",
         listeners=listeners,
     )
+
+
+PLACES: Final = frozenset(
+    (
+        "process.roles",
+        "node.id",
+        "listeners",
+        "advertised.listeners",
+        "controller.listener.names",
+        "listener.security.protocol.map",
+        "controller.quorum.voters",
+        "log.dirs",
+    )
+)
+"""Properties that place a node in its cluster: with others it would be looked for in vain."""
 
 
 def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) -> dict[str, str]:
