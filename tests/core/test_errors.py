@@ -76,6 +76,13 @@ def test_unknown_code_says_its_number_and_is_read_back() -> None:
 def test_refusal_reads_well() -> None:
     assert str(Refusal(3)) == "UNKNOWN_TOPIC_OR_PARTITION (3)"
     assert str(Refusal(40, "no such key")) == "INVALID_CONFIG (40): no such key"
+    said = (
+        "Request Request(processor=3, connectionId=127.0.0.1:1-127.0.0.1:2-0, "
+        "session=org.apache.kafka.network.Session@1, buffer=null, "
+        "envelope=Some(Request(processor=1))) needs DESCRIBE permission."
+    )
+    refused = "CLUSTER_AUTHORIZATION_FAILED (31): needs DESCRIBE on the cluster"
+    assert str(Refusal(31, said)) == refused
 
 
 @pytest.mark.parametrize(

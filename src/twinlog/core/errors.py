@@ -36,6 +36,7 @@ for whoever wanted the topic to exist) it looks at the code first. A code that t
 know comes from a newer broker; as nobody can say whether the step took effect, it is REREAD.
 """
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final, NamedTuple, NoReturn, assert_never
@@ -311,6 +312,10 @@ def code_of(number: int) -> Code:
     return Code(f"UNKNOWN_CODE_{number}", Reaction.REREAD) if known is None else known
 
 
+_WHOLE_REQUEST: Final = re.compile(r"Request Request\(.*\) needs (\w+) permission\.?", re.DOTALL)
+"""A broker that misses a right on the cluster says so with all that it knows of the request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A broker's refusal of one item (a partition, a topic) of a request that held several.
@@ -336,7 +341,8 @@ class Refusal:
         return code_of(self.code).reaction
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.code}){': ' if self.message else ''}{self.message}"
+        said = _WHOLE_REQUEST.sub(r"needs \1 on the cluster", self.message)
+        return f"{self.name} ({self.code}){': ' if said else ''}{said}"
 
     def error(
         self, what: str, *, topic: str | None = None, partition: int | None = None
