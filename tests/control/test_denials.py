@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 import outside
-from clients import client
+from clients import client, make_topic
 from conftest import Pair
 from secured import PASSWORDS, Secured, sasl
 from twinlog.cluster.acls import create_acls, describe_acls
@@ -22,8 +22,10 @@ from twinlog.control.denials import (
     forget_denials,
     outlook_of,
 )
+from twinlog.control.failback import read_their_mirrors
 from twinlog.control.lifecycle import delete_mirror
 from twinlog.control.mirror_errors import MirrorRefused
+from twinlog.control.mirrors import add_named
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, Guard, Operation, PatternType, Permission, ResourceType
@@ -257,6 +259,35 @@ def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) 
 
 
 @pytest.mark.broker
+def test_taken_over_on_the_way_back(secured_pair: tuple[Secured, Secured], topic: str) -> None:
+    """Mirrored from where it went to: its denials are that mirror's, which goes without us."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            for cluster in (it.source, it.destination):
+                await make_topic(cluster, topic)
+            await it.give(acl(topic, "User:alice"))
+            denials, ours = it.denials(), {denial(topic, "User:alice")}
+            await denials.deny((await denials.outlook()).denials)
+            forth = Both(f"{topic}-forth", it.destination, it.source, "")
+            await forth.create()
+            await it.destination.refresh([topic])
+            theirs = await read_their_mirrors(it.destination, it.source)
+            await add_named(it.source, it.destination, forth.name, [topic], theirs)
+            taken = (await forth.store.snapshot()).made_acls(forth.name, MadeFor.READ_ONLY)
+            assert taken == ours
+            assert await allow_producers(it.destination, topic, ".*") == ours
+            assert ours <= await it.acls(it.source), "they keep the topic read-only"
+            assert await denials.made() == frozenset()
+            for mirror in it.mirrors:
+                await delete_mirror(it.destination, mirror)
+            for mirror in forth.mirrors:
+                await forth.store.delete_mirror(mirror, lambda _: None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
 def test_without_the_right(secured_pair: tuple[Secured, Secured], pair: Pair, topic: str) -> None:
     """Or without an authorizer nothing is tried, and the operator has to see to it."""
     weak = sasl("SCRAM-SHA-256", topic, "weak-secret")
@@ -275,12 +306,15 @@ def test_without_the_right(secured_pair: tuple[Secured, Secured], pair: Pair, to
             await it.give(acl(topic, "User:alice"))
             outlook = await denials.outlook()
             assert outlook.denials == frozenset()
-            assert "CLUSTER_AUTHORIZATION_FAILED" in outlook.beyond
+            refused = "CLUSTER_AUTHORIZATION_FAILED (31): needs DESCRIBE on the cluster"
+            assert refused in outlook.beyond
+            assert outlook.forbidden
             await create_acls(it.source, [see])
 
             async def described() -> bool:
                 found = await denials.outlook()
                 assert found.denials == frozenset()
+                assert found.forbidden
                 return "no right to alter the source's ACLs" in found.beyond
 
             await until_async(described)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,12 @@ from conftest import Pair
 from twinlog.cluster.admin import create_partitions, delete_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.lifecycle import remove_topics
+from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.refresh import Refresher, Sync
 from twinlog.control.store import MirrorStore
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
 from twinlog.wire.config_records import MirrorTopic, Wanted
 from waiting import until_async
 
@@ -89,3 +93,53 @@ def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -
             assert metadata.topics.keys() >= {a, b}, "they stay on the destination"
 
     asyncio.run(run())
+
+
+def test_a_loop_of_three_clusters(
+    pair: Pair, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """It is refused by whoever would close it, in whatever order the others have begun."""
+    outwards, inwards = fresh_name("topic"), fresh_name("topic")
+    mirror = fresh_name("mirror")
+
+    async def run(third: LocalCluster) -> None:
+        async with (
+            client(pair.source) as a,
+            client(pair.destination) as b,
+            client(third) as c,
+        ):
+            for cluster, source in ((b, pair.source), (c, pair.destination), (a, third)):
+                properties = {
+                    "bootstrap.servers": source.bootstrap_servers,
+                    "mirror.metadata.refresh.interval.ms": "1000",
+                }
+                await create_mirror(cluster, mirror, properties)
+            await make_topic(a, outwards)
+            await add_topics(b, mirror, outwards)
+            await add_topics(c, mirror, outwards)
+            with pytest.raises(MirrorRefused, match=f"MIRROR_LOOP.*through cluster {b.cluster_id}"):
+                await add_topics(a, mirror, outwards)
+
+            await make_topic(c, inwards)
+            await make_topic(b, inwards)
+            await add_topics(a, mirror, inwards)
+            await add_topics(c, mirror, inwards)
+            async with refreshing(a):
+
+                async def followed() -> bool:
+                    origins = (await topics_of(a, mirror))[inwards].origins
+                    return origins == (b.cluster_id,)
+
+                await until_async(followed, what="the source's own source written down")
+                way = f"MIRROR_LOOP.*through cluster {c.cluster_id}"
+                with pytest.raises(MirrorRefused, match=way):
+                    await add_topics(b, mirror, inwards)
+                await remove_topics(c, mirror, inwards)
+
+                async def forgotten() -> bool:
+                    return not (await topics_of(a, mirror))[inwards].origins
+
+                await until_async(forgotten, what="the source's own source forgotten")
+
+    with LocalCluster.start(1, directory=tmp_path, jvm_flags=SHORT_LIVED) as third:
+        asyncio.run(run(third))

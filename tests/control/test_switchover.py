@@ -63,7 +63,8 @@ def test_what_stands_against_it(reason: Reason) -> None:
 def test_each_step_says_whether_one_can_go_back(step: Step) -> None:
     assert step.can_go_back is (step is not Step.FAILOVER)
     back = str(SwitchoverFailed(step, "why", gone_back=True))
-    assert back.startswith(f"{step.name}: why; all is as it was")
+    what = "nothing was changed" if step is Step.READINESS else "all is as it was"
+    assert back.startswith(f"{step.name}: why; {what}")
     assert "stay so" in str(SwitchoverFailed(step, "why", gone_back=False))
 
 

@@ -190,8 +190,18 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
 
 
 def test_going_back(world: Stage, topic: str) -> None:
-    """Producers that were not stopped: it ends after its time, and nothing has changed."""
-    source, _ = mirrored(world, topic)
+    """Producers that were not stopped: it ends after its time, and nothing has changed.
+
+    Or at once, where nobody says that they are.
+    """
+    source, destination = mirrored(world, topic)
+    asked = Switching("--bootstrap-server", destination, "--mirror", MIRROR, "--topic", topic)
+    assert asked.end() == 1
+    assert asked.said[-1]["result"] == "GONE_BACK"
+    last_line = asked.errors.splitlines()[-1]
+    assert last_line.startswith("Error: PRODUCERS: they are not stopped; all is as it was"), (
+        asked.errors
+    )
     with writing(source, topic):
         switch = switching(world, topic, "--step-timeout-seconds", "3")
         assert switch.end() == 1

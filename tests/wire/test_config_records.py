@@ -1,6 +1,7 @@
 """Records of `__mirror_config`: there and back, readable, and any bytes at all."""
 
 from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -54,6 +55,7 @@ records = st.one_of(
         topic_id=st.uuids(),
         partitions=st.integers(1, 10_000),
         wanted=st.sampled_from(Wanted),
+        origins=st.lists(text, max_size=3).map(tuple),
     ),
     st.builds(MadeAcl, mirror=text, acl=acls, made_for=st.sampled_from(MadeFor)),
     st.builds(StopRequest, node=text, requested_ms=st.integers(0, 2**62)),
@@ -76,6 +78,7 @@ def test_a_topic_is_readable_with_any_consumer() -> None:
         b'["topic","m","orders"]',
         b'{"partitions":3,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","version":1,"wanted":"MIRRORING"}',
     )
+    assert encode(replace(topic, origins=("b", "a")))[1].startswith(b'{"origins":["b","a"],"part')
 
 
 def test_the_format_says_its_level_in_all_formats() -> None:

@@ -135,7 +135,8 @@ def switchover(
         try:
             result = switch(producers)
         except ProducersNotStopped as asked:
-            _ask(asked)
+            if not _stopped(asked):
+                raise SwitchoverFailed(asked.step, "they are not stopped", gone_back=True) from None
             result = switch(replace(producers, stopped=True))
     except SwitchoverFailed as error:
         show.failed(error)
@@ -147,18 +148,17 @@ def switchover(
     sys.exit(0 if result.left_behind == () else UNFINISHED)
 
 
-def _ask(asked: ProducersNotStopped) -> None:
-    """Ask the operator to stop whom ACLs do not keep out.
-
-    Raises:
-        click.Abort: the answer is no.
-    """
-    click.confirm(
-        f"Stop all producers of these topics on the source: {', '.join(asked.topics)}\n"
-        f"({asked.why})\nAre they stopped?",
-        abort=True,
-        err=True,
-    )
+def _stopped(asked: ProducersNotStopped) -> bool:
+    """Whether the operator has stopped whom ACLs do not keep out."""
+    try:
+        return click.confirm(
+            f"Stop all producers of these topics on the source: {', '.join(asked.topics)}\n"
+            f"({asked.why})\nAre they stopped?",
+            err=True,
+        )
+    except click.Abort:  # Ctrl-C, or nobody is there to be asked
+        click.echo(err=True)
+        return False
 
 
 async def _allow(
@@ -258,8 +258,8 @@ class _Show:
             )
         if result.denied:
             click.echo(
-                "Producers stay denied to write to the source, until twinlog switchover "
-                "--allow-producers",
+                "Producers stay denied to write to the source, until twinlog switchover --mirror "
+                f"{result.mirror} --allow-producers",
                 err=True,
             )
         if late is None:

@@ -71,14 +71,14 @@ async def compare_acls(
         UserError: a right is missing, to see ACLs.
         Retriable: a cluster does not answer.
     """
-    denied = (await store.snapshot()).denied_at(source.cluster_id)
+    denied = (await store.snapshot()).made_of(source.cluster_id, MadeFor.SWITCHOVER)
     theirs, ours = await describe_acls(source), await describe_acls(destination)
     if theirs is None:
         return "source"
     if ours is None:
         return "destination"
     snapshot = await store.snapshot()
-    denied |= snapshot.denied_at(source.cluster_id)
+    denied |= snapshot.made_of(source.cluster_id, MadeFor.SWITCHOVER)
     alone = _left_alone(snapshot, mirror)
     wanted = {acl for acl in included(theirs - denied, rules) if not alone(acl)}
     made = {acl for acl in snapshot.made_acls(mirror, MadeFor.SOURCE) if not alone(acl)}

@@ -49,6 +49,8 @@ class Outlook:
     beyond: str = ""
     """Who would not be kept out, for people: the operator has to see to him. Empty: nobody that
     ACLs tell of."""
+    forbidden: bool = False
+    """Whether that is all of them, for want of a right."""
 
 
 def outlook_of(found: Guard, topics: Collection[str]) -> Outlook:
@@ -84,11 +86,12 @@ class ProducerDenials:
         except UserError as error:
             if error.code != _CLUSTER_AUTHORIZATION_FAILED:
                 raise
-            return Outlook(beyond=str(error))
+            return Outlook(beyond=error.message, forbidden=True)
         if there is None:
             return Outlook(beyond=NO_AUTHORIZER)
         if not await may_alter_acls(self._source):
-            return Outlook(beyond="no right to alter the source's ACLs (ALTER on the cluster)")
+            text = "no right to alter the source's ACLs (ALTER on the cluster)"
+            return Outlook(beyond=text, forbidden=True)
         return outlook_of(self._guard(there), self._topics)
 
     async def deny(self, denials: frozenset[Acl]) -> None:
@@ -223,6 +226,9 @@ async def allow_producers(
 ) -> frozenset[Acl]:
     """Take back what switchovers of a mirror have denied at its source; what that was.
 
+    What the source's own mirror has taken over, as it mirrors the topic from here again
+    (`mirrors.add_topics`), is that one's to take back at its failover, and is only forgotten.
+
     Args:
         destination: the mirror's cluster.
         mirror: its name.
@@ -232,7 +238,7 @@ async def allow_producers(
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
         UserError: a right is missing, or the source mirrors such a topic from here, which has to
-            stay read-only there.
+            stay read-only there, and has not taken its denials over.
         Retriable: a cluster does not answer; what could not be removed is still remembered.
     """
     snapshot, names = await _denied(destination, mirror, topics)
@@ -240,8 +246,10 @@ async def allow_producers(
         return frozenset()
     async with acl_source(snapshot.mirrors[mirror], source_config) as source:
         async with connected_source(snapshot.mirrors[mirror]) as readable:
-            await _check_not_mirrored_back(readable, destination, names)
-        return await ProducerDenials(source, destination, mirror, names).allow()
+            theirs = await _taken_over(readable, destination, snapshot, mirror, names)
+        forgotten = await ProducerDenials(source, destination, mirror, theirs).forget()
+        allowed = await ProducerDenials(source, destination, mirror, names - theirs).allow()
+        return forgotten | allowed
 
 
 async def forget_denials(destination: KafkaCluster, mirror: str, topics: str) -> frozenset[Acl]:
@@ -270,13 +278,17 @@ async def _denied(
     return snapshot, frozenset(name for name in names if pattern.fullmatch(name))
 
 
-async def _check_not_mirrored_back(
-    source: KafkaCluster, destination: KafkaCluster, topics: Collection[str]
-) -> None:
-    """Refuse while the source mirrors some of the topics from the destination, up to STOPPED.
+async def _taken_over(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    snapshot: Snapshot,
+    mirror: str,
+    topics: Collection[str],
+) -> frozenset[str]:
+    """Those of the topics that the source mirrors from here, up to STOPPED, with their denials.
 
     Raises:
-        UserError: it does, or does not let us see whether.
+        UserError: it has not taken the denials over, or does not let us see.
         Retriable: it does not answer.
     """
     theirs = await read_their_mirrors(source, destination)
@@ -293,9 +305,12 @@ async def _check_not_mirrored_back(
         if states is not None
         and any(states.state(one) not in ENDED for one in topic.mirror_partitions)
     }
-    if busy := busy | (theirs.loops & frozenset(topics)):
+    busy |= theirs.loops & frozenset(topics)
+    kept = snapshot.made_acls(mirror, MadeFor.SWITCHOVER) - theirs.read_only
+    if not_taken := busy & {acl.resource_name for acl in kept}:
         raise UserError(
             f"the source mirrors these topics from here, which keeps them read-only there: "
-            f"{few(sorted(busy))}",
+            f"{few(sorted(not_taken))}",
             hint="nothing was changed; fail over to the source first",
         )
+    return frozenset(busy)

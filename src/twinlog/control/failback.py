@@ -25,13 +25,14 @@ from twinlog.cluster.admin import delete_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.partitions import DEBUGGING, list_offsets, offset_for_leader_epoch
 from twinlog.control.store import MirrorStore
+from twinlog.core.acls import Acl
 from twinlog.core.batch import batches
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.states import State
 from twinlog.core.types import UNKNOWN_EPOCH, TopicPartition
 from twinlog.pipeline.kafka import KafkaDestination
 from twinlog.pipeline.reading import answers
-from twinlog.wire.config_records import MirrorTopic, Wanted
+from twinlog.wire.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import LastMirrored
 
@@ -57,24 +58,39 @@ class Rebuild(NamedTuple):
 class TheirMirrors(NamedTuple):
     """What a source says of its own mirrors: whether it mirrors, or has mirrored, from us."""
 
+    origins: Mapping[str, tuple[str, ...]]
+    """Of the topics that it mirrors now: the clusters that they come from, the nearest first."""
     loops: frozenset[str]
-    """Topics that it mirrors from us now."""
+    """Those of them that come from us, through others or not."""
     failed_over: Mapping[str, MirrorTopic]
     """Topics that it has mirrored from us, and that were removed there."""
+    denied: frozenset[Acl] = frozenset()
+    """What switchovers of its mirrors deny here: who writes to a topic that it took over from us.
+    """
+    read_only: frozenset[Acl] = frozenset()
+    """What keeps topics read-only there that it mirrors from us."""
     unknown: str = ""
     """Why that cannot be read; empty where it can."""
 
 
 def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
     """What a snapshot of the source's mirrors says of those whose source is `cluster_id`."""
-    from_us = [
-        topic
+    origins = {
+        topic.topic: (snapshot.mirrors[topic.mirror].source_cluster_id, *topic.origins)
         for topic in snapshot.topics
-        if snapshot.mirrors[topic.mirror].source_cluster_id == cluster_id
-    ]
+        if topic.wanted is not Wanted.STOPPED
+    }
     return TheirMirrors(
-        frozenset(topic.topic for topic in from_us if topic.wanted is not Wanted.STOPPED),
-        {topic.topic: topic for topic in from_us if topic.wanted is Wanted.STOPPED},
+        origins,
+        frozenset(name for name, clusters in origins.items() if cluster_id in clusters),
+        {
+            topic.topic: topic
+            for topic in snapshot.topics
+            if topic.wanted is Wanted.STOPPED
+            and snapshot.mirrors[topic.mirror].source_cluster_id == cluster_id
+        },
+        denied=snapshot.made_of(cluster_id, MadeFor.SWITCHOVER),
+        read_only=snapshot.made_of(cluster_id, MadeFor.READ_ONLY),
     )
 
 
@@ -87,7 +103,7 @@ async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) ->
     try:
         snapshot = await MirrorStore(source).snapshot()
     except UserError as error:
-        return TheirMirrors(frozenset(), {}, str(error))
+        return TheirMirrors({}, frozenset(), {}, unknown=str(error))
     return their_mirrors(snapshot, destination.cluster_id)
 
 

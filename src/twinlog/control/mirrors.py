@@ -43,7 +43,7 @@ from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
 from twinlog.core.states import ENDED
 from twinlog.core.text import few
-from twinlog.wire.config_records import Mirror, MirrorTopic
+from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
 from twinlog.wire.snapshot import Snapshot
 
 MAX_NAME: Final = 249
@@ -248,8 +248,9 @@ async def add_named(
     await _check_removed(destination, snapshot, names)
     loops = [name for name in names if name in theirs.loops]
     if loops:
+        ways = [_way(name, theirs.origins[name], destination.cluster_id) for name in loops]
         raise MirrorError.MIRROR_LOOP.error(
-            f"the source mirrors {', '.join(loops)} from this cluster",
+            f"the source mirrors {', '.join(ways)}",
             hint="nothing was added; a topic is mirrored in one direction at a time",
         )
     mirror = snapshot.mirrors[mirror_name]
@@ -275,6 +276,7 @@ async def add_named(
             topic=topic.name,
             topic_id=topic.topic_id,
             partitions=len(topic.partitions),
+            origins=theirs.origins.get(topic.name, ()),
         )
         for topic in topics
     ]
@@ -288,11 +290,24 @@ async def add_named(
             and known.topic_id != topic.topic_id
         ]
     )
+    # What has denied our producers to write since they went over to the source is taken over: our
+    # failover takes it back, and the source need not be there.
+    taken_over = [
+        MadeAcl(mirror=mirror_name, acl=acl, made_for=MadeFor.READ_ONLY)
+        for acl in theirs.denied
+        if acl.resource_name in names
+    ]
     try:
-        await store.add_topics(mirror_name, added, pattern)
+        await store.add_topics(mirror_name, added, pattern, taken_over)
     except UserError:
         await undo(destination, created)
         raise
+
+
+def _way(topic: str, origins: Sequence[str], cluster_id: str) -> str:
+    """How a topic has come from this cluster to the source."""
+    through = ", ".join(origins[: origins.index(cluster_id)])
+    return f"{topic} from this cluster{through and f', through cluster {through}'}"
 
 
 async def _check_removed(

@@ -25,7 +25,13 @@ from twinlog.control.groups import sync_groups
 from twinlog.control.mirrors import connected_source
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
-from twinlog.control.topic_sync import add_new_topics, grow_topics, missing, stop_deleted
+from twinlog.control.topic_sync import (
+    add_new_topics,
+    follow_origins,
+    grow_topics,
+    missing,
+    stop_deleted,
+)
 from twinlog.core.errors import TwinlogError, UserError
 from twinlog.core.mirror_settings import parse_settings
 from twinlog.core.placement import config_partition
@@ -169,6 +175,8 @@ class Refresher:
         }
         growth = grow_topics(self._cluster, self._store, topics, there)
         await self._try(mirror.name, Sync.METADATA, growth)
+        origins = follow_origins(source, self._cluster, self._store, topics)
+        await self._try(mirror.name, Sync.METADATA, origins)
         news = add_new_topics(source, self._cluster, mirror, snapshot)
         await self._try(mirror.name, Sync.METADATA, news)
         return there

@@ -106,9 +106,19 @@ class MirrorStore:
         await self.change(decide)
 
     async def add_topics(
-        self, mirror: str, topics: Collection[MirrorTopic], pattern: str | None = None
+        self,
+        mirror: str,
+        topics: Collection[MirrorTopic],
+        pattern: str | None = None,
+        made_acls: Collection[MadeAcl] = (),
     ) -> None:
-        """Write new topics of a mirror, all or none, and the pattern that stands for more.
+        """Write what is new of a mirror, all or none.
+
+        Args:
+            mirror: its name.
+            topics: topics that it has from now on.
+            pattern: what stands for more of them.
+            made_acls: ACLs that are its own from now on.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR.
@@ -121,9 +131,9 @@ class MirrorStore:
             check_addable(snapshot, mirror, [topic.topic for topic in topics])
             before = snapshot.mirrors[mirror]
             if pattern is None or pattern in before.topic_patterns:
-                return list(topics)
+                return [*topics, *made_acls]
             patterns = (*before.topic_patterns, pattern)
-            return [*topics, replace(before, topic_patterns=patterns)]
+            return [*topics, *made_acls, replace(before, topic_patterns=patterns)]
 
         await self.change(decide)
 

@@ -66,6 +66,7 @@ from twinlog.wire.config_records import Wanted
 LOOK_S: Final = 0.5
 """Time between two looks at what is waited for."""
 AS_IT_WAS: Final = "all is as it was: the mirror goes on, producers may write to the source again"
+NOTHING_CHANGED: Final = "nothing was changed"
 STILL_DENIED: Final = (
     "the mirror goes on; producers may still be denied to write to the source, which twinlog "
     "switchover --allow-producers takes back"
@@ -139,13 +140,15 @@ class SwitchoverFailed(TwinlogError):
     """A switchover has ended at a step. `gone_back`: all is as it was."""
 
     def __init__(self, step: Step, message: str, *, gone_back: bool) -> None:
-        super().__init__(
-            f"{step.name}: {message}",
-            hint=AS_IT_WAS
-            if gone_back
-            else "the topics are being failed over, and stay so: see kafka-mirrors --describe",
-        )
+        if not gone_back:
+            hint = "the topics are being failed over, and stay so: see kafka-mirrors --describe"
+        elif step is not Step.READINESS:
+            hint = AS_IT_WAS
+        else:
+            hint = "" if message.endswith(NOTHING_CHANGED) else NOTHING_CHANGED
+        super().__init__(f"{step.name}: {message}", hint=hint)
         self.step = step
+        self.why = message
         self.gone_back = gone_back
 
 
@@ -155,7 +158,6 @@ class ProducersNotStopped(SwitchoverFailed):
     def __init__(self, topics: Sequence[str], why: str) -> None:
         super().__init__(Step.PRODUCERS, why, gone_back=True)
         self.topics = topics
-        self.why = why
 
 
 class DenialsStay(SwitchoverFailed):
@@ -267,7 +269,7 @@ async def switch_over(
         steps = _Switchover(source, destination, subject, denials, timeout_s=timeout_s, tell=tell)
         try:
             await steps.ready()
-            await steps.deny_producers(stopped=producers.stopped)
+            await steps.deny_producers(producers)
             ends = await steps.silence(silence_s)
             await steps.no_lag(ends)
             await steps.groups(ends)
@@ -320,13 +322,15 @@ class _Switchover:
         names = self._subject.names
         self._done(Step.READINESS, f"{len(names)} topic(s): {few(names)}")
 
-    async def deny_producers(self, *, stopped: bool) -> None:
+    async def deny_producers(self, producers: Producers) -> None:
         self._begin(Step.PRODUCERS)
         found = Outlook(beyond="ACLs are left alone")
         with _at(Step.PRODUCERS):
             if self._denials is not None:
                 found = await self._denials.outlook()
-            if found.beyond and not stopped:
+            if found.forbidden and producers.source_config is not None:
+                raise SwitchoverFailed(Step.PRODUCERS, found.beyond, gone_back=True)
+            if found.beyond and not producers.stopped:
                 raise ProducersNotStopped(self._subject.names, found.beyond)
             if self._denials is not None and found.denials:
                 self._denied = found.denials
@@ -353,9 +357,13 @@ class _Switchover:
             allowed = await self._denials.allow()
         except TwinlogError as trouble:
             why = error.message if isinstance(error, TwinlogError) else "interrupted"
+            if isinstance(error, SwitchoverFailed):
+                why = error.why
             text = f"{why}; what was denied cannot be taken back: {trouble}"
             raise DenialsStay(step, text) from error
         self._denied = None
+        if isinstance(error, SwitchoverFailed):
+            error.hint = AS_IT_WAS
         self._done(Step.PRODUCERS, f"may write again: {_principals(allowed)}")
 
     async def _has_denied(self, denials: ProducerDenials) -> bool:

@@ -5,6 +5,8 @@
     a topic matches what was added by a       it is added, too, unless it was in a mirror before
     regular expression
     a topic has more partitions               it grows
+    a topic is mirrored there, too, or no     from which clusters it comes is written down, by
+    more                                      which a loop of several clusters is seen
     a topic is gone, in two looks running     it is removed from the mirror, as by --remove, so that
                                               its records stay and its partitions are STOPPED
 
@@ -59,6 +61,42 @@ async def add_new_topics(
             failed += 1
             log.warning("mirror %s: the new topic %s is not added: %s", mirror.name, name, error)
     return failed
+
+
+async def follow_origins(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    store: MirrorStore,
+    topics: Collection[MirrorTopic],
+) -> int:
+    """Write down where the source has these topics from; how many come from the destination.
+
+    Nobody can write to a topic of a loop. It can come to be while several clusters add the topic
+    at the same time.
+
+    Raises:
+        Retriable: the source does not answer.
+    """
+    theirs = await read_their_mirrors(source, destination)
+    if theirs.unknown:
+        return 0
+    changed = {
+        (topic.mirror, topic.topic): origins
+        for topic in topics
+        if (origins := theirs.origins.get(topic.topic, ())) != topic.origins
+    }
+    if changed:
+        await store.change(
+            lambda now: [
+                replace(topic, origins=changed[topic.mirror, topic.topic])
+                for topic in now.topics
+                if (topic.mirror, topic.topic) in changed
+            ]
+        )
+    looped = [topic.topic for topic in topics if topic.topic in theirs.loops]
+    for name in looped:
+        log.warning("%s is mirrored in a loop: remove it from the mirror of one cluster", name)
+    return len(looped)
 
 
 async def grow_topics(

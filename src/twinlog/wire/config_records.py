@@ -8,6 +8,7 @@ destination's metadata log, which a stock broker does not let a client write to.
     ["mirror", mirror]                   source: {property: value}, source_cluster_id,
                                          topic_patterns: [regex], replication_factor: int or null
     ["topic", mirror, topic]             topic_id (source's), partitions (when added),
+                                         origins: [cluster id], absent where there are none,
                                          wanted: MIRRORING, PAUSED or STOPPED
     ["stop", node]                       requested_ms
     ["acl", mirror, resource type, resource name, pattern type, principal, host, operation,
@@ -92,6 +93,8 @@ class MirrorTopic:
     partitions: int
     """As many as the source had when the topic was added."""
     wanted: Wanted = Wanted.MIRRORING
+    origins: tuple[str, ...] = ()
+    """Ids of the clusters that the source itself has it from, the nearest first."""
 
     @property
     def mirror_partitions(self) -> list[MirrorPartition]:
@@ -219,6 +222,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 "topic_id": topic_id_text(record.topic_id),
                 "partitions": record.partitions,
                 "wanted": record.wanted.value,
+                **({"origins": record.origins} if record.origins else {}),
             }
         case MadeAcl():
             return {"made_for": record.made_for.value}
@@ -270,6 +274,7 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 topic_id=topic_id_of(body.text("topic_id")),
                 partitions=body.number("partitions"),
                 wanted=_wanted(body),
+                origins=body.texts("origins") if body.has("origins") else (),
             )
         case ["feature", name]:
             return Feature(name=name, level=body.number("level"))

@@ -82,16 +82,14 @@ class Snapshot:
             and (record.mirror, record.made_for) == (mirror, made_for)
         )
 
-    def denied_at(self, source_cluster_id: str) -> frozenset[Acl]:
-        """The ACLs that switchovers of a source's mirrors have made there."""
+    def made_of(self, source_cluster_id: str, made_for: MadeFor) -> frozenset[Acl]:
+        """What ACLs the mirrors of a source have made, there or here."""
         from_there = {
             mirror.name
             for mirror in self.mirrors.values()
             if mirror.source_cluster_id == source_cluster_id
         }
-        return frozenset(
-            acl for name in from_there for acl in self.made_acls(name, MadeFor.SWITCHOVER)
-        )
+        return frozenset(acl for name in from_there for acl in self.made_acls(name, made_for))
 
     @property
     def stops(self) -> dict[str, StopRequest]:
