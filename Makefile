@@ -39,8 +39,8 @@ test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation 
 	$(BIN)/pytest -n $(WORKERS) -m "not broker and not spark and not chaos"
 
 test-brokers: setup ## levels 5 and 6: real brokers, real Spark
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "(broker or spark) and not last and not chaos" --durations=20
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m last --durations=10
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(broker or spark) and not last and not chaos" --durations=20
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m last --durations=10
 
 chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ONLY=test_driver] [GONE=300]
 	$(BIN)/pytest -m chaos -p no:randomly $(if $(TIMES),--times $(TIMES)) $(if $(GONE),--gone-seconds $(GONE)) $(if $(SEED),--chaos-seed $(SEED)) $(if $(ONLY),-k "$(ONLY)")

@@ -1,6 +1,8 @@
-"""Real brokers for the tests: started once a run, when the first test asks for them.
+"""Real brokers for the tests, started when the first test asks for them.
 
-They are shared, so a test takes topics (and groups, and transactional ids) of its own: `topic`,
+One broker of either version is there for the rest of the run; of what needs more of them, the
+tests of a file have their own, as an idle broker, too, takes some percent of a core. They are
+shared, so a test takes topics (and groups, and transactional ids) of its own: `topic`,
 `fresh_name`. A test that kills brokers takes `trio` only if it leaves it whole, else a cluster of
 its own. Logs stay in pytest's temporary folder after the run; data does not.
 """
@@ -43,20 +45,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seed", default="", help="what decides the moments and the victims")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests one worker runs: those of a file, and all that need the secured clusters.
-
-    What a file shares, and the six processes of those clusters, are started by each worker anew.
-    """
-    for item in items:
-        secured = "secured_pair" in getattr(item, "fixturenames", ())
-        item.add_marker(
-            pytest.mark.xdist_group(
-                "secured" if secured else f"{item.path.parent.name}/{item.path.stem}"
-            )
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A source and a destination, one broker each."""
@@ -87,7 +75,7 @@ def any_kafka(request: pytest.FixtureRequest) -> LocalCluster:
     return cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two clusters to mirror between."""
     with (
@@ -97,14 +85,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield Pair(source, destination)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers: replicas, leaders that move."""
     with _cluster(tmp_path_factory, "trio", brokers=3) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def secured_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secured, Secured]]:
     """A source and a destination that know who is who, and who may do what (secured.py)."""
     home = tmp_path_factory.mktemp("certificates")

@@ -120,12 +120,12 @@ def await_state(
     stage: Stage, topic: str, partition: int, state: str, seconds: float = 60.0
 ) -> dict[str, Any]:
     """Wait until a partition has a state; what is said of it then."""
-
-    def there() -> dict[str, Any] | None:
-        row = described(stage, topic).get(partition)
-        return row if row is not None and row["state"] == state else None
-
-    return until(there, seconds, f"{topic}-{partition} {state}")
+    return until(
+        lambda: described(stage, topic).get(partition, {}),
+        seconds,
+        f"{topic}-{partition} {state}",
+        good=lambda row: row.get("state") == state,
+    )
 
 
 def await_shares(stage: Stage, count: int) -> None:

@@ -9,10 +9,16 @@ T = TypeVar("T")
 _POLL_SECONDS = 0.05
 
 
-def until(condition: Callable[[], T], seconds: float = 30.0, what: str = "the condition") -> T:
-    """Call the condition until it gives something true, and give that."""
+def until(
+    look: Callable[[], T],
+    seconds: float = 30.0,
+    what: str = "the condition",
+    *,
+    good: Callable[[T], bool] = bool,
+) -> T:
+    """Look until what is seen is good (by default: true), and give that."""
     deadline = time.monotonic() + seconds
-    while not (result := condition()):
+    while not good(result := look()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s (last: {result!r})"
         time.sleep(_POLL_SECONDS)
     return result

@@ -1,4 +1,4 @@
-"""Two clusters with a mirror between them, and a node that runs: shared by the tests here.
+"""Two clusters with a mirror between them, and a node that runs: shared by the tests of a file.
 
 Each test adds topics of its own. What stops a node, kills a broker or the like has a stage of its
 own (test_kills.py, test_takeover.py).
@@ -15,7 +15,7 @@ MIRROR = "everything"
 REFRESH = "mirror.metadata.refresh.interval.ms=1000"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def metrics_address() -> Iterator[str]:
     """Where the world's node serves its metrics."""
     ports = PortClaim.fresh(1)
@@ -23,7 +23,7 @@ def metrics_address() -> Iterator[str]:
     ports.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Iterator[Stage]:
     """A source, a destination, a mirror without topics, a node."""
     with Stage(tmp_path_factory.mktemp("world")) as stage:
