@@ -2,27 +2,24 @@
 
 The coordinator only carries bytes. Each member sends a *subscription* (the topic, the partitions
 that it owns, the generation in which it got them); the member that the coordinator names leader
-computes an *assignment* for each, with kafka-python's cooperative sticky assignor (KIP-429). Of a
+computes an *assignment* for each, by the rules of the cooperative protocol (KIP-429). Of a
 partition that moves, the first round takes it from its owner and gives it to nobody; the owner
 revokes it and rejoins, and the second round gives it to the new one. So no partition ever has two.
 
 The generation (subscription version 2, KIP-792) is for a member that comes back with partitions of
-an old generation. kafka-python's assignor takes such a claim for ownership, and would give the
-partition away under the member that has it now (test_the_newest_generation_is_believed). So claims
-are settled before it sees them: the newest one counts, and where two of one generation claim the
-same, which no correct group does, nobody gets the partition in this round.
+an old generation: where several claim a partition the newest generation counts, and where two of
+one generation do, which no correct group does, nobody gets it in this round.
 
-The assignor deals partitions out in turn, and a member that has none gets the last ones of another.
-A mirror's partitions stand in `__mirror_state` one after the other (core/placement.py), so that the
-last ones may be all that there is to do. So it sees the partitions in another order (`_order`), in
-which both what goes in turn and what stands together is spread.
+Kafka's sticky assignors make the members' *numbers* of partitions equal, whichever these are. But a
+topic's partitions stand in `__mirror_state` one after the other (core/placement.py), so that of a
+topic of eight two lanes had six and two where one had joined before the other, and it took as long
+as the six did. So `shared` makes them equal in every run of partitions (docs/decisions/0008).
 """
 
-from collections.abc import Iterable, Mapping
-from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.protocol.consumer.metadata import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -31,33 +28,17 @@ from kafka.protocol.consumer.metadata import (
 from twinlog.core.errors import ProtocolError
 
 PROTOCOL_TYPE: Final = "consumer"
-PROTOCOL_NAME: Final = CooperativeStickyAssignor.name
+PROTOCOL_NAME: Final = "cooperative-sticky"
 
 _SUBSCRIPTION_VERSION: Final = 2
 _ASSIGNMENT_VERSION: Final = 1
-_GOLDEN: Final = 0x61C88647
-"""2^32 less the golden ratio's part of it: multiples of it, in 32 bits, are spread evenly."""
-_MASK: Final = (1 << 32) - 1
 
 
-class _Member(NamedTuple):
-    """A member as the assignor wants it."""
+class _Claims(NamedTuple):
+    """What a member tells that it owns, and since which generation."""
 
-    member_id: str
-    metadata: Any
-
-
-class _Topics:
-    """The metadata that the assignor asks for."""
-
-    def __init__(self, topic: str, count: int) -> None:
-        self._partitions = {topic: set(range(count))}
-
-    def topics(self) -> set[str]:
-        return set(self._partitions)
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        return self._partitions.get(topic)
+    partitions: frozenset[int]
+    generation: int
 
 
 def encode_subscription(topic: str, owned: Iterable[int], generation: int) -> bytes:
@@ -105,64 +86,58 @@ def assign(topic: str, count: int, subscriptions: Mapping[str, bytes]) -> dict[s
     Raises:
         ProtocolError: a member's bytes are no subscription.
     """
+    claims = {member: _claims(topic, data) for member, data in sorted(subscriptions.items())}
+    claimants = [
+        [(one.generation, member) for member, one in claims.items() if index in one.partitions]
+        for index in range(count)
+    ]
+    owners = [max(some)[1] if some else None for some in claimants]
+    given: dict[str, list[int]] = {member: [] for member in claims}
+    for index, member in enumerate(shared(owners, list(claims))):
+        # What moves is given to nobody while it has an owner.
+        if owners[index] in (None, member) and not _disputed(claimants[index]):
+            given[member].append(index)
+    return {member: encode_assignment(topic, indexes) for member, indexes in given.items()}
+
+
+def shared(owners: Sequence[str | None], members: Sequence[str]) -> list[str]:
+    """Who is to have each partition, so that each run of partitions is shared evenly.
+
+    Along the partitions each member is due an equal part of each, and a partition that he gets is
+    paid for by what he is due. What nobody has goes to whom most is due; of those, to who has
+    least. An owner keeps what he has, unless another is due more than he by a whole partition and
+    has none yet (he has just come), or by two (what many moves have left uneven is seen to).
+    Applied to what it has given, it changes nothing.
+
+    Args:
+        owners: of partitions 0, 1, ...; None: nobody. Who is no member any more counts as nobody.
+        members: at least one.
+    """
+    whole = len(members)  # of a partition, so that an equal part of it is 1
+    due = dict.fromkeys(members, 0)
+    has = Counter(owners)
+    result = []
+    for owner in owners:
+        for member in members:
+            due[member] += 1
+        neediest = max(members, key=lambda member: (due[member], -has[member]))
+        more = 2 * whole if has[neediest] else whole
+        keeps = owner in due and due[neediest] - due[owner] < more
+        result.append(owner if owner is not None and keeps else neediest)
+        due[result[-1]] -= whole
+    return result
+
+
+def _claims(topic: str, data: bytes) -> _Claims:
     try:
-        members = [
-            _Member(member_id, ConsumerProtocolSubscription.decode(data))
-            for member_id, data in sorted(subscriptions.items())
-        ]
-        disputed = _settle_claims(topic, members)
+        subscription = ConsumerProtocolSubscription.decode(data)
+        owned = (t.partitions for t in subscription.owned_partitions or () if t.topic == topic)
+        return _Claims(frozenset(p for some in owned for p in some), subscription.generation_id)
     except Exception as error:  # any bytes may come; which exceptions they cause is unspecified
         raise ProtocolError(f"a group member's subscription cannot be read: {error!r}") from error
-    order = _order(count)
-    given = CooperativeStickyAssignor().assign(
-        _Topics(topic, count), [_ordered(member, topic, order) for member in members]
-    )
-    return {
-        member_id: encode_assignment(
-            topic,
-            (
-                order[place]
-                for name, places in decided.assigned_partitions
-                for place in places
-                if name == topic and order[place] not in disputed
-            ),
-        )
-        for member_id, decided in given.items()
-    }
 
 
-def _order(count: int) -> list[int]:
-    """The partitions as the assignor sees them: even ones and odd ones in turn, each spread."""
-    halves = (
-        sorted(range(first, count, 2), key=lambda p: (p >> 1) * _GOLDEN & _MASK) for first in (0, 1)
-    )
-    return [p for pair in zip_longest(*halves) for p in pair if p is not None]
-
-
-def _ordered(member: _Member, topic: str, order: list[int]) -> _Member:
-    """A member with the places of what it owns, instead of the partitions."""
-    place = {partition: index for index, partition in enumerate(order)}
-    for owned in member.metadata.owned_partitions or ():
-        if owned.topic == topic:
-            owned.partitions = sorted(place[p] for p in owned.partitions if p in place)
-    return member
-
-
-def _settle_claims(topic: str, members: list[_Member]) -> set[int]:
-    """Leave each claim only to the newest generation's member; what two of one generation claim."""
-    claims: dict[int, list[tuple[int, str]]] = {}
-    for member_id, metadata in members:
-        for owned in metadata.owned_partitions or ():
-            if owned.topic == topic:
-                for partition in owned.partitions:
-                    claims.setdefault(partition, []).append((metadata.generation_id, member_id))
-    newest = {partition: max(claimants) for partition, claimants in claims.items()}
-    item = ConsumerProtocolSubscription.TopicPartition
-    for member_id, metadata in members:
-        kept = sorted(p for p, (_, owner) in newest.items() if owner == member_id)
-        metadata.owned_partitions = [item(topic=topic, partitions=kept)] if kept else []
-    return {
-        partition
-        for partition, claimants in claims.items()
-        if sum(generation == newest[partition][0] for generation, _ in claimants) > 1
-    }
+def _disputed(claimants: Sequence[tuple[int, str]]) -> bool:
+    """Whether two claim a partition in its newest generation."""
+    newest = max(claimants, default=(0, ""))[0]
+    return sum(generation == newest for generation, _ in claimants) > 1
