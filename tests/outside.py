@@ -67,6 +67,19 @@ def write(servers: str, topic: str, records: Iterable[Sequence[Any]], **settings
     assert not failures, failures[0]
 
 
+def until_written(topic: str, client: Mapping[str, Any]) -> None:
+    """Wait until somebody may write; it is one record."""
+
+    def written() -> bool:
+        try:
+            write("", topic, simple(1), **client)
+        except AssertionError:
+            return False
+        return True
+
+    until(written, 2 * SECONDS, "a write")
+
+
 def simple(count: int, partition: int = 0, text: str = "v") -> list[Sequence[Any]]:
     return [(partition, f"k{at}", f"{text}{at}", None) for at in range(count)]
 

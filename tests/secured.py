@@ -9,6 +9,7 @@
 Sessions of SASL end after 3 s (KIP-368) and are renewed by whoever lives longer.
 """
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -17,6 +18,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from kafka.protocol.admin import AlterUserScramCredentialsRequest
 
@@ -101,6 +103,28 @@ class Secured:
         """A client that may do anything."""
         servers = {"bootstrap.servers": self.local.bootstrap_servers}
         return KafkaCluster(parse_config(servers, {}).config)
+
+    def as_alice(self) -> dict[str, Any]:
+        """How her applications connect."""
+        return {
+            "bootstrap.servers": self.servers("WORD"),
+            "security.protocol": LISTENERS["WORD"],
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": PASSWORDS["alice"],
+            # Else she is refused a producer id, who may write to no other topic.
+            "enable.idempotence": False,
+        }
+
+    def acls(self, topic: str) -> set[str]:
+        """Those of a topic by its very name."""
+
+        async def run() -> set[str]:
+            async with self.root() as cluster:
+                found = await describe_acls(cluster) or frozenset()
+            return {str(one) for one in found if one.resource_name == topic}
+
+        return asyncio.run(run())
 
     @property
     def trust(self) -> dict[str, str]:

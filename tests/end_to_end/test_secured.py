@@ -32,7 +32,6 @@ from secured import (
     token,
 )
 from switching import Switching
-from twinlog.cluster.acls import describe_acls
 from twinlog.cluster.admin import NewTopic, create_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import read_whole
@@ -392,14 +391,14 @@ def test_read_only_until_the_failover(place: Place) -> None:
         *(ResourceType.TOPIC, topic, PatternType.LITERAL, "User:alice", "*"),
         *(Operation.ALL, Permission.ALLOW),
     )
-    client = as_alice(place.destination)
+    client = place.destination.as_alice()
     asyncio.run(place.source.give([alice]))
     outside.make_topic(source, topic, 1)
     outside.write(source, topic, outside.simple(10))
 
     begin(place, mirror, topic)
     guarded = {f"DENY User:alice {one} on TOPIC {topic}" for one in ("ALTER", "DELETE", "WRITE")}
-    until(lambda: acls(place.destination, topic) == {str(alice), *guarded}, 60, "the guard")
+    until(lambda: place.destination.acls(topic) == {str(alice), *guarded}, 60, "the guard")
     place.stage.await_no_lag(60, [topic])
     with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
         outside.write("", topic, outside.simple(1), **client)
@@ -410,23 +409,10 @@ def test_read_only_until_the_failover(place: Place) -> None:
     place.stage.await_no_lag(60, [topic])
     done(place.mirrors("--remove", "--topic", topic, "--mirror", mirror))
 
-    until_written(topic, client)
-    assert acls(place.destination, topic) == {str(alice)}
+    outside.until_written(topic, client)
+    assert place.destination.acls(topic) == {str(alice)}
     assert outside.await_state(place.stage, topic, 0, "STOPPED")["last_mirrored_end"] == 20
     done(place.mirrors("--delete", "--mirror", mirror))
-
-
-def as_alice(secured: Secured) -> dict[str, Any]:
-    """How her applications connect to a cluster."""
-    return {
-        "bootstrap.servers": secured.servers("WORD"),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "alice",
-        "sasl.password": PASSWORDS["alice"],
-        # Else she is refused a producer id, who may write to no other topic.
-        "enable.idempotence": False,
-    }
 
 
 def begin(place: Place, mirror: str, topic: str) -> None:
@@ -438,28 +424,6 @@ def begin(place: Place, mirror: str, topic: str) -> None:
             await add_topics(cluster, mirror, topic)
 
     asyncio.run(run())
-
-
-def acls(secured: Secured, topic: str) -> set[str]:
-    async def run() -> set[str]:
-        async with secured.root() as cluster:
-            found = await describe_acls(cluster) or frozenset()
-        return {str(one) for one in found if one.resource_name == topic}
-
-    return asyncio.run(run())
-
-
-def until_written(topic: str, client: Mapping[str, Any]) -> None:
-    """Wait until somebody may write; it is one record."""
-
-    def written() -> bool:
-        try:
-            outside.write("", topic, outside.simple(1), **client)
-        except AssertionError:
-            return False
-        return True
-
-    until(written, 60, "a write")
 
 
 class Steady:
@@ -510,7 +474,7 @@ def test_a_switchover_denies_its_producers(place: Place) -> None:
     outside.make_topic(source, topic, 1)
     begin(place, mirror, topic)
     outside.await_state(place.stage, topic, 0, "MIRRORING")
-    with Steady(topic, as_alice(place.source)) as steady:
+    with Steady(topic, place.source.as_alice()) as steady:
         switch = place.switching(mirror, "--silence-seconds", "1")
         assert switch.end() == 0, (switch.said, switch.errors)
         until(lambda: steady.refused, 10, "the refusal")
@@ -520,15 +484,15 @@ def test_a_switchover_denies_its_producers(place: Place) -> None:
     assert (last["result"], last["left_behind"], last["denied"]) == ("SWITCHED_OVER", [], [denial])
     for servers in (source, destination):
         assert values(servers, topic) == steady.written
-    until_written(topic, as_alice(place.destination))
-    assert acls(place.source, topic) == {str(alice), denial}
-    assert acls(place.destination, topic) == {str(alice)}
+    outside.until_written(topic, place.destination.as_alice())
+    assert place.source.acls(topic) == {str(alice), denial}
+    assert place.destination.acls(topic) == {str(alice)}
     refused = place.mirrors("--delete", "--mirror", mirror)
     assert "twinlog switchover --allow-producers" in refused.errors
     allow = (*commands.TWINLOG, "switchover", *place.switchover(mirror), "--allow-producers")
     back = commands.run(allow, seconds=60)
     assert back.output == f"Taken back on the source: 1 denial(s)\n{denial}\n", back.errors
-    assert acls(place.source, topic) == {str(alice)}
+    assert place.source.acls(topic) == {str(alice)}
     done(place.mirrors("--delete", "--mirror", mirror))
 
 
@@ -567,33 +531,33 @@ def test_going_back_gives_all_rights_back(place: Place) -> None:
     outside.make_topic(source, topic, 1)
     begin(place, mirror, topic)
     outside.await_state(place.stage, topic, 0, "MIRRORING")
-    before = acls(place.source, topic)
+    before = place.source.acls(topic)
     with Steady(topic, {"bootstrap.servers": source}):
         killed = place.switching(mirror)
         killed.until_step("SILENCE", "written to")
         killed.kill()
-        assert acls(place.source, topic) == before | {denial}
+        assert place.source.acls(topic) == before | {denial}
         late = place.switching(mirror, "--step-timeout-seconds", "2")
         assert late.end() == 1
         last = late.said[-1]
         assert (last["result"], last["step"]) == ("GONE_BACK", "SILENCE")
-        assert acls(place.source, topic) == before
-        until_written(topic, as_alice(place.source))
+        assert place.source.acls(topic) == before
+        outside.until_written(topic, place.source.as_alice())
         interrupted = place.switching(mirror)
         interrupted.until_step("SILENCE", "written to")
-        assert acls(place.source, topic) == before | {denial}
+        assert place.source.acls(topic) == before | {denial}
         interrupted.interrupt()
         assert interrupted.end() == 130
         assert interrupted.said[-1]["result"] == "GONE_BACK"
-        assert acls(place.source, topic) == before
-        until_written(topic, as_alice(place.source))
+        assert place.source.acls(topic) == before
+        outside.until_written(topic, place.source.as_alice())
         stuck = place.switching(mirror)
         stuck.until_step("SILENCE", "written to")
         with without(place.source, *granted("User:switchover", "source")):
             stuck.interrupt()
             assert stuck.end() == 3
             assert "1 denial(s) cannot be taken back on the source" in stuck.said[-1]["error"]
-            assert acls(place.source, topic) == before | {denial}
+            assert place.source.acls(topic) == before | {denial}
             again = place.switching(mirror)
             assert again.end() == 3
         assert "needs DESCRIBE on the cluster" in again.said[-1]["error"]
@@ -601,9 +565,9 @@ def test_going_back_gives_all_rights_back(place: Place) -> None:
         allowed = place.switching(mirror, "--allow-producers")
         assert allowed.end() == 0, allowed.errors
         assert allowed.said == [{"allowed": [denial]}]
-        assert acls(place.source, topic) == before
+        assert place.source.acls(topic) == before
     assert outside.described(place.stage, topic)[0]["wanted"] == "MIRRORING"
-    assert acls(place.destination, topic) >= before, "and whom the mirror denies"
+    assert place.destination.acls(topic) >= before, "and whom the mirror denies"
 
 
 def delete_records(servers: str, topic: str, offset: int) -> None:

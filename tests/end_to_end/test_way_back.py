@@ -1,0 +1,74 @@
+"""There by a switchover, back in an emergency, between clusters with authorizers."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import outside
+from secured import Secured
+from switching import Switching
+from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.stage import Stage
+from waiting import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+
+REFRESH = ["mirror.metadata.refresh.interval.ms=1000"]
+
+
+def begin(stage: Stage, name: str, source: LocalCluster, destination: LocalCluster) -> None:
+    """A mirror without topics, and a node."""
+    stage.source, stage.destination = source, destination
+    stage.create_mirror(name, REFRESH, state_partitions=4)
+    stage.start_node(name, "--lanes", "1")
+
+
+def test_who_may_write_where(
+    secured_pair: tuple[Secured, Secured], topic: str, tmp_path: Path
+) -> None:
+    """At each time on one cluster; and the first one's failover needs nothing of a dead second."""
+    first, second = secured_pair
+    writes = Acl(
+        *(ResourceType.TOPIC, topic, PatternType.LITERAL, "User:alice", "*"),
+        *(Operation.WRITE, Permission.ALLOW),
+    )
+    allowed, denied = str(writes), str(writes._replace(permission=Permission.DENY))
+    asyncio.run(first.give([writes]))
+    outside.make_topic(first.local.bootstrap_servers, topic)
+    outside.until_written(topic, first.as_alice())
+    with Stage(tmp_path / "there") as there, Stage(tmp_path / "back") as back:
+        begin(there, "there", first.local, second.local)
+        begin(back, "back", second.local, first.local)
+        there.add(topic, "there")
+        until(lambda: {allowed, denied} <= second.acls(topic), 60, "the guard")
+        there.await_no_lag(60, [topic])
+        switch = Switching(
+            *("--bootstrap-server", second.local.bootstrap_servers, "--mirror", "there"),
+            *("--silence-seconds", "1"),
+        )
+        assert switch.end() == 0, (switch.said, switch.errors)
+        outside.until_written(topic, second.as_alice())
+        assert first.acls(topic) == {allowed, denied}
+
+        back.add(topic, "back")
+        outside.await_state(back, topic, 0, "MIRRORING")
+        back.await_no_lag(60, [topic])
+        with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
+            outside.write("", topic, outside.simple(1), **first.as_alice())
+        second.local.kill(1)
+        done = back.mirrors("--remove", "--topic", topic, "--mirror", "back")
+        assert done.status == 0, done.errors
+        outside.await_state(back, topic, 0, "STOPPED")
+        outside.until_written(topic, first.as_alice())
+        assert first.acls(topic) == {allowed}
+
+        second.local.start_broker(1)
+        there.add(topic, "there")
+        until(lambda: {allowed, denied} <= second.acls(topic), 60, "the guard")
+        there.await_no_lag(60, [topic])
+        report = there.check([topic], numbered=False)
+        assert report.good, report.problems
+        assert report.records == 3
+        assert first.acls(topic) == {allowed}
