@@ -17,6 +17,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.control.acl_sync import AclSync
 from twinlog.control.denials import (
     NO_AUTHORIZER,
+    Allowed,
     ProducerDenials,
     allow_producers,
     forget_denials,
@@ -225,9 +226,9 @@ def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) 
             refused = "ACLs that a switchover of mirror .* still deny"
             with pytest.raises(MirrorRefused, match=refused):
                 await delete_mirror(it.destination, topic)
-            assert await allow_producers(it.destination, topic, f"{topic}-none") == frozenset()
+            assert await allow_producers(it.destination, topic, f"{topic}-none") == Allowed()
             taken = await allow_producers(it.destination, topic, first)
-            assert taken == {denial(first, "User:alice")}
+            assert taken == Allowed({denial(first, "User:alice")})
             assert denial(first, "User:alice") not in await it.acls(it.source)
             back = Both(f"{topic}-back", it.destination, it.source, "")
             await back.create()
@@ -276,7 +277,8 @@ def test_taken_over_on_the_way_back(secured_pair: tuple[Secured, Secured], topic
             await add_named(it.source, it.destination, forth.name, [topic], theirs)
             taken = (await forth.store.snapshot()).made_acls(forth.name, MadeFor.READ_ONLY)
             assert taken == ours
-            assert await allow_producers(it.destination, topic, ".*") == ours
+            found = await allow_producers(it.destination, topic, ".*")
+            assert found == Allowed(left=ours)
             assert ours <= await it.acls(it.source), "they keep the topic read-only"
             assert await denials.made() == frozenset()
             for mirror in it.mirrors:

@@ -564,7 +564,7 @@ def test_going_back_gives_all_rights_back(place: Place) -> None:
         assert "what was denied cannot be taken back" in again.said[-1]["error"]
         allowed = place.switching(mirror, "--allow-producers")
         assert allowed.end() == 0, allowed.errors
-        assert allowed.said == [{"allowed": [denial]}]
+        assert allowed.said == [{"allowed": [denial], "left": []}]
         assert place.source.acls(topic) == before
     assert outside.described(place.stage, topic)[0]["wanted"] == "MIRRORING"
     assert place.destination.acls(topic) >= before, "and whom the mirror denies"

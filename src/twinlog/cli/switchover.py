@@ -29,6 +29,11 @@ from twinlog.core.acls import Acl
 
 SILENCE_S: Final = 5.0
 TIMEOUT_S: Final = 300.0
+RELEASED: Final = {
+    "allowed": "Taken back on the source",
+    "left": "Left to the source's own mirror, whose failover takes them back",
+    "forgotten": "Forgotten",
+}
 UNFINISHED: Final = 3
 """Exit status where something was changed, and not all is as it is to be."""
 INTERRUPTED: Final = 130
@@ -117,7 +122,7 @@ def switchover(
     source = None if source_config is None else read_properties(source_config)
     show = _Show(as_json=as_json)
     if allow:
-        show.allowed(asyncio.run(_allow(properties, mirror, topic, source, forget=forget)), forget)
+        show.released(asyncio.run(_allow(properties, mirror, topic, source, forget=forget)))
         return
     producers = Producers(stopped=stopped, deny=not leave_acls, source_config=source)
 
@@ -168,11 +173,12 @@ async def _allow(
     source: Mapping[str, str] | None,
     *,
     forget: bool,
-) -> frozenset[Acl]:
+) -> dict[str, frozenset[Acl]]:
     async with connected(parse_config(properties).config, "destination") as destination:
         if forget:
-            return await forget_denials(destination, mirror, topic)
-        return await allow_producers(destination, mirror, topic, source_config=source)
+            return {"forgotten": await forget_denials(destination, mirror, topic)}
+        found = await allow_producers(destination, mirror, topic, source_config=source)
+        return {"allowed": found.taken_back, "left": found.left}
 
 
 async def _switch(
@@ -273,15 +279,16 @@ class _Show:
                 err=True,
             )
 
-    def allowed(self, acls: Collection[Acl], forgotten: bool) -> None:
-        """Denials were taken back, or forgotten."""
-        texts = sorted(map(str, acls))
+    def released(self, denials: Mapping[str, Collection[Acl]]) -> None:
+        """What became of denials, by RELEASED's names."""
+        texts = {what: sorted(map(str, acls)) for what, acls in denials.items()}
         if self._as_json:
-            self._object(**{"forgotten" if forgotten else "allowed": texts})
-        else:
-            what = "Forgotten" if forgotten else "Taken back on the source"
-            click.echo(f"{what}: {len(texts)} denial(s)")
-            for text in texts:
+            self._object(**texts)
+            return
+        for what, some in texts.items():
+            if some or what != "left":
+                click.echo(f"{RELEASED[what]}: {len(some)} denial(s)")
+            for text in some:
                 click.echo(text)
 
     @staticmethod

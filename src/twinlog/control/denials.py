@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinlog.cluster.acls import describe_acls, may_alter_acls
 from twinlog.cluster.client import KafkaCluster
@@ -51,6 +51,15 @@ class Outlook:
     ACLs tell of."""
     forbidden: bool = False
     """Whether that is all of them, for want of a right."""
+
+
+class Allowed(NamedTuple):
+    """What became of a switchover's denials, when they were to be taken back."""
+
+    taken_back: frozenset[Acl] = frozenset()
+    left: frozenset[Acl] = frozenset()
+    """To the source's own mirror, which mirrors the topic from here again and has taken them over
+    (`mirrors.add_topics`): its failover takes them back. Here they are forgotten."""
 
 
 def outlook_of(found: Guard, topics: Collection[str]) -> Outlook:
@@ -223,11 +232,8 @@ async def allow_producers(
     topics: str,
     *,
     source_config: Mapping[str, str] | None = None,
-) -> frozenset[Acl]:
-    """Take back what switchovers of a mirror have denied at its source; what that was.
-
-    What the source's own mirror has taken over, as it mirrors the topic from here again
-    (`mirrors.add_topics`), is that one's to take back at its failover, and is only forgotten.
+) -> Allowed:
+    """Take back what switchovers of a mirror have denied at its source; what became of it.
 
     Args:
         destination: the mirror's cluster.
@@ -243,13 +249,13 @@ async def allow_producers(
     """
     snapshot, names = await _denied(destination, mirror, topics)
     if not names:
-        return frozenset()
+        return Allowed()
     async with acl_source(snapshot.mirrors[mirror], source_config) as source:
         async with connected_source(snapshot.mirrors[mirror]) as readable:
             theirs = await _taken_over(readable, destination, snapshot, mirror, names)
-        forgotten = await ProducerDenials(source, destination, mirror, theirs).forget()
-        allowed = await ProducerDenials(source, destination, mirror, names - theirs).allow()
-        return forgotten | allowed
+        left = await ProducerDenials(source, destination, mirror, theirs).forget()
+        taken_back = await ProducerDenials(source, destination, mirror, names - theirs).allow()
+        return Allowed(taken_back, left)
 
 
 async def forget_denials(destination: KafkaCluster, mirror: str, topics: str) -> frozenset[Acl]:
