@@ -14,6 +14,7 @@ from twinlog.control.switchover import (
     SourceEnd,
     Step,
     SwitchoverFailed,
+    harmless,
     standing_against,
 )
 from twinlog.core.types import TopicPartition
@@ -55,6 +56,7 @@ def test_what_stands_against_it(reason: Reason) -> None:
     found = Readiness(mirror="m", verdict=finding.verdict, findings=(finding,), topics=())
     assert bool(standing_against(found)) is (reason not in PASSING)
     assert HARMLESS < PASSING
+    assert harmless(found) == ([finding] if reason in HARMLESS else [])
     if WEIGHTS[reason] is Verdict.NOT_READY:
         assert standing_against(found)
 

@@ -226,6 +226,11 @@ def standing_against(found: Readiness) -> list[Finding]:
     return [one for one in found.all_findings() if one.reason not in PASSING]
 
 
+def harmless(found: Readiness) -> list[Finding]:
+    """What is only told of: the switchover ends none of it, and loses nothing by it."""
+    return [one for one in found.all_findings() if one.reason in HARMLESS]
+
+
 async def switch_over(
     destination: KafkaCluster,
     mirror: str,
@@ -315,10 +320,12 @@ class _Switchover:
     async def ready(self) -> None:
         self._begin(Step.READINESS)
         with _at(Step.READINESS):
-            against = standing_against(await self._judge(self._subject))
-        if against:
+            found = await self._judge(self._subject)
+        if against := standing_against(found):
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
+        for one in harmless(found):
+            self._say(Step.READINESS, f"passed, as it loses nothing: {one.text}")
         names = self._subject.names
         self._done(Step.READINESS, f"{len(names)} topic(s): {few(names)}")
 
