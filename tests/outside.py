@@ -130,7 +130,7 @@ def described(stage: Stage, topic: str) -> dict[int, dict[str, Any]]:
 
 
 def await_state(
-    stage: Stage, topic: str, partition: int, state: str, seconds: float = 60.0
+    stage: Stage, topic: str, partition: int, state: str, seconds: float = 120.0
 ) -> dict[str, Any]:
     """Wait until a partition has a state; what is said of it then."""
     return until(

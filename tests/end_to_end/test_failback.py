@@ -92,7 +92,7 @@ def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
     transaction(second, topic, "new", commit=True)
     both.there.source.start_broker(1)
     both.back.add(topic, "back")
-    outside.await_state(both.back, topic, 0, "MIRRORING", 120)
+    outside.await_state(both.back, topic, 0, "MIRRORING")
     assert proved(both.back, "back", topic) == 1000 + 10 + 50 + 10
     moved = outside.described(both.back, topic)[0]
     assert moved["records"] == 60, "the delta alone"
