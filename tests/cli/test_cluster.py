@@ -1,13 +1,16 @@
 """Twin of twinlog.cli.cluster: the commands, as a person types them."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 Twinlog = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -51,6 +54,33 @@ def test_a_cluster_lives_until_it_is_taken_down(twinlog: Twinlog) -> None:
     assert not Path(row["directory"]).exists()
 
 
+@pytest.mark.broker
+def test_a_cluster_that_asks_who_comes(twinlog: Twinlog) -> None:
+    """As docs/security.md has it: its users come by a listener of their own, and have no rights."""
+    page = Path(__file__).parents[2].joinpath("docs", "security.md").read_text()
+    (command,) = re.findall(r"^twinlog (cluster up (?:.*\\\n)*.*)$", page, re.MULTILINE)
+    try:
+        up = twinlog(*shlex.split(command.replace("\\\n", " ")))
+        assert up.returncode == 0, up.stderr
+        (row,) = json.loads(twinlog("cluster", "list", "--json").stdout)
+        users = row["listeners"]["USERS"]
+        assert f"USERS (SASL_PLAINTEXT): {users}" in up.stderr
+        client = {
+            "bootstrap.servers": users,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "alice",
+            "sasl.password": "alice-secret",
+        }
+        alice, new = AdminClient(client), [NewTopic("t")]
+        with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+            alice.create_topics(new)["t"].result(30)
+        root = AdminClient({"bootstrap.servers": up.stdout.strip()})
+        root.create_topics(new)["t"].result(30)
+    finally:
+        twinlog("cluster", "down", "--all")
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -59,6 +89,9 @@ def test_a_cluster_lives_until_it_is_taken_down(twinlog: Twinlog) -> None:
         (["up", "x", "--brokers", "4"], 2, "1<=x<=3"),
         (["up", "x", "--config", "a"], 2, "wanted is KEY=VALUE"),
         (["up", "x", "--config", "listeners=A://:1"], 2, "listeners cannot be set"),
+        (["up", "x", "--listener", "WORD"], 2, "wanted is NAME=PROTOCOL"),
+        (["up", "x", "--listener", "WORD=TLS"], 2, "SASL_PLAINTEXT, SASL_SSL"),
+        (["up", "x", "--listener", "CONTROLLER=SSL"], 2, "CONTROLLER is there already"),
         (["down", "x"], 1, "no cluster 'x' here; there are: none"),
         (["down"], 2, "name a cluster, or say --all"),
         (["down", "x", "--all"], 2, "name a cluster, or say --all"),

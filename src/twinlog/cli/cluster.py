@@ -1,13 +1,16 @@
 """`twinlog cluster`: real Kafka clusters on this machine, for trying things out."""
 
 import json
+import re
 
 import click
 
 from twinlog.local import named
 from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.errors import LocalError
-from twinlog.local.layout import PLACES
+from twinlog.local.layout import OWN_LISTENERS, PLACES
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 @click.group()
@@ -34,6 +37,25 @@ def _parse_config(
     return config
 
 
+def _parse_listeners(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    listeners = {}
+    for value in values:
+        name, _, protocol = value.partition("=")
+        if re.fullmatch("[A-Z][A-Z0-9_]*", name) is None or protocol not in PROTOCOLS:
+            raise click.BadParameter(
+                f"{value!r}: wanted is NAME=PROTOCOL, NAME in capitals, PROTOCOL one of "
+                f"{', '.join(PROTOCOLS)}",
+                context,
+                parameter,
+            )
+        if name in OWN_LISTENERS:
+            raise click.BadParameter(f"{name} is there already", context, parameter)
+        listeners[name] = protocol
+    return listeners
+
+
 @cluster.command()
 @click.argument("name")
 @click.option("--brokers", type=click.IntRange(1, 3), default=1, show_default=True)
@@ -46,10 +68,28 @@ def _parse_config(
     callback=_parse_config,
     help="A broker property; may be repeated.",
 )
-def up(name: str, brokers: int, kafka_version: str, heap: str, config: dict[str, str]) -> None:
+@click.option(
+    "--listener",
+    "listeners",
+    metavar="NAME=PROTOCOL",
+    multiple=True,
+    callback=_parse_listeners,
+    help="One more listener, beside the PLAINTEXT one; may be repeated.",
+)
+def up(
+    name: str,
+    *,
+    brokers: int,
+    kafka_version: str,
+    heap: str,
+    config: dict[str, str],
+    listeners: dict[str, str],
+) -> None:
     """Start cluster NAME and print its bootstrap servers."""
-    started = named.up(name, brokers, kafka_version, config=config, heap=heap)
+    started = named.up(name, brokers, kafka_version, config=config, heap=heap, listeners=listeners)
     click.echo(started.bootstrap_servers)
+    for listener, protocol in listeners.items():
+        click.echo(f"{listener} ({protocol}): {started.listener(listener)}", err=True)
     nodes = "1 broker" if brokers == 1 else f"{brokers} brokers"
     click.echo(f"Kafka {kafka_version}, {nodes}, in {started.directory}", err=True)
     click.echo(f"take it down with: twinlog cluster down {name}", err=True)
@@ -109,6 +149,7 @@ def _row(name: str) -> dict[str, object]:
             "state": "starting, or broken off",
             "version": "",
             "bootstrap_servers": "",
+            "listeners": {},
             "nodes": {},
         }
     nodes = {node_id: node_id in found.living for node_id in found.node_ids}
@@ -117,6 +158,7 @@ def _row(name: str) -> dict[str, object]:
         "state": _state(found),
         "version": found.version,
         "bootstrap_servers": found.bootstrap_servers,
+        "listeners": {one: found.listener(one) for one in found.settings.listeners},
         "nodes": {node_id: "up" if alive else "down" for node_id, alive in nodes.items()},
         "directory": str(found.directory),
     }

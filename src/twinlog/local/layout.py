@@ -147,6 +147,8 @@ def _node(
     )
 
 
+OWN_LISTENERS: Final = ("PLAINTEXT", "CONTROLLER")
+"""Names of the listeners that every cluster has."""
 PLACES: Final = frozenset(
     (
         "process.roles",

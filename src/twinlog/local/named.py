@@ -22,7 +22,13 @@ from twinlog.local.errors import LocalError
 
 
 def up(
-    name: str, brokers: int, version: str, *, config: Mapping[str, str], heap: str
+    name: str,
+    brokers: int,
+    version: str,
+    *,
+    config: Mapping[str, str],
+    heap: str,
+    listeners: Mapping[str, str],
 ) -> LocalCluster:
     """Start a cluster under a name that is not in use.
 
@@ -31,7 +37,12 @@ def up(
     """
     with _lock(name):
         cluster = LocalCluster.start(
-            brokers, version, config=config, heap=heap, directory=_free(name)
+            brokers,
+            version,
+            config=config,
+            heap=heap,
+            directory=_free(name),
+            listeners=listeners,
         )
         cluster.release()
         return cluster
