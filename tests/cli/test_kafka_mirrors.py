@@ -455,8 +455,16 @@ def test_a_source_that_is_another_cluster_now(
     refused(commands.add(name, ".*"), "was created for another")
 
 
+@pytest.mark.parametrize(
+    ("created_first", "refusal"),
+    [(True, MirrorError.TOPIC_ALREADY_IN_MIRROR), (False, MirrorError.TOPIC_ALREADY_EXISTS)],
+)
 def test_created_topics_are_taken_back(
-    commands: Commands, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    commands: Commands,
+    fresh_name: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    created_first: bool,
+    refusal: MirrorError,
 ) -> None:
     """Another command is faster by a step: what we have created is deleted, but not what it has."""
     name, stem = fresh_name("m"), fresh_name("t")
@@ -468,14 +476,14 @@ def test_created_topics_are_taken_back(
 
     async def overtaken(destination: KafkaCluster, *arguments: Any) -> list[str]:
         monkeypatch.setattr(mirrors, "prepare", prepare)
-        created = await prepare(destination, *arguments)
+        created = await prepare(destination, *arguments) if created_first else None
         await mirrors.add_topics(destination, f"{name}.other", f"{stem}-a")
-        return created
+        return await prepare(destination, *arguments) if created is None else created
 
     async def add(destination: KafkaCluster) -> None:
         with pytest.raises(MirrorRefused) as caught:
             await mirrors.add_topics(destination, name, f"{stem}-.")
-        assert caught.value.kind is MirrorError.TOPIC_ALREADY_IN_MIRROR
+        assert caught.value.kind is refusal
 
     monkeypatch.setattr(mirrors, "prepare", overtaken)
     on(commands.pair.destination, add)

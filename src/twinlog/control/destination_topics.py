@@ -35,6 +35,7 @@ from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror
 
 _T = TypeVar("_T")
+_TOPIC_ALREADY_EXISTS: Final = 36
 _CHUNK: Final = 200
 """Topics in one request about topics or configurations."""
 
@@ -171,6 +172,7 @@ async def prepare(
     """Create the topics that are missing, configure those that are there; the created ones.
 
     Raises:
+        MirrorRefused: TOPIC_ALREADY_EXISTS: one has come to be there since it was looked for.
         UserError: something is refused; then nothing has been created.
     """
     missing = [
@@ -217,6 +219,11 @@ async def prepare(
 def _refuse(answers: Mapping[str, Any], what: str) -> None:
     for name, answer in answers.items():
         if isinstance(answer, Refusal):
+            if answer.code == _TOPIC_ALREADY_EXISTS:
+                raise MirrorError.TOPIC_ALREADY_EXISTS.error(
+                    f"somebody has created {name} on the destination meanwhile",
+                    hint="nothing was added; try again",
+                )
             error = answer.error(what, topic=name)
             error.hint = error.hint or f"nothing was added; see {next(iter(SETTINGS))}"
             raise error
