@@ -29,8 +29,10 @@ BROKERS: Final = {
     # Compaction is to be seen within seconds.
     "log.cleaner.backoff.ms": "2000",
     # What DeleteRecords has deleted comes back with a broker that dies before it has noted its
-    # log's start, a minute later by default: it would have what its mirror has not.
+    # log's start, up to a minute later (30 s after the broker's start at the earliest) by default:
+    # it would have what its mirror has not.
     "log.flush.start.offset.checkpoint.interval.ms": "1000",
+    "log.initial.task.delay.ms": "1000",
 }
 ON_TWO: Final = {"min.insync.replicas": "2"}
 """With three brokers an acknowledged record is on two: one of them may be killed."""
