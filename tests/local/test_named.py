@@ -51,7 +51,7 @@ def _record(state: Path, name: str, pid: int, started: str) -> Path:
 
 
 def _up(name: str) -> LocalCluster:
-    return named.up(name, 1, "4.3.1", config={}, heap="512m")
+    return named.up(name, 1, "4.3.1", config={}, heap="512m", listeners={})
 
 
 def test_a_recycled_pid_survives_down(state: Path, bystander: subprocess.Popen[bytes]) -> None:
