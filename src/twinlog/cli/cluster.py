@@ -5,12 +5,11 @@ import re
 
 import click
 
+from twinlog.cluster.config import PROTOCOLS
 from twinlog.local import named
 from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.errors import LocalError
 from twinlog.local.layout import OWN_LISTENERS, PLACES
-
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 @click.group()

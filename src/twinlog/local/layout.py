@@ -147,27 +147,14 @@ def _node(
     )
 
 
-OWN_LISTENERS: Final = ("PLAINTEXT", "CONTROLLER")
+OWN_LISTENERS: Final = ("CONTROLLER", "PLAINTEXT")
 """Names of the listeners that every cluster has."""
-PLACES: Final = frozenset(
-    (
-        "process.roles",
-        "node.id",
-        "listeners",
-        "advertised.listeners",
-        "controller.listener.names",
-        "listener.security.protocol.map",
-        "controller.quorum.voters",
-        "log.dirs",
-    )
-)
-"""Properties that place a node in its cluster: with others it would be looked for in vain."""
 
 
 def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) -> dict[str, str]:
     """Give what places a node in its cluster."""
     listeners = {"PLAINTEXT": node.port, "CONTROLLER": node.controller_port, **node.listeners}
-    spoken = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **protocols}
+    spoken = {**dict.fromkeys(OWN_LISTENERS, "PLAINTEXT"), **protocols}
     urls = [f"{name}://{HOST}:{port}" for name, port in listeners.items() if port is not None]
     voters = [node for node in nodes if node.controller_port is not None]
     return {
@@ -183,6 +170,11 @@ def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) ->
         ),
         "log.dirs": str(node.data),
     }
+
+
+_EXAMPLE: Final = plan_nodes(1, (1, 2), Path())
+PLACES: Final = frozenset((*_place(_EXAMPLE[0], _EXAMPLE, {}), "advertised.listeners"))
+"""Properties that place a node in its cluster: with others it would be looked for in vain."""
 
 
 def _quick_start(nodes: tuple[Node, ...]) -> dict[str, str]:
