@@ -77,6 +77,8 @@ async def follow_origins(
     Raises:
         Retriable: the source does not answer.
     """
+    if not topics:
+        return 0
     theirs = await read_their_mirrors(source, destination)
     if theirs.unknown:
         return 0
