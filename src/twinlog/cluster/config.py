@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from twinlog.cluster.dial import Options
 from twinlog.cluster.jaas import parse_jaas
-from twinlog.cluster.security import PLAINTEXT, Sasl, Security, Tls
+from twinlog.cluster.security import PLAINTEXT, Kerberos, Sasl, Security, Tls
 from twinlog.core.errors import UserError
 
 
@@ -280,14 +280,31 @@ def _sasl(reader: _Reader) -> Sasl:
         return Sasl(mechanism=mechanism, token_url=token_url)
     options = {} if jaas is None else parse_jaas(jaas, mechanism)
     if mechanism == "GSSAPI":
-        name = service or options.get("serviceName") or "kafka"
-        return Sasl(mechanism=mechanism, kerberos_service=name)
+        return Sasl(mechanism=mechanism, kerberos=_kerberos(options, service))
     if not options.get("username") or "password" not in options:
         raise UserError(
             f"sasl.jaas.config has no username or no password, {mechanism} needs both",
             hint='write: ...LoginModule required username="..." password="...";',
         )
     return Sasl(mechanism=mechanism, username=options["username"], password=options["password"])
+
+
+def _kerberos(options: Mapping[str, str], service: str | None) -> Kerberos:
+    """From the options of Java's `Krb5LoginModule` that say where its tickets come from."""
+    principal, keytab = options.get("principal", ""), ""
+    if options.get("useKeyTab", "").lower() == "true":
+        keytab = options.get("keyTab", "")
+        if not keytab or not principal:
+            raise UserError(
+                "sasl.jaas.config has no keyTab or no principal, useKeyTab=true needs both",
+                hint='write: ...useKeyTab=true keyTab="/PATH" principal="NAME@REALM";',
+            )
+    return Kerberos(
+        service=service or options.get("serviceName") or "kafka",
+        principal=principal,
+        keytab=keytab.removeprefix("file:"),
+        ticket_cache=options.get("ticketCache", "").removeprefix("FILE:"),
+    )
 
 
 def _tls(reader: _Reader) -> Tls:

@@ -31,6 +31,18 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kerberos:
+    """Whose ticket is shown to which service. Neither keytab nor cache: what the system has."""
+
+    service: str = "kafka"
+    principal: str = ""
+    keytab: str = ""
+    """A file of keys, from which tickets are fetched."""
+    ticket_cache: str = ""
+    """A file that `kinit` keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sasl:
     """A SASL mechanism and what it needs. `repr` shows no secret."""
 
@@ -39,10 +51,10 @@ class Sasl:
     password: str = field(default="", repr=False)
     token_url: str = ""
     """OAUTHBEARER: `file:` URL of the token."""
-    kerberos_service: str = "kafka"
+    kerberos: Kerberos = Kerberos()
 
     def mechanism_options(self) -> dict[str, Any]:
-        """What kafka-python's mechanisms take.
+        """What kafka-python's mechanisms take; GSSAPI is ours (kerberos.py).
 
         Raises:
             UserError: the token's file cannot be read.
@@ -51,7 +63,6 @@ class Sasl:
             "sasl_mechanism": self.mechanism,
             "sasl_plain_username": self.username,
             "sasl_plain_password": self.password,
-            "sasl_kerberos_service_name": self.kerberos_service,
         }
         if self.mechanism.startswith("SCRAM-"):
             # RFC 5802 escapes these two in names; kafka-python does not.

@@ -1,0 +1,199 @@
+"""GSSAPI on a real KDC: commands, a node and its lanes, each with a keytab of its own.
+
+Both clusters take nobody without a ticket, but for what looks at them from outside. Sessions end
+after 3 s (KIP-368), so that tickets are shown again and again.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import javaproperties
+import pytest
+
+import outside
+from kdc import REALM, Kdc, by_keytab, kdc, krb5_login
+from secured import SESSION_MS
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import parse_config
+from twinlog.core.errors import TwinlogError
+from twinlog.local import commands
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.commands import Done
+from twinlog.local.ports import HOST
+from twinlog.local.processes import SHORT_LIVED
+from twinlog.local.stage import Stage
+from waiting import until
+
+pytestmark = [pytest.mark.kerberos, pytest.mark.timeout(300)]
+
+SERVICE = f"kafka/{HOST}"
+LISTENER = "TICKETS"
+
+
+class Place:
+    """The realm, both clusters, and who has a keytab: mirror, twinlog, operator."""
+
+    def __init__(self, realm: Kdc, stage: Stage) -> None:
+        self.realm, self.stage = realm, stage
+        names = ("mirror", "twinlog", "operator")
+        self.keytabs = {name: realm.keytab(name) for name in names}
+
+    def properties(self, side: str, name: str) -> dict[str, str]:
+        cluster: LocalCluster = getattr(self.stage, side)
+        servers = {"bootstrap.servers": cluster.listener(LISTENER)}
+        return servers | by_keytab(name, self.keytabs[name])
+
+    def file(self, name: str, properties: Mapping[str, str]) -> str:
+        path = self.realm.home / f"{name}.properties"
+        path.write_text(javaproperties.dumps(dict(properties)))
+        return str(path)
+
+    def mirrors(self, *arguments: str) -> Done:
+        config = self.properties("destination", "operator")
+        at = ("--bootstrap-server", config.pop("bootstrap.servers"))
+        file = self.file("operator", {**config, "mirror.topic.num.partitions": "4"})
+        return commands.run(
+            commands.KAFKA_MIRRORS, *at, "--command-config", file, *arguments, seconds=60
+        )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    home = tmp_path_factory.mktemp("kerberos")
+    with kdc(home) as realm, pytest.MonkeyPatch.context() as patch:
+        for name, value in realm.environment.items():
+            patch.setenv(name, value)
+        # No ticket of whoever runs the tests.
+        patch.setenv("KRB5CCNAME", f"FILE:{home}/nobody")
+        config = _broker(realm.keytab(SERVICE))
+        flags = (*SHORT_LIVED, f"-Djava.security.krb5.conf={realm.clients_file}")
+        start = partial(
+            LocalCluster.start,
+            config=config,
+            listeners={LISTENER: "SASL_PLAINTEXT"},
+            jvm_flags=flags,
+        )
+        with (
+            start(directory=home / "source") as source,
+            start(directory=home / "destination") as destination,
+            Stage(home / "stage") as stage,
+        ):
+            stage.source, stage.destination = source, destination
+            yield Place(realm, stage)
+
+
+def _broker(keytab: Path) -> dict[str, str]:
+    options = {
+        "useKeyTab": "true",
+        "storeKey": "true",
+        "keyTab": str(keytab),
+        "principal": f"{SERVICE}@{REALM}",
+    }
+    return {
+        "sasl.enabled.mechanisms": "GSSAPI",
+        "sasl.kerberos.service.name": "kafka",
+        f"listener.name.{LISTENER.lower()}.gssapi.sasl.jaas.config": krb5_login(options),
+        "connections.max.reauth.ms": str(SESSION_MS),
+    }
+
+
+def _reach(properties: Mapping[str, str]) -> None:
+    async def run() -> None:
+        async with KafkaCluster(parse_config(properties, {}).config) as cluster:
+            assert (await cluster.refresh()).brokers
+
+    asyncio.run(run())
+
+
+def _refused(properties: Mapping[str, str]) -> str:
+    with pytest.raises(TwinlogError) as caught:
+        _reach(properties)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_mirror(place: Place) -> None:
+    """The source by `mirror`'s keytab, the destination by `operator`'s and `twinlog`'s."""
+    stage, topic = place.stage, "orders"
+    servers = stage.source.bootstrap_servers
+    outside.make_topic(servers, topic, 2)
+    outside.write(servers, topic, outside.simple(500))
+    config = place.file("mirror", place.properties("source", "mirror"))
+    for arguments in (
+        ("--create", "--mirror", "tickets", "--mirror-config", config),
+        ("--add", "--mirror", "tickets", "--topic", topic),
+    ):
+        done = place.mirrors(*arguments)
+        assert done.status == 0, done.errors
+    node = place.properties("destination", "twinlog")
+    at = ("--bootstrap-server", node.pop("bootstrap.servers"))
+    # The last one counts: the stage gives the listener that asks for nothing.
+    stage.start_node("node", *at, "--command-config", place.file("twinlog", node), "--lanes", "2")
+    stage.await_no_lag(120, [topic])
+    for number in range(3):
+        outside.write(servers, topic, outside.simple(100, 1, f"later{number}"))
+        stage.await_no_lag(60, [topic])
+    report = stage.check([topic], numbered=False)
+    assert report.good, report.problems
+    assert report.records == 800
+    asked = place.realm.asked()
+    for name in place.keytabs:
+        assert f"{name}@{REALM} for {SERVICE}@{REALM}" in asked, "came without a ticket"
+
+
+def test_sessions_outlive_their_lifetime(place: Place) -> None:
+    async def run() -> None:
+        config = parse_config(place.properties("source", "mirror"), {}).config
+        async with KafkaCluster(config) as cluster:
+            await cluster.refresh()
+            opened = cluster.counters.opened
+            deadline = asyncio.get_running_loop().time() + 2.5 * SESSION_MS / 1000
+            while asyncio.get_running_loop().time() < deadline:
+                await cluster.refresh()
+                await asyncio.sleep(0.05)
+            assert cluster.counters.opened == opened
+
+    asyncio.run(run())
+
+
+def test_a_ticket_of_the_system(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `kinit`: in the file that is named, or where the system has it."""
+    cache, keytab = tmp_path / "tickets", str(place.keytabs["mirror"])
+    place.realm.run("kinit", "-k", "-t", keytab, "-c", str(cache), "mirror")
+    properties = place.properties("source", "mirror")
+    options = {"useTicketCache": "true", "ticketCache": str(cache)}
+    _reach(properties | {"sasl.jaas.config": krb5_login(options)})
+    del properties["sasl.jaas.config"]
+    assert "SASL_AUTHENTICATION_FAILED" in _refused(properties)
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{cache}")
+    _reach(properties)
+
+
+def test_what_is_wrong_is_one_line(place: Place, tmp_path: Path) -> None:
+    properties = place.properties("source", "mirror")
+    missing = by_keytab("mirror", tmp_path / "missing")
+    assert "keyTab is" in _refused(properties | missing)
+    foreign = by_keytab("operator", place.keytabs["mirror"])
+    said = _refused(properties | foreign)
+    assert said.startswith("cannot authenticate: SASL_AUTHENTICATION_FAILED (58)")
+    assert "keyTab and principal" in said
+    said = _refused(properties | {"sasl.kerberos.service.name": "other"})
+    assert f"no ticket for other@{HOST}" in said
+
+
+def test_a_kdc_that_is_gone(place: Place) -> None:
+    """It is named, and does not hold up what has its ticket already."""
+    mirror = place.properties("source", "mirror")
+    _reach(mirror)
+    place.realm.stop()
+    try:
+        _reach(mirror)
+        fresh = by_keytab("fresh", place.keytabs["operator"])
+        assert "no ticket for" in _refused(mirror | fresh)
+    finally:
+        place.realm.start()
+    until(lambda: _reach(mirror) is None, 30, "the KDC again")
