@@ -23,6 +23,8 @@ from waiting import until
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 MIRROR = "life"
+PATIENCE_S = 30.0
+"""Kubernetes' terminationGracePeriodSeconds, by default."""
 
 
 @contextmanager
@@ -44,7 +46,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture
 def doomed(tmp_path: Path) -> Iterator[Stage]:
-    """Whose source does not outlive the test."""
+    """One of whose clusters does not outlive the test."""
     with staged(tmp_path / "doomed") as stage:
         yield stage
 
@@ -161,6 +163,15 @@ def test_alter_connects_anew(life: Stage, topic: str, tmp_path: Path) -> None:
     report = life.check([topic], numbered=False)
     assert report.good, report.problems
     assert report.records == 250
+
+
+def test_a_node_ends_without_its_destination(doomed: Stage, topic: str) -> None:
+    """As it is asked to, and before orchestrators lose their patience."""
+    mirrored(doomed, topic)
+    doomed.destination.kill(1)
+    node = doomed.nodes["node"]
+    assert node.end(PATIENCE_S) == 0
+    assert "the destination does not say where its mirrors are" in node.log.read_text()
 
 
 def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:

@@ -34,7 +34,7 @@ from twinlog.control.mirrors import connected, connected_source
 from twinlog.control.observed import Observed
 from twinlog.control.refresh import Refresher
 from twinlog.control.store import MirrorStore
-from twinlog.core.errors import Fenced, TwinlogError, UnsupportedVersion
+from twinlog.core.errors import Fenced, Retriable, TwinlogError, UnsupportedVersion
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.pipeline.lane import LaneConfig, run_lane
@@ -50,8 +50,13 @@ Rows = Mapping[MirrorPartition, PartitionStatus]
 
 ONCE_PATIENCE_S: Final = 10.0
 """With `once`, how long nothing may move before it is asked whether the sources are there."""
-STOP_PATIENCE_S: Final = 20.0
-"""How long lanes may take to end by themselves before Spark ends them."""
+STOP_PATIENCE_S: Final = 15.0
+"""How long lanes may take to hear that they are to end, and to do so, before Spark ends them.
+
+With what follows it is less than the 30 s after which Kubernetes, for one, kills what it has asked
+to end: a node whose destination is gone ends by itself, too.
+"""
+LAST_LOOK_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,9 @@ class Progress:
         return self.waiting == 0 and self.lag == 0
 
 
+_NOTHING: Final = Progress(mirrored=0, failed=(), waiting=0, lag=0, records=0, bytes=0)
+
+
 class Node:
     """A running node. `watch` is told of its progress each second."""
 
@@ -99,6 +107,7 @@ class Node:
         self._config = config
         self._watch = watch
         self._snapshot = Snapshot()
+        self._seen = _NOTHING
         self._stop_before: int | None = None
         self._statuses_before: dict[int, Status] = {}
         self._stop = asyncio.Event()
@@ -222,16 +231,30 @@ class Node:
                     f"all lanes have ended: another node runs under the name {self._config.node}",
                     hint="give each node its own --node",
                 )
-            await store.request_stop(self._config.node, self._now_unlike_before())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_PATIENCE_S):
-                    await asyncio.shield(job)
-            return self._measure(*await self._look(store))
+            await self._end_lanes(store, job)
+            return await self._last_progress(store)
         finally:
             await group.close(leave=True)
             for task in (watching, stopping, *beside):
                 task.cancel()
             await asyncio.gather(watching, stopping, *beside, return_exceptions=True)
+
+    async def _end_lanes(self, store: MirrorStore, job: "asyncio.Task[list[None]]") -> None:
+        """Let them end by themselves, after which others need not wait for a session timeout."""
+        try:
+            async with asyncio.timeout(STOP_PATIENCE_S):
+                await store.request_stop(self._config.node, self._now_unlike_before())
+                await asyncio.shield(job)
+        except TimeoutError:
+            log.warning("Spark ends the lanes, which have not within %g s", STOP_PATIENCE_S)
+
+    async def _last_progress(self, store: MirrorStore) -> Progress:
+        """How it is now; how it was last seen, if the destination does not say."""
+        with suppress(TimeoutError, Retriable):
+            async with asyncio.timeout(LAST_LOOK_S):
+                return self._measure(*await self._look(store))
+        log.warning("the destination does not say where its mirrors are")
+        return self._seen
 
     def _now_unlike_before(self) -> int:
         now = time.time_ns() // 1_000_000
@@ -251,6 +274,7 @@ class Node:
             except TwinlogError as error:
                 log.warning("progress cannot be read: %s", error)
                 continue
+            self._seen = progress
             self._watch(progress)
             if self._config.once:
                 if progress.settled:
