@@ -24,7 +24,7 @@ from waiting import until
 HOUR: Final = 3600
 JUMPS: Final = (13 * HOUR, -13 * HOUR, 48 * HOUR, 0)
 """Seconds from the truth, in turns: over half a day, which is the margin of the one decision that
-a lane makes by this clock; and days, which is more than brokers take of a record's timestamp."""
+needs the time of day; and days, which is more than brokers take of a record's timestamp."""
 _SHOWN_SECONDS: Final = 60.0
 _SHARED: Final = Path("/dev/shm")
 

@@ -162,7 +162,7 @@ def _kerberos(options: str, **properties: str) -> Kerberos:
 
 def test_kerberos_is_told_as_java_does() -> None:
     """Where tickets come from, and whose; what says nothing of that has no effect."""
-    keytab = 'useKeyTab=true storeKey=true keyTab="/etc/k" principal="m@R"'
+    keytab = 'useKeyTab=true storeKey=true keyTab="FILE:/etc/k" principal="m@R"'
     wanted = Kerberos(service="kafka", principal="m@R", keytab="/etc/k")
     assert _kerberos(keytab) == wanted
     assert _kerberos(f"{keytab} serviceName=broker").service == "broker"

@@ -7,6 +7,7 @@ And what was right when it was read may be wrong in our own memory when it is se
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +33,10 @@ pytestmark = pytest.mark.broker
 
 SECONDS = 60.0
 VALUE = "a value that is long enough to be hit"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +111,7 @@ async def mirror(
     settings = LaneSettings()
     async with client(source) as theirs, client(destination) as ours:
         ports = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
-        own = Engine(*ports, settings, random.Random(1), lambda _: None)
+        own = Engine(*ports, settings, random.Random(1), lambda _: None, brokers_time_ms=_now_ms)
         leaders = await ports[0].leaders([topic])
         shard = Shard(0, f"twinlog.{topic}", ports[1], settings)
         await shard.open()

@@ -22,7 +22,9 @@ KEY = TopicPartition("t", 0)
 def engine() -> Engine:
     """An engine whose ports are never asked."""
     nothing = cast("SourcePort", None), cast("DestinationPort", None)
-    return Engine(*nothing, LaneSettings(), random.Random(1), lambda _: None)
+    return Engine(
+        *nothing, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
+    )
 
 
 def appending(one: Engine) -> MirrorPartition:
@@ -99,7 +101,9 @@ def test_a_topic_that_is_refused_is_no_topic_that_is_not_there() -> None:
     async def body() -> None:
         port = Refusing()
         ports = cast("SourcePort", port), cast("DestinationPort", port)
-        one = Engine(*ports, LaneSettings(), random.Random(1), lambda _: None)
+        one = Engine(
+            *ports, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
+        )
         partition = appending(one)
         for tell in (one._source_leader, one._destination_leader):
             await one._ask_leaders(one.source, {KEY.topic}, tell)

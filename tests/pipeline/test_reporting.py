@@ -39,7 +39,9 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
     async def body() -> None:
         nonlocal now
         nothing = cast("SourcePort", None), cast("DestinationPort", None)
-        engine = Engine(*nothing, LaneSettings(), random.Random(1), lambda _: None)
+        engine = Engine(
+            *nothing, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
+        )
         for key, number in zip(KEYS, (0, 1, 1), strict=True):
             spec = PartitionSpec(
                 partition=key, source_topic_id=UUID(int=1), shard=number, compacted=False

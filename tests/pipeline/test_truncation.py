@@ -53,7 +53,7 @@ class World:
             settings,
             self.rng,
             lambda _: None,
-            wall_clock_ms=lambda: self.destination.now_ms,
+            brokers_time_ms=lambda: self.destination.now_ms,
         )
         shard = Shard(0, "twinlog", ports[1], settings)
         await shard.open()

@@ -212,7 +212,7 @@ class Lane:
                 self._world.settings,
                 self._random,
                 self._observe,
-                wall_clock_ms=lambda: self._destination.cluster.now_ms,
+                brokers_time_ms=lambda: self._destination.cluster.now_ms,
             )
             self._changed.set()
             try:

@@ -29,6 +29,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
+from twinlog.cluster.brokers_time import BrokersTime
 from twinlog.cluster.config import Address, ClusterConfig
 from twinlog.cluster.connection import Connection, Counters
 from twinlog.cluster.metadata import EMPTY, Leader, Metadata, merge
@@ -101,7 +102,7 @@ class KafkaCluster:
     """A cluster to talk to. `start` it, `close` it; or use it as an async context manager.
 
     `name` stands in errors (`cluster source: ...`). The random source and the clock serve pauses
-    and ages only.
+    and ages only; `brokers_time` is what the cluster says of the time.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class KafkaCluster:
         self.name = name
         self.metadata: Metadata = EMPTY
         self.counters = Counters()
+        self.brokers_time = BrokersTime()
         self.rng = rng or random.Random()  # noqa: S311 (jitter, no secret)
         self._clock = clock
         self._pool = Pool(config, rng=self.rng, clock=clock, counters=self.counters)

@@ -302,7 +302,7 @@ def _kerberos(options: Mapping[str, str], service: str | None) -> Kerberos:
     return Kerberos(
         service=service or options.get("serviceName") or "kafka",
         principal=principal,
-        keytab=keytab.removeprefix("file:"),
+        keytab=keytab.removeprefix("FILE:"),
         ticket_cache=options.get("ticketCache", "").removeprefix("FILE:"),
     )
 

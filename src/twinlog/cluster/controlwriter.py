@@ -254,15 +254,16 @@ async def _send(
         connection = await cluster.connection(node, _LANE)
         request = _request(asked, acks, transactional_id, int(_replica_timeout(cluster) * 1000))
         response = await connection.call(request)
-        return {
-            TopicPartition(topic.name, part.index): Refusal(
-                part.error_code, part.error_message or ""
-            )
-            if part.error_code
-            else part.base_offset
-            for topic in response.responses
-            for part in topic.partition_responses
-        }
+        answers: dict[TopicPartition, int | Refusal] = {}
+        for topic in response.responses:
+            for part in topic.partition_responses:
+                partition = TopicPartition(topic.name, part.index)
+                if part.error_code:
+                    answers[partition] = Refusal(part.error_code, part.error_message or "")
+                else:
+                    answers[partition] = part.base_offset
+                    cluster.brokers_time.heard(part.log_append_time_ms)
+        return answers
 
     return await by_leader(cluster, batches, ask, tries=tries)
 

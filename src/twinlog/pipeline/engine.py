@@ -24,7 +24,6 @@ write any more (Fenced), ends `run`.
 
 import asyncio
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -68,7 +67,7 @@ class Engine:
         settings: the limits.
         random: for jitter.
         observe: told of each change of a partition's stage.
-        wall_clock_ms: the time that brokers compare timestamps with.
+        brokers_time_ms: the time that the destination's brokers compare timestamps with.
     """
 
     def __init__(
@@ -79,9 +78,9 @@ class Engine:
         random: Random,
         observe: Callable[[MirrorPartition], None],
         *,
-        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        brokers_time_ms: Callable[[], int],
     ) -> None:
-        self._wall_clock_ms = wall_clock_ms
+        self._brokers_time_ms = brokers_time_ms
         self.source = source
         self.destination = destination
         self.settings = settings
@@ -245,7 +244,7 @@ class Engine:
 
     def fresh_after_ms(self) -> int:
         """Timestamps from here on are far from letting a broker forget their producer."""
-        return self._wall_clock_ms() - self.settings.producer_expiration_ms // 2
+        return self._brokers_time_ms() - self.settings.producer_expiration_ms // 2
 
     def jitter(self) -> float:
         """A number from 0 to 1."""

@@ -391,6 +391,7 @@ class Lane:
             self._settings,
             self._random,
             lambda partition: self._observe(mirror, partition),
+            brokers_time_ms=self._cluster.brokers_time.now_ms,
         )
 
     def engine_changed(self, mirror: str, *, ended: bool) -> None:
