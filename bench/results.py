@@ -1,7 +1,8 @@
 """What the benches have found so far: bench/results/NAME.json, into which runs are put one by one.
 
 A run replaces the one with the same key, so that a bench can be run in parts (`--round 1`), at
-different times, and a part again.
+different times, and a part again. The files belong to the page that report.py makes of them, and
+are committed with it.
 """
 
 import json
