@@ -37,9 +37,10 @@ def test_their_time_goes_on_whatever_is_set_here() -> None:
     assert clocks.time.now_ms() == 9 * HOUR_MS
 
 
-def test_where_topics_do_not_tell_it_is_the_wall_clocks() -> None:
+@pytest.mark.parametrize("told", [NOT_STAMPED, -(1 << 63)])
+def test_where_topics_do_not_tell_it_is_the_wall_clocks(told: int) -> None:
     clocks = Clocks()
-    clocks.time.heard(NOT_STAMPED)
+    clocks.time.heard(told)
     assert clocks.time.now_ms() == 1_000_000_000
     clocks.wall += 1
     assert clocks.time.now_ms() == 1_000_001_000

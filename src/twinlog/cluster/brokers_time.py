@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 NOT_STAMPED: Final = -1
-"""What a broker answers of a topic of CreateTime."""
+"""What a broker answers of a topic of CreateTime. What is below zero is no time either."""
 _NEVER: Final = 1 << 62
 """Later than any record's timestamp."""
 
@@ -38,6 +38,6 @@ class BrokersTime:
 
     def now_ms(self) -> int:
         """The time, a little late: by how long the answer took."""
-        if self._stamped_ms == NOT_STAMPED:
+        if self._stamped_ms <= NOT_STAMPED:
             return int(self._wall() * 1000)
         return self._stamped_ms + int((self._monotonic() - self._at) * 1000)
