@@ -20,12 +20,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kafka.protocol.admin import AlterUserScramCredentialsRequest
 
 from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.core.acls import Acl
+from twinlog.core.errors import UserError
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from waiting import until_async
@@ -182,6 +184,41 @@ class Secured:
                 return not set(acls) & (await describe_acls(cluster) or frozenset())
 
             await until_async(gone)
+
+
+def reach(cluster: KafkaCluster) -> None:
+    """Connect, and ask something."""
+
+    async def run() -> None:
+        async with cluster:
+            assert cluster.cluster_id
+            assert (await cluster.refresh()).brokers
+
+    asyncio.run(run())
+
+
+def refused(cluster: KafkaCluster) -> str:
+    """The one line that somebody is told who is not let in."""
+    with pytest.raises(UserError) as caught:
+        reach(cluster)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def outlive_sessions(cluster: KafkaCluster) -> None:
+    """A real broker closes a connection whose session was not renewed (KIP-368); ours live on."""
+
+    async def run() -> None:
+        async with cluster:
+            await cluster.refresh()
+            opened = cluster.counters.opened
+            deadline = asyncio.get_running_loop().time() + 2.5 * SESSION_MS / 1000
+            while asyncio.get_running_loop().time() < deadline:
+                await cluster.refresh()
+                await asyncio.sleep(0.05)
+            assert cluster.counters.opened == opened
+
+    asyncio.run(run())
 
 
 def sasl(mechanism: str, name: str, password: str) -> dict[str, str]:

@@ -4,7 +4,6 @@ Both clusters take nobody without a ticket, but for what looks at them from outs
 after 3 s (KIP-368), so that tickets are shown again and again.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,17 +13,15 @@ import pytest
 
 import outside
 from kdc import REALM, Kdc, by_keytab, kdc, krb5_login
-from secured import SESSION_MS
+from secured import SESSION_MS, outlive_sessions, reach, refused
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
-from twinlog.core.errors import TwinlogError
 from twinlog.local import commands
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.commands import Done
 from twinlog.local.ports import HOST
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.local.stage import Stage
-from waiting import until
 
 pytestmark = [pytest.mark.kerberos, pytest.mark.timeout(300)]
 
@@ -99,19 +96,8 @@ def _broker(keytab: Path) -> dict[str, str]:
     }
 
 
-def _reach(properties: Mapping[str, str]) -> None:
-    async def run() -> None:
-        async with KafkaCluster(parse_config(properties, {}).config) as cluster:
-            assert (await cluster.refresh()).brokers
-
-    asyncio.run(run())
-
-
-def _refused(properties: Mapping[str, str]) -> str:
-    with pytest.raises(TwinlogError) as caught:
-        _reach(properties)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def _cluster(properties: Mapping[str, str]) -> KafkaCluster:
+    return KafkaCluster(parse_config(properties, {}).config)
 
 
 def test_a_mirror(place: Place) -> None:
@@ -144,18 +130,7 @@ def test_a_mirror(place: Place) -> None:
 
 
 def test_sessions_outlive_their_lifetime(place: Place) -> None:
-    async def run() -> None:
-        config = parse_config(place.properties("source", "mirror"), {}).config
-        async with KafkaCluster(config) as cluster:
-            await cluster.refresh()
-            opened = cluster.counters.opened
-            deadline = asyncio.get_running_loop().time() + 2.5 * SESSION_MS / 1000
-            while asyncio.get_running_loop().time() < deadline:
-                await cluster.refresh()
-                await asyncio.sleep(0.05)
-            assert cluster.counters.opened == opened
-
-    asyncio.run(run())
+    outlive_sessions(_cluster(place.properties("source", "mirror")))
 
 
 def test_a_ticket_of_the_system(
@@ -166,34 +141,33 @@ def test_a_ticket_of_the_system(
     place.realm.run("kinit", "-k", "-t", keytab, "-c", str(cache), "mirror")
     properties = place.properties("source", "mirror")
     options = {"useTicketCache": "true", "ticketCache": str(cache)}
-    _reach(properties | {"sasl.jaas.config": krb5_login(options)})
+    reach(_cluster(properties | {"sasl.jaas.config": krb5_login(options)}))
     del properties["sasl.jaas.config"]
-    assert "SASL_AUTHENTICATION_FAILED" in _refused(properties)
+    assert "SASL_AUTHENTICATION_FAILED" in refused(_cluster(properties))
     monkeypatch.setenv("KRB5CCNAME", f"FILE:{cache}")
-    _reach(properties)
+    reach(_cluster(properties))
 
 
 def test_what_is_wrong_is_one_line(place: Place, tmp_path: Path) -> None:
     properties = place.properties("source", "mirror")
     missing = by_keytab("mirror", tmp_path / "missing")
-    assert "keyTab is" in _refused(properties | missing)
+    assert "keyTab is" in refused(_cluster(properties | missing))
     foreign = by_keytab("operator", place.keytabs["mirror"])
-    said = _refused(properties | foreign)
+    said = refused(_cluster(properties | foreign))
     assert said.startswith("cannot authenticate: SASL_AUTHENTICATION_FAILED (58)")
     assert "keyTab and principal" in said
-    said = _refused(properties | {"sasl.kerberos.service.name": "other"})
+    said = refused(_cluster(properties | {"sasl.kerberos.service.name": "other"}))
     assert f"no ticket for other@{HOST}" in said
 
 
 def test_a_kdc_that_is_gone(place: Place) -> None:
-    """It is named, and does not hold up what has its ticket already."""
-    mirror = place.properties("source", "mirror")
-    _reach(mirror)
+    """It holds up whoever has no ticket yet, and nobody who has one."""
+    mirror, fresh = (place.properties("source", name) for name in ("mirror", "twinlog"))
+    reach(_cluster(mirror))
     place.realm.stop()
     try:
-        _reach(mirror)
-        fresh = by_keytab("fresh", place.keytabs["operator"])
-        assert "no ticket for" in _refused(mirror | fresh)
+        reach(_cluster(mirror))
+        assert "no ticket for" in refused(_cluster(fresh))
     finally:
         place.realm.start()
-    until(lambda: _reach(mirror) is None, 30, "the KDC again")
+    reach(_cluster(fresh))

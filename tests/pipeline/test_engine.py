@@ -19,11 +19,11 @@ from twinlog.pipeline.shard import Shard
 KEY = TopicPartition("t", 0)
 
 
-def engine() -> Engine:
-    """An engine whose ports are never asked."""
-    nothing = cast("SourcePort", None), cast("DestinationPort", None)
+def engine(port: object = None) -> Engine:
+    """An engine with this for both of its ports; by default they are never asked."""
+    ports = cast("SourcePort", port), cast("DestinationPort", port)
     return Engine(
-        *nothing, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
+        *ports, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
     )
 
 
@@ -99,11 +99,7 @@ def test_a_topic_that_is_refused_is_no_topic_that_is_not_there() -> None:
             return {TopicPartition(t, WHOLE_TOPIC): Leader(-1, -1, UUID(int=0), 29) for t in topics}
 
     async def body() -> None:
-        port = Refusing()
-        ports = cast("SourcePort", port), cast("DestinationPort", port)
-        one = Engine(
-            *ports, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
-        )
+        one = engine(Refusing())
         partition = appending(one)
         for tell in (one._source_leader, one._destination_leader):
             await one._ask_leaders(one.source, {KEY.topic}, tell)
