@@ -25,7 +25,7 @@ SECONDS = 30.0
 RESTS = {
     Wanted.MIRRORING: {State.MIRRORING},
     Wanted.PAUSED: {State.PAUSED, State.UNKNOWN, State.FAILED},
-    Wanted.STOPPED: {State.STOPPED, State.UNKNOWN},
+    Wanted.STOPPED: {State.STOPPED},
 }
 """What a partition ends in. One that was removed before anybody owned it may have no state."""
 

@@ -7,9 +7,15 @@ from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
 
 from twinlog.cluster.client import CONTROLLER, KafkaCluster
 from twinlog.cluster.config import Address, ClusterConfig
+from twinlog.cluster.controlwriter import ALL, append
+from twinlog.cluster.mirrorlog import partition_count, state_entry
 from twinlog.core.errors import check
+from twinlog.core.placement import state_partition
+from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
+from twinlog.wire.config_records import MirrorTopic
+from twinlog.wire.state_records import PartitionState
 from waiting import until_async
 
 
@@ -72,3 +78,16 @@ async def describe_quorum(cluster: LocalCluster) -> Quorum:
     check(found.error_code, "describe the quorum")
     ends = {voter.replica_id: voter.log_end_offset for voter in found.current_voters}
     return Quorum(found.leader_id, found.high_watermark, ends)
+
+
+async def write_stopped(cluster: KafkaCluster, topic: MirrorTopic) -> None:
+    """Say that all partitions of a topic are STOPPED, where no lane does."""
+    count = await partition_count(cluster) or 0
+    entries = [
+        state_entry(
+            PartitionState(name, State.STOPPED),
+            state_partition(name.mirror, topic.topic_id, name.partition, count),
+        )
+        for name in topic.mirror_partitions
+    ]
+    assert not any((await append(cluster, entries, acks=ALL)).values())

@@ -408,6 +408,25 @@ def test_topics_that_cannot_be_added(commands: Commands, fresh_name: Callable[[s
     assert [row["topic"] for row in commands.json("--describe", "--mirror", name)] == [f"{stem}-a"]
 
 
+def test_what_is_removed_is_kept_until_a_node_has_stopped_it(
+    commands: Commands, fresh_name: Callable[[str], str]
+) -> None:
+    """A lane may be about to begin with it, and stand still just now: nobody can tell."""
+    name, other, topic = fresh_name("m"), fresh_name("other"), fresh_name("t")
+    topic_made(commands.pair.source, topic)
+    for mirror in (name, other):
+        assert commands.create(mirror).status == 0
+    assert commands.add(name, topic).status == 0
+    in_it = ("--mirror", name)
+    assert run(*commands.server, "--remove", *in_it, "--topic", topic).status == 0
+    hint = "wait until --describe shows STOPPED, which takes a node (twinlog run)"
+    deleted = run(*commands.server, "--delete", *in_it)
+    refused(deleted, "MIRROR_NOT_EMPTY", f"{topic}-0 (UNKNOWN)", hint)
+    refused(commands.add(other, topic), "MIRROR_TOPIC_BEING_REMOVED", "is UNKNOWN", hint)
+    assert run(*commands.server, "--delete", "--mirror", other).status == 0
+    assert commands.json("--describe", *in_it)[0]["wanted"] == "STOPPED"
+
+
 def test_topics_of_the_destination_that_are_in_the_way(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:

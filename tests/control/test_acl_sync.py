@@ -133,7 +133,7 @@ def test_what_was_taken_away_by_hand_comes_back(
             assert await it.here() == {one}
             await it.store.change(lambda _: [])
             assert await it.made() == {one}, "nothing was to be changed"
-            await it.store.delete_mirror(topic, lambda _: None)
+            await it.store.delete_mirror(topic, lambda *_: None)
             assert await it.here() == {one}
             assert await it.made() == frozenset()
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 import outside
-from clients import client, make_topic
+from clients import client, make_topic, write_stopped
 from conftest import Pair
 from secured import PASSWORDS, Secured, sasl
 from twinlog.cluster.acls import create_acls, describe_acls
@@ -247,6 +247,7 @@ def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) 
                 wanted=Wanted.STOPPED,
             )
             await back.add(stopped)
+            await write_stopped(it.source, stopped)
             for mirror in back.mirrors:
                 await delete_mirror(it.source, mirror)
             assert await forget_denials(it.destination, topic, ".*") == {
@@ -284,7 +285,7 @@ def test_taken_over_on_the_way_back(secured_pair: tuple[Secured, Secured], topic
             for mirror in it.mirrors:
                 await delete_mirror(it.destination, mirror)
             for mirror in forth.mirrors:
-                await forth.store.delete_mirror(mirror, lambda _: None)
+                await forth.store.delete_mirror(mirror, lambda *_: None)
 
     asyncio.run(run())
 

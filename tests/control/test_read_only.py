@@ -10,21 +10,17 @@ from uuid import uuid4
 
 import pytest
 
+from clients import write_stopped
 from secured import Secured
 from twinlog.cluster.acls import create_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.controlwriter import ALL, append
-from twinlog.cluster.mirrorlog import partition_count, state_entry
 from twinlog.control import lifecycle
 from twinlog.control.lifecycle import delete_mirror, pause_topics, remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
-from twinlog.core.placement import MirrorPartition, state_partition
-from twinlog.core.states import State
 from twinlog.wire.config_records import Mirror, MirrorTopic
-from twinlog.wire.state_records import PartitionState
 from waiting import until_async
 
 pytestmark = pytest.mark.broker
@@ -86,11 +82,8 @@ def test_guarded_until_stopped(
                 await until_async(there, what=f"{len(wanted)} ACLs")
 
             async def stop(name: str) -> None:
-                one = next(one for one in (await store.snapshot()).topics if one.topic == name)
-                count = await partition_count(cluster) or 0
-                place = state_partition(topic, one.topic_id, 0, count)
-                state = PartitionState(MirrorPartition(topic, name, 0), State.STOPPED)
-                await append(cluster, [state_entry(state, place)], acks=ALL)
+                topics = (await store.snapshot()).topics
+                await write_stopped(cluster, next(one for one in topics if one.topic == name))
 
             await store.create_mirror(Mirror(name=topic, source={}, source_cluster_id="s"))
             async with guarding(cluster):

@@ -1,6 +1,7 @@
 """What an owner writes when answers are lost and others take over, on a model of the state log."""
 
 import random
+import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -11,13 +12,17 @@ from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
 from model.states import Epochs, ModelStates, StateTopic
-from twinlog.core.errors import Disconnected, Fenced
+from twinlog.core.compression import Codec
+from twinlog.core.errors import Disconnected, Fenced, Retriable
 from twinlog.core.placement import MirrorPartition
+from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.owned import OwnedShard
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
+from twinlog.pipeline.ways import Mirrored, Ways
+from twinlog.wire.config_records import MirrorTopic, Wanted
 from twinlog.wire.state_records import PartitionState
 
 KEY = TopicPartition("topic", 0)
@@ -58,6 +63,14 @@ class Bench:
     def end(self) -> int:
         return self.cluster.log(KEY).end
 
+    def user_writes(self) -> None:
+        """Append a record that is not the mirror's."""
+        record = RawRecord(0, self.cluster.now_ms, 0, memoryview(encode_tail(b"user", b"user")))
+        data = whole(build([record], Codec.NONE), producer_id=-1, epoch=-1, sequence=-1)
+        partition = self.cluster.partition(KEY)
+        partition.log.append(data)
+        self.cluster._replicate(partition)
+
     async def owner(self, name: str = "owner") -> OwnedShard:
         shard = Shard(
             0, "twinlog", ModelDestination(self.cluster, self.network, name), LaneSettings()
@@ -66,6 +79,44 @@ class Bench:
         owned = OwnedShard(shard, self.states, lambda: self.lease, LEASE_S)
         await owned.open()
         return owned
+
+
+class Heard:
+    """What is wanted as an owner has heard it, what was written since, and what it began."""
+
+    def __init__(self, owned: OwnedShard) -> None:
+        self.wanted: list[Mirrored] = []
+        self.news: list[Mirrored] = []
+        self.deaf = False
+        self.begun: list[MirrorPartition] = []
+        self.ways = Ways(
+            {0: owned},
+            wanted=lambda: {0: self.wanted},
+            catch_up=self._catch_up,
+            disown=self._disown,
+            run=self._run,
+            changed=lambda: None,
+            random=random.Random(1),
+        )
+
+    async def _catch_up(self) -> None:
+        if self.deaf:
+            raise Retriable("the brokers do not answer")
+        self.wanted = self.news
+
+    async def _disown(self, keep: object) -> None:
+        pass
+
+    async def _run(self, _: OwnedShard, some: Sequence[Mirrored]) -> None:
+        self.begun += [name for name, _ in some]
+
+
+def wanted(what: Wanted) -> list[Mirrored]:
+    """The partition, and what is wanted of its topic."""
+    topic = MirrorTopic(
+        mirror=NAME.mirror, topic=KEY.topic, topic_id=uuid.UUID(int=1), partitions=1, wanted=what
+    )
+    return [(NAME, topic)]
 
 
 def on_bench(
@@ -165,3 +216,57 @@ async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) 
     owned.changed(name, State.MIRRORING, None)
     await owned.enter({name: State.PAUSING})
     assert bench.written[-2:] == [State.MIRRORING, State.PAUSING]
+
+
+@pytest.mark.parametrize(
+    "news", [wanted(Wanted.STOPPED), []], ids=["removed again", "its mirror deleted"]
+)
+def test_what_is_wanted_no_more_is_not_begun_again(news: list[Mirrored]) -> None:
+    """Added once more and removed while its lane stood still: STOPPED was all that anybody saw.
+
+    The topic is its users' by now, or another mirror's: nothing may be appended, not even a fence.
+    """
+
+    @on_bench
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        await removed(owned)
+        await owned.stop([NAME])
+        bench.user_writes()
+        heard = Heard(owned)
+        heard.wanted = heard.news = wanted(Wanted.STOPPED)
+        await heard.ways.go()
+        heard.wanted, heard.news, heard.deaf = wanted(Wanted.MIRRORING), news, True
+        for _ in range(2):  # what could not be asked is asked again
+            with pytest.raises(Retriable):
+                await heard.ways.go()
+        assert bench.written[-1] is State.PREPARING  # for commands to see
+        heard.deaf = False
+        await heard.ways.go()
+        await heard.ways.go()
+        if owned.stopping is not None:
+            await owned.stopping
+        assert not heard.begun
+        assert bench.end == 2  # the fence and the user's record
+        assert bench.written[-1] is (State.STOPPED if news else State.PREPARING)
+
+    story()
+
+
+@on_bench
+async def test_what_is_wanted_again_is_begun_again(bench: Bench) -> None:
+    owned = await bench.owner()
+    await removed(owned)
+    await owned.stop([NAME])
+    bench.user_writes()
+    heard = Heard(owned)
+    heard.wanted = heard.news = wanted(Wanted.MIRRORING)
+    await heard.ways.go()
+    assert heard.begun == [NAME]
+    assert bench.written[-1] is State.PREPARING
+    heard.wanted = heard.news = wanted(Wanted.STOPPED)
+    await heard.ways.go()
+    assert owned.stopping is not None
+    await owned.stopping
+    assert bench.end == 3  # what was begun is fenced
+    assert bench.written[-1] is State.STOPPED

@@ -26,11 +26,12 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.mirrorlog import States
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
 from twinlog.control.mirrors import compiled, connected_source
-from twinlog.control.store import MirrorStore, unknown_mirror
+from twinlog.control.store import STOPPED_HINT, MirrorStore, unknown_mirror
 from twinlog.core.placement import MirrorPartition
-from twinlog.core.states import ENDED, State
+from twinlog.core.states import State
 from twinlog.core.text import few
 from twinlog.wire.config_records import ConfigChange, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
@@ -117,23 +118,23 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
         Retriable, UserError: the destination does not answer, or refuses.
     """
     store = MirrorStore(destination)
-    states = await store.states()
     deadline = time.monotonic() + READ_ONLY_S
     while _read_only(await store.snapshot(), name) and time.monotonic() < deadline:
         await asyncio.sleep(_LOOK_S)
 
-    def check(snapshot: Snapshot) -> None:
+    def check(snapshot: Snapshot, states: States) -> None:
         if name not in snapshot.mirrors:
             raise unknown_mirror(name, snapshot)
         left = [
             f"{partition.topic}-{partition.partition} ({state.name})"
             for topic, partition in partitions_of(snapshot, name)
-            if not _ended(topic, state := states.state(partition))
+            if (state := states.state(partition)) is not State.STOPPED
+            or topic.wanted is not Wanted.STOPPED
         ]
         if left:
             raise MirrorError.MIRROR_NOT_EMPTY.error(
                 f"{len(left)} partition(s) of mirror {name} are not STOPPED: {few(left)}",
-                hint="remove its topics first, and wait until --describe shows STOPPED",
+                hint=f"remove its topics first, and {STOPPED_HINT}",
             )
         if _read_only(snapshot, name):
             raise MirrorError.MIRROR_NOT_EMPTY.error(
@@ -155,11 +156,6 @@ def _read_only(snapshot: Snapshot, mirror: str) -> bool:
     topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
     removed = all(topic.wanted is Wanted.STOPPED for topic in topics)
     return removed and bool(snapshot.made_acls(mirror, MadeFor.READ_ONLY))
-
-
-def _ended(topic: MirrorTopic, state: State) -> bool:
-    """Whether nothing is left to stop."""
-    return topic.wanted is Wanted.STOPPED and state in ENDED
 
 
 def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:

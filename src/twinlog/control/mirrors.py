@@ -38,13 +38,11 @@ from twinlog.control.failback import (
     rebuild_topics,
 )
 from twinlog.control.mirror_errors import MirrorError
-from twinlog.control.store import MirrorStore, check_addable, unknown_mirror
+from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
-from twinlog.core.states import ENDED
 from twinlog.core.text import few
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
-from twinlog.wire.snapshot import Snapshot
 
 MAX_NAME: Final = 249
 """Characters of a topic's name, and so of a mirror's."""
@@ -244,8 +242,7 @@ async def add_named(
     """
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
-    check_addable(snapshot, mirror_name, names)
-    await _check_removed(destination, snapshot, names)
+    await store.check_addable(snapshot, mirror_name, names)
     loops = [name for name in names if name in theirs.loops]
     if loops:
         ways = [_way(name, theirs.origins[name], destination.cluster_id) for name in loops]
@@ -308,28 +305,6 @@ def _way(topic: str, origins: Sequence[str], cluster_id: str) -> str:
     """How a topic has come from this cluster to the source."""
     through = ", ".join(origins[: origins.index(cluster_id)])
     return f"{topic} from this cluster{through and f', through cluster {through}'}"
-
-
-async def _check_removed(
-    destination: KafkaCluster, snapshot: Snapshot, names: Collection[str]
-) -> None:
-    """Refuse topics whose removal from a mirror has not ended yet.
-
-    Raises:
-        MirrorRefused: MIRROR_TOPIC_BEING_REMOVED.
-    """
-    removed = {topic for topic in snapshot.topics if topic.topic in names}
-    if not removed:
-        return
-    states = await MirrorStore(destination).states()
-    for topic in sorted(removed, key=lambda one: one.topic):
-        for name in topic.mirror_partitions:
-            state = states.state(name)
-            if state not in ENDED:
-                raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
-                    f"{name.topic}-{name.partition} of mirror {topic.mirror} is {state.name}",
-                    hint="nothing was added; wait until --describe shows STOPPED",
-                )
 
 
 def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[str]:

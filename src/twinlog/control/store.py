@@ -10,7 +10,7 @@ Where a write's outcome is unknown it is read back: what is there as it was to b
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -36,6 +36,7 @@ from twinlog.cluster.mirrorlog import (
 from twinlog.cluster.pool import Backoff
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
 from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable, UserError
+from twinlog.core.states import State
 from twinlog.wire.config_records import (
     MIRROR_VERSION,
     ConfigChange,
@@ -58,7 +59,8 @@ _AUTHORIZATION_FAILED: Final = frozenset({29, 31, 53})
 """No right to the topic, the cluster, the transactional id."""
 _BACKOFF: Final = Backoff(0.05, 1.0)
 
-Decide = Callable[[Snapshot], Sequence[ConfigChange]]
+Decide = Callable[[Snapshot], Sequence[ConfigChange] | Awaitable[Sequence[ConfigChange]]]
+STOPPED_HINT: Final = "wait until --describe shows STOPPED, which takes a node (twinlog run)"
 
 
 class MirrorStore:
@@ -121,14 +123,14 @@ class MirrorStore:
             made_acls: ACLs that are its own from now on.
 
         Raises:
-            MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR.
+            MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED.
             UserError: a right is missing.
             Retriable: no success in time; nothing was written, or all are there.
         """
         assert all(topic.mirror == mirror for topic in topics)
 
-        def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
-            check_addable(snapshot, mirror, [topic.topic for topic in topics])
+        async def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
+            await self.check_addable(snapshot, mirror, [topic.topic for topic in topics])
             before = snapshot.mirrors[mirror]
             if pattern is None or pattern in before.topic_patterns:
                 return [*topics, *made_acls]
@@ -141,17 +143,37 @@ class MirrorStore:
         """Ask a node to end."""
         await self.change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
 
-    async def delete_mirror(self, mirror: str, check: Callable[[Snapshot], None]) -> None:
+    async def check_addable(self, snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
+        """Refuse what cannot be added to a mirror, or not yet.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED.
+            Retriable, UserError: the destination does not answer, or refuses.
+        """
+        _check_free(snapshot, mirror, topics)
+        removed = [topic for topic in snapshot.topics if topic.topic in topics]
+        if not removed:
+            return
+        states = await self.states()  # later than what is wanted, as ways.py relies on
+        for topic in sorted(removed, key=lambda one: one.topic):
+            for name in topic.mirror_partitions:
+                state = states.state(name)
+                if state is not State.STOPPED:
+                    raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
+                        f"{name.topic}-{name.partition} of mirror {topic.mirror} is {state.name}",
+                        hint=f"nothing was added; {STOPPED_HINT}",
+                    )
+
+    async def delete_mirror(self, mirror: str, check: Callable[[Snapshot, States], None]) -> None:
         """Forget a mirror, its topics and their states; `check` may refuse by raising.
 
-        The states go first: a mirror of the same name that comes after must not lose its own.
+        It is given what is wanted and, read after that, the states. These are forgotten first: a
+        mirror of the same name that comes after must not lose its own.
         """
-        snapshot = await self.snapshot()
-        check(snapshot)
-        await self.forget_states([topic for topic in snapshot.topics if topic.mirror == mirror])
 
-        def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
-            check(snapshot)
+        async def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
+            check(snapshot, await self.states())
+            await self.forget_states([topic for topic in snapshot.topics if topic.mirror == mirror])
             its = [
                 key_of(record)
                 for record in snapshot.records.values()
@@ -199,7 +221,10 @@ class MirrorStore:
                 table = latest(records)
                 if unknown and all(_stands(entry, table) for entry in unknown):
                     return
-                entries = [config_entry(change, count) for change in decide(fold_config(records))]
+                changes = decide(fold_config(records))
+                if isinstance(changes, Awaitable):
+                    changes = await changes
+                entries = [config_entry(change, count) for change in changes]
                 if entries:
                     await writer.write(entries)
             except Fenced:
@@ -235,12 +260,7 @@ def _stands(entry: Entry, table: Mapping[tuple[int, bytes | None], ControlRecord
     return entry.value == (None if found is None else found.value)
 
 
-def check_addable(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
-    """Refuse what cannot be added to a mirror.
-
-    Raises:
-        MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR.
-    """
+def _check_free(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
     if mirror not in snapshot.mirrors:
         raise unknown_mirror(mirror, snapshot)
     taken = {one.topic: one.mirror for one in snapshot.topics if one.wanted is not Wanted.STOPPED}

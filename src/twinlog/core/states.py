@@ -55,8 +55,6 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.FAILED: frozenset({State.PREPARING, State.MIRRORING, State.STOPPING, State.FAILED}),
 }
 """Where each state may go. FAILED to FAILED gives a new reason."""
-ENDED: Final = frozenset({State.STOPPED, State.UNKNOWN})
-"""Where a partition of a removed topic ends: it is STOPPED, or nobody had owned it before."""
 
 
 def may_follow(old: State, new: State) -> bool:

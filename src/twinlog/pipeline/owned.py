@@ -22,6 +22,10 @@ refused from the marker on (docs/ARCHITECTURE.md). Their written markers and fil
 not, so a state partition that was taken over is not fenced before the lease has passed; and what
 was lost of our own is waited for in the same way (shard.py).
 
+What is STOPPED and wanted again is begun with only after another look at what is wanted, since a
+command that saw it STOPPED may have given its topic to others meanwhile (ways.py). What has changed
+its mind by then is stopped without a marker: nothing was begun, and the log is the others'.
+
 A pause fences nothing: what a former owner within his lease, or a lost request of ours, still
 appends after PAUSED was written is the source's next data at its own offset, or the marker that
 ends a filler transaction which was left open, in the gap that it was for.
@@ -122,6 +126,8 @@ class OwnedShard:
         self.stopping: asyncio.Task[None] | None = None
         self.informed = False
         """Whether it is known what was wanted when it became ours (ways.py)."""
+        self.unsure: set[Name] = set()
+        """What was STOPPED and is PREPARING, and is not known to be wanted still."""
         self._states = states
         self._written: dict[Name, PartitionState] = {}
         self._mirrored: dict[Name, LastMirrored] = {}
@@ -209,6 +215,19 @@ class OwnedShard:
             {name: State.PREPARING for name in names.values() if self.state(name) not in resumed}
         )
         return fresh
+
+    def to_begin_again(self, names: Collection[Name]) -> set[Name]:
+        """Those that are STOPPED, or that it is not known of whether they are wanted still."""
+        return {n for n in names if n in self.unsure or self.state(n) is State.STOPPED}
+
+    async def begin_again(self, names: Collection[Name]) -> None:
+        """Write that these are PREPARING, which commands that come from now on will see.
+
+        Raises:
+            Fenced: the state partition has another owner.
+        """
+        self.unsure |= set(names)
+        await self.enter(dict.fromkeys(names, State.PREPARING))
 
     async def run(self, mirror: str, engine: Engine, specs: Collection[PartitionSpec]) -> None:
         """Mirror these in the engine of their mirror.
@@ -344,11 +363,14 @@ class OwnedShard:
         await self._confirm()
         # What is STOPPED by now may be written to by others, and is not fenced again.
         left = [name for name in names if self.state(name) is State.STOPPING]
-        keys = {TopicPartition(name.topic, name.partition): name for name in left}
-        fenced = await self.shard.fence(keys)
+        not_begun = self.unsure.intersection(left)
+        keys = {TopicPartition(n.topic, n.partition): n for n in left if n not in not_begun}
+        fenced = await self.shard.fence(keys) if keys else {}
         for key, end in fenced.items():
             name = keys[key]
             self._mirrored_said[name] = LastMirrored(self._last(name).epoch, end)
-        await self.enter({keys[key]: State.STOPPED for key in fenced})
+        stopped = [*(keys[key] for key in fenced), *not_begun]
+        await self.enter(dict.fromkeys(stopped, State.STOPPED))
+        self.unsure -= not_begun
         if late := keys.keys() - fenced.keys():
             raise Retriable(f"{len(late)} partitions cannot be fenced yet, {min(late)} for one")

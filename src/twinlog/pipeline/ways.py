@@ -11,6 +11,12 @@ its partitions go on as before.
 What is wanted has to be known as of the takeover, or later. A lane that has stood still may be
 given a state partition while it still knows what was wanted a minute ago; since then the former
 owner has stopped a topic, which its users write to. To mirror it would be to write among them.
+
+The same goes for what is STOPPED and is wanted again, as we have heard, and perhaps no more: who
+removes it once more sees it STOPPED still, and deletes the mirror, or gives the topic to another.
+So PREPARING is written first, and what is wanted read after it. Commands do it the other way round:
+they write what is wanted, and read the states after it (control/store.py). One of the two sees the
+other.
 """
 
 import asyncio
@@ -152,7 +158,15 @@ class Ways:
         return by_step
 
     async def _run_all(self, steps: Mapping[int, Steps], owned: OwnedShard) -> None:
-        if some := steps[owned.shard.number][Step.RUN]:
+        some = steps[owned.shard.number][Step.RUN]
+        if again := owned.to_begin_again([name for name, _ in some]):
+            await owned.begin_again(again)
+            await self._catch_up()
+            now = self._wanted().get(owned.shard.number, ())
+            still = {name for name, topic in now if topic.wanted is not Wanted.STOPPED}
+            owned.unsure -= still
+            some = [one for one in some if one[0] not in owned.unsure]
+        if some:
             await self._run(owned, some)
 
     def _stop(self, owned: OwnedShard, names: Collection[Name]) -> None:
