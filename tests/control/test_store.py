@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
-from clients import client
+from clients import client, write_stopped
 from twinlog.cluster import mirrorlog
 from twinlog.cluster.admin import describe_configs, topic_resource
 from twinlog.cluster.client import KafkaCluster
@@ -25,9 +26,11 @@ from twinlog.cluster.mirrorlog import (
     state_entry,
     status_entry,
 )
+from twinlog.control import store as store_module
+from twinlog.control.lifecycle import pause_topics
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
 from twinlog.control.store import MirrorStore
-from twinlog.core.errors import Disconnected
+from twinlog.core.errors import Disconnected, UserError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset
@@ -182,6 +185,67 @@ def test_an_unknown_outcome_is_read_back(
     asyncio.run(run())
 
 
+def test_a_deletion_that_fails_forgets_nothing(
+    kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States without their topic's record, or the other way round, would be stopped once more."""
+
+    async def refused(*_: object) -> object:
+        raise UserError("no right", code=29)
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store = MirrorStore(cluster)
+            await store.create_mirror(mirror(name))
+            topic = replace(topic_of(name, f"{name}.t"), wanted=Wanted.STOPPED)
+            await store.add_topics(name, [topic])
+            await write_stopped(cluster, topic)
+            before = (await store.states()).states
+            assert topic.mirror_partitions[1] in before
+            with monkeypatch.context() as patch:
+                patch.setattr(TransactionalWriter, "write", refused)
+                with pytest.raises(MirrorRefused, match="MIRROR_AUTHORIZATION_FAILED"):
+                    await store.delete_mirror(name, lambda *_: None)
+            assert (await store.states()).states == before
+            await store.delete_mirror(name, lambda *_: None)
+            after = (await store.states()).states
+            assert before.keys() - after.keys() == set(topic.mirror_partitions)
+            assert name not in (await store.snapshot()).mirrors
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_is_lost_before_anything_is_written(
+    kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(_: TransactionalWriter) -> None:
+        raise Disconnected("the broker is gone")
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await create_control_topics(cluster, ControlTopics())
+            monkeypatch.setattr(TransactionalWriter, "fence", lost)
+            with pytest.raises(Disconnected, match="the broker is gone"):
+                await MirrorStore(cluster).create_mirror(mirror(name))
+
+    asyncio.run(run())
+
+
+def test_a_pattern_that_has_ended_adds_nothing(kafka: LocalCluster, name: str) -> None:
+    """It ends with a failover, while a node may be about to add a topic by it."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store = MirrorStore(cluster)
+            await store.create_mirror(replace(mirror(name), topic_patterns=("a.*",)))
+            await store.add_topics(name, [topic_of(name, f"{name}.a")], while_matching="a.*")
+            with pytest.raises(MirrorRefused, match="adds no topics to mirror"):
+                await store.add_topics(name, [topic_of(name, f"{name}.b")], while_matching="b.*")
+            assert (await store.snapshot()).mirror_of(f"{name}.b") is None
+
+    asyncio.run(run())
+
+
 def test_a_follower_hears_within_milliseconds(kafka: LocalCluster, name: str) -> None:
     """First what is there, then each change, soon after the command that made it was answered."""
 
@@ -311,6 +375,7 @@ def test_nothing_was_ever_created(
     """A destination without control topics has no mirrors; reading does not make them."""
     for constant in ("CONFIG_TOPIC", "STATE_TOPIC", "STATUS_TOPIC"):
         monkeypatch.setattr(mirrorlog, constant, fresh_name(constant))
+    monkeypatch.setattr(store_module, "CONFIG_TOPIC", mirrorlog.CONFIG_TOPIC)
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -318,6 +383,8 @@ def test_nothing_was_ever_created(
             assert await store.snapshot() == Snapshot()
             assert (await store.states()).states == {}
             assert await store.statuses() == ({}, ())
+            with pytest.raises(MirrorRefused, match="UNKNOWN_MIRROR"):
+                await pause_topics(cluster, "m", ".*")
             assert mirrorlog.CONFIG_TOPIC not in (await cluster.refresh(None)).topics
 
     asyncio.run(run())

@@ -23,7 +23,7 @@ from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 from twinlog.pipeline.ways import Mirrored, Ways
 from twinlog.wire.config_records import MirrorTopic, Wanted
-from twinlog.wire.state_records import PartitionState
+from twinlog.wire.state_records import LastMirrored, PartitionState
 
 KEY = TopicPartition("topic", 0)
 NAME = MirrorPartition("mirror", *KEY)
@@ -52,12 +52,14 @@ class Bench:
         self.cluster.create_topic(KEY.topic)
         self.network = Network(loop, rng, Faults())
         self.written: list[State] = []
+        self.ends: dict[MirrorPartition, LastMirrored] = {}
         self.topic = StateTopic(1, self._note)
         self.lease = True
         self.states: Deaf
 
-    def _note(self, states: Sequence[PartitionState], _: Epochs) -> None:
+    def _note(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
         self.written += [one.state for one in states]
+        self.ends.update(epochs)
 
     @property
     def end(self) -> int:
@@ -270,3 +272,23 @@ async def test_what_is_wanted_again_is_begun_again(bench: Bench) -> None:
     await owned.stopping
     assert bench.end == 3  # what was begun is fenced
     assert bench.written[-1] is State.STOPPED
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) -> None:
+    """Deleted with its states, and made under its name: what stood there stands there no more."""
+
+    @on_bench
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        owned.informed = True
+        for _ in range(2):
+            await removed(owned)
+            await owned.stop([NAME])
+            assert bench.ends.pop(NAME).end == 0
+            if heard:
+                owned.forget([NAME])
+                assert owned.state(NAME) is State.UNKNOWN
+        assert bench.written.count(State.STOPPED) == 2
+
+    story()

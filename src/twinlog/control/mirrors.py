@@ -224,6 +224,7 @@ async def add_named(
     replication_factor: int | None = None,
     pattern: str | None = None,
     rebuild: Rebuild | None = None,
+    while_matching: str | None = None,
 ) -> None:
     """Add topics of the source, whose metadata is known.
 
@@ -236,6 +237,7 @@ async def add_named(
         replication_factor: of topics that are created; else the mirror's.
         pattern: what is kept with the mirror, for topics that come later.
         rebuild: topics that have diverged may be deleted and made anew.
+        while_matching: the mirror's pattern that they are added by; not when it has ended.
 
     Raises:
         MirrorRefused, UserError, Retriable: as `add_topics`.
@@ -277,16 +279,6 @@ async def add_named(
         )
         for topic in topics
     ]
-    # Under another id of the source's topic another state partition owns it.
-    former = {(topic.mirror, topic.topic): topic for topic in snapshot.topics}
-    await store.forget_states(
-        [
-            known
-            for topic in added
-            if (known := former.get((mirror_name, topic.topic))) is not None
-            and known.topic_id != topic.topic_id
-        ]
-    )
     # What has denied our producers to write since they went over to the source is taken over: our
     # failover takes it back, and the source need not be there.
     taken_over = [
@@ -295,7 +287,7 @@ async def add_named(
         if acl.resource_name in names
     ]
     try:
-        await store.add_topics(mirror_name, added, pattern, taken_over)
+        await store.add_topics(mirror_name, added, pattern, taken_over, while_matching)
     except UserError:
         await undo(destination, created)
         raise

@@ -5,18 +5,20 @@ write* under one fixed transactional id: whoever fences later makes the earlier 
 and then the earlier one begins again, with what the other has written before its eyes. So of two
 commands that create the same mirror at once, one does, and the other is told that it exists.
 
-Where a write's outcome is unknown it is read back: what is there as it was to be is done.
+Where a write's outcome is unknown it is read back: what is there as it was to be is done. What is
+forgotten of states goes with the change, in one transaction: a command that dies half way must not
+leave topics without the state and the end that they had.
 """
 
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import ControlRecord, latest, read_whole
-from twinlog.cluster.controlwriter import ALL, Entry, TransactionalWriter, append
+from twinlog.cluster.controlwriter import Entry, TransactionalWriter
 from twinlog.cluster.mirrorlog import (
     CONFIG_PARTITIONS,
     CONFIG_TOPIC,
@@ -35,7 +37,7 @@ from twinlog.cluster.mirrorlog import (
 )
 from twinlog.cluster.pool import Backoff
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
-from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable, UserError
+from twinlog.core.errors import Disconnected, Fenced, Retriable, UserError
 from twinlog.core.states import State
 from twinlog.wire.config_records import (
     MIRROR_VERSION,
@@ -59,7 +61,9 @@ _AUTHORIZATION_FAILED: Final = frozenset({29, 31, 53})
 """No right to the topic, the cluster, the transactional id."""
 _BACKOFF: Final = Backoff(0.05, 1.0)
 
-Decide = Callable[[Snapshot], Sequence[ConfigChange] | Awaitable[Sequence[ConfigChange]]]
+Changes: TypeAlias = Sequence[ConfigChange | Entry]
+"""Of `__mirror_config`, and entries of other control topics that go with them."""
+Decide = Callable[[Snapshot], Changes | Awaitable[Changes]]
 STOPPED_HINT: Final = "wait until --describe shows STOPPED, which takes a node (twinlog run)"
 
 
@@ -95,7 +99,7 @@ class MirrorStore:
             Retriable: no success in time; nothing was written, or `mirror` is there.
         """
 
-        def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
+        def decide(snapshot: Snapshot) -> Changes:
             if mirror.name in snapshot.mirrors:
                 raise MirrorError.MIRROR_ALREADY_EXISTS.error(
                     f"there is a mirror {mirror.name} already", hint="choose another name"
@@ -113,29 +117,45 @@ class MirrorStore:
         topics: Collection[MirrorTopic],
         pattern: str | None = None,
         made_acls: Collection[MadeAcl] = (),
+        while_matching: str | None = None,
     ) -> None:
         """Write what is new of a mirror, all or none.
+
+        The states of a topic that was made again since are forgotten: under another id of the
+        source's topic another state partition owns it.
 
         Args:
             mirror: its name.
             topics: topics that it has from now on.
             pattern: what stands for more of them.
             made_acls: ACLs that are its own from now on.
+            while_matching: the pattern that they are added by, if it is one that the mirror has.
 
         Raises:
-            MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED.
+            MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED;
+                TOPIC_NOT_IN_MIRROR where `while_matching` has ended.
             UserError: a right is missing.
             Retriable: no success in time; nothing was written, or all are there.
         """
         assert all(topic.mirror == mirror for topic in topics)
 
-        async def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
+        async def decide(snapshot: Snapshot) -> Changes:
             await self.check_addable(snapshot, mirror, [topic.topic for topic in topics])
             before = snapshot.mirrors[mirror]
+            if while_matching is not None and while_matching not in before.topic_patterns:
+                raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
+                    f"{while_matching!r} adds no topics to mirror {mirror} any more"
+                )
+            ids = {topic.topic: topic.topic_id for topic in topics}
+            others = [
+                known
+                for known in snapshot.topics
+                if known.mirror == mirror and ids.get(known.topic, known.topic_id) != known.topic_id
+            ]
+            news: Changes = [*await self._without_states(others), *topics, *made_acls]
             if pattern is None or pattern in before.topic_patterns:
-                return [*topics, *made_acls]
-            patterns = (*before.topic_patterns, pattern)
-            return [*topics, *made_acls, replace(before, topic_patterns=patterns)]
+                return news
+            return [*news, replace(before, topic_patterns=(*before.topic_patterns, pattern))]
 
         await self.change(decide)
 
@@ -167,37 +187,31 @@ class MirrorStore:
     async def delete_mirror(self, mirror: str, check: Callable[[Snapshot, States], None]) -> None:
         """Forget a mirror, its topics and their states; `check` may refuse by raising.
 
-        It is given what is wanted and, read after that, the states. These are forgotten first: a
-        mirror of the same name that comes after must not lose its own.
+        It is given what is wanted and, read after that, the states.
         """
 
-        async def decide(snapshot: Snapshot) -> Sequence[ConfigChange]:
+        async def decide(snapshot: Snapshot) -> Changes:
             check(snapshot, await self.states())
-            await self.forget_states([topic for topic in snapshot.topics if topic.mirror == mirror])
+            topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
             its = [
                 key_of(record)
                 for record in snapshot.records.values()
                 if isinstance(record, MirrorTopic | MadeAcl) and record.mirror == mirror
             ]
-            return [Removed(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]
+            removed = [Removed(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]
+            return [*await self._without_states(topics), *removed]
 
         await self.change(decide)
 
-    async def forget_states(self, topics: Collection[MirrorTopic]) -> None:
-        """Forget the states of topics that nobody mirrors any more."""
-        if not topics:
-            return
-        count = await partition_count(self._cluster) or 0
-        entries = [
+    async def _without_states(self, topics: Collection[MirrorTopic]) -> list[Entry]:
+        """What makes the states and ends of topics forgotten that nobody mirrors any more."""
+        count = await partition_count(self._cluster) if topics else None
+        return [
             forget_entry(key(partition), place)
-            for place, owned in owners(topics, count).items()
+            for place, owned in owners(topics, count or 1).items()
             for partition, _ in owned
             for key in (state_key, epochs_key)
         ]
-        answers = await append(self._cluster, entries, acks=ALL)
-        for partition, answer in answers.items():
-            if isinstance(answer, Refusal):
-                answer.fail("forget a mirror's states", partition=partition.partition)
 
     async def change(self, decide: Decide) -> None:
         """Fence, read, decide, write; again where another one came in between.
@@ -211,7 +225,9 @@ class MirrorStore:
             Retriable: no success in time; nothing was written, or all is there.
         """
         cluster = self._cluster
-        count = await partition_count(cluster, CONFIG_TOPIC) or CONFIG_PARTITIONS
+        count = await partition_count(cluster, CONFIG_TOPIC)
+        if count is None:  # as `snapshot`: there is nothing yet
+            await _decided(decide, Snapshot())
         writer = TransactionalWriter(cluster, CONFIG_WRITER)
         unknown: list[Entry] = []
         for number in range(1, TRIES + 1):
@@ -221,22 +237,22 @@ class MirrorStore:
                 table = latest(records)
                 if unknown and all(_stands(entry, table) for entry in unknown):
                     return
-                changes = decide(fold_config(records))
-                if isinstance(changes, Awaitable):
-                    changes = await changes
-                entries = [config_entry(change, count) for change in changes]
-                if entries:
-                    await writer.write(entries)
+                changes = await _decided(decide, fold_config(records))
+                entries = [
+                    change
+                    if isinstance(change, Entry)
+                    else config_entry(change, count or CONFIG_PARTITIONS)
+                    for change in changes
+                ]
+                unknown = await _written(writer, entries) if entries else []
+                if not unknown:
+                    return
             except Fenced:
                 await asyncio.sleep(_BACKOFF.delay(number, self._rng) * self._rng.random())
-            except Disconnected:
-                unknown = entries
             except UserError as error:
                 if error.code not in _AUTHORIZATION_FAILED:
                     raise
                 raise _unauthorized(error) from error
-            else:
-                return
         raise Retriable(
             f"other commands have changed {CONFIG_TOPIC} each of {TRIES} times",
             cluster=cluster.name,
@@ -252,6 +268,20 @@ def _unauthorized(error: UserError) -> MirrorRefused:
     )
     refused.code = error.code
     return refused
+
+
+async def _decided(decide: Decide, snapshot: Snapshot) -> Changes:
+    changes = decide(snapshot)
+    return await changes if isinstance(changes, Awaitable) else changes
+
+
+async def _written(writer: TransactionalWriter, entries: list[Entry]) -> list[Entry]:
+    """Write these; those of `__mirror_config` again if it is not known whether they stand there."""
+    try:
+        await writer.write(entries)
+    except Disconnected:
+        return [entry for entry in entries if entry.topic == CONFIG_TOPIC]
+    return []
 
 
 def _stands(entry: Entry, table: Mapping[tuple[int, bytes | None], ControlRecord]) -> bool:

@@ -47,15 +47,17 @@ async def add_new_topics(
     if not mirror.topic_patterns:
         return 0
     there = (await source.refresh(None)).topics
-    found = {name for pattern in mirror.topic_patterns for name in matching(pattern, there)}
-    news = sorted(found - {topic.topic for topic in snapshot.topics})
+    found = {name: regex for regex in mirror.topic_patterns for name in matching(regex, there)}
+    news = sorted(found.keys() - {topic.topic for topic in snapshot.topics})
     if not news:
         return 0
     theirs = await read_their_mirrors(source, destination)
     failed = 0
     for name in [name for name in news if name not in theirs.loops]:
         try:
-            await add_named(destination, source, mirror.name, [name], theirs)
+            await add_named(
+                destination, source, mirror.name, [name], theirs, while_matching=found[name]
+            )
             log.info("mirror %s: added the new topic %s", mirror.name, name)
         except TwinlogError as error:
             failed += 1

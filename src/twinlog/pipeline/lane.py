@@ -267,6 +267,9 @@ class Lane:
             async for snapshot in snapshots:
                 for reason in snapshot.unreadable.values():
                     log.warning("%s", reason)
+                gone = self._snapshot.deleted(snapshot)
+                for owned in self._owned.values():
+                    owned.forget(gone)
                 self._snapshot = snapshot
                 self._changed.set()
                 stop = snapshot.stops.get(self.config.node)

@@ -2,13 +2,14 @@
 
     wanted      state                             what is to be done (`next_step`)
     ----------  --------------------------------  ------------------------------------------------
-    MIRRORING   any                               RUN
+    MIRRORING   any but STOPPING                  RUN
     PAUSED      MIRRORING, PAUSING                PAUSE: nothing more is sent, then PAUSED
                 PREPARING                         RUN until it is MIRRORING
                 UNKNOWN, PAUSED, FAILED           REST
     STOPPED     STOPPED                           REST
                 any other                         STOP: nothing more is sent, then fenced by a
                                                   marker in a new epoch, then STOPPED
+    any         STOPPING                          STOP: what has begun is ended
 
 What is done next follows from the state that was last *said*, also where it could not be written
 yet. What is written goes the ways that core/states.py allows, from what stands there (`way`): what
@@ -81,6 +82,8 @@ class Step(enum.Enum):
 
 def next_step(wanted: Wanted, state: State) -> Step:
     """See the module."""
+    if state is State.STOPPING:
+        return Step.STOP
     if wanted is Wanted.MIRRORING:
         return Step.RUN
     if wanted is Wanted.STOPPED:
@@ -185,6 +188,14 @@ class OwnedShard:
             if now != before and now.state not in self._tried.get(name, ()):
                 raise Fenced(f"another owner has written {now.state.name} of {name}")
         self._adopt(found)
+
+    def forget(self, names: Collection[Name]) -> None:
+        """Forget these: their mirror was deleted since it is informed, and their states with it."""
+        if self.informed:
+            self.unsure -= set(names)
+            for table in (self._written, self._mirrored, self._said, self._mirrored_said):
+                for name in table.keys() & names:
+                    del table[name]
 
     async def close(self) -> None:
         """End what runs in the background; nothing is written any more."""
@@ -369,6 +380,8 @@ class OwnedShard:
         for key, end in fenced.items():
             name = keys[key]
             self._mirrored_said[name] = LastMirrored(self._last(name).epoch, end)
+            # Written in any case: the one that stood there is gone with a mirror of this name.
+            self._mirrored.pop(name, None)
         stopped = [*(keys[key] for key in fenced), *not_begun]
         await self.enter(dict.fromkeys(stopped, State.STOPPED))
         self.unsure -= not_begun

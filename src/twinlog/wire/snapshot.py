@@ -126,6 +126,15 @@ class Snapshot:
         found = (one for one in self.topics if one.topic == topic)
         return next((one for one in found if one.wanted is not Wanted.STOPPED), None)
 
+    def deleted(self, now: "Snapshot") -> set[MirrorPartition]:
+        """The partitions of topics whose records are no more in a later snapshot."""
+        return {
+            name
+            for key in self.records.keys() - now.records.keys()
+            if isinstance(topic := self.records[key], MirrorTopic)
+            for name in topic.mirror_partitions
+        }
+
     def owned(self, count: int) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
         """Mirror partitions by the state partition, of `count`, that owns them."""
         return owners(self.topics, count)
