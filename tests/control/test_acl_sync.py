@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clients import client
+from clients import client, none_refused
 from conftest import Pair
 from secured import Secured, sasl
 from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
@@ -36,7 +36,8 @@ def read_only(destination: KafkaCluster) -> ReadOnly:
     async def nobody(_mirror: str) -> bool:
         return False
 
-    return ReadOnly(destination, MirrorStore(destination), nobody, lambda _mirror, _count: None)
+    store = MirrorStore(destination)
+    return ReadOnly(destination, store, nobody, lambda _mirror, _count: None, none_refused)
 
 
 class Both:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 import outside
-from clients import client, make_topic, write_stopped
+from clients import client, make_topic, none_refused, write_stopped
 from conftest import Pair
 from secured import PASSWORDS, Secured, sasl
 from twinlog.cluster.acls import create_acls, describe_acls
@@ -120,7 +120,9 @@ class Both:
         async def nobody(_mirror: str) -> bool:
             return False
 
-        guard = ReadOnly(self.destination, self.store, nobody, lambda _mirror, _count: None)
+        guard = ReadOnly(
+            self.destination, self.store, nobody, lambda _mirror, _count: None, none_refused
+        )
         rules = parse_settings({ACLS: f"TOPIC;{self.name}.*"}).acl_include
         for mirror in self.mirrors:
             sync = AclSync(self.destination, self.store, guard)

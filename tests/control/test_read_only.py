@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from clients import write_stopped
+from clients import none_refused, write_stopped
 from secured import Secured
 from twinlog.cluster.acls import create_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
@@ -35,7 +35,11 @@ async def guarding(cluster: KafkaCluster) -> AsyncIterator[None]:
     """While the block runs, somebody guards all topics; then he is gone at once."""
     counted: list[int] = []
     one = ReadOnly(
-        cluster, MirrorStore(cluster), ours, lambda _mirror, count: counted.append(count)
+        cluster,
+        MirrorStore(cluster),
+        ours,
+        lambda _mirror, count: counted.append(count),
+        none_refused,
     )
     task = asyncio.create_task(one.run())
     try:

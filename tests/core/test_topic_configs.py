@@ -13,6 +13,8 @@ from twinlog.core.topic_configs import (
     config_changes,
     destination_configs,
     required_configs,
+    set_back,
+    set_back_changes,
 )
 
 MODERN = {
@@ -141,3 +143,23 @@ def test_required_settings_win_over_the_exclusion() -> None:
 
 def test_the_cleanup_policy_stays() -> None:
     assert config_changes({"cleanup.policy": "compact"}, current(cleanup_policy="delete"), ()) == {}
+
+
+def test_what_is_set_back_at_failover() -> None:
+    """What the source's topic has itself; all else that mirroring needs is unset again."""
+    source = {
+        "message.timestamp.type": SourceConfig("LogAppendTime", explicit=True),
+        "compression.type": SourceConfig("zstd", explicit=True),
+        "max.message.bytes": SourceConfig("1048588", explicit=False),
+        "retention.ms": SourceConfig("1", explicit=True),
+    }
+    wanted = set_back(source)
+    assert wanted == (("compression.type", "zstd"), ("message.timestamp.type", "LogAppendTime"))
+    assert set_back_changes(wanted, MODERN) == {
+        "message.timestamp.type": "LogAppendTime",
+        "message.timestamp.before.max.ms": None,
+        "message.timestamp.after.max.ms": None,
+        "compression.type": "zstd",
+        "max.message.bytes": None,
+    }
+    assert set_back_changes((), MODERN).keys() == MODERN

@@ -1,4 +1,6 @@
-"""Topic configurations follow: what is changed on the source, and what is changed back."""
+"""Topic configurations follow: what is changed on the source, what is changed back; set back."""
+
+import time
 
 import pytest
 from confluent_kafka.admin import (
@@ -59,3 +61,44 @@ def test_configurations_follow(world: Stage, topic: str) -> None:
     outside.write(source, topic, outside.simple(20))
     world.await_no_lag(60, [topic])
     assert world.verify("--topic", topic).status == 0
+
+
+NEEDED = {
+    "message.timestamp.type": "CreateTime",
+    "compression.type": "producer",
+    "max.message.bytes": str(64 << 20),
+    "message.timestamp.after.max.ms": str((1 << 63) - 1),
+}
+"""What a mirror's topic has while it is mirrored, of what users may have otherwise."""
+ITS_OWN = {
+    "message.timestamp.type": "LogAppendTime",
+    "compression.type": "zstd",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+}
+"""What the source's topic has: the first two are its own, the others the brokers' defaults."""
+
+
+def has(servers: str, topic: str, wanted: dict[str, str]) -> bool:
+    found = configs(servers, topic)
+    return {name: found[name] for name in wanted} == wanted
+
+
+def test_what_mirroring_needs_is_set_back_at_the_failover(world: Stage, topic: str) -> None:
+    """As the source has it, who is not asked; once, and then they are the users'."""
+    source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
+    own = {name: ITS_OWN[name] for name in ("message.timestamp.type", "compression.type")}
+    outside.make_topic(source, topic, 1, own)
+    world.add(topic, "everything")
+    outside.await_state(world, topic, 0, "MIRRORING")
+    assert has(destination, topic, NEEDED)
+    outside.write(source, topic, outside.simple(20))
+    world.await_no_lag(60, [topic])
+    assert world.verify("--topic", topic).status == 0
+    mirror = ("--mirror", "everything", "--topic", topic)
+    assert world.mirrors("--remove", *mirror).status == 0
+    until(lambda: has(destination, topic, ITS_OWN), 60, "the topic's own configurations")
+    change(destination, topic, compression_type="lz4")
+    outside.await_state(world, topic, 0, "STOPPED")
+    time.sleep(3)
+    assert has(destination, topic, {**ITS_OWN, "compression.type": "lz4"})

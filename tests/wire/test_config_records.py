@@ -56,6 +56,8 @@ records = st.one_of(
         partitions=st.integers(1, 10_000),
         wanted=st.sampled_from(Wanted),
         origins=st.lists(text, max_size=3).map(tuple),
+        set_back=st.none()
+        | st.dictionaries(text, text, max_size=3).map(lambda found: tuple(sorted(found.items()))),
     ),
     st.builds(MadeAcl, mirror=text, acl=acls, made_for=st.sampled_from(MadeFor)),
     st.builds(StopRequest, node=text, requested_ms=st.integers(0, 2**62)),

@@ -253,6 +253,10 @@ class States(NamedTuple):
         found = self.states.get(partition)
         return State.UNKNOWN if found is None else found.state
 
+    def stopped(self, partitions: Iterable[MirrorPartition]) -> bool:
+        """Whether all of these are STOPPED."""
+        return all(self.state(one) is State.STOPPED for one in partitions)
+
 
 async def read_states(cluster: KafkaCluster, partitions: Collection[int] | None = None) -> States:
     """States and last mirrored epochs, of all or of some state partitions.

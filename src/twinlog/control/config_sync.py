@@ -4,12 +4,17 @@ What somebody changes on the destination is changed back with the next look, but
 `mirror.topic.properties.exclude` names. `cleanup.policy` stays as it was when the topic was added:
 whether records without a key are taken, and log starts can be moved, hangs on it, and the lanes go
 by it; that it differs is said.
+
+What mirroring itself needs otherwise (core/topic_configs.py, REQUIRED) is set back at failover,
+when the source may be gone. So what the source has of it is written down with the topic, and
+forgotten when it is done: from then on the topic's configurations are its users'.
 """
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from re import Pattern
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.cluster.admin import (
     Alteration,
@@ -21,24 +26,34 @@ from twinlog.cluster.admin import (
 )
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.destination_topics import chunks, known_configs, source_configs
+from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal
 from twinlog.core.topic_configs import (
+    ConfigChanges,
     DestinationConfig,
     config_changes,
     destination_configs,
     fixed_differences,
+    set_back,
+    set_back_changes,
 )
+from twinlog.wire.config_records import MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
+
+_NEVER: Final = frozenset({3, 40, 44})
+"""No such topic; a value, or a policy, that refuses."""
 
 
 class Difference(NamedTuple):
     """What of a topic's configurations is not on the destination as it is to be."""
 
-    changes: Mapping[str, str | None]
-    """What has to be changed; None for what is to be unset."""
+    changes: ConfigChanges
     fixed: Mapping[str, str]
     """What is another on the source by now, and is not changed here: the source's."""
+    set_back: tuple[tuple[str, str], ...]
+    """What is to be set at failover."""
 
 
 async def compare_configs(
@@ -77,7 +92,9 @@ async def compare_configs(
                 for key, entry in entries.items()
             }
             found[name] = Difference(
-                config_changes(wanted, current, exclude), fixed_differences(wanted, current)
+                config_changes(wanted, current, exclude),
+                fixed_differences(wanted, current),
+                set_back(theirs[name]),
             )
     return found
 
@@ -85,16 +102,19 @@ async def compare_configs(
 async def sync_configs(
     source: KafkaCluster,
     destination: KafkaCluster,
-    topics: Sequence[str],
+    store: MirrorStore,
+    topics: Collection[MirrorTopic],
     exclude: Collection[Pattern[str]],
 ) -> int:
     """Change the destination's topics to what the source's are; how many could not be.
 
-    Args, Raises: as `compare_configs`.
+    Args, Raises: as `compare_configs`; `store` has the topics.
     """
     failed = 0
-    changes: dict[str, list[Alteration]] = {}
-    for name, found in (await compare_configs(source, destination, topics, exclude)).items():
+    changes: dict[str, ConfigChanges] = {}
+    compared = await compare_configs(source, destination, [one.topic for one in topics], exclude)
+    await _note_set_back(store, topics, compared)
+    for name, found in compared.items():
         if isinstance(found, Refusal):
             failed += 1
             log.warning("%s: its configurations cannot be read: %s", name, found)
@@ -102,26 +122,94 @@ async def sync_configs(
         for key, value in found.fixed.items():
             log.warning("%s: %s is %s on the source by now, and stays here", name, key, value)
         if found.changes:
-            changes[name] = [_alteration(key, value) for key, value in found.changes.items()]
+            changes[name] = found.changes
+    return failed + len(await _change(destination, changes, "to what it is on the source"))
+
+
+async def _note_set_back(
+    store: MirrorStore,
+    topics: Collection[MirrorTopic],
+    compared: Mapping[str, Difference | Refusal],
+) -> None:
+    """Write down what is to be set back, where it is another than before."""
+    changed = {
+        (topic.mirror, topic.topic): found.set_back
+        for topic in topics
+        if isinstance(found := compared[topic.topic], Difference)
+        and found.set_back != topic.set_back
+    }
+    if changed:
+        await store.change(
+            lambda now: [
+                replace(topic, set_back=changed[topic.mirror, topic.topic])
+                for topic in now.topics
+                if (topic.mirror, topic.topic) in changed and topic.wanted is not Wanted.STOPPED
+            ]
+        )
+
+
+async def set_configs_back(
+    destination: KafkaCluster, store: MirrorStore, mirror: str, names: Collection[str]
+) -> set[str]:
+    """Set back what mirroring needed otherwise of topics that are STOPPED; what could not be.
+
+    It is done between fence and write of a change, so that nobody adds the topics meanwhile. Topics
+    that are no more, and what the destination's brokers will never take, are done with.
+
+    Args:
+        destination: the mirror's cluster.
+        store: its mirrors.
+        mirror: whose topics.
+        names: theirs.
+
+    Raises:
+        UserError: no right to read configurations, or to write `__mirror_config`.
+        Retriable: the destination does not answer.
+    """
+    known = await known_configs(destination)
+    failed: set[str] = set()
+
+    async def decide(now: Snapshot) -> list[MirrorTopic]:
+        states = await store.states()
+        due = [
+            topic
+            for topic in now.topics
+            if (topic.mirror, topic.wanted) == (mirror, Wanted.STOPPED)
+            and topic.topic in names
+            and topic.set_back is not None
+            and states.stopped(topic.mirror_partitions)
+        ]
+        changes = {one.topic: set_back_changes(one.set_back or (), known) for one in due}
+        refused = await _change(destination, changes, "back")
+        failed.clear()
+        failed.update(name for name, one in refused.items() if one.code not in _NEVER)
+        return [replace(topic, set_back=None) for topic in due if topic.topic not in failed]
+
+    await store.change(decide)
+    return failed
+
+
+async def _change(
+    destination: KafkaCluster, changes: Mapping[str, ConfigChanges], why: str
+) -> dict[str, Refusal]:
+    """Change configurations of topics; what was refused."""
+    refused: dict[str, Refusal] = {}
     for some in chunks(list(changes)):
-        failed += await _change(destination, {name: changes[name] for name in some})
-    return failed
+        answers = await incremental_alter_configs(
+            destination,
+            {topic_resource(name): _alterations(changes[name]) for name in some},
+        )
+        for (_, name), refusal in answers.items():
+            if refusal is None:
+                log.info("%s: changed %s: %s", name, why, ", ".join(changes[name]))
+            else:
+                refused[name] = refusal
+                log.warning("%s: its configurations cannot be changed: %s", name, refusal)
+    return refused
 
 
-def _alteration(name: str, value: str | None) -> Alteration:
-    return Alteration(name, AlterOperation.DELETE if value is None else AlterOperation.SET, value)
-
-
-async def _change(destination: KafkaCluster, changes: Mapping[str, Sequence[Alteration]]) -> int:
-    answers = await incremental_alter_configs(
-        destination, {topic_resource(name): some for name, some in changes.items()}
-    )
-    failed = 0
-    for (_, name), refusal in answers.items():
-        if refusal is None:
-            names = ", ".join(change.name for change in changes[name])
-            log.info("%s: changed as on the source: %s", name, names)
-        else:
-            failed += 1
-            log.warning("%s: its configurations cannot be changed: %s", name, refusal)
-    return failed
+def _alterations(changes: ConfigChanges) -> list[Alteration]:
+    return [
+        Alteration(name, AlterOperation.DELETE if value is None else AlterOperation.SET, value)
+        for name, value in changes.items()
+    ]

@@ -31,7 +31,6 @@ from twinlog.control.mirrors import compiled, connected_source
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.acls import Acl, AclChanges, Guard, Operation, acl_changes, guard
 from twinlog.core.errors import Retriable, UserError
-from twinlog.core.states import State
 from twinlog.core.text import few
 from twinlog.wire.config_records import MadeFor, Mirror
 from twinlog.wire.snapshot import Snapshot
@@ -308,8 +307,7 @@ async def _taken_over(
     busy = {
         topic.topic
         for topic in removed
-        if states is not None
-        and any(states.state(one) is not State.STOPPED for one in topic.mirror_partitions)
+        if states is not None and not states.stopped(topic.mirror_partitions)
     }
     busy |= theirs.loops & frozenset(topics)
     kept = snapshot.made_acls(mirror, MadeFor.SWITCHOVER) - theirs.read_only

@@ -119,7 +119,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
     """
     store = MirrorStore(destination)
     deadline = time.monotonic() + READ_ONLY_S
-    while _read_only(await store.snapshot(), name) and time.monotonic() < deadline:
+    while _not_given_back(await store.snapshot(), name) and time.monotonic() < deadline:
         await asyncio.sleep(_LOOK_S)
 
     def check(snapshot: Snapshot, states: States) -> None:
@@ -136,10 +136,9 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
                 f"{len(left)} partition(s) of mirror {name} are not STOPPED: {few(left)}",
                 hint=f"remove its topics first, and {STOPPED_HINT}",
             )
-        if _read_only(snapshot, name):
+        if what := _not_given_back(snapshot, name):
             raise MirrorError.MIRROR_NOT_EMPTY.error(
-                f"ACLs that mirror {name} has made still keep its topics read-only",
-                hint="a running node takes them back",
+                f"mirror {name}: {what}", hint="a running node does that; its log says if it cannot"
             )
         if snapshot.made_acls(name, MadeFor.SWITCHOVER):
             raise MirrorError.MIRROR_NOT_EMPTY.error(
@@ -151,11 +150,15 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
     await store.delete_mirror(name, check)
 
 
-def _read_only(snapshot: Snapshot, mirror: str) -> bool:
-    """Whether all of a mirror's topics are removed, and some cannot be written to yet."""
+def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
+    """What of a mirror's topics, all of which are removed, is not yet as its users have it."""
     topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
-    removed = all(topic.wanted is Wanted.STOPPED for topic in topics)
-    return removed and bool(snapshot.made_acls(mirror, MadeFor.READ_ONLY))
+    if any(topic.wanted is not Wanted.STOPPED for topic in topics):
+        return ""
+    if snapshot.made_acls(mirror, MadeFor.READ_ONLY):
+        return "ACLs that keep its topics read-only are still to be removed"
+    left = [topic.topic for topic in topics if topic.set_back is not None]
+    return f"configurations are still to be set back: {few(left)}" if left else ""
 
 
 def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:

@@ -42,6 +42,7 @@ from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
 from twinlog.core.text import few
+from twinlog.core.topic_configs import set_back
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
 
 MAX_NAME: Final = 249
@@ -276,6 +277,7 @@ async def add_named(
             topic_id=topic.topic_id,
             partitions=len(topic.partitions),
             origins=theirs.origins.get(topic.name, ()),
+            set_back=set_back(configs[topic.name]),
         )
         for topic in topics
     ]

@@ -2,14 +2,16 @@
 
 Whoever is allowed to change such a topic is denied it, except nodes (core/acls.py, `guard`), and
 what was made for that is taken back when all partitions of the topic are STOPPED: then the topic's
-ACLs are what they were. The source is not asked for any of this.
+ACLs are what they were. Before that its configurations are set back (config_sync.py). The source is
+not asked for any of this.
 
     when                                        what
     ------------------------------------------  -----------------------------------------------
     a mirror becomes ours, its topics change    its topics are guarded
     LOOK_S have passed, ACLs are copied         the same: somebody may be allowed by now
     a topic is removed                          its states are looked at each POLL_S, until all
-                                                are STOPPED and it is not guarded any more
+                                                are STOPPED; it is set back, and not guarded any
+                                                more
 
 The broker says TOPIC_AUTHORIZATION_FAILED (29) to who tries to write. Without an authorizer, and to
 super users, nothing is denied: a foreign record is then seen by its offset, and the partition is
@@ -30,7 +32,6 @@ from twinlog.control.made_acls import carry_out
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, acl_changes, guard
 from twinlog.core.errors import Retriable, TwinlogError
-from twinlog.core.states import State
 from twinlog.wire.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 
@@ -45,7 +46,15 @@ POLL_S: Final = 0.1
 
 
 class ReadOnly:
-    """Guards the topics of the mirrors that are ours; `failed` is told what could not be done."""
+    """Guards the topics of the mirrors that are ours.
+
+    Args:
+        destination: their cluster.
+        store: they.
+        is_ours: whether a mirror is.
+        failed: is told how many ACLs of a mirror could not be made or removed.
+        set_back: sets configurations of a mirror's topics back; those that could not be.
+    """
 
     def __init__(
         self,
@@ -53,15 +62,18 @@ class ReadOnly:
         store: MirrorStore,
         is_ours: Callable[[str], Awaitable[bool]],
         failed: Callable[[str, int], None],
+        set_back: Callable[[str, Collection[str]], Awaitable[Collection[str]]],
     ) -> None:
         self._destination = destination
         self._store = store
         self._is_ours = is_ours
         self._failed = failed
+        self._set_back = set_back
         self._snapshot = Snapshot()
         self._changed = asyncio.Event()
         self._kept: dict[str, frozenset[str]] = {}
         self._due = 0.0
+        self._refused: set[tuple[str, str]] = set()  # to be set back, until the next LOOK
         self._keeping = asyncio.Lock()  # guards the order of what is read of ACLs and then done
         self._told: set[tuple[str, frozenset[str]]] = set()
 
@@ -98,6 +110,7 @@ class ReadOnly:
         if now >= self._due:
             self._due = now + LOOK_S
             self._kept.clear()
+            self._refused.clear()
         snapshot, pause = self._snapshot, TICK_S
         for name in snapshot.mirrors:
             try:
@@ -117,9 +130,10 @@ class ReadOnly:
     async def _look_at(self, snapshot: Snapshot, mirror: str) -> bool:
         """Bring a mirror's guard up to date; whether topics are on their way to be writable."""
         guarded, leaving = await self._guarded(snapshot, mirror)
+        await self._set_back_those_of(snapshot, mirror, leaving)
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
         if made <= guarded and guarded == self._kept.get(mirror):
-            return leaving
+            return bool(leaving)
         self._kept[mirror] = guarded
         try:
             async with self._keeping:
@@ -130,24 +144,34 @@ class ReadOnly:
             # What a right is missing for waits for the next look at all.
             self._kept.pop(mirror, None)
             raise
-        return leaving
+        return bool(leaving)
 
-    async def _guarded(self, snapshot: Snapshot, mirror: str) -> tuple[frozenset[str], bool]:
-        """Which topics are to be read-only, and whether some are on their way to be no more."""
+    async def _set_back_those_of(
+        self, snapshot: Snapshot, mirror: str, leaving: Collection[str]
+    ) -> None:
+        """Set topics back that are STOPPED; what could not be waits for the next look at all."""
+        due = {t.topic for t in _removed(snapshot, mirror) if t.set_back is not None}
+        due -= {*leaving, *(name for of, name in self._refused if of == mirror)}
+        if due:
+            refused = await self._set_back(mirror, due)
+            self._refused |= {(mirror, name) for name in refused}
+
+    async def _guarded(self, snapshot: Snapshot, mirror: str) -> tuple[frozenset[str], set[str]]:
+        """Which topics are to be read-only, and which of them are on their way to be no more."""
         topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
         mirrored = {topic.topic for topic in topics if topic.wanted is not Wanted.STOPPED}
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
-        removed = [t for t in topics if t.wanted is Wanted.STOPPED and t.topic in made]
-        leaving = await self._not_stopped(removed) if removed else set()
-        return frozenset(mirrored | leaving), bool(leaving)
+        busy = [
+            topic
+            for topic in _removed(snapshot, mirror)
+            if topic.topic in made or topic.set_back is not None
+        ]
+        leaving = await self._not_stopped(busy) if busy else set()
+        return frozenset(mirrored | leaving), leaving
 
     async def _not_stopped(self, topics: Collection[MirrorTopic]) -> set[str]:
         states = await self._store.states()
-        return {
-            topic.topic
-            for topic in topics
-            if any(states.state(name) is not State.STOPPED for name in topic.mirror_partitions)
-        }
+        return {one.topic for one in topics if not states.stopped(one.mirror_partitions)}
 
     async def allow(
         self,
@@ -201,3 +225,12 @@ class ReadOnly:
         made = snapshot.made_acls(mirror, MadeFor.READ_ONLY)
         changes = acl_changes(denials, there, made)
         return await carry_out(self._destination, self._store, mirror, changes, MadeFor.READ_ONLY)
+
+
+def _removed(snapshot: Snapshot, mirror: str) -> list[MirrorTopic]:
+    """A mirror's topics that are removed, or being it."""
+    return [
+        topic
+        for topic in snapshot.topics
+        if (topic.mirror, topic.wanted) == (mirror, Wanted.STOPPED)
+    ]

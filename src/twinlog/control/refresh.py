@@ -20,7 +20,7 @@ from typing import Final
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, partition_count
 from twinlog.control.acl_sync import AclSync
-from twinlog.control.config_sync import sync_configs
+from twinlog.control.config_sync import set_configs_back, sync_configs
 from twinlog.control.groups import sync_groups
 from twinlog.control.mirrors import connected_source
 from twinlog.control.read_only import ReadOnly
@@ -70,7 +70,7 @@ class Refresher:
         self._ours: set[int] = set()
         self._partitions = 0
         self._missing: dict[str, set[MirrorTopic]] = {}
-        self.read_only = ReadOnly(cluster, store, self._is_ours, self._acls_failed)
+        self.read_only = ReadOnly(cluster, store, self._is_ours, self._acls_failed, self._set_back)
         self._acls = AclSync(cluster, store, self.read_only)
 
     async def on_assigned(self, partitions: set[int]) -> None:
@@ -130,12 +130,10 @@ class Refresher:
         settings = parse_settings(mirror.source)
         async with connected_source(mirror) as source:
             there = await self._sync_topics(source, mirror, snapshot, topics)
-            names = list(there)
-            await self._try(
-                name,
-                Sync.CONFIGS,
-                sync_configs(source, self._cluster, names, settings.topic_properties_exclude),
-            )
+            known = [topic for topic in topics if topic.topic in there]
+            exclude = settings.topic_properties_exclude
+            configs = sync_configs(source, self._cluster, self._store, known, exclude)
+            await self._try(name, Sync.CONFIGS, configs)
             partitions = await self._mirroring(topics)
             groups = sync_groups(source, self._cluster, settings.groups_include, partitions)
             await self._try(name, Sync.GROUPS, groups)
@@ -145,6 +143,15 @@ class Refresher:
 
     def _acls_failed(self, mirror: str, count: int) -> None:
         self.errors[mirror, Sync.ACLS] += count
+
+    async def _set_back(self, mirror: str, topics: Collection[str]) -> Collection[str]:
+        try:
+            failed = await set_configs_back(self._cluster, self._store, mirror, topics)
+        except UserError as error:
+            log.warning("mirror %s: configurations cannot be set back: %s", mirror, error)
+            failed = set(topics)
+        self.errors[mirror, Sync.CONFIGS] += len(failed)
+        return failed
 
     async def _try(self, mirror: str, sync: Sync, action: Awaitable[int]) -> None:
         try:

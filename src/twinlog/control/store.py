@@ -183,6 +183,11 @@ class MirrorStore:
                         f"{name.topic}-{name.partition} of mirror {topic.mirror} is {state.name}",
                         hint=f"nothing was added; {STOPPED_HINT}",
                     )
+            if topic.set_back is not None:
+                raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
+                    f"configurations of {topic.topic} are still to be set back",
+                    hint="nothing was added; a running node does that; its log says if it cannot",
+                )
 
     async def delete_mirror(self, mirror: str, check: Callable[[Snapshot, States], None]) -> None:
         """Forget a mirror, its topics and their states; `check` may refuse by raising.

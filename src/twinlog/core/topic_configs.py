@@ -3,7 +3,8 @@
     copied       what was set on the source's topic itself, and CONTENT wherever it comes from;
                  less `mirror.topic.properties.exclude`, and less
     NEVER_COPIED what means another thing in another cluster
-    REQUIRED     what the append needs, whatever the source has
+    REQUIRED     what the append needs, whatever the source has; set back at failover to what was
+                 set on the source's topic itself, or else unset
 
 Other defaults of the source's brokers are not copied: they are that cluster's, not the topic's.
 """
@@ -11,7 +12,10 @@ Other defaults of the source's brokers are not copied: they are that cluster's, 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from re import Pattern
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
+
+ConfigChanges: TypeAlias = Mapping[str, str | None]
+"""What has to be changed of a topic's configurations; None for what is to be unset."""
 
 FOREVER: Final = str((1 << 63) - 1)
 GENEROUS_BATCH: Final = 64 << 20
@@ -134,11 +138,35 @@ def required_configs(source: Mapping[str, SourceConfig], known: Collection[str])
     return wanted
 
 
+def set_back(source: Mapping[str, SourceConfig]) -> tuple[tuple[str, str], ...]:
+    """What a topic has of `REQUIRED`'s names when it is mirrored no more, in their order.
+
+    The others are unset then. No exclusion concerns it: one that keeps a configuration from being
+    copied while that would do harm (`message.timestamp.type`) has had its use.
+    """
+    return tuple(
+        (name, source[name].value)
+        for name in sorted(one.name for one in REQUIRED)
+        if name in source and source[name].explicit
+    )
+
+
+def set_back_changes(wanted: Iterable[tuple[str, str]], known: Collection[str]) -> ConfigChanges:
+    """What has to be changed on the destination's topic at failover; None for what is unset.
+
+    Args:
+        wanted: see `set_back`.
+        known: names of the configurations that the destination's brokers know.
+    """
+    values = dict(wanted)
+    return {one.name: values.get(one.name) for one in REQUIRED if one.name in known}
+
+
 def config_changes(
     wanted: Mapping[str, str],
     current: Mapping[str, DestinationConfig],
     exclude: Iterable[Pattern[str]],
-) -> dict[str, str | None]:
+) -> ConfigChanges:
     """What has to be changed on the destination's topic; None for what is to be unset.
 
     `FIXED` is not changed: the owner of a partition goes by it.

@@ -9,6 +9,8 @@ destination's metadata log, which a stock broker does not let a client write to.
                                          topic_patterns: [regex], replication_factor: int or null
     ["topic", mirror, topic]             topic_id (source's), partitions (when added),
                                          origins: [cluster id], absent where there are none,
+                                         set_back: {name: value}, what the failover sets back;
+                                         absent where there is nothing to be set back any more,
                                          wanted: MIRRORING, PAUSED or STOPPED
     ["stop", node]                       requested_ms
     ["acl", mirror, resource type, resource name, pattern type, principal, host, operation,
@@ -95,6 +97,9 @@ class MirrorTopic:
     wanted: Wanted = Wanted.MIRRORING
     origins: tuple[str, ...] = ()
     """Ids of the clusters that the source itself has it from, the nearest first."""
+    set_back: tuple[tuple[str, str], ...] | None = None
+    """Configurations that its failover sets, of those that mirroring needs otherwise, and unsets
+    the others (core/topic_configs.py); None where that is done, or was never to be."""
 
     @property
     def mirror_partitions(self) -> list[MirrorPartition]:
@@ -223,6 +228,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 "partitions": record.partitions,
                 "wanted": record.wanted.value,
                 **({"origins": record.origins} if record.origins else {}),
+                **({} if record.set_back is None else {"set_back": dict(record.set_back)}),
             }
         case MadeAcl():
             return {"made_for": record.made_for.value}
@@ -275,6 +281,9 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 partitions=body.number("partitions"),
                 wanted=_wanted(body),
                 origins=body.texts("origins") if body.has("origins") else (),
+                set_back=tuple(sorted(body.properties("set_back").items()))
+                if body.has("set_back")
+                else None,
             )
         case ["feature", name]:
             return Feature(name=name, level=body.number("level"))
