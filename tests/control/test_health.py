@@ -58,7 +58,11 @@ class Scene:
         self.observed.states = States(found, {}, ())
 
     def look(
-        self, *rows: PartitionStatus, members: frozenset[str] = LANES, again: bool = True
+        self,
+        *rows: PartitionStatus,
+        members: frozenset[str] = LANES,
+        again: bool = True,
+        snapshot: Snapshot = SNAPSHOT,
     ) -> None:
         """Look, a second later; the lane has written again, or not."""
         self.now += 1
@@ -72,7 +76,7 @@ class Scene:
             fetchers=(FetcherStatus("m", 1, 10 * self.written, 100 * self.written, 0),),
             throttles=(ThrottleStatus("m", 400 * self.written, 400, held_back=True),),
         )
-        self.observed.take(members, SNAPSHOT, {3: status})
+        self.observed.take(members, snapshot, {3: status})
 
     def metric(self, name: str, **labels: str) -> float | None:
         for family in text_string_to_metric_families(exposition(self.observed).decode()):
@@ -83,6 +87,7 @@ class Scene:
 
 
 AGE = "twinlog_partition_lag_seconds"
+MAX_LAG = "kafka_server_mirror_mirrorfetchermanager_maxlag"
 FIRST = {"mirror": "m", "topic": "t", "partition": "0"}
 
 
@@ -103,7 +108,7 @@ def test_all_is_well(scene: Scene) -> None:
     assert scene.metric(AGE, **FIRST) == 1.5
     assert scene.metric("kafka_server_fetcherlagmetrics_consumerlag", **FIRST) == 3
     manager = "kafka_server_mirror_mirrorfetchermanager_"
-    assert scene.metric(manager + "maxlag", mirror="m") == 3
+    assert scene.metric(MAX_LAG, mirror="m") == 3
     assert scene.metric(manager + "minfetchrate", mirror="m") == 10
     assert scene.metric(manager + "deadthreadcount") == 0
     fetcher = {"lane": "n-0", "mirror": "m", "broker": "1"}
@@ -114,11 +119,20 @@ def test_all_is_well(scene: Scene) -> None:
 
 
 def test_what_is_not_known_is_not_there(scene: Scene) -> None:
+    assert scene.metric(MAX_LAG, mirror="m") is None
     scene.look(row(0, lag_ms=None, destination_end=-1))
+    assert scene.metric(MAX_LAG, mirror="m") is None
     assert scene.metric(AGE, **FIRST) is None
     assert scene.metric("kafka_server_fetcherlagmetrics_consumerlag", **FIRST) is None
     assert scene.metric("twinlog_partition_destination_offset", **FIRST) is None
     assert scene.metric("twinlog_partition_source_offset", **FIRST) == 10
+    scene.look(row(0, destination_end=-1), row(1))
+    assert scene.metric(MAX_LAG, mirror="m") == 3, "of the other one"
+
+
+def test_a_mirror_without_partitions_has_no_lag(scene: Scene) -> None:
+    scene.look(snapshot=Snapshot({key_of(RECORDS[0]): RECORDS[0]}))
+    assert scene.metric(MAX_LAG, mirror="m") == 0
 
 
 def test_what_stood_there_before_is_not_fresh() -> None:
@@ -151,6 +165,7 @@ def test_a_lane_is_dead(scene: Scene) -> None:
     assert "1 lanes are not members of the group: n-0" in told.reasons
     assert scene.metric("kafka_server_mirror_mirrorfetchermanager_deadthreadcount") == 1
     assert scene.metric(AGE, **FIRST) is None
+    assert scene.metric(MAX_LAG, mirror="m") is None
     assert live(scene.observed).status == 200
 
 

@@ -9,7 +9,7 @@ Each node tells of all mirrors, as far as the control topics do, so that it is e
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -47,19 +47,17 @@ class MirrorCollector(Collector):
         yield from self._errors()
         yield from self._lanes()
 
-    def _lags(self, seen: Iterable[Seen]) -> Iterator[Metric]:
+    def _lags(self, seen: Collection[Seen]) -> Iterator[Metric]:
         lag = _gauge("kafka_server_fetcherlagmetrics_consumerlag", "Records behind.", _PARTITION)
         age = _gauge("twinlog_partition_lag_seconds", "Age of what is not mirrored.", _PARTITION)
         source = _gauge("twinlog_partition_source_offset", "The source's end.", _PARTITION)
         ours = _gauge("twinlog_partition_destination_offset", "The destination's end.", _PARTITION)
-        most = dict.fromkeys(self._observed.snapshot.mirrors, 0)
         for name, _, row in seen:
             if row is None:
                 continue
             labels = (name.mirror, name.topic, str(name.partition))
             if row.lag >= 0:
                 lag.add_metric(labels, row.lag)
-                most[name.mirror] = max(most.get(name.mirror, 0), row.lag)
             if row.lag_ms is not None:
                 age.add_metric(labels, row.lag_ms / 1000)
             if row.source_end >= 0:
@@ -67,7 +65,18 @@ class MirrorCollector(Collector):
             if row.destination_end >= 0:
                 ours.add_metric(labels, row.destination_end)
         yield from (lag, age, source, ours)
-        yield _by_mirror(_MANAGER + "maxlag", "The largest lag in records.", most.items())
+        most = self._largest(seen).items()
+        yield _by_mirror(_MANAGER + "maxlag", "The largest lag in records.", most)
+
+    def _largest(self, seen: Collection[Seen]) -> dict[str, int]:
+        """The largest lag of each mirror: nothing where none is known, 0 where nothing can lag."""
+        filled = {one.name.mirror for one in seen}
+        mirrors = self._observed.snapshot.mirrors
+        most = {mirror: 0 for mirror in mirrors if mirror not in filled}
+        for name, _, row in seen:
+            if row is not None and row.lag >= 0:
+                most[name.mirror] = max(most.get(name.mirror, 0), row.lag)
+        return most
 
     def _states(self, seen: Iterable[Seen]) -> Iterator[Metric]:
         counts = Counter((one.name.mirror, one.state) for one in seen)
