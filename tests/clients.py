@@ -80,12 +80,12 @@ async def describe_quorum(cluster: LocalCluster) -> Quorum:
     return Quorum(found.leader_id, found.high_watermark, ends)
 
 
-async def write_stopped(cluster: KafkaCluster, topic: MirrorTopic) -> None:
-    """Say that all partitions of a topic are STOPPED, where no lane does."""
+async def write_state(cluster: KafkaCluster, topic: MirrorTopic, state: State) -> None:
+    """Say that all partitions of a topic are in this state, where no lane does."""
     count = await partition_count(cluster) or 0
     entries = [
         state_entry(
-            PartitionState(name, State.STOPPED),
+            PartitionState(name, state),
             state_partition(name.mirror, topic.topic_id, name.partition, count),
         )
         for name in topic.mirror_partitions

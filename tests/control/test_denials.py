@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 import outside
-from clients import client, make_topic, none_refused, write_stopped
+from clients import client, make_topic, none_refused, write_state
 from conftest import Pair
 from secured import PASSWORDS, Secured, sasl
 from twinlog.cluster.acls import create_acls, describe_acls
@@ -32,6 +32,7 @@ from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, Guard, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import UserError
 from twinlog.core.mirror_settings import ACLS, parse_settings
+from twinlog.core.states import State
 from twinlog.local.check import Log
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, Wanted
 from waiting import until_async
@@ -249,7 +250,7 @@ def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) 
                 wanted=Wanted.STOPPED,
             )
             await back.add(stopped)
-            await write_stopped(it.source, stopped)
+            await write_state(it.source, stopped, State.STOPPED)
             for mirror in back.mirrors:
                 await delete_mirror(it.source, mirror)
             assert await forget_denials(it.destination, topic, ".*") == {

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from clients import none_refused, write_stopped
+from clients import none_refused, write_state
 from secured import Secured
 from twinlog.cluster.acls import create_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
@@ -20,6 +20,7 @@ from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.core.states import State
 from twinlog.wire.config_records import Mirror, MirrorTopic
 from waiting import until_async
 
@@ -87,7 +88,8 @@ def test_guarded_until_stopped(
 
             async def stop(name: str) -> None:
                 topics = (await store.snapshot()).topics
-                await write_stopped(cluster, next(one for one in topics if one.topic == name))
+                found = next(one for one in topics if one.topic == name)
+                await write_state(cluster, found, State.STOPPED)
 
             await store.create_mirror(Mirror(name=topic, source={}, source_cluster_id="s"))
             async with guarding(cluster):

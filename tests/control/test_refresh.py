@@ -1,21 +1,26 @@
 """What follows a mirror's topics, on real brokers, without lanes."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from clients import client, make_topic
+from clients import client, make_topic, write_state
 from conftest import Pair
 from twinlog.cluster.admin import create_partitions, delete_topics
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.control.groups import sync_groups
 from twinlog.control.lifecycle import remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.refresh import Refresher, Sync
 from twinlog.control.store import MirrorStore
+from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.wire.config_records import MirrorTopic, Wanted
@@ -91,6 +96,52 @@ def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -
                 assert c not in await topics_of(destination, mirror)
             metadata = await destination.refresh([a, b])
             assert metadata.topics.keys() >= {a, b}, "they stay on the destination"
+
+    asyncio.run(run())
+
+
+def test_no_offsets_of_a_topic_that_was_made_again(
+    pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are of other records; whether it was made again before a look, or within one."""
+    mirror, prefix = fresh_name("mirror"), fresh_name("topic")
+    early, late = fresh_name("group"), fresh_name("group")
+    again, same = TopicPartition(f"{prefix}-again", 0), TopicPartition(f"{prefix}-same", 0)
+    both = {again: Committed(5), same: Committed(5)}
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            properties = {
+                "bootstrap.servers": pair.source.bootstrap_servers,
+                "mirror.metadata.refresh.interval.ms": "1000",
+            }
+            await create_mirror(destination, mirror, properties)
+            for topic, _ in both:
+                await make_topic(source, topic)
+                await add_topics(destination, mirror, topic)
+            mirrored = await topics_of(destination, mirror)
+            for one in mirrored.values():
+                await write_state(destination, one, State.MIRRORING)
+            await delete_topics(source, [again.topic])
+            await make_topic(source, again.topic)
+
+            assert not any((await commit_offsets(source, early, both)).values())
+            before = {partition: mirrored[partition.topic].topic_id for partition in both}
+            include = [re.compile(re.escape(early))]
+            assert await sync_groups(source, destination, include, before) == 0
+            assert (await committed_offsets(destination, early)).keys() == {same}
+            assert f"{again.topic} may be another topic" in caplog.text
+
+            caplog.clear()
+            assert not any((await commit_offsets(source, late, both)).values())
+            async with refreshing(destination):
+
+                async def followed() -> bool:
+                    return same in await committed_offsets(destination, late)
+
+                await until_async(followed, what=f"the offset of {same}")
+            assert (await committed_offsets(destination, late)).keys() == {same}
+            assert "another topic" not in caplog.text, "its groups were not even asked for"
 
     asyncio.run(run())
 

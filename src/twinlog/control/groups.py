@@ -10,6 +10,7 @@ partition by partition:
     the partition is MIRRORING                 after a failover its readers go on by themselves
     it is further than the destination's own   a group must not read twice what it has read there
     up to the destination's log end            an offset that is not there yet would be reset
+    the source's topic is the mirrored one     one that was made again has other records there
 
 An offset beyond the log end is committed as the log end, and follows with the next look. One below
 the log start is committed as the log start. The leader epoch is -1.
@@ -24,6 +25,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from re import Pattern
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.offsets import (
@@ -80,7 +82,7 @@ async def sync_groups(
     source: KafkaCluster,
     destination: KafkaCluster,
     include: Collection[Pattern[str]],
-    partitions: Collection[TopicPartition],
+    partitions: Mapping[TopicPartition, UUID],
 ) -> int:
     """Copy the offsets of the source's groups for these partitions; how many groups could not be.
 
@@ -90,7 +92,7 @@ async def sync_groups(
         source: the mirror's source.
         destination: where offsets are committed.
         include: a group is served whose whole name matches one of these.
-        partitions: those that are MIRRORING.
+        partitions: those that are MIRRORING, and the ids of the source's topics that they mirror.
 
     Raises:
         Retriable: a cluster does not answer.
@@ -101,12 +103,13 @@ async def sync_groups(
         return 0
     busy = {group.name for group in (await list_groups(destination)).values() if not group.idle}
     logs = await log_bounds(destination, partitions)
+    topic_ids = {partition.topic: topic_id for partition, topic_id in partitions.items()}
     committed = failed = 0
     for group in groups:
         if group.name in busy:
             continue
         try:
-            committed += await _sync(source, destination, group, logs)
+            committed += await _sync(source, destination, group, logs, topic_ids)
         except TwinlogError as error:
             failed += 1
             log.warning("the offsets of group %s cannot be copied: %s", group.name, error)
@@ -159,6 +162,7 @@ async def _sync(
     destination: KafkaCluster,
     group: Group,
     logs: Mapping[TopicPartition, Log],
+    topic_ids: Mapping[str, UUID],
 ) -> int:
     """Copy one group's offsets; how many partitions were committed."""
     write = set_start_offsets if group.kind == "share" else commit_offsets
@@ -166,6 +170,9 @@ async def _sync(
     if not theirs.keys() & logs.keys():
         return 0
     due = due_offsets(theirs, await group_offsets(destination, group), logs)
+    # Asked after the offsets were read: one made again before that is seen to be another.
+    made_again = await _made_again(source, {partition.topic for partition in due}, topic_ids)
+    due = {partition: one for partition, one in due.items() if partition.topic not in made_again}
     if not due:
         return 0
     answers = await write(destination, group.name, due)
@@ -173,3 +180,20 @@ async def _sync(
         if refusal is not None:
             refusal.fail(f"commit for group {group.name}", topic=partition.topic)
     return len(answers)
+
+
+async def _made_again(
+    source: KafkaCluster, names: Collection[str], topic_ids: Mapping[str, UUID]
+) -> set[str]:
+    """Those of these topics that are not the mirrored ones any more, or not known to be."""
+    if not names:
+        return set()
+    there = (await source.refresh(names)).topics
+    found = {
+        name
+        for name in names
+        if (topic := there.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
+    }
+    for name in found:
+        log.warning("%s may be another topic on the source by now: no group offsets of it", name)
+    return found

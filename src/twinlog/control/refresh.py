@@ -14,8 +14,9 @@ import enum
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
+from uuid import UUID
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, partition_count
@@ -134,7 +135,8 @@ class Refresher:
             exclude = settings.topic_properties_exclude
             configs = sync_configs(source, self._cluster, self._store, known, exclude)
             await self._try(name, Sync.CONFIGS, configs)
-            partitions = await self._mirroring(topics)
+            # A topic that was made again is MIRRORING until its lane has seen that.
+            partitions = await self._mirroring(known)
             groups = sync_groups(source, self._cluster, settings.groups_include, partitions)
             await self._try(name, Sync.GROUPS, groups)
             if topics:
@@ -188,14 +190,14 @@ class Refresher:
         await self._try(mirror.name, Sync.METADATA, news)
         return there
 
-    async def _mirroring(self, topics: Collection[MirrorTopic]) -> list[TopicPartition]:
+    async def _mirroring(self, topics: Iterable[MirrorTopic]) -> dict[TopicPartition, UUID]:
         states = await self._store.states()
-        return [
-            TopicPartition(name.topic, name.partition)
+        return {
+            TopicPartition(name.topic, name.partition): topic.topic_id
             for topic in topics
             for name in topic.mirror_partitions
             if states.state(name) is State.MIRRORING
-        ]
+        }
 
 
 def _interval(mirror: Mirror) -> float:

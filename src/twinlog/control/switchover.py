@@ -420,6 +420,8 @@ class _Switchover:
     async def groups(self, ends: Mapping[TopicPartition, int]) -> None:
         logs = {one: SourceLog(0, end, end) for one, end in ends.items()}
         include = self._subject.settings.groups_include
+        mirrored = {topic.topic: topic.topic_id for topic in self._subject.topics}
+        topic_ids = {one: mirrored[one.topic] for one in ends}
         served: set[str] = set()
 
         async def look() -> str:
@@ -433,7 +435,7 @@ class _Switchover:
                 return f"still reading on the source: {few(sorted(reading))}"
             if not any(one.due for one in facts):
                 return ""
-            await sync_groups(self._source, self._destination, include, list(ends))
+            await sync_groups(self._source, self._destination, include, topic_ids)
             held = {one.group for one in facts if one.due and not one.idle_on_destination}
             return f"with members on the destination: {few(sorted(held))}" if held else "copying"
 
