@@ -190,6 +190,7 @@ def test_what_is_not_known_is_no_zero() -> None:
         ({"groups": (replace(GROUP, due=1),)}, Reason.GROUP_BEHIND),
         ({"groups": (replace(GROUP, ahead=3),)}, Reason.GROUP_AHEAD),
         ({"configurations": ("retention.ms",)}, Reason.CONFIGURATION),
+        ({"configurations_unknown": "refused"}, Reason.CONFIGURATION_UNREADABLE),
     ],
 )
 def test_topics(change: dict[str, object], reason: Reason) -> None:

@@ -56,12 +56,22 @@ class Difference(NamedTuple):
     """What is to be set at failover."""
 
 
+class Unreadable(NamedTuple):
+    """Why a topic's configurations cannot be compared."""
+
+    side: str
+    refusal: Refusal
+
+    def __str__(self) -> str:
+        return f"cannot be read on the {self.side}: {self.refusal}"
+
+
 async def compare_configs(
     source: KafkaCluster,
     destination: KafkaCluster,
     topics: Sequence[str],
     exclude: Collection[Pattern[str]],
-) -> dict[str, Difference | Refusal]:
+) -> dict[str, Difference | Unreadable]:
     """How the configurations of topics, which are there in both clusters, differ; nothing is done.
 
     Args:
@@ -71,22 +81,26 @@ async def compare_configs(
         exclude: names of configurations that are left alone.
 
     Returns:
-        For each topic the difference, or why the destination does not tell.
+        For each topic the difference, or why a cluster does not tell.
 
     Raises:
-        UserError: a right is missing, to read configurations.
+        UserError: a right is missing, to read the control topic's configurations.
         Retriable: a cluster does not answer.
     """
     known = await known_configs(destination)
-    found: dict[str, Difference | Refusal] = {}
+    found: dict[str, Difference | Unreadable] = {}
     for some in chunks(topics):
         theirs = await source_configs(source, some)
         ours = await describe_configs(destination, [topic_resource(name) for name in some])
         for (_, name), entries in ours.items():
+            there = theirs[name]
             if isinstance(entries, Refusal):
-                found[name] = entries
+                found[name] = Unreadable("destination", entries)
                 continue
-            wanted = destination_configs(theirs[name], exclude, known)
+            if isinstance(there, Refusal):
+                found[name] = Unreadable("source", there)
+                continue
+            wanted = destination_configs(there, exclude, known)
             current = {
                 key: DestinationConfig(entry.value, entry.source == ConfigSource.TOPIC)
                 for key, entry in entries.items()
@@ -115,9 +129,9 @@ async def sync_configs(
     compared = await compare_configs(source, destination, [one.topic for one in topics], exclude)
     await _note_set_back(store, topics, compared)
     for name, found in compared.items():
-        if isinstance(found, Refusal):
+        if isinstance(found, Unreadable):
             failed += 1
-            log.warning("%s: its configurations cannot be read: %s", name, found)
+            log.warning("%s: its configurations %s", name, found)
             continue
         for key, value in found.fixed.items():
             log.warning("%s: %s is %s on the source by now, and stays here", name, key, value)
@@ -129,7 +143,7 @@ async def sync_configs(
 async def _note_set_back(
     store: MirrorStore,
     topics: Collection[MirrorTopic],
-    compared: Mapping[str, Difference | Refusal],
+    compared: Mapping[str, Difference | Unreadable],
 ) -> None:
     """Write down what is to be set back, where it is another than before."""
     changed = {

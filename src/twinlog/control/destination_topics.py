@@ -42,19 +42,18 @@ _CHUNK: Final = 200
 
 async def source_configs(
     source: KafkaCluster, names: Sequence[str]
-) -> dict[str, dict[str, SourceConfig]]:
-    """All configurations of the source's topics, by topic and name.
+) -> dict[str, dict[str, SourceConfig] | Refusal]:
+    """All configurations of the source's topics, by topic and name, or why it does not tell.
 
     Raises:
-        UserError: a right is missing, or a topic is not there.
         Retriable: the source does not answer.
     """
-    found: dict[str, dict[str, SourceConfig]] = {}
+    found: dict[str, dict[str, SourceConfig] | Refusal] = {}
     for group in chunks(names):
         answers = await describe_configs(source, [topic_resource(name) for name in group])
         for resource, entries in answers.items():
             if isinstance(entries, Refusal):
-                entries.fail("read the configurations of the source's topic", topic=resource.name)
+                found[resource.name] = entries
             else:
                 found[resource.name] = {
                     name: SourceConfig(entry.value, entry.source == ConfigSource.TOPIC)

@@ -42,7 +42,7 @@ from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
 from twinlog.core.text import few
-from twinlog.core.topic_configs import set_back
+from twinlog.core.topic_configs import SourceConfig, set_back
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
 
 MAX_NAME: Final = 249
@@ -255,7 +255,7 @@ async def add_named(
         )
     mirror = snapshot.mirrors[mirror_name]
     topics = [_usable(source.metadata.topics[name]) for name in names]
-    configs = await source_configs(source, names)
+    configs = await _readable_configs(source, names)
     ends = await last_mirrored(
         source, [theirs.failed_over[name] for name in names if name in theirs.failed_over]
     )
@@ -293,6 +293,18 @@ async def add_named(
     except UserError:
         await undo(destination, created)
         raise
+
+
+async def _readable_configs(
+    source: KafkaCluster, names: Sequence[str]
+) -> dict[str, dict[str, SourceConfig]]:
+    """All configurations of topics that are to be added, or none."""
+    found = {}
+    for name, entries in (await source_configs(source, names)).items():
+        if isinstance(entries, Refusal):
+            raise entries.error("read the configurations of the source's topic", topic=name)
+        found[name] = entries
+    return found
 
 
 def _way(topic: str, origins: Sequence[str], cluster_id: str) -> str:

@@ -171,6 +171,8 @@ class TopicFacts:
     groups: tuple[GroupFacts, ...] = ()
     configurations: tuple[str, ...] = ()
     """Names of those that are not as they are to be."""
+    configurations_unknown: str = ""
+    """Why they cannot be compared, for people; empty: they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,6 +396,8 @@ def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
             )
     if topic.configurations:
         yield Finding(Reason.CONFIGURATION, f"not as on the source: {few(topic.configurations)}")
+    if topic.configurations_unknown:
+        yield Finding(Reason.CONFIGURATION_UNREADABLE, topic.configurations_unknown)
 
 
 def _partitions(found: Sequence[PartitionFacts]) -> str:

@@ -8,7 +8,7 @@ and mirrored in between counts as lag, so that a loss is never made smaller than
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -26,7 +26,7 @@ from twinlog.cluster.partitions import (
 )
 from twinlog.cluster.transactions import transactional_ids
 from twinlog.control.acl_sync import Compared, compare_acls
-from twinlog.control.config_sync import compare_configs
+from twinlog.control.config_sync import Difference, Unreadable, compare_configs
 from twinlog.control.described import MirrorDescription, PartitionDescription, describe
 from twinlog.control.groups import Log, due_offsets, group_offsets, log_bounds, served
 from twinlog.control.lifecycle import Topics, choose
@@ -175,9 +175,10 @@ async def survey_live(
         groups = await group_facts(source, destination, subject, logs)
     except TwinlogError as error:
         unknown.append(Finding(Reason.GROUP_UNREADABLE, f"groups: {error}"))
-    differing: dict[str, tuple[str, ...]] = {}
+    compared: dict[str, Difference | Unreadable] = {}
+    exclude = subject.settings.topic_properties_exclude
     try:
-        differing = await _configurations(source, destination, subject, names)
+        compared = await compare_configs(source, destination, names, exclude)
     except TwinlogError as error:
         unknown.append(Finding(Reason.CONFIGURATION_UNREADABLE, f"configurations: {error}"))
     acls = AclFacts()
@@ -204,7 +205,8 @@ async def survey_live(
                     for key in [TopicPartition(topic.topic, one.partition)]
                 ),
                 groups=groups.get(topic.topic, ()),
-                configurations=differing.get(topic.topic, ()),
+                configurations=_differing(compared.get(topic.topic)),
+                configurations_unknown=_unreadable(compared.get(topic.topic)),
             )
             for topic in subject.described.topics
         ),
@@ -437,19 +439,11 @@ async def _acls(source: KafkaCluster, destination: KafkaCluster, subject: Subjec
     return AclFacts(to_make=make, to_remove=remove)
 
 
-async def _configurations(
-    source: KafkaCluster, destination: KafkaCluster, subject: Subject, topics: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
-    """Names of the configurations that are not as they are to be, by topic.
+def _differing(found: Difference | Unreadable | None) -> tuple[str, ...]:
+    """Names of a topic's configurations that are not as they are to be."""
+    return tuple(sorted({*found.changes, *found.fixed})) if isinstance(found, Difference) else ()
 
-    Raises:
-        UserError: a right is missing, to read configurations.
-        Retriable: a cluster does not answer.
-    """
-    exclude = subject.settings.topic_properties_exclude
-    found = {}
-    for topic, one in (await compare_configs(source, destination, topics, exclude)).items():
-        if isinstance(one, Refusal):
-            raise one.error("read the configurations of the destination's topic", topic=topic)
-        found[topic] = tuple(sorted({*one.changes, *one.fixed}))
-    return found
+
+def _unreadable(found: Difference | Unreadable | None) -> str:
+    """Why they cannot be compared; empty where they were, or nothing is known of any topic."""
+    return f"its configurations {found}" if isinstance(found, Unreadable) else ""
