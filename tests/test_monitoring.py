@@ -8,13 +8,29 @@ import yaml
 
 MONITORING = Path(__file__).parents[1] / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+VARIABLES = {one["name"]: one["query"] for one in DASHBOARD["templating"]["list"]}
 SHOWN = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 RULES = yaml.safe_load((MONITORING / "prometheus-alerts.yml").read_text())
 WATCHED = [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
 RANGE = re.compile(r"\[(.+?)\]")
+LABELS = re.compile(r"\b(?:by|on) \((.+?)\)")
+METRIC = re.compile(r"\b(?:kafka_server|twinlog)_[a-z_]+(?:\{(.+?)\})?")
 
 
 def test_ranges_hold_scrapes_enough() -> None:
     """A rate needs two of them, and Prometheus' own interval is a minute."""
     ranges = {found for expr in SHOWN + WATCHED for found in RANGE.findall(expr)}
     assert ranges <= {"$__rate_interval", "5m", "10m"}
+
+
+def test_mirrors_of_two_destinations_are_two() -> None:
+    """They may have one name; a destination's nodes are a job."""
+    grouped = [labels.split(", ") for expr in SHOWN + WATCHED for labels in LABELS.findall(expr)]
+    assert grouped
+    assert all("job" in labels for labels in grouped)
+
+
+def test_the_dashboard_is_of_the_chosen_destinations() -> None:
+    selectors = [found for expr in (*SHOWN, VARIABLES["mirror"]) for found in METRIC.findall(expr)]
+    assert selectors
+    assert all('job=~"$job"' in found for found in selectors)

@@ -98,12 +98,9 @@ def test_dashboard_and_alerts_name_what_there_is(metrics_address: str) -> None:
     """Every metric of monitoring/ and docs/metrics.md is exported, and the other way round."""
     exported = until(lambda: scrape(metrics_address).names, 60)
     dashboard = json.loads((ROOT / "monitoring" / "grafana-dashboard.json").read_text())
-    shown = {
-        name
-        for panel in dashboard["panels"]
-        for target in panel.get("targets", [])
-        for name in NAME.findall(target["expr"])
-    }
+    asked = [one["query"] for one in dashboard["templating"]["list"]]
+    asked += [one["expr"] for panel in dashboard["panels"] for one in panel.get("targets", [])]
+    shown = {name for text in asked for name in NAME.findall(text)}
     rules = yaml.safe_load((ROOT / "monitoring" / "prometheus-alerts.yml").read_text())
     alerts = [rule for group in rules["groups"] for rule in group["rules"]]
     watched = {name for rule in alerts for name in NAME.findall(rule["expr"])}
