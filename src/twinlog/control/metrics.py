@@ -2,7 +2,8 @@
 
 `kafka.server.mirror:type=MirrorFetcherManager,name=MaxLag` is `kafka_server_mirror_` and the rest
 in lower case, joined by underscores; a meter (`...PerSec`) is a counter without that end. What the
-KIP does not have begins with `twinlog_`. docs/metrics.md says what each one means.
+KIP does not have begins with `twinlog_`, but for states that its table leaves out. docs/metrics.md
+says what each one means.
 
 Each node tells of all mirrors, as far as the control topics do, so that it is enough to scrape one;
 `deadthreadcount`, `twinlog_lanes` and the errors of refreshing are a node's own.
