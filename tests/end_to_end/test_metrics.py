@@ -94,6 +94,7 @@ def test_health(metrics_address: str) -> None:
     assert (status, text) == (404, "there is /metrics /health /health/ready /health/live\n")
 
 
+@pytest.mark.usefixtures("mirrored")
 def test_dashboard_and_alerts_name_what_there_is(metrics_address: str) -> None:
     """Every metric of monitoring/ and docs/metrics.md is exported, and the other way round."""
     exported = until(lambda: scrape(metrics_address).names, 60)
