@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from clients import client, write_stopped
+from clients import client, write_state
 from twinlog.cluster import mirrorlog
 from twinlog.cluster.admin import describe_configs, topic_resource
 from twinlog.cluster.client import KafkaCluster
@@ -199,7 +199,7 @@ def test_a_deletion_that_fails_forgets_nothing(
             await store.create_mirror(mirror(name))
             topic = replace(topic_of(name, f"{name}.t"), wanted=Wanted.STOPPED)
             await store.add_topics(name, [topic])
-            await write_stopped(cluster, topic)
+            await write_state(cluster, topic, State.STOPPED)
             before = (await store.states()).states
             assert topic.mirror_partitions[1] in before
             with monkeypatch.context() as patch:

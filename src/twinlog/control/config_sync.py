@@ -108,7 +108,7 @@ async def compare_configs(
             found[name] = Difference(
                 config_changes(wanted, current, exclude),
                 fixed_differences(wanted, current),
-                set_back(theirs[name]),
+                set_back(there),
             )
     return found
 
