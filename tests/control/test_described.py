@@ -10,7 +10,11 @@ from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.wire.config_records import Mirror, MirrorTopic, encode
 from twinlog.wire.snapshot import Snapshot, Written
-from twinlog.wire.state_records import LastMirrored, PartitionState
+from twinlog.wire.state_records import (
+    MIRROR_PARTITION_STATE,
+    LastMirrored,
+    PartitionState,
+)
 from twinlog.wire.status_records import PartitionStatus, Status
 
 NO_STATES = States({}, {}, ())
@@ -60,6 +64,15 @@ def test_all_mirrors_in_order() -> None:
 def test_some_mirrors() -> None:
     assert [one.mirror for one in describe(SNAPSHOT, NO_STATES, (), ["n"])] == ["n"]
     assert describe(SNAPSHOT, NO_STATES, (), []) == ()
+
+
+def test_the_status_of_where_the_state_stands_counts() -> None:
+    """A topic that was made again has another state partition; a former one's row is of before."""
+    place = {(MIRROR_PARTITION_STATE, FIRST): 7}
+    states = States({FIRST: PartitionState(FIRST, State.STOPPED)}, {}, (), place)
+    assert first(states, status(2, 8)).destination_offset == -1
+    here = replace(status(1, 4), state_partition=7)
+    assert first(states, here, status(2, 8)).destination_offset == 4
 
 
 def test_the_newest_status_counts() -> None:

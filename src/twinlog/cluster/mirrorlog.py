@@ -11,6 +11,7 @@ replicated as Kafka's own internal topics are; the third is overwritten each sec
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from twinlog.cluster.admin import NewTopic, create_topics
@@ -31,6 +32,7 @@ from twinlog.wire import config_records, state_records, status_records
 from twinlog.wire.config_records import ConfigChange, Removed
 from twinlog.wire.snapshot import Snapshot, Written
 from twinlog.wire.state_records import (
+    LAST_MIRROR_EPOCHS,
     MIRROR_PARTITION_STATE,
     Forgotten,
     LastMirrored,
@@ -247,6 +249,8 @@ class States(NamedTuple):
     states: dict[MirrorPartition, PartitionState]
     epochs: dict[MirrorPartition, LastMirrored]
     unreadable: tuple[str, ...]
+    places: Mapping[tuple[int, MirrorPartition], int] = MappingProxyType({})
+    """In which state partition each stands, by record type."""
 
     def state(self, partition: MirrorPartition) -> State:
         """A partition's state; UNKNOWN where nobody has written any."""
@@ -291,11 +295,17 @@ async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
 
 
 def fold_states(records: Iterable[ControlRecord], before: States | None = None) -> States:
-    """States after records of `__mirror_state`, which must be in each partition's order."""
+    """States after records of `__mirror_state`, which must be in each partition's order.
+
+    Under another id of its topic a mirror partition has another state partition, and what stood in
+    the former one is forgotten there. Their records come in any order: so only the last one of each
+    key counts, and a tombstone concerns its own state partition alone.
+    """
     states = dict(before.states) if before else {}
     epochs = dict(before.epochs) if before else {}
+    places = dict(before.places) if before else {}
     unreadable = list(before.unreadable) if before else []
-    for record in records:
+    for record in {(one.partition, one.key): one for one in records}.values():
         try:
             said = state_records.decode(record.key, record.value)
         except ProtocolError as error:
@@ -305,22 +315,29 @@ def fold_states(records: Iterable[ControlRecord], before: States | None = None) 
         match said:
             case PartitionState():
                 states[said.partition] = said
+                places[MIRROR_PARTITION_STATE, said.partition] = record.partition
             case LastMirroredEpochs():
                 epochs.update(said.epochs)
+                places.update(((LAST_MIRROR_EPOCHS, n), record.partition) for n, _ in said.epochs)
             case Forgotten():
-                _forget(said, states if said.record_type == MIRROR_PARTITION_STATE else epochs)
+                table = states if said.record_type == MIRROR_PARTITION_STATE else epochs
+                _forget(said, table, places, record.partition)
             case None:
                 pass
-    return States(states, epochs, tuple(unreadable))
+    return States(states, epochs, tuple(unreadable), MappingProxyType(places))
 
 
 def _forget(
     tombstone: Forgotten,
     table: dict[MirrorPartition, PartitionState] | dict[MirrorPartition, LastMirrored],
+    places: dict[tuple[int, MirrorPartition], int],
+    place: int,
 ) -> None:
-    for partition in list(table):
-        if tombstone.partition in {None, partition} and partition.mirror == tombstone.mirror:
-            del table[partition]
+    names = [tombstone.partition] if tombstone.partition else list(table)
+    for name in names:
+        slot = (tombstone.record_type, name)
+        if name.mirror == tombstone.mirror and places.get(slot) == place:
+            del table[name], places[slot]
 
 
 async def read_statuses(cluster: KafkaCluster) -> tuple[dict[int, Status], tuple[str, ...]]:

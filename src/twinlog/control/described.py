@@ -1,12 +1,14 @@
 """What is known of mirrors: what is wanted of their topics, and what partitions' owners have said.
 
 Three control topics say it (cluster/mirrorlog.py). Where they differ, the state that an owner has
-written into `__mirror_state` counts; offsets are those of its last status.
+written into `__mirror_state` counts; offsets are those of the last status of the state partition
+where it stands: a topic that was made again has another one, and a former one's last status stays.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from twinlog.cluster.mirrorlog import States
@@ -15,7 +17,7 @@ from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.state_records import PartitionState
+from twinlog.wire.state_records import MIRROR_PARTITION_STATE, PartitionState
 from twinlog.wire.status_records import PartitionStatus, Status
 
 
@@ -82,10 +84,14 @@ class MirrorDescription:
 
 
 class _Said(NamedTuple):
-    """A partition's row in the last status that has one."""
+    """A partition's row in a status."""
 
     row: PartitionStatus
     status: Status
+
+
+_Rows: TypeAlias = Mapping[MirrorPartition, dict[int, _Said]]
+"""By state partition, the last one written last."""
 
 
 def describe(
@@ -104,9 +110,10 @@ def describe(
         mirrors: names; None: all.
         log_ends: of the destination's partitions of which no status tells one.
     """
-    rows: dict[MirrorPartition, _Said] = {}
+    rows: defaultdict[MirrorPartition, dict[int, _Said]] = defaultdict(dict)
     for status in sorted(statuses, key=lambda one: one.time_ms):
-        rows.update((row.partition, _Said(row, status)) for row in status.partitions)
+        for row in status.partitions:
+            rows[row.partition][status.state_partition] = _Said(row, status)
     return tuple(
         MirrorDescription(
             mirror=name,
@@ -144,7 +151,7 @@ def without_log_end(mirrors: Collection[MirrorDescription]) -> list[TopicPartiti
 def _topic(
     topic: MirrorTopic,
     states: States,
-    rows: Mapping[MirrorPartition, _Said],
+    rows: _Rows,
     log_ends: Mapping[TopicPartition, int],
 ) -> TopicDescription:
     return TopicDescription(
@@ -157,13 +164,20 @@ def _topic(
     )
 
 
+def _said(partition: MirrorPartition, states: States, rows: _Rows) -> _Said | None:
+    """What the owner of the state partition where its state stands has said last; else anybody."""
+    found = rows.get(partition) or {}
+    place = states.places.get((MIRROR_PARTITION_STATE, partition))
+    return next(reversed(found.values()), None) if place is None else found.get(place)
+
+
 def _partition(
     partition: MirrorPartition,
     states: States,
-    rows: Mapping[MirrorPartition, _Said],
+    rows: _Rows,
     log_ends: Mapping[TopicPartition, int],
 ) -> PartitionDescription:
-    said = rows.get(partition)
+    said = _said(partition, states, rows)
     row = said.row if said else PartitionStatus(partition=partition, state=State.UNKNOWN)
     state = states.states.get(partition) or PartitionState(partition, row.state, row.reason)
     mirrored = states.epochs.get(partition)

@@ -1,0 +1,69 @@
+"""`__mirror_state` folded: what counts where a partition has had more than one state partition."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from twinlog.cluster.controllog import ControlRecord
+from twinlog.cluster.controlwriter import Entry
+from twinlog.cluster.mirrorlog import epoch_entry, fold_states, forget_entry, state_entry
+from twinlog.core.placement import MirrorPartition
+from twinlog.core.states import State
+from twinlog.core.types import LeaderEpoch, Offset
+from twinlog.wire.state_records import LastMirrored, PartitionState, epochs_key, state_key
+
+NAME = MirrorPartition("m", "t", 0)
+FORMER, NOW = 20, 48
+END = LastMirrored(LeaderEpoch(3), Offset(100))
+
+
+def state(place: int, state: State) -> Entry:
+    return state_entry(PartitionState(NAME, state), place)
+
+
+IN_FORMER = (
+    state(FORMER, State.MIRRORING),
+    epoch_entry(NAME, LastMirrored(LeaderEpoch(1), Offset(7)), FORMER),
+    state(FORMER, State.STOPPED),
+    forget_entry(state_key(NAME), FORMER),
+    forget_entry(epochs_key(NAME), FORMER),
+)
+"""A topic that was made again since: its states are forgotten where they stood."""
+IN_THIS = (
+    state(NOW, State.PREPARING),
+    epoch_entry(NAME, END, NOW),
+    state(NOW, State.STOPPED),
+)
+
+
+def as_read(*logs: Iterable[Entry]) -> list[ControlRecord]:
+    return [
+        ControlRecord(entry.partition, offset, 0, entry.key, entry.value)
+        for log in logs
+        for offset, entry in enumerate(log)
+    ]
+
+
+@pytest.mark.parametrize("logs", [(IN_FORMER, IN_THIS), (IN_THIS, IN_FORMER)])
+def test_a_former_state_partition_forgets_only_its_own(logs: tuple[tuple[Entry, ...], ...]) -> None:
+    """Partitions are read in any order, and a tombstone hides nothing that stands elsewhere."""
+    found = fold_states(as_read(*logs))
+    assert found.states == {NAME: PartitionState(NAME, State.STOPPED)}
+    assert found.epochs == {NAME: END}
+
+
+@pytest.mark.parametrize("read_before", range(len(IN_FORMER) + len(IN_THIS) + 1))
+def test_followed_it_is_the_same(read_before: int) -> None:
+    """As it was written: first there, then here; some of it was there when we began to follow."""
+    records = as_read(IN_FORMER, IN_THIS)
+    found = fold_states(records[:read_before])
+    for record in records[read_before:]:
+        found = fold_states([record], found)
+    assert (found.state(NAME), found.epochs) == (State.STOPPED, {NAME: END})
+
+
+def test_what_is_forgotten_where_it_stands_is_gone() -> None:
+    found = fold_states(())
+    for record in as_read(IN_FORMER):
+        found = fold_states([record], found)
+    assert (found.states, found.epochs, dict(found.places)) == ({}, {}, {})
