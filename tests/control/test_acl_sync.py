@@ -19,7 +19,7 @@ from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, AclRule, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import UserError
 from twinlog.core.mirror_settings import ACLS, parse_settings
-from twinlog.wire.config_records import MadeFor, Mirror
+from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror
 from waiting import until_async
 
 pytestmark = pytest.mark.broker
@@ -115,6 +115,37 @@ def test_acls_follow(secured_pair: tuple[Secured, Secured], topic: str) -> None:
             await it.give(it.source, first)
             await it.sync(parse_settings({ACLS: "GROUP"}).acl_include)
             assert await it.here() == {second, foreign}, "the rules do not have it"
+
+    asyncio.run(run())
+
+
+def test_what_the_sources_own_mirrors_have_made_is_not_copied(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """Two clusters mirror from each other: what guards a topic in one would lock it in the other.
+
+    And what the source has from us comes not back, so that it can be removed here.
+    """
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            there, back = MirrorStore(it.source), f"{topic}-back"
+            await there.create_mirror(
+                Mirror(name=back, source={}, source_cluster_id=it.destination.cluster_id)
+            )
+            guard = acl(f"{topic}-theirs")._replace(permission=Permission.DENY)
+            copied, own = acl(f"{topic}-copied"), acl(f"{topic}-own")
+            made = [
+                MadeAcl(mirror=back, acl=guard, made_for=MadeFor.READ_ONLY),
+                MadeAcl(mirror=back, acl=copied, made_for=MadeFor.SOURCE),
+            ]
+            await there.change(lambda _: made)
+            await it.give(it.source, guard, copied, own)
+            assert await it.sync() == 0
+            assert await it.here() == {own}
+            await there.delete_mirror(back, lambda *_: None)
+            assert await it.sync() == 0
+            assert await it.here() == {own, guard, copied}, "they are the source's own now"
 
     asyncio.run(run())
 

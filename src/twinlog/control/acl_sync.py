@@ -2,11 +2,17 @@
 
     rules of mirror.acl.include     which of the source's ACLs are copied
     less                            those on control topics of ours, which are another cluster's
-                                    own, and those that a switchover has made there (denials.py)
+                                    own; those that a switchover has made there (denials.py); those
+                                    that keep the source's own mirror topics read-only; and those
+                                    that it has from us
     left alone, on both sides       those on topics that are in this mirror and paused or removed
 
-A switchover's denials are remembered before they are made, and forgotten when no broker of the
-source has them any more. So what is remembered is read before the source's ACLs and after.
+Where two clusters mirror different topics from each other, a denial that keeps a topic read-only in
+one would else lock producers out of it in the other, where it lives; and what is removed in one
+would come back from its copy in the other.
+
+Who makes ACLs remembers them before, and forgets them when no broker has them any more. So what is
+remembered is read before the source's ACLs and after.
 
 Where one of the clusters has no authorizer there is nothing to copy, or nowhere to; that is said
 once. What is made, and removed again, is remembered: made_acls.py.
@@ -68,24 +74,36 @@ async def compare_acls(
         The difference, or which cluster has no authorizer.
 
     Raises:
-        UserError: a right is missing, to see ACLs.
+        UserError: a right is missing, to see ACLs, or the source's mirrors.
         Retriable: a cluster does not answer.
     """
-    denied = (await store.snapshot()).made_of(source.cluster_id, MadeFor.SWITCHOVER)
+    not_its_own = await _not_its_own(source, destination, store)
     theirs, ours = await describe_acls(source), await describe_acls(destination)
     if theirs is None:
         return "source"
     if ours is None:
         return "destination"
+    not_its_own |= await _not_its_own(source, destination, store)
     snapshot = await store.snapshot()
-    denied |= snapshot.made_of(source.cluster_id, MadeFor.SWITCHOVER)
     alone = _left_alone(snapshot, mirror)
-    wanted = {acl for acl in included(theirs - denied, rules) if not alone(acl)}
+    wanted = {acl for acl in included(theirs - not_its_own, rules) if not alone(acl)}
     made = {acl for acl in snapshot.made_acls(mirror, MadeFor.SOURCE) if not alone(acl)}
     changes = acl_changes(wanted, ours, made)
     # What was made so that others cannot write, and is the source's as well, stays with it.
     also = wanted & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
     return Compared(changes._replace(remember=changes.remember | also), ours)
+
+
+async def _not_its_own(
+    source: KafkaCluster, destination: KafkaCluster, store: MirrorStore
+) -> frozenset[Acl]:
+    """What of the source's ACLs mirrors have made there, its own or ours."""
+    here, there = await store.snapshot(), await MirrorStore(source).snapshot()
+    return frozenset[Acl]().union(
+        here.made_of(source.cluster_id, MadeFor.SWITCHOVER),
+        there.made_of(destination.cluster_id, MadeFor.SOURCE),
+        *(there.made_acls(mirror, MadeFor.READ_ONLY) for mirror in there.mirrors),
+    )
 
 
 class AclSync:
