@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cluster.leaks import told
 from twinlog.cluster.config import Address, ClusterConfig, parse_config, read_properties
 from twinlog.cluster.jaas import parse_jaas
-from twinlog.cluster.security import Kerberos, Sasl, Tls
+from twinlog.cluster.security import TOKEN_URL, Kerberos, Sasl, Tls
 from twinlog.core.errors import UserError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -98,6 +99,103 @@ def test_secrets_by_reference(tmp_path: Path) -> None:
 def test_references_that_lead_nowhere_are_named(reference: str) -> None:
     with pytest.raises(UserError):
         parse_config(BASE | {"client.id": reference}, {})
+
+
+JAAS = f'{PLAIN} required username="a" password="{{}}";'
+SECRET = "geheim"
+
+
+def _told(properties: dict[str, str], environment: dict[str, str] | None = None) -> str:
+    """All that is said of what is wrong with some properties; first comes the message."""
+    plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    with pytest.raises(UserError) as caught:
+        parse_config(BASE | plain | properties, environment or {})
+    return f"{caught.value}\n{told(caught.value)}"
+
+
+def test_a_secret_that_is_no_text_is_not_told(tmp_path: Path) -> None:
+    """From the environment, from a file, and written out."""
+    file = tmp_path / "secrets.properties"
+    file.write_text(f"escape={SECRET}\\ud800\n")
+    references = ("${env:PW}", f"${{file:{file}:escape}}", f"{SECRET}\ud800")
+    for password in references:
+        said = _told({"sasl.jaas.config": JAAS.format(password)}, {"PW": f"{SECRET}\udcff"})
+        assert said.startswith("sasl.jaas.config is not UTF-8")
+        assert SECRET not in said
+        assert "udcff" not in said
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"\xff", "it is not UTF-8"), (b"\\u12zz", "InvalidUEscapeError")]
+)
+def test_a_file_that_is_not_of_properties_is_not_told(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    file = tmp_path / "secrets.properties"
+    file.write_bytes(b"pw=" + SECRET.encode() + content)
+    said = _told({"sasl.jaas.config": JAAS.format(f"${{file:{file}:pw}}")})
+    assert f"cannot be read as properties: {reason}" in said
+    for secret in (SECRET, "u12zz", "xff"):
+        assert secret not in said
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "bootstrap.servers",
+        "request.timeout.ms",
+        "send.buffer.bytes",
+        "security.protocol",
+        "sasl.mechanism",
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_not_told(key: str) -> None:
+    """A bad value is named as it stands in the properties."""
+    said = _told({key: "${env:PW}"}, {"PW": SECRET})
+    assert said.startswith(f"{key} is '${{env:PW}}': allowed is ")
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ssl.truststore.location", "${env:PW}"),
+        ("ssl.truststore.type", "${env:PW}"),
+        ("ssl.keystore.location", f"-----BEGIN PRIVATE KEY----- {SECRET}"),
+        ("ssl.endpoint.identification.algorithm", "${env:PW}"),
+    ],
+)
+def test_a_secret_in_the_wrong_place_of_tls_is_not_told(key: str, value: str) -> None:
+    said = _told({"security.protocol": "SSL", key: value}, {"PW": SECRET})
+    assert said.startswith(f"{key} is ")
+    assert SECRET not in said
+
+
+def test_what_only_looks_like_a_reference_is_not_told() -> None:
+    """It may be a part of a password."""
+    said = _told({"sasl.jaas.config": JAAS.format(f"${{{SECRET}:x}}")})
+    assert said.startswith("sasl.jaas.config refers to what is none of env:")
+    assert SECRET not in said
+
+
+def test_a_password_in_an_url_is_not_told() -> None:
+    properties = {"sasl.mechanism": "OAUTHBEARER", TOKEN_URL: f"https://a:{SECRET}@host/token"}
+    said = _told(properties)
+    assert said.startswith(TOKEN_URL)
+    assert SECRET not in said
+
+
+def test_a_key_that_is_no_text_is_not_told(tmp_path: Path) -> None:
+    identity = tmp_path / "identity.pem"
+    identity.write_text("-----BEGIN")
+    for tls in (
+        Tls(key=f"{SECRET}\udcff", chain=""),
+        Tls(identity_file=str(identity), key_password=f"{SECRET}\udcff"),
+    ):
+        with pytest.raises(UserError, match=r"ssl\.keystore") as caught:
+            tls.context()
+        assert SECRET not in told(caught.value)
+        assert "udcff" not in told(caught.value)
 
 
 def test_a_dollar_without_provider_stays() -> None:

@@ -4,6 +4,11 @@ The mechanisms themselves are kafka-python's, and our own for GSSAPI, state mach
 connections: `auth_bytes` gives the next message, `receive` takes the answer, `is_done` says when it
 is over. What may take long is done in a thread (a KDC that is slow, SCRAM's rounds, as many as the
 broker wants), so that other connections go on.
+
+Whose fault it is follows from the step: what makes our messages fails by our setting, what takes
+the broker's by the broker. An exception of either is said by its type alone. A UnicodeError, for
+one, holds all of the text that could not be encoded, which is the password.
+
 Brokers from 1.0 on wrap the messages in SaslAuthenticate (KIP-152); older ones are not supported.
 """
 
@@ -15,16 +20,18 @@ from kafka.net.sasl import get_sasl_mechanism
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from twinlog.cluster.kerberos import Gssapi
-from twinlog.cluster.security import Sasl
-from twinlog.core.errors import ProtocolError, Refusal, UserError
+from twinlog.cluster.security import TOKEN_URL, Sasl
+from twinlog.core.errors import ProtocolError, Refusal, TwinlogError, UserError
 
 MAX_ROUNDS: Final = 16
 """Messages that a mechanism may send; SCRAM needs two, GSSAPI three or four."""
 
 _HINTS: Final = {
-    "OAUTHBEARER": "check the token behind sasl.oauthbearer.token.endpoint.url",
+    "OAUTHBEARER": f"check the token behind {TOKEN_URL}",
     "GSSAPI": "check sasl.kerberos.service.name, and the keytab of the broker",
 }
+_SETTINGS: Final = {"OAUTHBEARER": TOKEN_URL}
+"""What our messages are made of, where it is not sasl.jaas.config."""
 _UNSUPPORTED_MECHANISM: Final = 33
 _AUTHENTICATION_FAILED: Final = 58
 
@@ -37,7 +44,8 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
     `exchange` sends a request and gives its decoded response.
 
     Raises:
-        UserError: the broker does not have the mechanism, or refuses the credentials.
+        UserError: the broker does not have the mechanism, or refuses the credentials; or the
+            setting that they come from cannot be used.
         ProtocolError: the broker's part of the mechanism's exchange is wrong.
     """
     handshake = await exchange(SaslHandshakeRequest(mechanism=sasl.mechanism, min_version=1))
@@ -49,15 +57,16 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
         )
     if handshake.error_code:
         Refusal(handshake.error_code).fail("begin SASL authentication")
-    mechanism = await asyncio.to_thread(_mechanism, sasl, host)
+    mechanism = await asyncio.to_thread(_ours, sasl, _mechanism, sasl, host)
     for _ in range(MAX_ROUNDS):
-        response = await exchange(SaslAuthenticateRequest(auth_bytes=_step(mechanism.auth_bytes)))
+        message = _ours(sasl, mechanism.auth_bytes)
+        response = await exchange(SaslAuthenticateRequest(auth_bytes=message))
         if response.error_code:
             refusal = Refusal(response.error_code, response.error_message or "")
             error = refusal.error("authenticate")
             error.hint = _HINTS.get(sasl.mechanism, error.hint)
             raise error
-        await asyncio.to_thread(_step, mechanism.receive, bytes(response.auth_bytes))
+        await asyncio.to_thread(_theirs, mechanism.receive, bytes(response.auth_bytes))
         if mechanism.is_done():
             break
     if not mechanism.is_done() or not mechanism.is_authenticated():
@@ -68,18 +77,32 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
 def _mechanism(sasl: Sasl, host: str) -> Any:
     if sasl.mechanism == "GSSAPI":
         return Gssapi(sasl.kerberos, host)
-    try:
-        return get_sasl_mechanism(sasl.mechanism)(host=host, **sasl.mechanism_options())
-    except (RuntimeError, ValueError) as error:
-        raise UserError(f"sasl.mechanism {sasl.mechanism} cannot be used: {error}") from error
+    return get_sasl_mechanism(sasl.mechanism)(host=host, **sasl.mechanism_options())
 
 
-def _step(function: Callable[..., Any], *arguments: Any) -> Any:
-    """One step of the mechanism. What it raises is unspecified, and caused by the broker's part."""
+def _ours(sasl: Sasl, function: Callable[..., Any], *arguments: Any) -> Any:
+    """A step that takes what we were told. Nothing of that is said, nor chained to what is."""
     try:
         return function(*arguments)
+    except TwinlogError:
+        raise
+    except Exception as error:
+        setting = _SETTINGS.get(sasl.mechanism, "sasl.jaas.config")
+        raise UserError(
+            f"{setting} cannot be used for {sasl.mechanism}: {type(error).__name__}",
+            code=_AUTHENTICATION_FAILED,
+        ) from None
+
+
+def _theirs(function: Callable[..., Any], *arguments: Any) -> Any:
+    """A step that takes the broker's message. What it raises is unspecified."""
+    try:
+        return function(*arguments)
+    except TwinlogError as error:
+        error.code = _AUTHENTICATION_FAILED
+        raise
     except Exception as error:
         raise ProtocolError(
-            f"the broker's part of the SASL exchange is wrong: {error!r}",
+            f"the broker's part of the SASL exchange is wrong: {type(error).__name__}",
             code=_AUTHENTICATION_FAILED,
-        ) from error
+        ) from None

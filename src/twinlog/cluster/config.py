@@ -1,8 +1,9 @@
 """A cluster's configuration: Kafka's own property names, parsed once into a frozen dataclass.
 
 A file that works for Kafka's own clients works here. What twinlog does not use is named in a
-warning; what it uses is checked, and a bad value is refused with its name, the value and what is
-allowed. Values may refer to secrets as Kafka's config providers write it (KIP-297):
+warning; what it uses is checked, and a bad value is refused with its name, the value as it is
+written there and what is allowed. Values may refer to secrets as Kafka's config providers write it
+(KIP-297), and what a reference leads to is in no message:
 
     ${env:NAME}                an environment variable
     ${file:/a/path:key}        a key of a .properties file
@@ -20,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from twinlog.cluster.dial import Options
 from twinlog.cluster.jaas import parse_jaas
-from twinlog.cluster.security import PLAINTEXT, Kerberos, Sasl, Security, Tls
+from twinlog.cluster.security import PLAINTEXT, TOKEN_URL, Kerberos, Sasl, Security, Tls, why
 from twinlog.core.errors import UserError
 
 
@@ -99,6 +100,7 @@ _BYTES: Final = {
 }
 _MAX_MILLISECONDS: Final = 1 << 31
 _MAX_BYTES: Final = 1 << 30
+_PEM: Final = "-----BEGIN"
 _CONVERT: Final = (
     "openssl pkcs12 -in STORE.p12 -out STORE.pem (a JKS first: keytool -importkeystore)"
 )
@@ -116,7 +118,7 @@ def read_properties(path: Path) -> dict[str, str]:
         with path.open(encoding="utf-8") as file:
             return dict(javaproperties.load(file))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as properties: {error}") from error
+        raise UserError(f"{path}: cannot be read as properties: {why(error)}") from None
 
 
 def parse_config(
@@ -165,7 +167,7 @@ class _Reader:
         if value is None:
             return default
         if value not in allowed:
-            raise _bad(key, value, f"one of {', '.join(allowed)}")
+            raise self.bad(key, value, f"one of {', '.join(allowed)}")
         return value
 
     def milliseconds(self, key: str) -> float | None:
@@ -174,6 +176,15 @@ class _Reader:
 
     def size(self, key: str) -> int | None:
         return self._number(key, -1, _MAX_BYTES)
+
+    def bad(self, key: str, value: str, allowed: str) -> UserError:
+        """That a value, or a part of one, is not what is allowed."""
+        return UserError(f"{key} is {self.shown(key, value)}: allowed is {allowed}")
+
+    def shown(self, key: str, value: str) -> str:
+        """It as it is written: what a reference leads to may be a secret, by mistake."""
+        written = self._properties.get(key, "").strip()
+        return repr(value if value in written else written)
 
     def unused(self) -> tuple[str, ...]:
         unused = sorted(self._properties.keys() - self._used)
@@ -188,19 +199,16 @@ class _Reader:
         except ValueError:
             number = None
         if number is None or not lowest <= number <= highest:
-            raise _bad(key, value, f"a whole number from {lowest} to {highest}")
+            raise self.bad(key, value, f"a whole number from {lowest} to {highest}")
         return number
-
-
-def _bad(key: str, value: str, allowed: str) -> UserError:
-    return UserError(f"{key} is {value!r}: allowed is {allowed}")
 
 
 def resolve(key: str, value: str, environment: Mapping[str, str]) -> str:
     """A value with its references (`${env:NAME}`, ...) replaced by what they refer to.
 
     Raises:
-        UserError: a reference leads nowhere. What other references gave is not in the message.
+        UserError: a reference leads nowhere, or to what is no text. What references gave is not in
+            the message; nor is what looks like a reference, and may be a part of a secret.
     """
     parts: list[str] = []
     rest = value
@@ -210,14 +218,23 @@ def resolve(key: str, value: str, environment: Mapping[str, str]) -> str:
         if not colon:
             parts.append(rest[: end + 1])
         elif provider not in _PROVIDERS:
-            raise _bad(key, rest[start : end + 1], "a reference to env:, file: or directory:")
+            raise UserError(f"{key} refers to what is none of env:, file: and directory:")
         else:
             found = _PROVIDERS[provider](argument, environment)
             if found is None:
                 raise UserError(f"{key}: {rest[start : end + 1]} leads nowhere")
             parts += [rest[:start], found]
         rest = rest[end + 1 :]
-    return "".join([*parts, rest])
+    return _encodable(key, "".join([*parts, rest]))
+
+
+def _encodable(key: str, value: str) -> str:
+    """The value, if it can be sent: bytes of the environment and escapes in files may not be."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{key} is not UTF-8, or refers to what is not") from None
+    return value
 
 
 def _from_environment(name: str, environment: Mapping[str, str]) -> str | None:
@@ -246,18 +263,19 @@ _PROVIDERS: Final[dict[str, _Provider]] = {
 def _bootstrap(reader: _Reader) -> tuple[Address, ...]:
     key = "bootstrap.servers"
     value = reader.text(key) or ""
-    servers = tuple(_address(key, item.strip()) for item in value.split(",") if item.strip())
+    items = [item.strip() for item in value.split(",")]
+    servers = tuple(_address(reader, key, item) for item in items if item)
     if not servers:
-        raise _bad(key, value, "a list HOST:PORT,HOST:PORT,...")
+        raise reader.bad(key, value, "a list HOST:PORT,HOST:PORT,...")
     return servers
 
 
-def _address(key: str, text: str) -> Address:
+def _address(reader: _Reader, key: str, text: str) -> Address:
     name = text.rpartition("://")[2]
     host, _, port = name.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise _bad(key, text, "HOST:PORT, with a port from 1 to 65535")
+        raise reader.bad(key, text, "HOST:PORT, with a port from 1 to 65535")
     return Address(host, int(port))
 
 
@@ -271,12 +289,13 @@ def _security(reader: _Reader) -> Security:
 def _sasl(reader: _Reader) -> Sasl:
     mechanism = reader.choice("sasl.mechanism", MECHANISMS, "GSSAPI")
     jaas = reader.text("sasl.jaas.config")
-    token_url = reader.text("sasl.oauthbearer.token.endpoint.url") or ""
+    token_url = reader.text(TOKEN_URL) or ""
     service = reader.text("sasl.kerberos.service.name")
     if mechanism == "OAUTHBEARER":
         if not token_url.startswith("file:///"):
+            # Not shown: a URL may have a name and a password in it.
             allowed = "file:///PATH of a file that is kept fresh with a token"
-            raise _bad("sasl.oauthbearer.token.endpoint.url", token_url, allowed)
+            raise UserError(f"{TOKEN_URL}: allowed is {allowed}")
         return Sasl(mechanism=mechanism, token_url=token_url)
     options = {} if jaas is None else parse_jaas(jaas, mechanism)
     if mechanism == "GSSAPI":
@@ -327,17 +346,22 @@ def _tls(reader: _Reader) -> Tls:
 
 def _pem_file(reader: _Reader, store: str) -> str | None:
     """A store's file, which has to be PEM whether or not its type says so."""
-    location = reader.text(f"{store}.location")
+    key = f"{store}.location"
+    location = reader.text(key)
     kind = reader.text(f"{store}.type")
     if kind not in (None, "PEM"):
-        raise UserError(f"{store}.type is {kind!r}: allowed is PEM", hint=f"convert it: {_CONVERT}")
+        error = reader.bad(f"{store}.type", kind, "PEM")
+        error.hint = f"convert it: {_CONVERT}"
+        raise error
     if location is None:
         return None
+    if _PEM in location:
+        raise UserError(f"{key} is PEM itself: allowed is the path of a file with it")
+    shown = f"{key} is {reader.shown(key, location)}"
     try:
         text = Path(location).read_bytes()
-    except OSError as error:
-        raise UserError(f"{store}.location is {location!r}: {error.strerror}") from error
-    if b"-----BEGIN" not in text:
-        hint = f"convert it: {_CONVERT}"
-        raise UserError(f"{store}.location is {location!r}: it is not PEM", hint=hint)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{shown}: {why(error)}") from None
+    if _PEM.encode() not in text:
+        raise UserError(f"{shown}: it is not PEM", hint=f"convert it: {_CONVERT}")
     return location

@@ -2,7 +2,8 @@
 
 TLS by Python's own `ssl`, which reads PEM. A context is built anew for each connection, from the
 files as they are then: renewed certificates are used with the next connection, without a restart.
-Secrets never show in a `repr`, and so in no log.
+Secrets never show in a `repr`, and so in no log. Of an exception that may hold one `why` says what
+can be said; nothing is raised `from` it, as a traceback prints the whole chain.
 """
 
 import os
@@ -10,12 +11,30 @@ import ssl
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from twinlog.core.errors import UserError
+
+TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 (the setting's name)
+
+
+def why(error: OSError | ValueError | TypeError) -> str:
+    """Why something cannot be read or used, without a word of what it holds.
+
+    A UnicodeError shows what it stumbled upon, one of javaproperties the escape sequence.
+    """
+    match error:
+        case ssl.SSLError():
+            return str(error)
+        case OSError():
+            return error.strerror or type(error).__name__
+        case UnicodeError():
+            return "it is not UTF-8"
+        case _:
+            return type(error).__name__
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
@@ -26,8 +45,15 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
         self.path = path
 
     def token(self) -> str:
-        """The token as the file has it now."""
-        return self.path.read_text(encoding="utf-8").strip()
+        """The token as the file has it now.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        try:
+            return self.path.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise UserError(f"{TOKEN_URL}: {self.path} cannot be read: {why(error)}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +97,7 @@ class Sasl:
         if self.token_url:
             path = Path(unquote(urlsplit(self.token_url).path))
             if not path.is_file():
-                raise UserError(f"sasl.oauthbearer.token.endpoint.url: {path} is no file")
+                raise UserError(f"{TOKEN_URL}: {path} is no file")
             options["sasl_oauth_token_provider"] = TokenFile(path)
         return options
 
@@ -102,11 +128,11 @@ class Tls:
         try:
             self._trust(context)
         except (OSError, ValueError) as error:
-            raise UserError(f"ssl.truststore: cannot be used as PEM: {error}") from error
+            raise UserError(f"ssl.truststore: cannot be used as PEM: {why(error)}") from None
         try:
             self._identify(context)
         except (OSError, ValueError) as error:
-            raise UserError(f"ssl.keystore: cannot be used as PEM: {error}") from error
+            raise UserError(f"ssl.keystore: cannot be used as PEM: {why(error)}") from None
         return context
 
     def _trust(self, context: ssl.SSLContext) -> None:
@@ -128,7 +154,7 @@ def _load_from_text(context: ssl.SSLContext, pem: str, password: str) -> None:
     """`ssl` reads files only: the text is in one that nobody else may read, for a moment."""
     descriptor, name = tempfile.mkstemp()
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(pem)
         context.load_cert_chain(name, password=password)
     finally:

@@ -1,0 +1,85 @@
+"""SASL against a script: whose fault it is, and that nobody tells a secret."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.protocol.sasl import SaslHandshakeRequest
+
+from cluster.leaks import told
+from twinlog.cluster import authentication
+from twinlog.cluster.authentication import authenticate
+from twinlog.cluster.security import TOKEN_URL, Sasl
+from twinlog.core.errors import ProtocolError, TwinlogError, UserError
+
+SECRET = "geheim"
+
+
+def _failed(sasl: Sasl, answer: bytes = b"") -> TwinlogError:
+    """The error, where the broker answers each message with the same."""
+
+    async def exchange(request: Any) -> Any:
+        if isinstance(request, SaslHandshakeRequest):
+            return SimpleNamespace(error_code=0, mechanisms=[])
+        return SimpleNamespace(error_code=0, auth_bytes=answer, session_lifetime_ms=0)
+
+    with pytest.raises(TwinlogError) as caught:
+        asyncio.run(authenticate(exchange, sasl, "host"))
+    return caught.value
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_password_that_is_no_text_is_the_users(mechanism: str) -> None:
+    """As the environment gives one that is not UTF-8."""
+    error = _failed(Sasl(mechanism=mechanism, username="a", password=f"{SECRET}\udcff"))
+    assert type(error) is UserError
+    assert error.message.startswith("sasl.jaas.config ")
+    assert SECRET not in told(error)
+    assert "udcff" not in told(error)
+
+
+@pytest.mark.parametrize("content", [SECRET.encode() + b"\xff", SECRET.encode("utf-16")])
+def test_a_token_that_is_no_text_is_the_users(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "token").write_bytes(content)
+    error = _failed(Sasl(mechanism="OAUTHBEARER", token_url=(tmp_path / "token").as_uri()))
+    assert type(error) is UserError
+    assert TOKEN_URL in error.message
+    assert "UTF-8" in error.message
+    assert SECRET not in told(error)
+    assert "xff" not in told(error)
+
+
+def test_a_token_that_cannot_be_looked_for(tmp_path: Path) -> None:
+    """Its path is longer than the system takes."""
+    url = (tmp_path / ("t" * 300)).as_uri()
+    error = _failed(Sasl(mechanism="OAUTHBEARER", token_url=url))
+    assert type(error) is UserError
+    assert TOKEN_URL in error.message
+
+
+@pytest.mark.parametrize("answer", [b"", b"\xff", b"r=,s=,i=", SECRET.encode()])
+def test_what_a_broker_says_wrongly_is_not_repeated(answer: bytes) -> None:
+    error = _failed(Sasl(mechanism="SCRAM-SHA-256", username="a", password=SECRET), answer)
+    assert type(error) is ProtocolError
+    assert error.message.startswith("the broker's part of the SASL exchange is wrong: ")
+    assert SECRET not in told(error)
+
+
+def test_our_own_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GSSAPI's say more than their type."""
+
+    class Layers:
+        def __init__(self, *_: object) -> None: ...
+
+        def auth_bytes(self) -> bytes:
+            return b""
+
+        def receive(self, _answer: bytes) -> None:
+            raise ProtocolError("offered are layers")
+
+    monkeypatch.setattr(authentication, "Gssapi", Layers)
+    error = _failed(Sasl(mechanism="GSSAPI"))
+    assert type(error) is ProtocolError
+    assert (error.message, error.code) == ("offered are layers", 58)
