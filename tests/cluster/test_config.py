@@ -1,7 +1,10 @@
 """Kafka's property files: what works there works here; what is wrong is named."""
 
+import errno
+import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +114,44 @@ def _told(properties: dict[str, str], environment: dict[str, str] | None = None)
     with pytest.raises(UserError) as caught:
         parse_config(BASE | plain | properties, environment or {})
     return f"{caught.value}\n{told(caught.value)}"
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        ("${directory:FOLDER:bytes}", "is not UTF-8"),
+        ("${directory:FOLDER:" + "n" * 300 + "}", "File name too long"),
+        ("${directory:FOLDER:forbidden}", "Permission denied"),
+        ("${file:FOLDER/bytes:pw}", "is not UTF-8"),
+        ("${file:FOLDER/gone:pw}", "No such file"),
+        ("${file:FOLDER/forbidden:pw}", "Permission denied"),
+        ("${env:GONE}", "leads nowhere"),
+    ],
+)
+def test_a_reference_that_cannot_be_read_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str, reason: str
+) -> None:
+    """It names the setting, and why, and nothing of what is there."""
+    (tmp_path / "bytes").write_bytes(b"pw=" + SECRET.encode() + b"\xff")
+    (tmp_path / "forbidden").write_text(f"pw={SECRET}")
+    opened = Path.open
+
+    def guarded(path: Path, *arguments: Any, **named: Any) -> Any:
+        # Permissions are none for root, who runs tests in containers.
+        if path.name == "forbidden":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", guarded)
+    said = _told({"sasl.jaas.config": JAAS.format(reference.replace("FOLDER", str(tmp_path)))})
+    assert said.startswith("sasl.jaas.config: ")
+    assert reason in said
+    assert SECRET not in said
+
+
+def test_certificates_that_are_not_ascii_are_the_users() -> None:
+    with pytest.raises(UserError, match=r"ssl\.truststore\.certificates: .* not ASCII"):
+        Tls(trusted=f"# {SECRET} \xe9\n-----BEGIN CERTIFICATE-----").context()
 
 
 def test_a_secret_that_is_no_text_is_not_told(tmp_path: Path) -> None:

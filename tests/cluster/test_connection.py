@@ -394,12 +394,17 @@ async def _unknown_name() -> TwinlogError:
     return caught.value
 
 
+async def _impossible_name() -> TwinlogError:
+    return await _why_not("a..b", 9092)
+
+
 @pytest.mark.parametrize(
     ("attempt", "reason"),
     [
         (_refuse, "Connection refused"),
         (_never_answer, "no connection within 0.2 s"),
         (_unknown_name, "no-such-host.invalid:9092: "),
+        (_impossible_name, "a..b:9092: no host has such a name"),
     ],
 )
 def test_why_there_is_no_connection_in_one_line(

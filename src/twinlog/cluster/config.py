@@ -220,12 +220,22 @@ def resolve(key: str, value: str, environment: Mapping[str, str]) -> str:
         elif provider not in _PROVIDERS:
             raise UserError(f"{key} refers to what is none of env:, file: and directory:")
         else:
-            found = _PROVIDERS[provider](argument, environment)
-            if found is None:
-                raise UserError(f"{key}: {rest[start : end + 1]} leads nowhere")
-            parts += [rest[:start], found]
+            parts += [rest[:start], _found(key, provider, argument, environment)]
         rest = rest[end + 1 :]
     return _encodable(key, "".join([*parts, rest]))
+
+
+def _found(key: str, provider: str, argument: str, environment: Mapping[str, str]) -> str:
+    reference = f"${{{provider}:{argument}}}"
+    try:
+        found = _PROVIDERS[provider](argument, environment)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{key}: {reference} cannot be read: {why(error)}") from None
+    except UserError as error:
+        raise UserError(f"{key}: {error.message}") from None
+    if found is None:
+        raise UserError(f"{key}: {reference} leads nowhere")
+    return found
 
 
 def _encodable(key: str, value: str) -> str:

@@ -62,6 +62,8 @@ async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> lis
         return socket.getaddrinfo(host, port, type=kind, flags=numeric)
     except socket.gaierror:
         return list(await loop.getaddrinfo(host, port, type=kind))
+    except UnicodeError as error:
+        raise OSError("no host has such a name") from error
 
 
 def _configure(sock: socket.socket, options: Options) -> None:

@@ -21,7 +21,7 @@ from twinlog.core.errors import UserError
 TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 (the setting's name)
 
 
-def why(error: OSError | ValueError | TypeError) -> str:
+def why(error: OSError | ValueError) -> str:
     """Why something cannot be read or used, without a word of what it holds.
 
     A UnicodeError shows what it stumbled upon, one of javaproperties the escape sequence.
@@ -138,6 +138,9 @@ class Tls:
     def _trust(self, context: ssl.SSLContext) -> None:
         if self.trusted_file is None and self.trusted is None:
             context.load_default_certs()
+        elif self.trusted is not None and not self.trusted.isascii():
+            # `ssl` would say that its type is wrong.
+            raise UserError("ssl.truststore.certificates: cannot be used as PEM: it is not ASCII")
         else:
             context.load_verify_locations(cafile=self.trusted_file, cadata=self.trusted)
 

@@ -74,8 +74,10 @@ CATCH_UP_S: Final = 5.0
 """How long what is wanted may be behind at a takeover; then that is tried again."""
 CONNECT_S: Final = 10.0
 """How long a source may take to answer before that is said; then it is tried again."""
+FIRST_PAUSE_S: Final = 0.5
+"""The first pause before that."""
 SOURCE_PAUSE_S: Final = 5.0
-"""The longest pause before that."""
+"""The longest pause before that, and the one after a defect."""
 AGAIN_S: Final = 1.0
 """How long a lane waits that cannot go on before it ends: Spark starts it again at once."""
 _PRODUCER_EXPIRATION_MS: Final = 86_400_000
@@ -472,6 +474,7 @@ class _RunningEngine:
         self.engine: Engine | None = None
         self.mirror = mirror
         self._lane = lane
+        self._pause_s = FIRST_PAUSE_S
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -479,33 +482,51 @@ class _RunningEngine:
 
         An engine whose source refuses us ends, and says of its partitions why.
         """
-        name = self.mirror.name
-        pause = 0.5
+        name, lane = self.mirror.name, self._lane.config.name
         while True:
             try:
-                config = parse_config(self.mirror.source).config
-                cluster = KafkaCluster(config, name=f"source of {name}")
-                try:
-                    await cluster.start(CONNECT_S)
-                    self._check(cluster)
-                    self.engine = self._lane.engine_for(name, cluster)
-                    self._lane.engine_changed(name, ended=False)
-                    pause = 0.5
-                    await self.engine.run()
-                finally:
-                    await cluster.close()
+                await self._mirror()
             except Fenced as error:
                 # Nothing may be written now; what is still ours then gets a new engine.
                 log.warning("mirror %s: %s", name, error)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(self._pause_s)
                 self._lane.engine_changed(name, ended=True)
                 return
             except TwinlogError as error:
                 log.warning("mirror %s: %s", name, error)
-                if self.engine is not None:
-                    self.engine.fail_all(str(error))
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, SOURCE_PAUSE_S)
+                self._failed(str(error))
+            except Exception as error:
+                # A defect must not end the mirror: nobody would know, and nobody begin it again.
+                # What may hold a secret has become one of our errors where it arose (security.py).
+                log.exception("mirror %s", name)
+                self._failed(f"{type(error).__name__}, a defect: see the log of {lane}")
+                self._pause_s = SOURCE_PAUSE_S
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, SOURCE_PAUSE_S)
+
+    async def _mirror(self) -> None:
+        """Connect, and mirror until something is wrong.
+
+        Raises:
+            Fenced: the lease has lapsed.
+            TwinlogError: the source cannot be had.
+        """
+        name = self.mirror.name
+        config = parse_config(self.mirror.source).config
+        cluster = KafkaCluster(config, name=f"source of {name}")
+        try:
+            await cluster.start(CONNECT_S)
+            self._check(cluster)
+            self.engine = self._lane.engine_for(name, cluster)
+            self._lane.engine_changed(name, ended=False)
+            self._pause_s = FIRST_PAUSE_S
+            await self.engine.run()
+        finally:
+            await cluster.close()
+
+    def _failed(self, reason: str) -> None:
+        if self.engine is not None:
+            self.engine.fail_all(reason)
 
     def _check(self, cluster: KafkaCluster) -> None:
         if cluster.cluster_id != self.mirror.source_cluster_id:

@@ -1,0 +1,117 @@
+"""What becomes of a mirror's engine when something is wrong that nobody has thought of."""
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import pytest
+
+from twinlog.cluster.config import Parsed, parse_config
+from twinlog.pipeline import lane
+from twinlog.pipeline.lane import _RunningEngine
+from twinlog.wire.config_records import Mirror
+
+SECRET = "geheim"
+
+
+class Source:
+    """A source that is always there."""
+
+    cluster_id = "source"
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    async def start(self, _timeout: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Engine:
+    """It fails, where it is told to, and else runs for ever."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.reasons: list[str] = []
+
+    async def run(self) -> None:
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+
+    def fail_all(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+class Lane:
+    """Gives engines, each with its error; `running` is set when all have been given."""
+
+    config = SimpleNamespace(name="node-0")
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self.engines = [Engine(error) for error in errors]
+        self.running = asyncio.Event()
+        self._left = list(self.engines)
+
+    def engine_for(self, _mirror: str, _cluster: Source) -> Engine:
+        return self._left.pop(0)
+
+    def engine_changed(self, _mirror: str, *, ended: bool) -> None:
+        assert not ended
+        if not self._left:
+            self.running.set()
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "KafkaCluster", Source)
+    monkeypatch.setattr(lane, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(lane, "SOURCE_PAUSE_S", 0.01)
+
+
+async def _until_the_last_runs(it: Lane, **source: str) -> None:
+    mirror = Mirror(
+        name="m", source={"bootstrap.servers": "a:1"} | source, source_cluster_id="source"
+    )
+    running = _RunningEngine(it, mirror)  # type: ignore[arg-type]
+    try:
+        await asyncio.wait_for(it.running.wait(), 5)
+    finally:
+        await running.close()
+
+
+def test_a_defect_is_logged_and_said_and_another_engine_begins(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The reason has its type alone, the log where it was."""
+
+    async def run() -> list[Engine]:
+        it = Lane(KeyError("what"), None)
+        await _until_the_last_runs(it)
+        return it.engines
+
+    first, second = asyncio.run(run())
+    assert first.reasons == ["KeyError, a defect: see the log of node-0"]
+    assert second.reasons == []
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("ERROR", "mirror m")
+    assert "raise self.error" in (record.exc_text or "")
+
+
+def test_a_defect_before_the_source_is_there(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again, however often."""
+    errors: list[Exception] = [TypeError("one"), UnicodeError("two")]
+
+    def parse(properties: Mapping[str, str]) -> Parsed:
+        if errors:
+            raise errors.pop(0)
+        return parse_config(properties)
+
+    monkeypatch.setattr(lane, "parse_config", parse)
+
+    async def run() -> None:
+        await _until_the_last_runs(Lane(None))
+
+    asyncio.run(run())
+    assert [r.levelname for r in caplog.records] == ["ERROR", "ERROR"]
