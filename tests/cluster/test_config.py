@@ -12,10 +12,12 @@ from cluster.leaks import told
 from twinlog.cluster.config import Address, ClusterConfig, parse_config, read_properties
 from twinlog.cluster.jaas import parse_jaas
 from twinlog.cluster.security import TOKEN_URL, Kerberos, Sasl, Tls
-from twinlog.core.errors import UserError
+from twinlog.core.errors import Retriable, UserError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 BASE = {"bootstrap.servers": "a:1"}
+JAAS = f'{PLAIN} required username="a" password="{{}}";'
+SECRET = "geheim"
 
 
 def config(**properties: str) -> ClusterConfig:
@@ -96,16 +98,42 @@ def test_secrets_by_reference(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(parsed)) == parsed
 
 
+def test_what_a_reference_leads_to_is_asked_for_each_time(tmp_path: Path) -> None:
+    """Properties and environment are those that were parsed; what is not there may come back."""
+    (tmp_path / "pw").write_text("one")
+    environment = {"NAME": "alice"}
+    jaas = f'{PLAIN} required username="${{env:NAME}}" password="${{directory:{tmp_path}:pw}}";'
+    properties = BASE | {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": jaas,
+    }
+    parsed = parse_config(properties, environment).config
+    properties.clear()
+    (tmp_path / "pw").write_text("two")
+    sasl = parsed.security_now().sasl
+    assert sasl == Sasl(mechanism="PLAIN", username="alice", password="two")
+    (tmp_path / "pw").unlink()
+    with pytest.raises(Retriable, match=r"sasl\.jaas\.config: .* leads nowhere"):
+        parsed.security_now()
+    (tmp_path / "pw").write_text("three")
+    assert pickle.loads(pickle.dumps(parsed)).security_now().sasl.password == "three"
+    assert "three" not in repr(parsed)
+
+
+def test_what_is_written_out_is_not_shown() -> None:
+    named = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    parsed = parse_config(BASE | named | {"sasl.jaas.config": JAAS.format(SECRET)})
+    assert SECRET not in repr(parsed)
+    assert parsed.config.security_now() == parsed.config.security
+
+
 @pytest.mark.parametrize(
     "reference", ["${env:GONE}", "${file:/nowhere:key}", "${directory:/nowhere:key}", "${vault:x}"]
 )
 def test_references_that_lead_nowhere_are_named(reference: str) -> None:
     with pytest.raises(UserError):
         parse_config(BASE | {"client.id": reference}, {})
-
-
-JAAS = f'{PLAIN} required username="a" password="{{}}";'
-SECRET = "geheim"
 
 
 def _told(properties: dict[str, str], environment: dict[str, str] | None = None) -> str:

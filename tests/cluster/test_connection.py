@@ -1,6 +1,7 @@
 """One connection against a server that misbehaves on purpose, and against real brokers."""
 
 import asyncio
+import gc
 import random
 import struct
 from collections.abc import Awaitable, Callable
@@ -13,10 +14,11 @@ from kafka.protocol.consumer import FetchRequest, HeartbeatRequest, HeartbeatRes
 from kafka.protocol.metadata import MetadataRequest
 
 import outside
-from cluster.fake_broker import HEARTBEAT, FakeBroker, Request, echo, framed
+from cluster.fake_broker import HEARTBEAT, SASL_AUTHENTICATE, FakeBroker, Request, echo, framed
+from twinlog.cluster.config import ClusterConfig, parse_config
 from twinlog.cluster.connection import LARGE, MAX_THROTTLE, Connection
 from twinlog.cluster.dial import Options
-from twinlog.cluster.security import Sasl, Security
+from twinlog.cluster.security import Sasl, Security, Tls
 from twinlog.core.errors import (
     Disconnected,
     ProtocolError,
@@ -38,7 +40,7 @@ async def _open(
     return await Connection.open(
         "127.0.0.1",
         broker.port,
-        security=security or Security(),
+        security=lambda: security or Security(),
         options=Options(**options),  # type: ignore[arg-type]
         rng=random.Random(1),
     )
@@ -367,6 +369,79 @@ def test_a_session_that_cannot_be_renewed_closes() -> None:
             error = await asyncio.wait_for(connection.wait_closed(), 5)
             assert isinstance(error, UserError)
             await connection.close()
+
+    asyncio.run(run())
+
+
+async def _renewed(broker: FakeBroker, times: int) -> None:
+    async def there() -> bool:
+        return sum(r.api_key == SASL_AUTHENTICATE for r in broker.requests) >= times
+
+    await until_async(there, what="a session that is renewed")
+
+
+def _referring(file: Path, port: int) -> ClusterConfig:
+    """A client whose password stands in a file."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    properties = {
+        "bootstrap.servers": f"127.0.0.1:{port}",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{module} required username="a" password="${{file:{file}:pw}}";',
+    }
+    return parse_config(properties, {}).config
+
+
+def test_a_session_is_renewed_with_the_password_of_that_moment(tmp_path: Path) -> None:
+    """And so is a connection opened; what was parsed stays as it was."""
+    file = tmp_path / "secrets.properties"
+    file.write_text("pw=first")
+
+    async def run() -> None:
+        async with FakeBroker(session_lifetime_ms=1000, password="first") as broker:
+            config = _referring(file, broker.port)
+            connection = await Connection.open(
+                "127.0.0.1", broker.port, security=config.security_now
+            )
+            broker.password = "second"
+            file.write_text("pw=second")
+            await _renewed(broker, 3)
+            assert not connection.closed
+            again = await Connection.open("127.0.0.1", broker.port, security=config.security_now)
+            await again.close()
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_secret_that_cannot_be_read_now_is_tried_again(tmp_path: Path) -> None:
+    """It closes the connection that needs it, and the next one is opened when it is back."""
+    file = tmp_path / "secrets.properties"
+    file.write_text("pw=secret")
+
+    async def run() -> None:
+        async with FakeBroker(session_lifetime_ms=1000) as broker:
+            now = _referring(file, broker.port).security_now
+            connection = await Connection.open("127.0.0.1", broker.port, security=now)
+            file.unlink()
+            error = await asyncio.wait_for(connection.wait_closed(), 5)
+            assert type(error) is Retriable
+            assert error.message.startswith("sasl.jaas.config: ")
+            with pytest.raises(Retriable, match="No such file"):
+                await Connection.open("127.0.0.1", broker.port, security=now)
+            file.write_text("pw=secret")
+            await (await Connection.open("127.0.0.1", broker.port, security=now)).close()
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_context_that_cannot_be_made_leaves_no_socket() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            with pytest.raises(UserError, match=r"ssl\.truststore"):
+                await _open(broker, Security(tls=Tls(trusted="no PEM")))
+        gc.collect()
 
     asyncio.run(run())
 

@@ -4,8 +4,20 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from kafka.protocol.metadata import MetadataRequest
 
-from secured import PASSWORDS, Secured, oauth, outlive_sessions, reach, refused, sasl, token
+from secured import (
+    PASSWORDS,
+    Secured,
+    oauth,
+    outlive,
+    outlive_sessions,
+    reach,
+    refused,
+    sasl,
+    token,
+)
+from twinlog.core.errors import Retriable
 
 pytestmark = pytest.mark.broker
 PASSWORD = PASSWORDS["alice"]
@@ -88,6 +100,49 @@ def test_oauth_bearer(secured: Secured, tmp_path: Path) -> None:
     message = refused(secured.cluster("WORD", oauth(file)))
     assert "sasl.oauthbearer.token.endpoint.url" in message
     assert old not in message
+
+
+def test_a_password_that_is_changed_behind_its_reference(secured: Secured, tmp_path: Path) -> None:
+    """A client that runs renews its sessions with the new one, and opens connections with it."""
+    name, file = "rotated", tmp_path / "secrets.properties"
+    asyncio.run(secured.set_password(name, "the-old-one"))
+    file.write_text("pw=the-old-one")
+    properties = sasl("SCRAM-SHA-512", name, f"${{file:{file}:pw}}")
+
+    async def run() -> None:
+        async with secured.cluster("WORD", properties) as cluster:
+            await cluster.refresh()
+            await secured.set_password(name, "the-new-one")
+            file.write_text("pw=the-new-one")
+            await outlive(cluster)
+            (node,) = cluster.metadata.brokers
+            assert not (await cluster.connection(node, "another")).closed
+
+    asyncio.run(run())
+    assert "SASL_AUTHENTICATION_FAILED" in refused(
+        secured.cluster("WORD", sasl("SCRAM-SHA-512", name, "the-old-one"))
+    )
+
+
+def test_a_file_of_secrets_that_is_away_for_a_while(secured: Secured, tmp_path: Path) -> None:
+    """What needs it waits, and goes on when it is back."""
+    file = tmp_path / "secrets.properties"
+    file.write_text(f"pw={PASSWORD}")
+
+    async def run() -> None:
+        async with secured.cluster("WORD", _sasl("PLAIN", f"${{file:{file}:pw}}")) as cluster:
+            (node,) = cluster.metadata.brokers
+            file.unlink()
+            with pytest.raises(Retriable, match=r"sasl\.jaas\.config: .* No such file"):
+                await cluster.connection(node, "one")
+            request = MetadataRequest(topics=[])
+            asking = asyncio.create_task(cluster.call(request, node=node, lane="one"))
+            await asyncio.wait({asking}, timeout=1)
+            assert not asking.done()
+            file.write_text(f"pw={PASSWORD}")
+            assert (await asking).brokers
+
+    asyncio.run(run())
 
 
 def test_sessions_outlive_their_lifetime(secured: Secured) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import json
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from running import await_lanes, below
 from secured import (
     LISTENERS,
     PASSWORDS,
+    SESSION_MS,
     Secured,
     make_authority,
     oauth,
@@ -87,6 +89,9 @@ class Place:
 
     def write_secrets(self, passwords: Mapping[str, str]) -> None:
         self.secrets.write_text(javaproperties.dumps(dict(passwords)))
+
+    def change_secret(self, name: str, password: str) -> None:
+        self.write_secrets(javaproperties.loads(self.secrets.read_text()) | {name: password})
 
     def reference(self, name: str) -> str:
         return f"${{file:{self.secrets}:{name}}}"
@@ -627,17 +632,31 @@ def test_a_topic_that_may_not_be_seen(place: Place) -> None:
 
 
 def test_another_password(place: Place) -> None:
-    """Changed at the source and behind the reference; `--alter` makes lanes use it at once."""
+    """Changed at the source and behind the reference: nothing else is to be done."""
     topic, servers = f"{PREFIX}-scram-256", place.source.local.bootstrap_servers
     place.stage.await_no_lag(120, [topic])
     asyncio.run(place.source.set_password("mirror", "another-secret", ["SCRAM-SHA-256"]))
-    place.write_secrets({**PASSWORDS, "mirror-256": "another-secret"})
-    config = place.folder / "altered.properties"
-    config.write_text(javaproperties.dumps(place.properties("scram-256")))
-    done(place.mirrors("--alter", "--mirror", "scram-256", "--mirror-config", str(config)))
+    place.change_secret("mirror-256", "another-secret")
     outside.write(servers, topic, outside.simple(20, 0, "another"))
     place.stage.await_no_lag(60, [topic])
     outside.await_state(place.stage, topic, 0, "MIRRORING")
+
+
+def test_the_nodes_own_password_is_changed(place: Place) -> None:
+    """At the destination and behind the reference, and back: the same lanes go on."""
+    topic, servers = f"{PREFIX}-oauth", place.source.local.bootstrap_servers
+    place.stage.await_no_lag(120, [topic])
+    node = place.stage.nodes["node"]
+    lanes = await_lanes(node.pid, 2)
+    for password in ("another-secret", PASSWORDS["twinlog"]):
+        asyncio.run(place.destination.set_password("twinlog", password))
+        place.change_secret("twinlog", password)
+        # Past each session that stood with the one before.
+        time.sleep(SESSION_MS / 1000)
+        outside.write(servers, topic, outside.simple(20, 0, password))
+        place.stage.await_no_lag(60, [topic])
+    assert node.alive
+    assert all(lane.alive() for lane in lanes), "a lane has ended"
 
 
 def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:

@@ -9,20 +9,23 @@ written there and what is allowed. Values may refer to secrets as Kafka's config
     ${file:/a/path:key}        a key of a .properties file
     ${directory:/a/path:name}  a file's whole content (KIP-421)
 
+Those that say who we are to the cluster are resolved anew for each connection and each session, so
+that a secret that is changed needs no restart.
+
 Differences from Kafka's defaults, on purpose: socket buffers are left to the kernel (-1), which
 sizes them by the round trip; certificates are PEM, whatever ssl.truststore.type defaults to.
 """
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from twinlog.cluster.dial import Options
 from twinlog.cluster.jaas import parse_jaas
 from twinlog.cluster.security import PLAINTEXT, TOKEN_URL, Kerberos, Sasl, Security, Tls, why
-from twinlog.core.errors import UserError
+from twinlog.core.errors import Retriable, UserError
 
 
 class Address(NamedTuple):
@@ -35,6 +38,15 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A client's properties as they are written, references unresolved; `repr` shows none."""
+
+    properties: Mapping[str, str] = field(repr=False)
+    environment: Mapping[str, str] | None = field(repr=False)
+    """Of `${env:NAME}`; None: this process's, which is not to be sent to another one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """How to reach one cluster. Times are in seconds, sizes in bytes."""
@@ -42,6 +54,9 @@ class ClusterConfig:
     bootstrap_servers: tuple[Address, ...]
     client_id: str = "twinlog"
     security: Security = PLAINTEXT
+    """As references led when this was parsed; a connection asks for `security_now`."""
+    written: Written | None = field(default=None, hash=False)
+    """What `security` was made of. None: it is what it is."""
     request_timeout: float = 30.0
     """One request on one connection."""
     api_timeout: float = 60.0
@@ -57,6 +72,19 @@ class ClusterConfig:
     receive_buffer: int = -1
     user_timeout: float | None = None
     """TCP_USER_TIMEOUT (`tcp.user.timeout.ms`, twinlog's own); see `dial.Options`."""
+
+    def security_now(self) -> Security:
+        """Who we are by what references lead to now.
+
+        Raises:
+            Retriable: one cannot be resolved. It could be before, so somebody is changing it.
+        """
+        if self.written is None:
+            return self.security
+        try:
+            return _security(_Reader(self.written))
+        except UserError as error:
+            raise Retriable(error.message, hint=error.hint) from error
 
     def options(self) -> Options:
         """What a connection needs of it."""
@@ -122,22 +150,24 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def parse_config(
-    properties: Mapping[str, str], environment: Mapping[str, str] = os.environ
+    properties: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> Parsed:
-    """Parse a client's properties.
+    """Parse a client's properties; `environment` is this process's where none is given.
 
     Raises:
         UserError: a value is missing, malformed, or refers to what is not there.
     """
-    reader = _Reader(properties, environment)
-    times = {field: reader.milliseconds(key) for key, field in _MILLISECONDS.items()}
+    written = Written(dict(properties), environment)
+    reader = _Reader(written)
+    times = {name: reader.milliseconds(key) for key, name in _MILLISECONDS.items()}
     sizes: dict[str, int | None] = {}
-    for key, field in _BYTES.items():
-        sizes[field] = reader.size(key) if key in properties else sizes.get(field)
+    for key, name in _BYTES.items():
+        sizes[name] = reader.size(key) if key in properties else sizes.get(name)
     client_id = reader.text("client.id")
     config = ClusterConfig(
         bootstrap_servers=_bootstrap(reader),
         security=_security(reader),
+        written=written,
         **_given({"client_id": client_id}),
         **_given(times),
         **_given(sizes),
@@ -152,9 +182,9 @@ def _given(values: Mapping[str, object]) -> dict[str, Any]:
 class _Reader:
     """Properties by name, references resolved; remembers which were asked for."""
 
-    def __init__(self, properties: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        self._properties = properties
-        self._environment = environment
+    def __init__(self, written: Written) -> None:
+        self._properties = written.properties
+        self._environment = os.environ if written.environment is None else written.environment
         self._used: set[str] = set()
 
     def text(self, key: str) -> str | None:

@@ -20,6 +20,9 @@ broker that lets one request starve has the others behind it.
 What is sent waits in `_outbox` while a gate is closed: `writing` (the kernel takes no more),
 `throttle` (the broker asked for a pause, KIP-219), `authentication` (a session is being renewed,
 KIP-368: nothing but the exchange may be sent). Together with what is in flight it is bounded.
+
+Who we are is asked for when a connection is opened and when its session is renewed: a password that
+was changed meanwhile, there and here, is used by then.
 """
 
 import asyncio
@@ -37,7 +40,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from twinlog.cluster.authentication import authenticate
 from twinlog.cluster.dial import Options, dial, dial_error
 from twinlog.cluster.receiver import Receiver
-from twinlog.cluster.security import PLAINTEXT, Security
+from twinlog.cluster.security import Security
 from twinlog.core.errors import (
     Disconnected,
     ProtocolError,
@@ -96,7 +99,7 @@ class Connection:
         host: str,
         port: int,
         *,
-        security: Security,
+        security: Callable[[], Security],
         options: Options,
         counters: Counters,
         rng: random.Random,
@@ -140,15 +143,18 @@ class Connection:
         host: str,
         port: int,
         *,
-        security: Security = PLAINTEXT,
+        security: Callable[[], Security] = Security,
         options: Options | None = None,
         counters: Counters | None = None,
         rng: random.Random | None = None,
     ) -> Self:
         """Connect, negotiate versions, authenticate; bounded by `options.setup_timeout`.
 
+        `security` is asked who we are, now and whenever the session is to be renewed.
+
         Raises:
-            Retriable: nobody there, or not in time; the message has the address and why.
+            Retriable: nobody there, or not in time; the message has the address and why. Or
+                `security` cannot say.
             UserError: TLS or SASL settings do not suit the broker's.
             ProtocolError: what answers is no Kafka broker.
         """
@@ -163,9 +169,10 @@ class Connection:
         )
         try:
             async with asyncio.timeout(options.setup_timeout):
-                await self._connect()
+                now = security()
+                await self._connect(now)
                 await self._negotiate()
-                await self._authenticate()
+                await self._authenticate(now)
         except TimeoutError as error:
             await self.close()
             raise Retriable(
@@ -293,10 +300,10 @@ class Connection:
 
     # Setting up
 
-    async def _connect(self) -> None:
+    async def _connect(self, security: Security) -> None:
         sock = await dial(self._loop, self.host, self.port, self._options)
-        context = self._security.ssl_context()
         try:
+            context = security.ssl_context()
             transport, _ = await self._loop.create_connection(
                 lambda: self._receiver,
                 sock=sock,
@@ -325,10 +332,10 @@ class Connection:
         self.versions = ranges
         self._broker_versions = BrokerVersionData(api_versions=ranges)
 
-    async def _authenticate(self) -> None:
-        if self._security.sasl is None:
+    async def _authenticate(self, security: Security) -> None:
+        if security.sasl is None:
             return
-        lifetime = await authenticate(self._urgently, self._security.sasl, self.host)
+        lifetime = await authenticate(self._urgently, security.sasl, self.host)
         if lifetime > 0:
             share = self._rng.uniform(0.85, 0.95)
             delay = max(lifetime * share, MIN_REAUTHENTICATION)
@@ -342,7 +349,7 @@ class Connection:
         self._gate("authentication", True)
         try:
             async with asyncio.timeout(self._options.request_timeout):
-                await self._authenticate()
+                await self._authenticate(self._security())
         except TimeoutError:
             self._fail(Disconnected(f"{self.address}: authenticating again took too long"))
         except TwinlogError as error:

@@ -103,7 +103,7 @@ class Pool:
         return await Connection.open(
             address.host,
             address.port,
-            security=self._config.security,
+            security=self._config.security_now,
             options=self._config.options(),
             counters=self._counters,
             rng=self._rng,

@@ -2,6 +2,7 @@
 
 TLS by Python's own `ssl`, which reads PEM. A context is built anew for each connection, from the
 files as they are then: renewed certificates are used with the next connection, without a restart.
+So is a secret that was changed behind its reference (config.py).
 Secrets never show in a `repr`, and so in no log. Of an exception that may hold one `why` says what
 can be said; nothing is raised `from` it, as a traceback prints the whole chain.
 """
