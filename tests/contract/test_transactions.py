@@ -18,7 +18,10 @@ from contract.bench import (
 from contract.kafka_bench import KafkaBench, run_on_kafka
 from twinlog.cluster.transactions import ProducerId, add_partitions_to_txn
 from twinlog.core.errors import Fenced
+from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
 @behaviour
@@ -85,6 +88,24 @@ async def test_several_ids_fill_one_partition_side_by_side(bench: Bench) -> None
     names = [bench.name("filler") for _ in range(6)]
     await asyncio.gather(*(empty_transactions(bench, name, [key], 4) for name in names))
     await ends_at(bench, key, 24)
+
+
+@behaviour
+async def test_a_refused_partition_keeps_no_other_out(bench: Bench) -> None:
+    """Goal: it is told why, the others get their marker, and no transaction is left open."""
+    keys = await bench.topic(2)
+    gone = TopicPartition(bench.name("gone"), 0)
+    name = bench.name("filler")
+    producer = await bench.destination.init_producer(name)
+    codes = await bench.destination.empty_transaction(producer, [keys[0], gone, keys[1]])
+    assert codes == {keys[0]: 0, gone: UNKNOWN_TOPIC_OR_PARTITION, keys[1]: 0}
+    for key in keys:
+        await ends_at(bench, key, 1)
+    alone = await bench.destination.empty_transaction(producer, [gone])
+    assert alone == {gone: UNKNOWN_TOPIC_OR_PARTITION}
+    assert await bench.destination.empty_transaction(producer, keys[:1]) == {keys[0]: 0}
+    await bench.destination.init_producer(name)
+    assert [await log_end(bench, key) for key in keys] == [2, 1]
 
 
 @behaviour

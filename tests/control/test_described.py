@@ -83,7 +83,7 @@ def test_the_newest_status_counts() -> None:
 
 
 def test_the_state_that_was_written_wins() -> None:
-    """And a reason is shown for FAILED alone."""
+    """And a reason is shown for FAILED, and for what is held up in STOPPING."""
 
     def shown(state: PartitionState) -> tuple[State, str | None]:
         one = first(States({FIRST: state}, {}, ()), status(1, 4))
@@ -92,6 +92,8 @@ def test_the_state_that_was_written_wins() -> None:
     assert shown(PartitionState(FIRST, State.PAUSED)) == (State.PAUSED, None)
     assert shown(PartitionState(FIRST, State.FAILED, "in state")) == (State.FAILED, "in state")
     assert shown(PartitionState(FIRST, State.FAILED)) == (State.FAILED, "in status")
+    assert shown(PartitionState(FIRST, State.STOPPING, "held up")) == (State.STOPPING, "held up")
+    assert shown(PartitionState(FIRST, State.STOPPING)) == (State.STOPPING, None)
 
 
 def test_a_paused_partition_has_no_lag() -> None:

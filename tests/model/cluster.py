@@ -35,8 +35,10 @@ LEADER_NOT_AVAILABLE: Final = 5
 NOT_LEADER: Final = 6
 REQUEST_TIMED_OUT: Final = 7
 NOT_ENOUGH_REPLICAS_AFTER_APPEND: Final = 20
+TOPIC_AUTHORIZATION_FAILED: Final = 29
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
 POLICY_VIOLATION: Final = 44
+OPERATION_NOT_ATTEMPTED: Final = 55
 FENCED_LEADER_EPOCH: Final = 74
 UNKNOWN_LEADER_EPOCH: Final = 75
 OFFSET_NOT_AVAILABLE: Final = 78
@@ -111,6 +113,8 @@ class Cluster:
         self.timings = Timings() if timings is None else timings
         self.markers_allowed = markers_allowed
         self.markers_written_twice = True
+        self.read_only: set[str] = set()
+        """Topics that nobody has WRITE on."""
         self.topics: dict[str, Topic] = {}
         self.coordinator = Coordinator(self._write_later, self._watch_transaction)
         self.changed: list[asyncio.Future[None]] = []
@@ -296,6 +300,8 @@ class Cluster:
         waits: "list[asyncio.Future[int]]",
     ) -> Appended:
         partition = self._led(batch.partition, node)
+        if batch.partition.topic in self.read_only:
+            return Appended(TOPIC_AUTHORIZATION_FAILED, -1, -1)
         if isinstance(partition, int):
             return Appended(partition, -1, -1)
         log = partition.log
@@ -396,6 +402,24 @@ class Cluster:
         return 0
 
     # --- transactions -----------------------------------------------------------------------
+
+    def add_partitions(
+        self, name: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """AddPartitionsToTxn: where one partition is refused, none is added."""
+        codes = {key: self._may_add(key) for key in partitions}
+        if any(codes.values()):
+            return {key: code or OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
+        return dict.fromkeys(
+            partitions, self.coordinator.add_partitions(name, producer_id, epoch, partitions)
+        )
+
+    def _may_add(self, key: TopicPartition) -> int:
+        if key.topic in self.read_only:
+            return TOPIC_AUTHORIZATION_FAILED
+        topic = self.topics.get(key.topic)
+        there = topic is not None and 0 <= key.partition < len(topic.partitions)
+        return 0 if there else UNKNOWN_TOPIC_OR_PARTITION
 
     def _watch_transaction(self, time_out: Callable[[], None]) -> None:
         self.loop.later(self.timings.transaction_timeout, time_out)

@@ -12,7 +12,12 @@ from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
-from model.cluster import NOT_LEADER, Cluster
+from model.cluster import (
+    NOT_LEADER,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Cluster,
+)
 from model.coordinator import CONCURRENT_TRANSACTIONS
 from model.network import Network
 from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
@@ -33,6 +38,7 @@ T = TypeVar("T")
 
 CALL_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.02
+_OF_A_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED})
 
 
 class _Client:
@@ -227,6 +233,19 @@ def _has_news(found: FetchResult) -> bool:
     return found.size > 0 or any(f.error or f.diverging for f in found.partitions.values())
 
 
+def _add(
+    cluster: Cluster,
+    producer: ProducerIdentity,
+    keys: Collection[TopicPartition],
+    refused: dict[TopicPartition, int],
+) -> int:
+    """Add these, or note which of them are refused; the coordinator's code, which is of all."""
+    codes = cluster.add_partitions(*producer, keys)
+    own = {key: code for key, code in codes.items() if code in _OF_A_TOPIC}
+    refused |= own
+    return 0 if own else next(iter(codes.values()))
+
+
 class _Lost(Exception):
     """No answer, and the step is not to be tried again."""
 
@@ -306,16 +325,23 @@ class ModelDestination(_Client):
 
     async def empty_transaction(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
-    ) -> None:
-        """AddPartitionsToTxn, again while the coordinator is busy (51), then EndTxn."""
-        coordinator = self.cluster.coordinator
-        keys = tuple(sorted(partitions))
-        await self._until_zero(
-            producer, lambda: coordinator.add_partitions(*producer, keys), "add partitions"
-        )
-        await self._until_zero(
-            producer, lambda: coordinator.end(*producer, committed=True), "end the transaction"
-        )
+    ) -> Mapping[TopicPartition, int]:
+        """AddPartitionsToTxn, again while the coordinator is busy (51), then EndTxn.
+
+        Again without those that are refused for themselves, if any are left.
+        """
+        cluster = self.cluster
+        codes = dict.fromkeys(sorted(partitions), 0)
+        while keys := tuple(key for key, code in codes.items() if not code):
+            refused: dict[TopicPartition, int] = {}
+            add = partial(_add, cluster, producer, keys, refused)
+            await self._until_zero(producer, add, "add partitions")
+            if not refused:
+                end = partial(cluster.coordinator.end, *producer, committed=True)
+                await self._until_zero(producer, end, "end the transaction")
+                break
+            codes |= refused
+        return codes
 
     async def _until_zero(
         self, producer: ProducerIdentity, step: Callable[[], int], what: str

@@ -6,13 +6,23 @@ from collections.abc import Collection, Mapping
 from typing import cast
 from uuid import UUID
 
+import pytest
+
 from twinlog.core.append import Position
 from twinlog.core.bulk import empty_records
-from twinlog.core.errors import Retriable
+from twinlog.core.errors import Refusal, Retriable, TwinlogError
+from twinlog.core.plan import Gap
 from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
-from twinlog.pipeline.ports import WHOLE_TOPIC, Appended, DestinationPort, Leader, SourcePort
+from twinlog.pipeline.ports import (
+    WHOLE_TOPIC,
+    Appended,
+    DestinationPort,
+    Leader,
+    LogEnd,
+    SourcePort,
+)
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 
@@ -105,6 +115,38 @@ def test_a_topic_that_is_refused_is_no_topic_that_is_not_there() -> None:
             await one._ask_leaders(one.source, {KEY.topic}, tell)
             assert partition.stage is Stage.FAILED
             assert partition.reason.endswith(" refuses: TOPIC_AUTHORIZATION_FAILED (29)")
+        await one.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (LogEnd(29, -1, -1), "a gap cannot be filled: TOPIC_AUTHORIZATION_FAILED (29)"),
+        (Refusal(53).error("initialise the producer id of p.0.filler.1"), "a gap cannot be filled"),
+    ],
+)
+def test_a_gap_that_may_not_be_filled_is_its_partitions(
+    answer: LogEnd | TwinlogError, reason: str
+) -> None:
+    """It is FAILED, is tried again by itself, and the engine goes on with all others."""
+
+    class Refused(Shard):
+        async def fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
+            if isinstance(answer, TwinlogError):
+                raise answer
+            return dict.fromkeys(gaps, answer)
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        shard = Refused(0, "p", one.destination, LaneSettings())
+        shard.may_write_markers = False
+        assert not await one._fill_round(shard, {partition: Gap(Offset(5), Offset(6), seen=True)})
+        assert (partition.stage, partition.transient) == (Stage.FAILED, True)
+        assert partition.reason.startswith(reason)
+        assert not partition.filling
         await one.close()
 
     asyncio.run(body())

@@ -1,8 +1,9 @@
 """What an owner writes when answers are lost and others take over, on a model of the state log."""
 
+import asyncio
 import random
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -13,11 +14,11 @@ from model.network import Faults, Network
 from model.ports import ModelDestination
 from model.states import Epochs, ModelStates, StateTopic
 from twinlog.core.compression import Codec
-from twinlog.core.errors import Disconnected, Fenced, Retriable
+from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.states import State
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import Offset, TopicPartition
 from twinlog.pipeline.owned import OwnedShard
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
@@ -87,6 +88,7 @@ class Heard:
     """What is wanted as an owner has heard it, what was written since, and what it began."""
 
     def __init__(self, owned: OwnedShard) -> None:
+        self.changed = asyncio.Event()
         self.wanted: list[Mirrored] = []
         self.news: list[Mirrored] = []
         self.deaf = False
@@ -97,7 +99,7 @@ class Heard:
             catch_up=self._catch_up,
             disown=self._disown,
             run=self._run,
-            changed=lambda: None,
+            changed=self.changed.set,
             random=random.Random(1),
         )
 
@@ -106,6 +108,13 @@ class Heard:
             raise Retriable("the brokers do not answer")
         self.wanted = self.news
 
+    async def go_on(self) -> None:
+        """Do what is to be done, whenever there is something."""
+        while True:
+            await self.ways.go()
+            await self.changed.wait()
+            self.changed.clear()
+
     async def _disown(self, keep: object) -> None:
         pass
 
@@ -113,12 +122,12 @@ class Heard:
         self.begun += [name for name, _ in some]
 
 
-def wanted(what: Wanted) -> list[Mirrored]:
-    """The partition, and what is wanted of its topic."""
+def wanted(what: Wanted, name: MirrorPartition = NAME) -> list[Mirrored]:
+    """A partition, and what is wanted of its topic."""
     topic = MirrorTopic(
-        mirror=NAME.mirror, topic=KEY.topic, topic_id=uuid.UUID(int=1), partitions=1, wanted=what
+        mirror=name.mirror, topic=name.topic, topic_id=uuid.UUID(int=1), partitions=1, wanted=what
     )
-    return [(NAME, topic)]
+    return [(name, topic)]
 
 
 def on_bench(
@@ -136,11 +145,10 @@ def on_bench(
     return wrapped
 
 
-async def removed(owned: OwnedShard) -> None:
-    """Bring the partition to STOPPING."""
-    await owned.enter({NAME: State.PREPARING})
-    await owned.enter({NAME: State.MIRRORING})
-    await owned.enter({NAME: State.STOPPING})
+async def removed(owned: OwnedShard, *names: MirrorPartition) -> None:
+    """Bring partitions to STOPPING."""
+    for state in (State.PREPARING, State.MIRRORING, State.STOPPING):
+        await owned.enter(dict.fromkeys(names or (NAME,), state))
 
 
 @on_bench
@@ -292,3 +300,38 @@ def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) ->
         assert bench.written.count(State.STOPPED) == 2
 
     story()
+
+
+@on_bench
+async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
+    """The others are STOPPED without it. It says why, is tried ever more rarely, and then done."""
+    other = MirrorPartition(NAME.mirror, "other", 0)
+    bench.cluster.create_topic(other.topic)
+    bench.cluster.read_only.add(KEY.topic)
+    owned = await bench.owner()
+    await removed(owned, NAME, other)
+    fence, tried = owned.shard.fence, 0
+
+    async def counted(keys: Collection[TopicPartition]) -> dict[TopicPartition, Offset | Refusal]:
+        nonlocal tried
+        tried += 1
+        return await fence(keys)
+
+    owned.shard.fence = counted  # type: ignore[method-assign]
+    heard = Heard(owned)
+    heard.wanted = heard.news = wanted(Wanted.STOPPED) + wanted(Wanted.STOPPED, other)
+    going = asyncio.ensure_future(heard.go_on())
+    await asyncio.sleep(LEASE_S + 1.0)
+    assert (owned.state(other), bench.end) == (State.STOPPED, 0)
+    written = owned._written[NAME]
+    assert written.state is State.STOPPING
+    assert "TOPIC_AUTHORIZATION_FAILED (29)" in (written.reason or "")
+    await asyncio.sleep(600.0)
+    assert owned.state(NAME) is State.STOPPING
+    assert 20 < tried < 60
+    bench.cluster.read_only.clear()
+    await asyncio.sleep(1.5 * LaneSettings().backoff_max_s + 1.0)
+    assert owned._written[NAME] == PartitionState(NAME, State.STOPPED)
+    assert bench.end == 1
+    assert bench.written.count(State.STOPPED) == 2
+    going.cancel()

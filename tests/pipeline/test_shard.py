@@ -19,17 +19,22 @@ from model.network import Faults, Network
 from model.ports import ModelDestination
 from twinlog.core.batch import HEADER_SIZE
 from twinlog.core.compression import Codec
-from twinlog.core.errors import Disconnected, Fenced
+from twinlog.core.errors import Disconnected, Fenced, Refusal
 from twinlog.core.plan import Gap
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.types import Offset, TopicPartition
 from twinlog.pipeline.ports import Batch, LogEnd, ProducerIdentity
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
+from twinlog.wire.fetch import Fetched
 
 FILLERS = 3
 SETTINGS = LaneSettings(fillers=FILLERS, marker_deadline_s=2.0)
 TOPIC = "topic"
+READ_ONLY = TopicPartition("read-only", 0)
+"""Where the owner has no WRITE: `Bench.deny`."""
+TOPIC_AUTHORIZATION_FAILED = 29
+NOT_LEADER = 6
 INVALID_PRODUCER_EPOCH = 47
 
 
@@ -61,6 +66,15 @@ class Bench:
 
     def end(self, partition: int) -> int:
         return self.cluster.log(key(partition)).end
+
+    def deny(self) -> None:
+        """Take WRITE on one more topic away; there is none else of its name."""
+        self.cluster.create_topic(READ_ONLY.topic)
+        self.cluster.read_only.add(READ_ONLY.topic)
+
+    def allow(self) -> None:
+        """Give it back."""
+        self.cluster.read_only.clear()
 
     async def settle(self) -> None:
         """Let what is under way come to its end."""
@@ -146,6 +160,53 @@ async def test_a_partition_without_leader_holds_up_only_itself(bench: Bench) -> 
 
 
 @scenario
+async def test_what_may_not_be_written_to_holds_up_only_itself(bench: Bench) -> None:
+    """Goal: its refusal is its own result, the others are filled in the same round.
+
+    Nothing of it is under way then, so that it is filled as soon as it may be.
+    """
+    shard = await bench.shard()
+    bench.deny()
+    before = bench.loop.time()
+    found = await shard.fill(gaps((0, 3), (0, 1)) | {READ_ONLY: gaps((0, 2))[key(0)]})
+    assert bench.loop.time() - before < SETTINGS.marker_deadline_s
+    assert found.pop(READ_ONLY) == LogEnd(TOPIC_AUTHORIZATION_FAILED, -1, -1)
+    assert ends(found) == {0: 3, 1: 1}
+    alone = await shard.fill({READ_ONLY: gaps((0, 2))[key(0)]})
+    assert alone == {READ_ONLY: LogEnd(TOPIC_AUTHORIZATION_FAILED, -1, -1)}
+    await bench.settle()
+    assert (bench.end(0), bench.end(1), bench.cluster.log(READ_ONLY).end) == (3, 1, 0)
+    bench.allow()
+    assert ends(await shard.fill({READ_ONLY: gaps((0, 2))[key(0)]})) == {0: 2}
+    await shard.close()
+
+
+@scenario
+async def test_a_right_that_is_given_within_a_round(bench: Bench) -> None:
+    """Goal: one id's transaction is refused, another's is not: as many markers as were taken."""
+    shard = await bench.shard()
+    destination = shard._destination
+    assert isinstance(destination, ModelDestination)
+    refusing = [True, False, True]
+
+    async def some(
+        producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        if not refusing or not refusing.pop():
+            return await ModelDestination.empty_transaction(destination, producer, partitions)
+        left = [p for p in partitions if p != key(1)]
+        codes = await ModelDestination.empty_transaction(destination, producer, left)
+        return {**codes, key(1): TOPIC_AUTHORIZATION_FAILED}
+
+    destination.empty_transaction = some  # type: ignore[method-assign]
+    assert ends(await shard.fill(gaps((0, 3), (0, 3)))) == {0: 3, 1: 1}
+    assert ends(await shard.fill(gaps((3, 4), (1, 3)))) == {0: 4, 1: 3}
+    await bench.settle()
+    assert (bench.end(0), bench.end(1)) == (4, 3)
+    await shard.close()
+
+
+@scenario
 async def test_late_markers_hold_up_their_partitions(bench: Bench) -> None:
     """Goal: while a marker may still come, its partition is left alone; the others go on.
 
@@ -159,9 +220,10 @@ async def test_late_markers_hold_up_their_partitions(bench: Bench) -> None:
 
     async def lead_away_then_end(
         producer: ProducerIdentity, partitions: Collection[TopicPartition]
-    ) -> None:
-        await ModelDestination.empty_transaction(destination, producer, partitions)
+    ) -> Mapping[TopicPartition, int]:
+        codes = await ModelDestination.empty_transaction(destination, producer, partitions)
         bench.cluster.partition(key(1)).leader = -1
+        return codes
 
     destination.empty_transaction = lead_away_then_end  # type: ignore[method-assign]
     found = await shard.fill(gaps((1, 2), (1, 2)))
@@ -215,10 +277,13 @@ async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
     assert isinstance(destination, ModelDestination)
     lose = [True, False, True]
 
-    async def losing(producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
-        await ModelDestination.empty_transaction(destination, producer, partitions)
+    async def losing(
+        producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        codes = await ModelDestination.empty_transaction(destination, producer, partitions)
         if lose and lose.pop():
             raise Disconnected("lost")
+        return codes
 
     destination.empty_transaction = losing  # type: ignore[method-assign]
     end = 0
@@ -372,6 +437,85 @@ async def test_what_has_no_leader_is_fenced_later(bench: Bench) -> None:
     bench.cluster.partition(key(1)).leader = 2
     assert await shard.fence([key(1)]) == {key(1): 0}
     assert (bench.end(0), bench.end(1)) == (1, 1)
+
+
+@scenario
+async def test_what_may_not_be_written_to_is_fenced_alone_later(bench: Bench) -> None:
+    """Goal: the others are fenced as fast as ever; it is not, and says why, until it may be.
+
+    However often that is tried, no epoch is used up by it.
+    """
+    shard = await bench.shard()
+    bench.deny()
+    before = bench.loop.time()
+    refused = {READ_ONLY: Refusal(TOPIC_AUTHORIZATION_FAILED)}
+    found = await shard.fence([key(0), READ_ONLY, key(1)])
+    assert found == {key(0): 0, key(1): 0, **refused}
+    assert bench.loop.time() - before < SETTINGS.marker_deadline_s
+    epoch = bench.cluster.coordinator._ids["twinlog.5"].epoch
+    for _ in range(3):
+        assert await shard.fence([READ_ONLY]) == refused
+    assert bench.cluster.coordinator._ids["twinlog.5"].epoch == epoch
+    assert bench.cluster.log(READ_ONLY).end == 0
+    bench.allow()
+    assert await shard.fence([READ_ONLY]) == {READ_ONLY: 0}
+    late = batch(0, shard.data_producer, 0, 0)._replace(partition=READ_ONLY)
+    assert await sent(bench, late) == INVALID_PRODUCER_EPOCH
+    assert await shard.fence([READ_ONLY]) == {READ_ONLY: 0}
+    await bench.settle()
+    assert (bench.end(0), bench.end(1), bench.cluster.log(READ_ONLY).end) == (1, 1, 1)
+
+
+@scenario
+async def test_a_refused_fence_is_another_owners_after_a_takeover(bench: Bench) -> None:
+    """Goal: the epoch that was kept for it is refused as any other of a former owner's."""
+    former = await bench.shard(bench.destination("former"))
+    bench.deny()
+    await former.fence([READ_ONLY])
+    await bench.shard()
+    bench.allow()
+    with pytest.raises(Fenced):
+        await former.fence([READ_ONLY])
+    await bench.settle()
+    assert bench.cluster.log(READ_ONLY).end == 0
+
+
+class Blind(ModelDestination):
+    """To whom the log of one partition is not shown."""
+
+    code = TOPIC_AUTHORIZATION_FAILED
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        found = await super().read(partitions, partition_max_bytes=partition_max_bytes)
+        nothing = Fetched(self.code, -1, -1, -1, (), memoryview(b""))
+        return {p: nothing if p == key(1) else one for p, one in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (TOPIC_AUTHORIZATION_FAILED, {key(1): Refusal(TOPIC_AUTHORIZATION_FAILED)}),
+        (NOT_LEADER, {}),
+    ],
+)
+def test_what_cannot_be_read_holds_up_no_other_fence(
+    code: int, told: dict[TopicPartition, Refusal]
+) -> None:
+    """Goal: whether it is fenced already is not known, so it is left alone, and says why."""
+
+    @scenario
+    async def story(bench: Bench) -> None:
+        destination = Blind(bench.cluster, bench.network, "owner")
+        destination.code = code
+        shard = await bench.shard(destination)
+        for partition in (0, 1):
+            assert await sent(bench, batch(partition, shard.data_producer, 0, 0)) == 0
+        assert await shard.fence([key(0), key(1)]) == {key(0): 1, **told}
+        assert (bench.end(0), bench.end(1)) == (2, 1)
+
+    story()
 
 
 @scenario

@@ -31,7 +31,7 @@ class PartitionDescription:
     partition: int
     state: State
     reason: str | None = None
-    """Why it is FAILED."""
+    """Why it is FAILED, or what keeps it STOPPING."""
     source_offset: int = -1
     """The source's high watermark."""
     source_last_stable_offset: int = -1
@@ -188,7 +188,7 @@ def _partition(
     return PartitionDescription(
         partition=partition.partition,
         state=state.state,
-        reason=(state.reason or row.reason) if state.state is State.FAILED else None,
+        reason=_reason(state, row),
         source_offset=row.source_end,
         source_last_stable_offset=row.source_last_stable,
         destination_offset=log_end,
@@ -203,3 +203,10 @@ def _partition(
         node=said.status.node if said else None,
         status_time_ms=said.status.time_ms if said else None,
     )
+
+
+def _reason(state: PartitionState, row: PartitionStatus) -> str | None:
+    """What is written with the state; a status may be of the time before it."""
+    if state.state is State.FAILED:
+        return state.reason or row.reason
+    return state.reason if state.state is State.STOPPING else None

@@ -1,7 +1,7 @@
 """The states of a mirror partition (KIP-1279), one table of transitions, and its diagram.
 
 Each mirror partition is a unit of its own: it has one state, and fails alone. The states are the
-KIP's, and so are the transitions, with two differences that are the table's footnotes.
+KIP's, and so are the transitions, with three differences that are the table's footnotes.
 
     state      what holds while it lasts
     ---------  ------------------------------------------------------------------------------
@@ -19,6 +19,7 @@ KIP's, and so are the transitions, with two differences that are the table's foo
    describes this recovery in the next paragraph; we follow the paragraph.
 2. We try a failed partition again, where trying can help, with backoff: FAILED to PREPARING, or to
    MIRRORING where nothing has to be prepared. The KIP leaves this to a follow-up.
+3. STOPPING may be written again, with what holds it up.
 
 A state is written as an int8. The KIP gives the type and no numbers; ours are its list's order,
 which its dump of a real log agrees with (a new partition writes 0, then 1).
@@ -50,11 +51,11 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.MIRRORING: frozenset({State.PREPARING, State.PAUSING, State.STOPPING, State.FAILED}),
     State.PAUSING: frozenset({State.PAUSED, State.FAILED}),
     State.PAUSED: frozenset({State.MIRRORING, State.STOPPING, State.FAILED}),
-    State.STOPPING: frozenset({State.STOPPED, State.FAILED}),
+    State.STOPPING: frozenset({State.STOPPING, State.STOPPED, State.FAILED}),
     State.STOPPED: frozenset({State.PREPARING, State.FAILED}),
     State.FAILED: frozenset({State.PREPARING, State.MIRRORING, State.STOPPING, State.FAILED}),
 }
-"""Where each state may go. FAILED to FAILED gives a new reason."""
+"""Where each state may go. FAILED to FAILED, STOPPING to STOPPING give a new reason."""
 
 
 def may_follow(old: State, new: State) -> bool:

@@ -33,7 +33,15 @@ from typing import Final
 from twinlog.core.append import Misplaced, PartitionAppend, Phase
 from twinlog.core.batch import patched_header
 from twinlog.core.bulk import empty_records
-from twinlog.core.errors import Disconnected, Fenced, Reaction, Retriable, TwinlogError, code_of
+from twinlog.core.errors import (
+    Disconnected,
+    Fenced,
+    Reaction,
+    Retriable,
+    TwinlogError,
+    UserError,
+    code_of,
+)
 from twinlog.core.plan import Gap, Piece
 from twinlog.core.throttle import Throttle, TokenBucket
 from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
@@ -570,6 +578,10 @@ class Engine:
                 self._lose_markers(partition, str(error))
         except Retriable as error:
             log.info("shard %d: gaps wait: %s", shard.number, error)
+        except UserError as error:
+            for partition in gaps:
+                if self.holds(partition):
+                    self.fail(partition, f"a gap cannot be filled: {error}", transient=True)
         finally:
             for partition in gaps:
                 partition.filling = False

@@ -43,6 +43,8 @@ MAX_MARKERS: Final = 10_000
 _MARKERS_LANE: Final = "markers"
 _TRIES: Final = 3
 _NOT_ATTEMPTED: Final = 55
+_OF_A_TOPIC: Final = frozenset({3, 29})
+"""UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED."""
 _LEFT_OUT: Final = Refusal(13, "the broker's answer leaves it out")
 
 
@@ -209,16 +211,34 @@ class KafkaDestination:
 
     async def empty_transaction(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
-    ) -> None:
+    ) -> Mapping[TopicPartition, int]:
         """One control record on each of these partitions, some time after the answer.
 
-        EndTxn may be sent again: a transaction that has been committed can be committed again.
+        A broker that refuses one partition adds none, and opens no transaction for it: the others
+        are asked for again without it. Where all are refused there is nothing to end. EndTxn may be
+        sent again: a transaction that has been committed can be committed again.
+
+        Returns:
+            An error code for each; what is refused gets no control record.
 
         Raises:
             Fenced: the id has a newer epoch, or we may not write.
             Disconnected: whether control records will be written is not known.
-            UserError, Retriable: some partition was refused (the error names it), and so were all.
+            UserError, Retriable: it was refused for all, and no control record will be written.
         """
+        codes = dict.fromkeys(partitions, 0)
+        while left := [p for p, code in codes.items() if not code]:
+            refused = await self._add(producer, left)
+            if not refused:
+                await self._commit(producer)
+                break
+            codes |= refused
+        return codes
+
+    async def _add(
+        self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Open a transaction of these, or hear which of them are refused; then none is open."""
         name, identity = producer.transactional_id, transactions.ProducerId(*producer[1:])
         try:
             answers = await transactions.add_partitions_to_txn(
@@ -226,7 +246,11 @@ class KafkaDestination:
             )
         except (Retriable, ProtocolError) as error:
             raise Disconnected(str(error), cluster=self._cluster.name) from error
-        _raise_refusal(answers)
+        return _refused(answers)
+
+    async def _commit(self, producer: ProducerIdentity) -> None:
+        """End the open transaction."""
+        name, identity = producer.transactional_id, transactions.ProducerId(*producer[1:])
         try:
             await transactions.end_txn(
                 self._cluster, name, identity, commit=True, before_send=self._permit
@@ -331,12 +355,15 @@ def _code(answer: object) -> int:
     return answer.code if isinstance(answer, Refusal) else 0
 
 
-def _raise_refusal(answers: Mapping[TopicPartition, Refusal | None]) -> None:
-    """Raise the refusal that is behind the others'; those have 55 OPERATION_NOT_ATTEMPTED."""
-    refused = [(p, answer) for p, answer in answers.items() if answer is not None]
-    for partition, refusal in sorted(refused, key=lambda each: each[1].code == _NOT_ATTEMPTED):
-        refusal.fail(
-            "add a partition to a transaction",
-            topic=partition.topic,
-            partition=partition.partition,
-        )
+def _refused(answers: Mapping[TopicPartition, Refusal | None]) -> dict[TopicPartition, int]:
+    """The partitions that are refused for their own sake; the others have 55, or were added.
+
+    A broker looks at each one's topic first (29, 3). What its coordinator refuses it refuses for
+    all of them, and that is raised.
+    """
+    codes = {p: answer.code for p, answer in answers.items() if answer is not None}
+    own = {p: code for p, code in codes.items() if code != _NOT_ATTEMPTED}
+    each_alone = len(own) < len(codes) or _OF_A_TOPIC.issuperset(own.values())
+    if codes and not (own and each_alone):
+        Refusal(min((own or codes).values())).fail("add partitions to a transaction")
+    return own

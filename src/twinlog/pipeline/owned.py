@@ -23,6 +23,9 @@ refused from the marker on (docs/ARCHITECTURE.md). Their written markers and fil
 not, so a state partition that was taken over is not fenced before the lease has passed; and what
 was lost of our own is waited for in the same way (shard.py).
 
+What may not be written to cannot be fenced: it stays STOPPING and says why, the others are stopped
+without it, and it is tried again after a pause that grows.
+
 What is STOPPED and wanted again is begun with only after another look at what is wanted, since a
 command that saw it STOPPED may have given its topic to others meanwhile (ways.py). What has changed
 its mind by then is stopped without a marker: nothing was begun, and the log is the others'.
@@ -35,12 +38,12 @@ ends a filler transaction which was left open, in the gap that it was for.
 import asyncio
 import enum
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinlog.cluster.mirrorlog import States
-from twinlog.core.errors import Fenced, Retriable
+from twinlog.core.errors import Fenced, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State, may_follow
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, TopicPartition
@@ -54,6 +57,10 @@ from twinlog.wire.state_records import LastMirrored, PartitionState
 
 log = logging.getLogger(__name__)
 
+STOP_AGAIN_S: Final = 1.0
+"""After this it is tried again to stop what could not be fenced, with jitter."""
+_EARLY_S: Final = 0.01
+"""A timer may go off a little before its time."""
 _REMOVED: Final = "removed from its mirror before it was MIRRORING"
 _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
     (State.PREPARING, State.PAUSING): State.MIRRORING,
@@ -69,6 +76,13 @@ _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
     (State.PREPARING, State.STOPPING): State.FAILED,
 }
 """The state between two others, where there is no direct way and the way is known."""
+
+
+class Refused(NamedTuple):
+    """A stop that was refused so often in a row, and when it is to be tried again."""
+
+    times: int
+    again_at: float
 
 
 class Step(enum.Enum):
@@ -131,6 +145,7 @@ class OwnedShard:
         """Whether it is known what was wanted when it became ours (ways.py)."""
         self.unsure: set[Name] = set()
         """What was STOPPED and is PREPARING, and is not known to be wanted still."""
+        self._refused: dict[Name, Refused] = {}
         self._states = states
         self._written: dict[Name, PartitionState] = {}
         self._mirrored: dict[Name, LastMirrored] = {}
@@ -193,9 +208,10 @@ class OwnedShard:
         """Forget these: their mirror was deleted since it is informed, and their states with it."""
         if self.informed:
             self.unsure -= set(names)
-            for table in (self._written, self._mirrored, self._said, self._mirrored_said):
-                for name in table.keys() & names:
-                    del table[name]
+            for name in names:
+                for table in (self._written, self._mirrored, self._said, self._mirrored_said):
+                    table.pop(name, None)
+                self._refused.pop(name, None)
 
     async def close(self) -> None:
         """End what runs in the background; nothing is written any more."""
@@ -361,14 +377,31 @@ class OwnedShard:
                 self._permit()
                 await self._take_over_again()
 
-    async def stop(self, names: Collection[Name]) -> None:
+    def due(self, names: Iterable[Name]) -> list[Name]:
+        """Those of which a stop was not refused a short while ago."""
+        now = self._now() + _EARLY_S
+        return [n for n in names if n not in self._refused or self._refused[n].again_at <= now]
+
+    @property
+    def due_in(self) -> float | None:
+        """In how many seconds the next one of those is due that were refused; None: none was."""
+        times = [one.again_at for one in self._refused.values()]
+        return max(0.0, min(times) - self._now()) if times else None
+
+    async def stop(self, names: Collection[Name], *, jitter: float = 0.5) -> None:
         """Fence these, of which nothing of ours is under way any more, and say that it is done.
 
-        Where what was mirrored ends is written with it, for a failback to compare with.
+        Where what was mirrored ends is written with it, for a failback to compare with. What is
+        refused stays STOPPING, with the reason, and is `due` again later.
+
+        Args:
+            names: the partitions.
+            jitter: from 0 to 1, of the pause after a refusal.
 
         Raises:
             Fenced: the state partition has another owner.
             Retriable: not all could be fenced yet; those that could are STOPPED.
+            UserError: we may not use the state partition's transactional ids.
         """
         await asyncio.sleep(self._alone_from - self._now())
         await self._confirm()
@@ -376,14 +409,30 @@ class OwnedShard:
         left = [name for name in names if self.state(name) is State.STOPPING]
         not_begun = self.unsure.intersection(left)
         keys = {TopicPartition(n.topic, n.partition): n for n in left if n not in not_begun}
-        fenced = await self.shard.fence(keys) if keys else {}
-        for key, end in fenced.items():
+        found = await self.shard.fence(keys) if keys else {}
+        stopped = set(not_begun)
+        for key, end in found.items():
             name = keys[key]
-            self._mirrored_said[name] = LastMirrored(self._last(name).epoch, end)
-            # Written in any case: the one that stood there is gone with a mirror of this name.
-            self._mirrored.pop(name, None)
-        stopped = [*(keys[key] for key in fenced), *not_begun]
+            if isinstance(end, Refusal):
+                self._refuse(name, end, jitter)
+            else:
+                self._refused.pop(name, None)
+                self._mirrored_said[name] = LastMirrored(self._last(name).epoch, end)
+                # Written in any case: what stood there is gone with a mirror of this name.
+                self._mirrored.pop(name, None)
+                stopped.add(name)
         await self.enter(dict.fromkeys(stopped, State.STOPPED))
         self.unsure -= not_begun
-        if late := keys.keys() - fenced.keys():
+        if late := keys.keys() - found.keys():
             raise Retriable(f"{len(late)} partitions cannot be fenced yet, {min(late)} for one")
+
+    def _refuse(self, name: Name, refusal: Refusal, jitter: float) -> None:
+        """A person has to see to it, who may take long: it is tried more and more rarely."""
+        times = self._refused[name].times + 1 if name in self._refused else 1
+        most = max(self.shard.settings.backoff_max_s, STOP_AGAIN_S)
+        pause = min(STOP_AGAIN_S * float(2 ** min(times - 1, 20)), most) * (0.5 + jitter)
+        self._refused[name] = Refused(times, self._now() + pause)
+        reason = f"the destination refuses its fence: {refusal}"
+        if times == 1:
+            log.warning("%s stays STOPPING: %s", name, reason)
+        self._say(PartitionState(name, State.STOPPING, reason))

@@ -184,8 +184,11 @@ class DestinationPort(Protocol):
 
     async def empty_transaction(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
-    ) -> None:
+    ) -> Mapping[TopicPartition, int]:
         """One control record on each of these partitions, some time after the answer.
+
+        Returns:
+            An error code for each. A partition that is refused gets none, the others do.
 
         Raises:
             Fenced: the id has a newer epoch.

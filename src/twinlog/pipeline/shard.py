@@ -22,15 +22,20 @@ whose leader is away, whose marker therefore cannot be written, holds up its own
 that it is in, not the other partitions. What cannot be helped: a coordinator whose marker was
 appended, but not confirmed when the leader or itself died, writes it *again*
 (tests/contract). The log end then tells, and the partition is FAILED.
+
+A partition that may not be written to is refused, alone, and nothing of the transaction stands or
+will stand there. So the epoch that was to fence it is as good as new for it, and is kept for the
+next time: who asks for ever would use an id's epochs up.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from twinlog.core.batch import Header, batches
-from twinlog.core.errors import Disconnected, Retriable, TwinlogError
+from twinlog.core.errors import Disconnected, Refusal, Retriable, TwinlogError
 from twinlog.core.plan import Gap
 from twinlog.core.types import Offset, ProducerId, TopicPartition
 from twinlog.pipeline.ports import Bounds, DestinationPort, LogEnd, ProducerIdentity
@@ -56,7 +61,7 @@ class Shard:
         self.number = number
         self._id = f"{prefix}.{number}"
         self._destination = destination
-        self._settings = settings
+        self.settings = settings
         self._clean: dict[int, ProducerIdentity] = {}
         # The other ids, with the partitions where markers of theirs may still come; None where
         # nobody knows, which is what a former owner leaves.
@@ -70,6 +75,9 @@ class Shard:
         self.may_write_markers = True
         self.data_producer = ProducerId(-1)
         self._data_ids: set[int] = set()  # those that the data id has had, as far as we know
+        # The epoch of the last fence, where its outcome is known, and what has no marker of it.
+        self._epoch: ProducerIdentity | None = None
+        self._refused: set[TopicPartition] = set()
 
     async def open(self) -> None:
         """Learn the data producer's id; the filler ids are cleaned by and by.
@@ -100,7 +108,7 @@ class Shard:
         Not before his lease has ended: partitions that change their owner twice in a moment would
         have the first one's request fence the second one. Nor those that a round is working with.
         """
-        await asyncio.sleep(self._settings.lease_s)
+        await asyncio.sleep(self.settings.lease_s)
         if None in self._dirty.values():
             try:
                 await self._cleaned(self._clean_dirty())
@@ -126,6 +134,7 @@ class Shard:
         Raises:
             Fenced: the shard has another owner.
             Retriable: the log ends cannot be had just now; ask again.
+            UserError: we may not use the shard's transactional ids.
         """
         await self._fence()
         free = [partition for partition in gaps if not self._held_up(partition)]
@@ -150,24 +159,38 @@ class Shard:
                 used[index] = needing
         identities = {index: self._clean.pop(index) for index in used}
         self._dirty.update(used)
-        results = await asyncio.gather(
-            *(
-                self._destination.empty_transaction(identities[index], needing)
-                for index, needing in used.items()
-            ),
-            return_exceptions=True,
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        expected = {p: min(gap.end, gap.start + len(used)) for p, gap in gaps.items()}
-        found = await self._wait_for(expected)
+        refused = await self._transact(identities, used)
+        coming = Counter(chain.from_iterable(used.values()))
+        expected = {p: gaps[p].start + count for p, count in coming.items()}
+        found = await self._wait_for(expected) if expected else {}
         arrived = {p for p, end in found.items() if not end.error and end.log_end >= expected[p]}
         for index, needing in used.items():
             if needing <= arrived:
                 self._clean[index] = identities[index]
                 del self._dirty[index]
-        return {p: found[p] for p in arrived if not self._held_up(p)}
+        return {p: found[p] for p in arrived if not self._held_up(p)} | {
+            p: LogEnd(code, -1, -1) for p, code in refused.items() if p not in coming
+        }
+
+    async def _transact(
+        self,
+        identities: Mapping[int, ProducerIdentity],
+        used: dict[int, frozenset[TopicPartition]],
+    ) -> dict[TopicPartition, int]:
+        """One transaction of each id; takes what is refused out of `used`, and tells why."""
+        results = await asyncio.gather(
+            *(self._destination.empty_transaction(identities[i], used[i]) for i in used),
+            return_exceptions=True,
+        )
+        refused: dict[TopicPartition, int] = {}
+        for index, result in zip(list(used), results, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            errors = {p: code for p, code in result.items() if code}
+            used[index] = used[index].difference(errors)
+            self._dirty[index] = used[index]
+            refused |= errors
+        return refused
 
     def _held_up(self, partition: TopicPartition) -> bool:
         """Whether a marker may still come to this partition."""
@@ -207,7 +230,9 @@ class Shard:
             if isinstance(result, BaseException):
                 raise result
 
-    async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Offset]:
+    async def fence(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Offset | Refusal]:
         """End all that was ever sent to these: one marker of the data id's next epoch on each.
 
         From the marker on, data of older epochs is refused; the other partitions of the shard go
@@ -216,74 +241,109 @@ class Shard:
 
         Returns:
             The marker's offset, where what was mirrored ends, of each that is fenced; -1 of those
-            that the destination does not have any more. The others have no leader just now, or
-            their marker is late: ask again.
+            that the destination does not have any more; a refusal of those that a person has to
+            see to, which have no marker. The others have no leader just now, or their marker is
+            late: ask again.
 
         Raises:
             Fenced: the shard has another owner.
             Retriable: not now; ask again.
+            UserError: we may not use the shard's transactional ids.
         """
         await self._settle(partitions)
-        # Markers of a former fence stand when this is answered.
-        identity = await self._destination.init_producer(self._id)
+        identity = await self._next_epoch(partitions)
         bounds = await self._destination.bounds(partitions)
-        found = {
+        found: dict[TopicPartition, Offset | Refusal] = {
             p: Offset(-1) for p, one in bounds.items() if one.error == _UNKNOWN_TOPIC_OR_PARTITION
         }
+        found |= _refusals({p: one.error for p, one in bounds.items()})
         there = {p: one for p, one in bounds.items() if not one.error}
-        found |= await self._fenced_before(there)
-        missing = {p: one.high_watermark for p, one in there.items() if p not in found}
-        if not missing:
-            return found
+        before = await self._fenced_before(there)
+        found |= {p: one for p, one in before.items() if one is not None}
+        missing = {p: there[p].high_watermark for p, one in before.items() if one is None}
+        if missing:
+            found |= await self._put_fences(identity, missing)
+        self._epoch = identity
+        self._refused -= set(partitions)
+        self._refused |= {p for p, one in found.items() if isinstance(one, Refusal)}
+        return found
+
+    async def _next_epoch(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
+        """An epoch of the data id of which these have no marker, nor will have one unasked.
+
+        Of former ones all markers stand.
+        """
+        last, self._epoch = self._epoch, None
+        if last is not None and self._refused.issuperset(partitions):
+            return last
+        return await self._destination.init_producer(self._id)
+
+    async def _put_fences(
+        self, identity: ProducerIdentity, after: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Offset | Refusal]:
+        """Fence these, whose logs end there: where the markers stand that do, or why none will."""
         if identity.producer_id != self.data_producer:
             # The epochs are used up: another id fences nothing that bears the former one.
             self._data_ids.add(identity.producer_id)
-            await asyncio.sleep(self._settings.lease_s)
-        await self._destination.empty_transaction(identity, missing)
-        return found | await self._markers(missing, identity)
+            await asyncio.sleep(self.settings.lease_s)
+        codes = await self._destination.empty_transaction(identity, after)
+        put = {p: end for p, end in after.items() if not codes[p]}
+        return _refusals(codes) | await self._markers(put, identity)
 
     async def _fenced_before(
         self, bounds: Mapping[TopicPartition, Bounds]
-    ) -> dict[TopicPartition, Offset]:
-        """The first marker of those partitions whose logs end in markers of the data id."""
+    ) -> dict[TopicPartition, Offset | Refusal | None]:
+        """The first marker where a log ends in markers of the data id; None where it does not.
+
+        Logs that cannot be read just now are left out.
+        """
         ends = {p: one.high_watermark for p, one in bounds.items()}
         last = await self._headers(
             {p: max(one.start, ends[p] - 1) for p, one in bounds.items()}, ends
         )
-        ended = {
-            p: bounds[p] for p, headers in last.items() if headers and self._is_fence(headers[-1])
-        }
-        if not ended:
-            return {}
-        tails = await self._headers(
-            {p: max(one.start, ends[p] - _MOST_FENCES) for p, one in ended.items()}, ends
-        )
-        found = {}
-        for partition, headers in tails.items():
-            markers = list(takewhile(self._is_fence, reversed(headers)))
-            found[partition] = Offset(markers[-1].base_offset)
-        return found
+        found: dict[TopicPartition, Offset | Refusal | None] = {}
+        ended = {}
+        for partition, headers in last.items():
+            if isinstance(headers, list) and headers and self._is_fence(headers[-1]):
+                ended[partition] = max(bounds[partition].start, ends[partition] - _MOST_FENCES)
+            else:
+                found[partition] = headers if isinstance(headers, Refusal) else None
+        tails = await self._headers(ended, ends)
+        return found | {p: self._first_fence(headers) for p, headers in tails.items()}
+
+    def _first_fence(self, headers: list[Header] | Refusal) -> Offset | Refusal:
+        """Where the fences begin that a log ends in."""
+        if isinstance(headers, Refusal):
+            return headers
+        *_, first = takewhile(self._is_fence, reversed(headers))
+        return Offset(first.base_offset)
 
     def _is_fence(self, header: Header) -> bool:
         return header.is_control and header.producer_id in self._data_ids
 
     async def _headers(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, list[Header]]:
-        """The batches that stand from these offsets up to those."""
+    ) -> dict[TopicPartition, list[Header] | Refusal]:
+        """The batches that stand from these offsets up to those.
+
+        Partitions that cannot be read just now are left out.
+        """
         found: dict[TopicPartition, list[Header]] = {p: [] for p in starts}
+        errors: dict[TopicPartition, int] = {}
         waiting = {p: start for p, start in starts.items() if start < ends[p]}
-        size = self._settings.partition_fetch_bytes
+        size = self.settings.partition_fetch_bytes
         while waiting:
             answers = await self._destination.read(waiting, partition_max_bytes=size)
             for partition, fetched in answers.items():
                 headers = list(batches(fetched.records))
-                if not headers:
-                    raise Retriable(f"the end of {partition} cannot be read")
-                found[partition] += headers
-                waiting[partition] = headers[-1].next_offset
+                if headers:
+                    found[partition] += headers
+                    waiting[partition] = headers[-1].next_offset
+                else:
+                    errors[partition] = fetched.error
+                    del found[partition], waiting[partition]
             waiting = {p: at for p, at in waiting.items() if at < ends[p]}
-        return found
+        return found | _refusals(errors)
 
     async def _markers(
         self, after: Mapping[TopicPartition, int], identity: ProducerIdentity
@@ -296,12 +356,12 @@ class Shard:
             identity: the producer.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.marker_deadline_s
+        deadline = loop.time() + self.settings.marker_deadline_s
         pause = 0.001
         waiting = dict(after)
         found: dict[TopicPartition, Offset] = {}
         while waiting and loop.time() < deadline:
-            size = self._settings.partition_fetch_bytes
+            size = self.settings.partition_fetch_bytes
             answers = await self._destination.read(waiting, partition_max_bytes=size)
             for partition, fetched in answers.items():
                 for header in batches(fetched.records):
@@ -333,7 +393,7 @@ class Shard:
         if self._marker is None:
             self._marker = await self._named(f"{self._id}.marker")
         counts = {
-            p: min(gap.end - gap.start, self._settings.markers_at_once) for p, gap in gaps.items()
+            p: min(gap.end - gap.start, self.settings.markers_at_once) for p, gap in gaps.items()
         }
         try:
             errors = await self._destination.write_markers(counts, self._marker)
@@ -356,7 +416,7 @@ class Shard:
         }
 
     def _lose_markers(self) -> None:
-        self._markers_until = asyncio.get_running_loop().time() + self._settings.lease_s
+        self._markers_until = asyncio.get_running_loop().time() + self.settings.lease_s
 
     async def _named(self, transactional_id: str) -> ProducerIdentity:
         try:
@@ -369,7 +429,7 @@ class Shard:
     ) -> Mapping[TopicPartition, LogEnd]:
         """The log ends, when each has reached what is expected or the deadline has passed."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.marker_deadline_s
+        deadline = loop.time() + self.settings.marker_deadline_s
         pause = 0.001
         found: dict[TopicPartition, LogEnd] = {}
         waiting = set(expected)
@@ -390,6 +450,12 @@ class Shard:
 
 def _reached(found: LogEnd | None, expected: int) -> bool:
     return found is not None and (found.error != 0 or found.log_end >= expected)
+
+
+def _refusals(codes: Mapping[TopicPartition, int]) -> dict[TopicPartition, Refusal]:
+    """What will not pass by itself."""
+    refused = {p: Refusal(code) for p, code in codes.items() if code}
+    return {p: one for p, one in refused.items() if not one.reaction.retriable}
 
 
 def _is_by(header: Header, producer: ProducerIdentity) -> bool:

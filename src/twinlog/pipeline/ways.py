@@ -24,18 +24,14 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Final
 
 from twinlog.core.errors import TwinlogError
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State
-from twinlog.pipeline.owned import OwnedShard, Step, next_step
+from twinlog.pipeline.owned import STOP_AGAIN_S, OwnedShard, Step, next_step
 from twinlog.wire.config_records import MirrorTopic, Wanted
 
 log = logging.getLogger(__name__)
-
-STOP_AGAIN_S: Final = 1.0
-"""After this it is tried again to stop what could not be fenced, with jitter."""
 
 Mirrored = tuple[Name, MirrorTopic]
 Steps = dict[Step, list[Mirrored]]
@@ -170,16 +166,19 @@ class Ways:
             await self._run(owned, some)
 
     def _stop(self, owned: OwnedShard, names: Collection[Name]) -> None:
-        """Begin to stop these, unless that is under way."""
-        if not names or (owned.stopping is not None and not owned.stopping.done()):
+        """Begin to stop these, unless that is under way, or was refused a short while ago."""
+        due = owned.due(names)
+        if not due or (owned.stopping is not None and not owned.stopping.done()):
             return
 
         async def stop() -> None:
             try:
-                await owned.stop(names)
+                await owned.stop(due, jitter=self._random.random())
             except TwinlogError as error:
                 log.warning("not all that was removed is STOPPED yet: %s", error)
                 await asyncio.sleep(STOP_AGAIN_S * (0.5 + self._random.random()))
+            if (pause := owned.due_in) is not None:
+                asyncio.get_running_loop().call_later(pause, self._changed)
             self._changed()
 
         owned.stopping = asyncio.create_task(stop())

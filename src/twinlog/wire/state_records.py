@@ -9,7 +9,7 @@ is an int16 record type and the key's fields, a value an int16 version and the v
     2     mirror name string       topic string, partition int32 MirrorPartitionStateValue
 
     MirrorPartitionStateValue  topic compact string | partition int32 | state int8 | tags
-                               tag 10000: why it is FAILED, UTF-8
+                               tag 10000: why it is FAILED, or still STOPPING, UTF-8
     LastMirrorEpochsValue      topics: name compact string | partitions: index int32, epoch int32,
                                tags; tag 10000: where the source's log ended here, int64
 
@@ -52,7 +52,7 @@ _NO_TAGS: Final = tags({})
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The state that a mirror partition is in, and why, where it is FAILED."""
+    """The state that a mirror partition is in, and why it is FAILED, or what keeps it STOPPING."""
 
     partition: MirrorPartition
     state: State

@@ -1,0 +1,190 @@
+"""A topic that the node may not write to at the destination, among others of its state partition.
+
+There is one state partition only, so that all share its transactions, and the node may not write
+markers, so that gaps are filled by transactions, too (docs/decisions/0001-written-markers.md).
+What is missing is told of the one topic, and no other feels it.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import javaproperties
+import pytest
+from confluent_kafka import Producer
+
+import outside
+from rights import granted
+from secured import LISTENERS, PASSWORDS, Secured, sasl
+from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.local.check import Log
+from twinlog.local.stage import Stage
+from waiting import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+
+PREFIX = "orders"
+"""Which topics docs/security.md grants."""
+REFUSED = "TOPIC_AUTHORIZATION_FAILED"
+USUAL_SECONDS = 15.0
+"""Within these a topic is STOPPED that nothing holds up, on a busy machine, too."""
+ALICE = Acl(
+    *(ResourceType.TOPIC, PREFIX, PatternType.PREFIXED, "User:alice", "*"),
+    *(Operation.WRITE, Permission.ALLOW),
+)
+
+
+class Place(NamedTuple):
+    """A source, a destination that knows who may do what, and a node."""
+
+    stage: Stage
+    source: Secured
+    destination: Secured
+
+    def deny(self, topic: str) -> Acl:
+        """Take WRITE on a topic from the node."""
+        kind, literal = ResourceType.TOPIC, PatternType.LITERAL
+        denial = Acl(kind, topic, literal, "User:twinlog", "*", Operation.WRITE, Permission.DENY)
+        asyncio.run(self.destination.give([denial]))
+        return denial
+
+    def allow(self, denial: Acl) -> None:
+        """Give it back."""
+        asyncio.run(self.destination.take([denial]))
+
+    def begin(self, mirror: str, *topics: str) -> None:
+        """A mirror of these topics."""
+        refresh = ["mirror.metadata.refresh.interval.ms=1000"]
+        self.stage.create_mirror(mirror, refresh, state_partitions=1)
+        self.stage.add("|".join(topics), mirror)
+
+    def start_node(self) -> None:
+        node = self.stage.directory / "node.properties"
+        protocol = {"security.protocol": LISTENERS["WORD"]}
+        node.write_text(
+            javaproperties.dumps(protocol | sasl("PLAIN", "twinlog", PASSWORDS["twinlog"]))
+        )
+        at = ("--bootstrap-server", self.destination.servers("WORD"))
+        often = ("--lanes", "1", "--lane-property", "retry.backoff.max.ms=3000")
+        self.stage.start_node("node", *at, "--command-config", str(node), *often)
+
+    def remove_all(self, mirror: str) -> None:
+        removed = self.stage.mirrors("--remove", "--topic", ".*", "--mirror", mirror)
+        assert removed.status == 0, removed.errors
+
+    def await_reason(self, topic: str, state: str) -> dict[str, Any]:
+        """Wait until a topic's first partition is in a state for want of the right."""
+        return until(
+            lambda: outside.described(self.stage, topic)[0],
+            60,
+            f"{topic} {state}: {REFUSED}",
+            good=lambda row: row["state"] == state and REFUSED in (row["reason"] or ""),
+        )
+
+
+@pytest.fixture(scope="module")
+def place(
+    tmp_path_factory: pytest.TempPathFactory, secured_pair: tuple[Secured, Secured]
+) -> Iterator[Place]:
+    """Rights as documented, but for those that allow to write markers: 4.3.1 takes ALTER, too."""
+    source, destination = secured_pair
+    rights = [
+        one
+        for one in granted("User:twinlog")
+        if one.resource_type is not ResourceType.CLUSTER
+        or one.operation not in {Operation.CLUSTER_ACTION, Operation.ALTER}
+    ]
+    asyncio.run(destination.give([*rights, ALICE]))
+    with Stage(tmp_path_factory.mktemp("denied-topic") / "stage") as stage:
+        stage.source, stage.destination = source.local, destination.local
+        yield Place(stage, source, destination)
+
+
+def ends(place: Place, topic: str) -> list[int]:
+    """Where the destination's logs end."""
+    found = Log(place.destination.local.bootstrap_servers).ends([(topic, 0), (topic, 1)])
+    return list(found.values())
+
+
+def transact(servers: str, topic: str, *, commit: bool) -> None:
+    """One transaction of ten records."""
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": f"{topic}-{commit}"})
+    producer.init_transactions(outside.SECONDS)
+    producer.begin_transaction()
+    for at in range(10):
+        producer.produce(topic, partition=0, value=f"{commit}-{at}")
+    producer.flush(outside.SECONDS)
+    if commit:
+        producer.commit_transaction(outside.SECONDS)
+    else:
+        producer.abort_transaction(outside.SECONDS)
+
+
+@pytest.fixture(scope="module")
+def node(place: Place) -> Place:
+    """The place, with its node, which needs a mirror to begin with."""
+    servers = place.source.local.bootstrap_servers
+    outside.make_topic(servers, f"{PREFIX}-first")
+    place.begin("first", f"{PREFIX}-first")
+    place.start_node()
+    return place
+
+
+def test_a_failover_of_all_topics(node: Place) -> None:
+    """`--remove '.*'`: all others are STOPPED at once, and are their users'; it is, by and by."""
+    topics = one, two, denied = [f"{PREFIX}-{name}" for name in ("one", "two", "denied")]
+    servers, mirror = node.source.local.bootstrap_servers, "all"
+    for topic in topics:
+        outside.make_topic(servers, topic, 2)
+        for partition in (0, 1):
+            outside.write(servers, topic, outside.simple(100, partition))
+    node.begin(mirror, *topics)
+    node.stage.await_no_lag(120, topics)
+    for topic in topics:
+        outside.await_state(node.stage, topic, 0, "MIRRORING")
+    denial = node.deny(denied)
+    node.remove_all(mirror)
+    for topic in (one, two):
+        for partition in (0, 1):
+            row = outside.await_state(node.stage, topic, partition, "STOPPED", USUAL_SECONDS)
+            assert row["last_mirrored_end"] == 100
+    outside.until_written(one, node.destination.as_alice())
+    node.await_reason(denied, "STOPPING")
+    told = node.stage.mirrors("--describe", "--mirror", mirror)
+    assert f"{mirror}/{denied}-1 is STOPPING: the destination refuses its fence" in (
+        told.output + told.errors
+    )
+    assert ends(node, denied) == [100, 100]
+    assert node.stage.nodes["node"].log.read_text().count(f"{denied}-0 stays STOPPING") == 1
+    node.allow(denial)
+    for partition in (0, 1):
+        row = outside.await_state(node.stage, denied, partition, "STOPPED", 60)
+        assert (row["last_mirrored_end"], row["reason"]) == (100, None)
+    assert ends(node, denied) == [101, 101]
+    outside.until_written(denied, node.destination.as_alice())
+
+
+def test_gaps_of_all_topics(node: Place) -> None:
+    """It is FAILED, for a gap that may not be filled; gaps of the others are filled beside it."""
+    topics = one, two, denied = [f"{PREFIX}-gaps-{name}" for name in ("one", "two", "denied")]
+    servers, mirror = node.source.local.bootstrap_servers, "gaps"
+    for topic in topics:
+        outside.make_topic(servers, topic, 2)
+    transact(servers, denied, commit=False)
+    denial = node.deny(denied)
+    node.begin(mirror, *topics)
+    row = node.await_reason(denied, "FAILED")
+    assert "a gap cannot be filled" in row["reason"]
+    for _ in range(3):
+        for topic in (one, two):
+            transact(servers, topic, commit=True)
+            transact(servers, topic, commit=False)
+        node.stage.await_no_lag(60, (one, two))
+    report = node.stage.check((one, two), numbered=False)
+    assert report.good, report.problems
+    log = node.stage.nodes["node"].log.read_text()
+    for topic in (one, two):
+        assert f"{topic}-0 is FAILED" not in log
+    node.allow(denial)
+    node.stage.await_no_lag(60, topics)
+    outside.await_state(node.stage, denied, 0, "MIRRORING")
