@@ -19,7 +19,7 @@ from model.network import Faults, Network
 from model.ports import ModelDestination
 from twinlog.core.batch import HEADER_SIZE
 from twinlog.core.compression import Codec
-from twinlog.core.errors import Disconnected, Fenced, Refusal
+from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.core.plan import Gap
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.types import Offset, TopicPartition
@@ -297,6 +297,50 @@ async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
             break
     await bench.settle()
     assert (end, bench.end(0)) == (8, 8)
+    await shard.close()
+
+
+@scenario
+async def test_two_mirrors_fill_gaps_of_one_shard(bench: Bench) -> None:
+    """Goal: each has an engine of its own, and none fences what another has under way."""
+    shard = await bench.shard()
+    await shard.fill(gaps((0, 1)))
+
+    async def fill(partition: int) -> None:
+        end = bench.end(partition)
+        while end < 30:
+            found = await shard.fill({key(partition): gaps((end, 30))[key(0)]})
+            end = found[key(partition)].log_end if key(partition) in found else end
+            await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(fill(partition) for partition in range(4)))
+    await bench.settle()
+    assert [bench.end(partition) for partition in range(4)] == [30] * 4
+    await shard.close()
+
+
+@scenario
+async def test_a_fence_leaves_a_round_alone(bench: Bench) -> None:
+    """Goal: it cleans the id that holds its partition up, and none that is at work elsewhere."""
+    shard = await bench.shard()
+    await shard.fill(gaps((0, 1)))
+    shard._dirty[1] = frozenset([key(1)])  # as a late marker leaves it
+    del shard._clean[1]
+    destination = shard._destination
+
+    async def busy(transactional_id: str) -> ProducerIdentity:
+        del destination.init_producer
+        raise Retriable(f"the coordinator of {transactional_id} is busy")
+
+    destination.init_producer = busy  # type: ignore[method-assign]
+    filling = asyncio.ensure_future(shard.fill(gaps((1, 30))))
+    while len(shard._dirty) < FILLERS:
+        await asyncio.sleep(0.001)
+    assert await shard.fence([key(1)]) == {key(1): 0}
+    found = await filling
+    assert found[key(0)].log_end == bench.end(0) > 1
+    await bench.settle()
+    assert found[key(0)].log_end == bench.end(0)
     await shard.close()
 
 

@@ -68,6 +68,8 @@ class Shard:
         self._dirty: dict[int, frozenset[TopicPartition] | None] = dict.fromkeys(
             range(settings.fillers)
         )
+        self._busy: frozenset[int] = frozenset()  # those that a round works with, nobody cleans
+        self._turns = asyncio.Lock()  # guards the ids: each mirror's engine fills by itself
         self._cleaning: asyncio.Task[None] | None = None
         self._ahead: asyncio.Task[None] | None = None
         self._marker: ProducerIdentity | None = None  # whose name written markers bear
@@ -136,7 +138,12 @@ class Shard:
             Retriable: the log ends cannot be had just now; ask again.
             UserError: we may not use the shard's transactional ids.
         """
-        await self._fence()
+        async with self._turns:
+            await self._fence()
+            return await self._fill(gaps)
+
+    async def _fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
+        """Fill what is not held up, from where the logs end."""
         free = [partition for partition in gaps if not self._held_up(partition)]
         found = dict(await self._destination.log_ends(free)) if free else {}
         now = {
@@ -159,10 +166,14 @@ class Shard:
                 used[index] = needing
         identities = {index: self._clean.pop(index) for index in used}
         self._dirty.update(used)
-        refused = await self._transact(identities, used)
-        coming = Counter(chain.from_iterable(used.values()))
-        expected = {p: gaps[p].start + count for p, count in coming.items()}
-        found = await self._wait_for(expected) if expected else {}
+        self._busy = frozenset(used)
+        try:
+            refused = await self._transact(identities, used)
+            coming = Counter(chain.from_iterable(used.values()))
+            expected = {p: gaps[p].start + count for p, count in coming.items()}
+            found = await self._wait_for(expected) if expected else {}
+        finally:
+            self._busy = frozenset()
         arrived = {p for p, end in found.items() if not end.error and end.log_end >= expected[p]}
         for index, needing in used.items():
             if needing <= arrived:
@@ -217,7 +228,7 @@ class Shard:
 
     async def _clean_up(self) -> None:
         """Give the dirty ids a new epoch: what they had under way stands then, or never will."""
-        dirty = sorted(self._dirty)
+        dirty = sorted(self._dirty.keys() - self._busy)
         results = await asyncio.gather(
             *(self._destination.init_producer(f"{self._id}.filler.{index}") for index in dirty),
             return_exceptions=True,
