@@ -6,7 +6,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from twinlog.local.stage import Stage
 from waiting import until
@@ -41,6 +47,13 @@ def delete_topic(servers: str, name: str) -> None:
     client = admin(servers)
     client.delete_topics([name])[name].result(SECONDS)
     until(lambda: name not in client.list_topics(timeout=SECONDS).topics, what=f"no {name}")
+
+
+def configs(servers: str, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    client = admin(servers)
+    found = client.describe_configs([resource])[resource].result(SECONDS)
+    return {name: entry.value for name, entry in found.items()}
 
 
 def write(servers: str, topic: str, records: Iterable[Sequence[Any]], **settings: Any) -> None:

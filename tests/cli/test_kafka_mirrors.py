@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -493,7 +494,7 @@ def test_created_topics_are_taken_back(
     assert commands.create(f"{name}.other").status == 0
     prepare = mirrors.prepare
 
-    async def overtaken(destination: KafkaCluster, *arguments: Any) -> list[str]:
+    async def overtaken(destination: KafkaCluster, *arguments: Any) -> dict[str, UUID]:
         monkeypatch.setattr(mirrors, "prepare", prepare)
         created = await prepare(destination, *arguments) if created_first else None
         await mirrors.add_topics(destination, f"{name}.other", f"{stem}-a")

@@ -245,6 +245,34 @@ def test_a_topic_made_again_is_told_by_its_id(any_kafka: LocalCluster) -> None:
     run_on_kafka(any_kafka, topic_made_again)
 
 
+async def appended_to_a_topic_made_again(bench: Bench) -> None:
+    """What is produced never goes into the next incarnation of a topic, before `leaders` told."""
+    [key] = await bench.topic()
+    await send(bench, batch(key, values(3), producer_id=10**9, timestamp=bench.now_ms()))
+    node = await leader_of(bench, key)
+    await bench.delete_topic(key.topic)
+    await bench.create_again(key.topic)
+    later = batch(key, values(2), producer_id=10**9, sequence=3, timestamp=bench.now_ms())
+    for _ in range(3):
+        assert (await bench.destination.log_ends([key]))[key].log_end in {0, -1}
+        answer = (await bench.destination.produce(node, [later]))[key]
+        assert answer.error in {3, 6, 100}
+    assert await log_end(bench, key) == 0
+    (appended,) = await send(bench, later)
+    assert (appended.error, appended.base_offset) == (0, 0), "the producer is not known there"
+
+
+def test_the_model_appends_to_topics_by_their_ids() -> None:
+    """Goal: see `appended_to_a_topic_made_again`."""
+    run_on_model(appended_to_a_topic_made_again)
+
+
+@pytest.mark.broker
+def test_a_topic_made_again_is_not_appended_to(kafka: LocalCluster) -> None:
+    """Goal: see `appended_to_a_topic_made_again`. Before Kafka 4.1 there are no ids in Produce."""
+    run_on_kafka(kafka, appended_to_a_topic_made_again)
+
+
 @behaviour
 async def test_control_records_are_seen_by_an_uncommitted_read(bench: Bench) -> None:
     """Goal: a position can be proved by what stands there, fillers included."""

@@ -96,6 +96,8 @@ def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -
                 assert c not in await topics_of(destination, mirror)
             metadata = await destination.refresh([a, b])
             assert metadata.topics.keys() >= {a, b}, "they stay on the destination"
+            for name in (a, b):
+                assert now[name].destination_topic_id == metadata.topics[name].topic_id
 
     asyncio.run(run())
 

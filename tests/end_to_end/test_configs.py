@@ -28,25 +28,18 @@ def change(servers: str, topic: str, **configs: str) -> None:
     client.incremental_alter_configs([resource])[resource].result(30)
 
 
-def configs(servers: str, topic: str) -> dict[str, str]:
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    client = outside.admin(servers)
-    found = client.describe_configs([resource])[resource].result(30)
-    return {name: entry.value for name, entry in found.items()}
-
-
 def test_configurations_follow(world: Stage, topic: str) -> None:
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
     outside.make_topic(source, topic, 1, {"retention.ms": "100000000"})
     world.add(topic, "everything")
     outside.await_state(world, topic, 0, "MIRRORING")
-    assert configs(destination, topic)["retention.ms"] == "100000000"
+    assert outside.configs(destination, topic)["retention.ms"] == "100000000"
     change(destination, topic, flush_ms="12345", min_insync_replicas="2", retention_ms="1000")
     change(source, topic, segment_ms="86400000", message_timestamp_type="LogAppendTime")
-    default = configs(source, topic)["flush.ms"]
+    default = outside.configs(source, topic)["flush.ms"]
 
     def followed() -> bool:
-        found = configs(destination, topic)
+        found = outside.configs(destination, topic)
         return (found["segment.ms"], found["retention.ms"], found["flush.ms"]) == (
             "86400000",
             "100000000",
@@ -54,7 +47,7 @@ def test_configurations_follow(world: Stage, topic: str) -> None:
         )
 
     until(followed, 60, "the configurations")
-    found = configs(destination, topic)
+    found = outside.configs(destination, topic)
     assert found["message.timestamp.type"] == "CreateTime", "identical timestamps need it"
     assert found["min.insync.replicas"] == "2", "excluded by default"
     change(destination, topic, min_insync_replicas="1")

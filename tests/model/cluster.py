@@ -254,6 +254,11 @@ class Cluster:
             for index, partition in enumerate(self.topics[name].partitions)
         }
 
+    def _is_another(self, name: str, topic_id: UUID | None) -> bool:
+        """Whether a request that names a topic by its id means none that is there."""
+        topic = self.topics.get(name)
+        return topic_id is not None and (topic is None or topic.topic_id != topic_id)
+
     def _led(self, key: TopicPartition, node: int | None) -> Partition | int:
         try:
             partition = self.partition(key)
@@ -264,14 +269,17 @@ class Cluster:
         return partition
 
     def produce(
-        self, node: int, wanted: Sequence[Batch]
+        self, node: int, wanted: Sequence[Batch], ids: Mapping[str, UUID]
     ) -> "asyncio.Future[Mapping[TopicPartition, Appended]]":
         """Produce with acks=all: answered when all batches are replicated, or cannot be."""
         answer: asyncio.Future[Mapping[TopicPartition, Appended]] = self.loop.create_future()
         results: dict[TopicPartition, Appended] = {}
         waits: list[asyncio.Future[int]] = []
         for batch in wanted:
-            results[batch.partition] = self._append(node, batch, results, waits)
+            if self._is_another(batch.partition.topic, ids.get(batch.partition.topic)):
+                results[batch.partition] = Appended(UNKNOWN_TOPIC_ID, -1, -1)
+            else:
+                results[batch.partition] = self._append(node, batch, results, waits)
         self._answer_after(waits, answer, results)
         return answer
 
@@ -371,8 +379,7 @@ class Cluster:
         topic_id: UUID | None = None,
     ) -> Fetched:
         """One partition's part of a Fetch."""
-        topic = self.topics.get(key.topic)
-        if topic_id is not None and (topic is None or topic.topic_id != topic_id):
+        if self._is_another(key.topic, topic_id):
             return _fetch_error(UNKNOWN_TOPIC_ID)
         partition = self._led(key, node)
         if isinstance(partition, int):

@@ -48,14 +48,17 @@ class _Client:
         self.cluster = cluster
         self.network = network
         self.name = name
+        self._ids: dict[str, UUID] = {}
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """Metadata, of any broker."""
+        """Metadata, of any broker; requests name topics by the ids that were last seen here."""
         node = self.network.rng.choice(self.cluster.nodes)
         wanted = frozenset(topics)
         result: Mapping[TopicPartition, Leader] = await self.network.send_alone(
             self.name, node, lambda: self.cluster.metadata(wanted)
         )
+        for key, leader in result.items():
+            self._ids[key.topic] = leader.topic_id
         return result
 
     async def ask(
@@ -122,17 +125,6 @@ class _Client:
 
 class ModelSource(_Client):
     """SourcePort."""
-
-    def __init__(self, cluster: Cluster, network: Network, name: str) -> None:
-        super().__init__(cluster, network, name)
-        self._ids: dict[str, UUID] = {}
-
-    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """Metadata; fetches name topics by the id that was last seen here."""
-        found = await super().leaders(topics)
-        for key, leader in found.items():
-            self._ids[key.topic] = leader.topic_id
-        return found
 
     async def fetch(
         self,
@@ -286,8 +278,9 @@ class ModelDestination(_Client):
             return refused
         # The bytes are the kernel's from here on, whatever the caller does with its buffers.
         taken = [b._replace(records=memoryview(bytes(b.records))) for b in batches]
+        known = dict(self._ids)
         return self.network.send(
-            self.name, node, "produce", lambda: self.cluster.produce(node, taken)
+            self.name, node, "produce", lambda: self.cluster.produce(node, taken, known)
         )
 
     async def log_ends(

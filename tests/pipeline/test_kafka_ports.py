@@ -619,6 +619,7 @@ def test_a_topic_created_anew_has_a_new_id(any_kafka: LocalCluster, topic: str) 
 
             async def produced() -> bool:
                 await ports.source.leaders([topic])
+                await ports.destination.leaders([topic])
                 answers = await ports.destination.produce(node, [batch(p, value=b"anew")])
                 return answers[p].error == 0
 

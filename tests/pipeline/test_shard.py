@@ -572,6 +572,22 @@ async def test_a_topic_that_is_gone_needs_no_fence(bench: Bench) -> None:
 
 
 @scenario
+async def test_a_topic_that_was_made_again_gets_no_marker(bench: Bench) -> None:
+    """Goal: it is somebody else's; its removal ends all the same, and that of others."""
+    other = TopicPartition("other", 0)
+    ids = {
+        key(0).topic: bench.cluster.topics[key(0).topic].topic_id,
+        other.topic: bench.cluster.create_topic(other.topic).topic_id,
+    }
+    shard = await bench.shard()
+    bench.cluster.delete_topic(other.topic)
+    bench.cluster.create_topic(other.topic)
+    assert await shard.fence([other, key(0)], ids) == {other: -1, key(0): 0}
+    assert bench.cluster.log(other).end == 0
+    assert await shard.fence([other], {}) == {other: 0}, "where its id is not known"
+
+
+@scenario
 async def test_only_the_owner_fences(bench: Bench) -> None:
     """Goal: one whose lease has ended cannot stop what is another's now."""
     lapsed = ModelDestination(bench.cluster, bench.network, "former", lambda: False)

@@ -207,7 +207,7 @@ class Simulation:
     def _create(self, name: str, partitions: int, profile: Profile) -> None:
         compact, delete = profile.compacted, not profile.compacted
         topic = self.source.create_topic(name, partitions, compact=compact, delete=delete)
-        self.destination.create_topic(
+        mirror = self.destination.create_topic(
             name, partitions, on_append=self.life.watch, compact=compact, delete=delete
         )
         for index in range(partitions):
@@ -221,11 +221,16 @@ class Simulation:
                 source_topic_id=topic.topic_id,
                 shard=self.rng.randrange(SHARDS),
                 compacted=profile.compacted,
+                destination_topic_id=mirror.topic_id,
             )
             self.specs[spec.shard].append(spec)
             self.life.shards[key] = spec.shard
         mirrored = MirrorTopic(
-            mirror=MIRROR, topic=name, topic_id=topic.topic_id, partitions=partitions
+            mirror=MIRROR,
+            topic=name,
+            topic_id=topic.topic_id,
+            partitions=partitions,
+            destination_topic_id=mirror.topic_id,
         )
         if self.dangers.command and self.rng.random() < 0.3:
             self._to_add.append(mirrored)

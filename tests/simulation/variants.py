@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
+from uuid import UUID
 
 from model.cluster import Cluster
 from model.network import Network
@@ -113,7 +115,9 @@ class Forgetful(ModelSource):
 class Hasty(OwnedShard):
     """Says STOPPED before the fence."""
 
-    async def stop(self, names: Collection[Name]) -> None:
+    async def stop(
+        self, names: Collection[Name], topic_ids: Mapping[str, UUID] = MappingProxyType({})
+    ) -> None:
         """Say it, then do it."""
         keys = {TopicPartition(name.topic, name.partition): name for name in names}
         bounds = await self.shard._destination.bounds(keys)
@@ -121,7 +125,7 @@ class Hasty(OwnedShard):
             end = Offset(bounds[key].high_watermark)
             self._mirrored_said[name] = LastMirrored(UNKNOWN_EPOCH, end)
         await self.enter(dict.fromkeys(names, State.STOPPED))
-        await self.shard.fence(keys)
+        await self.shard.fence(keys, topic_ids)
 
 
 class Variant(NamedTuple):

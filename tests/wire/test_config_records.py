@@ -58,6 +58,7 @@ records = st.one_of(
         origins=st.lists(text, max_size=3).map(tuple),
         set_back=st.none()
         | st.dictionaries(text, text, max_size=3).map(lambda found: tuple(sorted(found.items()))),
+        destination_topic_id=st.none() | st.uuids(),
     ),
     st.builds(MadeAcl, mirror=text, acl=acls, made_for=st.sampled_from(MadeFor)),
     st.builds(StopRequest, node=text, requested_ms=st.integers(0, 2**62)),
@@ -81,6 +82,8 @@ def test_a_topic_is_readable_with_any_consumer() -> None:
         b'{"partitions":3,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","version":1,"wanted":"MIRRORING"}',
     )
     assert encode(replace(topic, origins=("b", "a")))[1].startswith(b'{"origins":["b","a"],"part')
+    known = replace(topic, destination_topic_id=UUID(int=3))
+    assert encode(known)[1].startswith(b'{"destination_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
 
 
 def test_the_format_says_its_level_in_all_formats() -> None:

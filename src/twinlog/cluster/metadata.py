@@ -87,6 +87,14 @@ class Metadata:
 EMPTY = Metadata()
 
 
+def is_another(known: UUID | None, found: UUID) -> bool:
+    """Whether a topic is not the one that was known under its name, as far as its id is known.
+
+    For a moment a broker may not tell an id; those before 2.8 never do.
+    """
+    return known is not None and found not in {known, NO_TOPIC_ID}
+
+
 def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
     """`old` with what a MetadataResponse says; its topics are all there are if `everything`.
 

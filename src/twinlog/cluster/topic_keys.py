@@ -28,7 +28,7 @@ class TopicKeys:
             metadata: the snapshot.
             renew: topics that may have another id than before; None is all of them.
         """
-        if metadata is self._learned and renew is None:
+        if metadata is self._learned and not renew:
             return
         self._learned = metadata
         renewed = False

@@ -22,7 +22,7 @@ from twinlog.cluster.admin import (
     topic_resource,
 )
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.metadata import Topic
+from twinlog.cluster.metadata import NO_TOPIC_ID, Topic
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC
 from twinlog.cluster.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.control.failback import Ends
@@ -65,10 +65,13 @@ async def source_configs(
 
 @dataclass(frozen=True, slots=True)
 class DestinationTopic:
-    """A topic as it has to be on the destination, and how many partitions of it are there."""
+    """A topic as it has to be on the destination, and how many partitions of it are there.
+
+    `topic_id` is that of the destination's topic, None where it is not there or has none.
+    """
 
     name: str
-    topic_id: UUID
+    topic_id: UUID | None
     partitions: int
     configs: Mapping[str, str]
     there: int
@@ -107,7 +110,7 @@ async def wanted_topics(
     wanted = [
         DestinationTopic(
             topic.name,
-            topic.topic_id,
+            known_id(existing[topic.name].topic_id) if topic.name in existing else None,
             len(topic.partitions),
             destination_configs(configs[topic.name], exclude, known),
             len(existing[topic.name].partitions) if topic.name in existing else 0,
@@ -116,6 +119,11 @@ async def wanted_topics(
     ]
     await _check_empty(destination, [one for one in wanted if one.there], ends, unknown)
     return wanted
+
+
+def known_id(topic_id: UUID) -> UUID | None:
+    """A topic's id; None of brokers before 2.8, whose topics have none."""
+    return None if topic_id == NO_TOPIC_ID else topic_id
 
 
 def still_here(ends: Ends, wanted: Iterable[DestinationTopic]) -> Ends:
@@ -167,8 +175,8 @@ async def _check_empty(
 
 async def prepare(
     destination: KafkaCluster, wanted: Sequence[DestinationTopic], factor: int
-) -> list[str]:
-    """Create the topics that are missing, configure those that are there; the created ones.
+) -> dict[str, UUID]:
+    """Create the topics that are missing, configure those that are there; the created ones' ids.
 
     Raises:
         MirrorRefused: TOPIC_ALREADY_EXISTS: one has come to be there since it was looked for.
@@ -193,11 +201,11 @@ async def prepare(
         if one.there
     }
     for validate_only in (True, False):
-        created: list[str] = []
+        created: dict[str, UUID] = {}
         try:
             for topics in chunks(missing):
                 answers = await create_topics(destination, topics, validate_only=validate_only)
-                created += [name for name, answer in answers.items() if isinstance(answer, UUID)]
+                created |= {n: answer for n, answer in answers.items() if isinstance(answer, UUID)}
                 _refuse(answers, "create the topic on the destination")
             if changes:
                 altered = await incremental_alter_configs(

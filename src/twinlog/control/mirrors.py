@@ -7,6 +7,9 @@
                 failed over to the source and holds nothing beyond (failback.py)
              -> creation tried without effect -> topics created -> topics written
 
+What the topics are called by then is not enough: a topic that is deleted and made again has the
+same name, and is not the mirror's. So the destination's topic id is written down, too.
+
 The last two steps are two, in two places, so something may come in between. Whoever creates topics
 and is then refused deletes those that it has created and that no mirror has by then.
 """
@@ -22,6 +25,7 @@ from twinlog.cluster.config import ClusterConfig, parse_config
 from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import ControlTopics
 from twinlog.control.destination_topics import (
+    known_id,
     prepare,
     source_configs,
     still_here,
@@ -267,9 +271,13 @@ async def add_named(
             raise _diverged(tails)
         await rebuild_topics(destination, tails, rebuild)
         rebuilt = {tail.partition.topic for tail in tails}
-        wanted = [replace(one, there=0) if one.name in rebuilt else one for one in wanted]
+        wanted = [
+            replace(one, there=0, topic_id=None) if one.name in rebuilt else one for one in wanted
+        ]
     factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
     created = await prepare(destination, wanted, factor)
+    ids = {one.name: one.topic_id for one in wanted}
+    ids |= {name: known_id(topic_id) for name, topic_id in created.items()}
     added = [
         MirrorTopic(
             mirror=mirror_name,
@@ -278,6 +286,7 @@ async def add_named(
             partitions=len(topic.partitions),
             origins=theirs.origins.get(topic.name, ()),
             set_back=set_back(configs[topic.name]),
+            destination_topic_id=ids[topic.name],
         )
         for topic in topics
     ]

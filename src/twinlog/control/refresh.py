@@ -19,6 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.metadata import is_another
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, partition_count
 from twinlog.control.acl_sync import AclSync
 from twinlog.control.config_sync import set_configs_back, sync_configs
@@ -169,7 +170,10 @@ class Refresher:
         snapshot: Snapshot,
         topics: Collection[MirrorTopic],
     ) -> dict[str, int]:
-        """Bring the set of topics up to date; the partition counts of those that are mirrored."""
+        """Bring the set of topics up to date; the partition counts of those that are mirrored.
+
+        A topic that was made again, on either side, is left alone: the lanes say so.
+        """
         found = (await source.refresh([topic.topic for topic in topics])).topics
         gone = missing(topics, found)
         # A broker that has just started may not know all topics yet.
@@ -177,10 +181,19 @@ class Refresher:
         self._missing[mirror.name] = gone
         if deleted:
             await self._try(mirror.name, Sync.METADATA, stop_deleted(self._store, deleted))
+        ours = (await self._cluster.refresh([topic.topic for topic in topics])).topics
+        made_again = {
+            topic.topic
+            for topic in topics
+            if (here := ours.get(topic.topic))
+            and is_another(topic.destination_topic_id, here.topic_id)
+        }
         there = {
             topic.topic: len(known.partitions)
             for topic in topics
-            if (known := found.get(topic.topic)) and known.topic_id == topic.topic_id
+            if (known := found.get(topic.topic))
+            and known.topic_id == topic.topic_id
+            and topic.topic not in made_again
         }
         growth = grow_topics(self._cluster, self._store, topics, there)
         await self._try(mirror.name, Sync.METADATA, growth)

@@ -29,7 +29,9 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from random import Random
 from typing import Final
+from uuid import UUID
 
+from twinlog.cluster.metadata import is_another
 from twinlog.core.append import Misplaced, PartitionAppend, Phase
 from twinlog.core.batch import patched_header
 from twinlog.core.bulk import empty_records
@@ -59,6 +61,7 @@ from twinlog.pipeline.ports import (
 )
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
+from twinlog.wire.config_records import topic_id_text
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +108,7 @@ class Engine:
         self._filling: set[int] = set()
         self._stale_source: set[str] = set()
         self._stale_destination: set[str] = set()
+        self._asked_destination: set[str] = set()
         self._leaders_wanted = asyncio.Event()
         self._to_trim: set[MirrorPartition] = set()
         self._news: set[int] = set()
@@ -352,23 +356,34 @@ class Engine:
         """Stop one partition, alone. Where trying can help, it is tried again by and by."""
         already = partition.append.phase is Phase.FAILED
         self._release(partition, lambda p: p.append.fail())
-        partition.transient = transient
+        # What is FAILED for good stays so, whatever else is found.
+        partition.transient = transient and (partition.transient or not already)
         self._set_stage(partition, Stage.FAILED, reason)
         self._forget(partition)
         if transient and not already:
-            partition.attempts += 1
-            delay = max(self._backoff(partition.attempts), 1.0)
-            asyncio.get_running_loop().call_later(delay, self._try_again, partition)
+            self._try_again_later(partition)
 
     def fail_all(self, reason: str) -> None:
         """Stop all partitions, for what has ended the engine; another one will try again."""
         for partition in list(self.partitions.values()):
             self.fail(partition, reason)
 
+    def _try_again_later(self, partition: MirrorPartition) -> None:
+        partition.attempts += 1
+        delay = max(self._backoff(partition.attempts), 1.0)
+        asyncio.get_running_loop().call_later(delay, self._try_again, partition)
+
     def _try_again(self, partition: MirrorPartition) -> None:
-        if partition.append.phase is Phase.FAILED and partition.transient:
+        if self._closed or not self.holds(partition):
+            return
+        if partition.append.phase is not Phase.FAILED or not partition.transient:
+            return
+        self.leaders_are_stale(partition)
+        if partition.topic_lost:
+            # A position that is read before its leaders are told may be another topic's.
+            self._try_again_later(partition)
+        else:
             partition.append.retry()
-            self.leaders_are_stale(partition)
             self.advance(partition)
 
     def _backoff(self, attempts: int) -> float:
@@ -633,6 +648,15 @@ class Engine:
         self._stale_destination.add(partition.key.topic)
         self._leaders_wanted.set()
 
+    def knows_topic(self, partition: MirrorPartition) -> bool:
+        """Whether the destination's leaders were told since they were last found to be stale.
+
+        Where the topic's id is compared with; else its topic may have been made again by now.
+        """
+        topic = partition.key.topic
+        asked = topic in self._stale_destination or topic in self._asked_destination
+        return partition.spec.destination_topic_id is None or not asked
+
     async def _follow_leaders(self) -> None:
         """Keep the leaders known: at once where an answer said that they moved, else by age."""
         while True:
@@ -646,6 +670,7 @@ class Engine:
             self._leaders_wanted.clear()
             source, self._stale_source = self._stale_source, set()
             destination, self._stale_destination = self._stale_destination, set()
+            self._asked_destination = destination
             await asyncio.gather(
                 self._ask_leaders(self.source, source, self._source_leader),
                 self._ask_leaders(self.destination, destination, self._destination_leader),
@@ -670,6 +695,8 @@ class Engine:
         for partition in [p for p in self.partitions.values() if p.key.topic in topics]:
             whole = leaders.get(TopicPartition(partition.key.topic, WHOLE_TOPIC))
             tell(partition, leaders.get(partition.key, whole))
+        if port is self.destination:
+            self._asked_destination = set()
 
     def _source_leader(self, partition: MirrorPartition, leader: Leader | None) -> None:
         if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:
@@ -692,9 +719,13 @@ class Engine:
         self._led(partition)
 
     def _destination_leader(self, partition: MirrorPartition, leader: Leader | None) -> None:
-        if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:
-            self.fail(partition, "the destination does not have this partition", transient=True)
+        lost = _lost(partition.spec.destination_topic_id, leader)
+        was_lost, partition.topic_lost = partition.topic_lost, bool(lost)
+        if leader is None or lost:
+            self.fail(partition, lost, transient=True)
             return
+        if was_lost:
+            self._try_again(partition)
         if leader.error and not code_of(leader.error).reaction.retriable:
             self.fail(partition, f"the destination refuses: {_name(leader.error)}", transient=True)
             return
@@ -762,6 +793,19 @@ class Engine:
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _NETWORK_EXCEPTION = 13
+
+
+def _lost(known: UUID | None, leader: Leader | None) -> str:
+    """Why the destination has no topic of the mirror's; empty where it has, as far as is told."""
+    if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:
+        return "the destination does not have this partition"
+    if known is None or not is_another(known, leader.topic_id):
+        return ""
+    return (
+        f"the destination's topic was deleted and made again: it has the id "
+        f"{topic_id_text(leader.topic_id)}, the mirror's was {topic_id_text(known)}; remove it "
+        f"from the mirror, delete it there, and add it again"
+    )
 
 
 def _name(code: int) -> str:

@@ -19,6 +19,7 @@ from twinlog.cluster import transactions
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.fetch_session import SESSION_ERRORS, FetchSession
 from twinlog.cluster.metadata import Leader as KnownLeader
+from twinlog.cluster.metadata import Metadata
 from twinlog.cluster.partitions import DEBUGGING, Isolation, ListedOffset, OffsetSpec
 from twinlog.cluster.topic_keys import TopicKeys
 from twinlog.core.errors import Disconnected, Fenced, ProtocolError, Refusal, Retriable, check
@@ -64,9 +65,9 @@ class KafkaSource:
         What is fetched from then on is of the topics with the ids that are told here: a topic that
         was deleted and made again is another one, and nobody is given its data unawares.
         """
-        leaders = await _leaders(self._cluster, topics)
-        self._keys.learn(self._cluster.metadata, topics)
-        return leaders
+        metadata = await self._cluster.refresh(topics)
+        self._keys.learn(metadata, topics)
+        return _leaders(metadata, topics)
 
     async def fetch(
         self,
@@ -142,28 +143,34 @@ class KafkaDestination:
 
     `may_write` is asked before each request that writes; when it says no, the request ends in
     Fenced, and nothing was sent.
+
+    What is appended bears the topic's id as `leaders` has told it (Kafka 4.1; older brokers know
+    topics by their names alone): a topic that was deleted and made again refuses it. What is asked
+    goes by the newest metadata.
     """
 
     def __init__(self, cluster: KafkaCluster, may_write: Callable[[], bool]) -> None:
         self._cluster = cluster
         self._may_write = may_write
-        self._keys = TopicKeys()
-        self._reader = NodeReader(cluster, self._keys)
+        self._written = TopicKeys()
+        self._reader = NodeReader(cluster, TopicKeys())
         self._writers: dict[int, NodeWriter] = {}
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """All partitions of these topics, asked anew."""
-        return await _leaders(self._cluster, topics)
+        """All partitions of these topics, asked anew; they are appended to by the ids told here."""
+        metadata = await self._cluster.refresh(topics)
+        self._written.learn(metadata, topics)
+        return _leaders(metadata, topics)
 
     def produce(self, node: int, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
         """Append one batch to each of these partitions, all led by `node`, with acks=all.
 
         Ask for the topics' leaders first: a topic that the metadata does not have is refused.
         """
-        self._keys.learn(self._cluster.metadata)
+        self._written.learn(self._cluster.metadata, ())
         writer = self._writers.get(node)
         if writer is None:
-            writer = NodeWriter(self._cluster, node, self._keys, self._permit)
+            writer = NodeWriter(self._cluster, node, self._written, self._permit)
             self._writers[node] = writer
         return writer.send(batches)
 
@@ -306,10 +313,7 @@ class KafkaDestination:
             raise Fenced("the lease has ended, nothing was sent", cluster=self._cluster.name)
 
 
-async def _leaders(
-    cluster: KafkaCluster, topics: Collection[str]
-) -> Mapping[TopicPartition, Leader]:
-    metadata = await cluster.refresh(topics)
+def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
     leaders: dict[TopicPartition, Leader] = {}
     for name in topics:
         topic = metadata.topics.get(name)

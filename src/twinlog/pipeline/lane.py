@@ -28,6 +28,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
+from uuid import UUID
 
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
@@ -139,7 +140,7 @@ class Lane:
         self._snapshot = Snapshot()
         self._owned: dict[int, OwnedShard] = {}
         self._engines: dict[str, _RunningEngine] = {}
-        self._compacted: dict[str, bool] = {}
+        self._compacted: dict[tuple[str, UUID | None], bool] = {}
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._assigned = asyncio.Event()  # set when there is something that was not ours before
@@ -364,11 +365,14 @@ class Lane:
             partition=TopicPartition(name.topic, name.partition),
             source_topic_id=topic.topic_id,
             shard=shard,
-            compacted=await self._is_compacted(name.topic),
+            compacted=await self._is_compacted(topic),
+            destination_topic_id=topic.destination_topic_id,
         )
 
-    async def _is_compacted(self, topic: str) -> bool:
-        if topic not in self._compacted:
+    async def _is_compacted(self, mirrored: MirrorTopic) -> bool:
+        topic = mirrored.topic
+        incarnation = topic, mirrored.destination_topic_id
+        if incarnation not in self._compacted:
             resource = admin.topic_resource(topic)
             answers = await admin.describe_configs(self._cluster, [resource], ["cleanup.policy"])
             entries = answers[resource]
@@ -376,8 +380,9 @@ class Lane:
                 if entries.code == _UNKNOWN_TOPIC_OR_PARTITION:
                     return False  # the engine says so of each of its partitions
                 raise Retriable(f"the cleanup.policy of {topic} is not known: {entries}")
-            self._compacted[topic] = "compact" in (entries["cleanup.policy"].value or "")
-        return self._compacted[topic]
+            policy = entries["cleanup.policy"].value or ""
+            self._compacted[incarnation] = "compact" in policy
+        return self._compacted[incarnation]
 
     async def _own(self, mirror: str, owned: OwnedShard, specs: Collection[PartitionSpec]) -> None:
         running = self._engines.get(mirror)

@@ -12,6 +12,9 @@ So a request either follows the one before it on the same connection, or is not 
     is lost, or late               is refused (Retriable: nothing was sent), and so is all that
                                    waits behind it
 
+What has waited while some topic was found to have another id is refused, too: it was meant for the
+topic that was there before.
+
 Whether we may still write is asked when bytes are handed over, not when they are given: what waits
 here when the lease ends is never sent.
 """
@@ -43,6 +46,7 @@ Answers: TypeAlias = Mapping[TopicPartition, Appended]
 class _Given(NamedTuple):
     batches: Sequence[Batch]
     answer: asyncio.Future[Answers]
+    generation: int  # of the topics' keys when it was given
 
 
 class NodeWriter:
@@ -62,7 +66,7 @@ class NodeWriter:
     def send(self, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
         """One request; its answer. Cancelling the future does not take the request back."""
         answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-        given = _Given(batches, answer)
+        given = _Given(batches, answer, self._keys.generation)
         connection = self._cluster.connected(self._node, LANE)
         if not self._waiting and connection is not None and connection.can_send:
             self._transmit(connection, given)
@@ -97,6 +101,9 @@ class NodeWriter:
 
     def _transmit(self, connection: Connection, given: _Given) -> None:
         """Hand a request over. What is wrong with it is its answer."""
+        if given.generation != self._keys.generation:
+            _refuse(given, self._unsent("a topic was made again meanwhile"))
+            return
         try:
             version = self._keys.version(
                 connection,

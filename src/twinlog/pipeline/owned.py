@@ -40,7 +40,9 @@ import enum
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from twinlog.cluster.mirrorlog import States
 from twinlog.core.errors import Fenced, Refusal, Retriable
@@ -388,7 +390,13 @@ class OwnedShard:
         times = [one.again_at for one in self._refused.values()]
         return max(0.0, min(times) - self._now()) if times else None
 
-    async def stop(self, names: Collection[Name], *, jitter: float = 0.5) -> None:
+    async def stop(
+        self,
+        names: Collection[Name],
+        topic_ids: Mapping[str, UUID] = MappingProxyType({}),
+        *,
+        jitter: float = 0.5,
+    ) -> None:
         """Fence these, of which nothing of ours is under way any more, and say that it is done.
 
         Where what was mirrored ends is written with it, for a failback to compare with. What is
@@ -396,6 +404,7 @@ class OwnedShard:
 
         Args:
             names: the partitions.
+            topic_ids: of their topics on the destination, as far as they are known.
             jitter: from 0 to 1, of the pause after a refusal.
 
         Raises:
@@ -409,7 +418,7 @@ class OwnedShard:
         left = [name for name in names if self.state(name) is State.STOPPING]
         not_begun = self.unsure.intersection(left)
         keys = {TopicPartition(n.topic, n.partition): n for n in left if n not in not_begun}
-        found = await self.shard.fence(keys) if keys else {}
+        found = await self.shard.fence(keys, topic_ids) if keys else {}
         stopped = set(not_begun)
         for key, end in found.items():
             name = keys[key]

@@ -19,7 +19,8 @@ START: Final = Offset(0)
 class PartitionSpec:
     """What a mirror partition is: given by the control plane, the same for every owner.
 
-    `shard` is its state partition. `compacted` says that the destination's topic refuses records
+    `shard` is its state partition. `destination_topic_id` is None where nobody has written it down:
+    then it is not compared. `compacted` says that the destination's topic refuses records
     without a key and DeleteRecords, because its cleanup.policy contains `compact`.
     """
 
@@ -27,6 +28,7 @@ class PartitionSpec:
     source_topic_id: UUID
     shard: int
     compacted: bool
+    destination_topic_id: UUID | None = None
 
 
 class Stage(enum.Enum):
@@ -54,6 +56,7 @@ class MirrorPartition:
     source_leader_epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the election that made it lead
     source_epochs: SourceEpochs = field(default_factory=SourceEpochs)  # of what was read there
     destination_node: int = -1
+    topic_lost: bool = False  # the destination was last told to have no topic, or another one
     source_start: Offset = UNKNOWN
     source_high_watermark: Offset = UNKNOWN
     source_stable: Offset = UNKNOWN

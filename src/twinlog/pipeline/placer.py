@@ -2,7 +2,9 @@
 
 A position is believed only when three things agree (docs/ARCHITECTURE.md, "Position"): the log end
 before and after the producers were asked is the same, in one leader epoch, and the high watermark
-has reached it, so that nothing below it can still be lost by a clean election.
+has reached it, so that nothing below it can still be lost by a clean election. Nor is it believed
+while the destination's leaders are asked for: their answer tells whether the topic is the mirror's
+still, or was made again under its name and is empty.
 
 Then the destination's last batch is compared with what the source holds at the same offsets: what
 somebody else wrote while nobody mirrored would otherwise be taken for ours, and every offset after
@@ -94,6 +96,8 @@ class Placer:
             if trouble:
                 self._engine.trouble(partition, f"the position cannot be read: {trouble}")
                 self._engine.leaders_are_stale(partition)
+            elif partition in found and not self._engine.knows_topic(partition):
+                self._again_soon(partition)
             elif partition in found:
                 self._settle(partition, found[partition], read_at)
 

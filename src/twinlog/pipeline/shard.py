@@ -33,7 +33,10 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import chain, takewhile
+from types import MappingProxyType
+from uuid import UUID
 
+from twinlog.cluster.metadata import is_another
 from twinlog.core.batch import Header, batches
 from twinlog.core.errors import Disconnected, Refusal, Retriable, TwinlogError
 from twinlog.core.plan import Gap
@@ -242,13 +245,20 @@ class Shard:
                 raise result
 
     async def fence(
-        self, partitions: Collection[TopicPartition]
+        self,
+        partitions: Collection[TopicPartition],
+        topic_ids: Mapping[str, UUID] = MappingProxyType({}),
     ) -> dict[TopicPartition, Offset | Refusal]:
         """End all that was ever sent to these: one marker of the data id's next epoch on each.
 
         From the marker on, data of older epochs is refused; the other partitions of the shard go
         on in the epoch that they have. The caller has nothing under way on these partitions. What
         was fenced before, by us or by a former owner who could not say so any more, stays as it is.
+        So does a topic that was made again: it is somebody else's.
+
+        Args:
+            partitions: what is fenced.
+            topic_ids: of the mirror's topics on the destination, as far as they are known.
 
         Returns:
             The marker's offset, where what was mirrored ends, of each that is fenced; -1 of those
@@ -264,11 +274,12 @@ class Shard:
         await self._settle(partitions)
         identity = await self._next_epoch(partitions)
         bounds = await self._destination.bounds(partitions)
-        found: dict[TopicPartition, Offset | Refusal] = {
-            p: Offset(-1) for p, one in bounds.items() if one.error == _UNKNOWN_TOPIC_OR_PARTITION
-        }
-        found |= _refusals({p: one.error for p, one in bounds.items()})
-        there = {p: one for p, one in bounds.items() if not one.error}
+        lost = await self._made_again(partitions, topic_ids)
+        lost |= {p for p, one in bounds.items() if one.error == _UNKNOWN_TOPIC_OR_PARTITION}
+        found: dict[TopicPartition, Offset | Refusal] = dict.fromkeys(lost, Offset(-1))
+        asked = {p: one for p, one in bounds.items() if p not in lost}
+        found |= _refusals({p: one.error for p, one in asked.items()})
+        there = {p: one for p, one in asked.items() if not one.error}
         before = await self._fenced_before(there)
         found |= {p: one for p, one in before.items() if one is not None}
         missing = {p: there[p].high_watermark for p, one in before.items() if one is None}
@@ -300,6 +311,18 @@ class Shard:
         codes = await self._destination.empty_transaction(identity, after)
         put = {p: end for p, end in after.items() if not codes[p]}
         return _refusals(codes) | await self._markers(put, identity)
+
+    async def _made_again(
+        self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> set[TopicPartition]:
+        """Those whose topics are others by now than the mirror's."""
+        asked = {p.topic for p in partitions} & topic_ids.keys()
+        leaders = await self._destination.leaders(asked) if asked else {}
+        return {
+            p
+            for p in partitions
+            if p in leaders and is_another(topic_ids.get(p.topic), leaders[p].topic_id)
+        }
 
     async def _fenced_before(
         self, bounds: Mapping[TopicPartition, Bounds]

@@ -101,7 +101,7 @@ class Ways:
         )
         await self._each(begun, partial(_enter, steps, {Step.PAUSE: State.PAUSED}), troubles)
         for number in begun:
-            self._stop(self._owned[number], [name for name, _ in steps[number][Step.STOP]])
+            self._stop(self._owned[number], steps[number][Step.STOP])
         await self._each(steps, partial(self._run_all, steps), troubles)
         if troubles:
             raise troubles[0]
@@ -165,15 +165,16 @@ class Ways:
         if some:
             await self._run(owned, some)
 
-    def _stop(self, owned: OwnedShard, names: Collection[Name]) -> None:
+    def _stop(self, owned: OwnedShard, some: Collection[Mirrored]) -> None:
         """Begin to stop these, unless that is under way, or was refused a short while ago."""
-        due = owned.due(names)
-        if not due or (owned.stopping is not None and not owned.stopping.done()):
+        names = owned.due(name for name, _ in some)
+        if not names or (owned.stopping is not None and not owned.stopping.done()):
             return
+        topic_ids = {t.topic: known for _, t in some if (known := t.destination_topic_id)}
 
         async def stop() -> None:
             try:
-                await owned.stop(due, jitter=self._random.random())
+                await owned.stop(names, topic_ids, jitter=self._random.random())
             except TwinlogError as error:
                 log.warning("not all that was removed is STOPPED yet: %s", error)
                 await asyncio.sleep(STOP_AGAIN_S * (0.5 + self._random.random()))

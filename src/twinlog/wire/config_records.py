@@ -9,6 +9,7 @@ destination's metadata log, which a stock broker does not let a client write to.
                                          topic_patterns: [regex], replication_factor: int or null
     ["topic", mirror, topic]             topic_id (source's), partitions (when added),
                                          origins: [cluster id], absent where there are none,
+                                         destination_topic_id, absent where it was not known,
                                          set_back: {name: value}, what the failover sets back;
                                          absent where there is nothing to be set back any more,
                                          wanted: MIRRORING, PAUSED or STOPPED
@@ -22,6 +23,9 @@ destination's metadata log, which a stock broker does not let a client write to.
 `mirror.version` is KIP-1279's feature level: which format all control topics have. It is written
 with the first mirror, and level 1 where it is missing. This record keeps its form in all levels, so
 that whoever does not know one can say so. Records of unknown kinds are left alone.
+
+`destination_topic_id` is newer than level 1, which it leaves as it is: who does not know it leaves
+it out, and where it is absent nobody can tell whether the destination's topic was made again.
 
 A mirror, its topics and the ACLs that it has made stand in one partition, that of the mirror's
 name (core/placement.py), so that they are read in the order in which they were written. A stop
@@ -100,6 +104,8 @@ class MirrorTopic:
     set_back: tuple[tuple[str, str], ...] | None = None
     """Configurations that its failover sets, of those that mirroring needs otherwise, and unsets
     the others (core/topic_configs.py); None where that is done, or was never to be."""
+    destination_topic_id: UUID | None = None
+    """Of the topic on the destination; None where it was not known when the topic was added."""
 
     @property
     def mirror_partitions(self) -> list[MirrorPartition]:
@@ -229,6 +235,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 "wanted": record.wanted.value,
                 **({"origins": record.origins} if record.origins else {}),
                 **({} if record.set_back is None else {"set_back": dict(record.set_back)}),
+                **_destination(record),
             }
         case MadeAcl():
             return {"made_for": record.made_for.value}
@@ -236,6 +243,11 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
             return {"requested_ms": record.requested_ms}
         case Feature():
             return {"level": record.level}
+
+
+def _destination(topic: MirrorTopic) -> dict[str, str]:
+    known = topic.destination_topic_id
+    return {} if known is None else {"destination_topic_id": topic_id_text(known)}
 
 
 def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
@@ -284,6 +296,11 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 set_back=tuple(sorted(body.properties("set_back").items()))
                 if body.has("set_back")
                 else None,
+                destination_topic_id=(
+                    topic_id_of(body.text("destination_topic_id"))
+                    if body.has("destination_topic_id")
+                    else None
+                ),
             )
         case ["feature", name]:
             return Feature(name=name, level=body.number("level"))

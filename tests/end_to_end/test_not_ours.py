@@ -1,0 +1,96 @@
+"""What somebody does to a mirror's topics on a destination that keeps nobody from it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+
+import pytest
+
+import outside
+from twinlog.local.check import Log
+from twinlog.local.stage import Stage
+from waiting import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+MIRROR = "everything"
+OTHER = {"cleanup.policy": "delete", "retention.ms": "3600000"}
+"""What a topic that was mirrored as a compacted one is made again with."""
+
+
+def mirrored(stage: Stage, topic: str, config: dict[str, str] | None = None) -> None:
+    """A topic of two partitions with records, mirrored to its end."""
+    servers = stage.source.bootstrap_servers
+    outside.make_topic(servers, topic, 2, config)
+    outside.write(servers, topic, [*outside.simple(100, 0), *outside.simple(100, 1)])
+    stage.add(topic, MIRROR)
+    for partition in (0, 1):
+        outside.await_state(stage, topic, partition, "MIRRORING")
+    stage.await_no_lag(60, [topic])
+
+
+def ends(stage: Stage, topic: str, partitions: int = 2) -> list[int]:
+    found = Log(stage.destination.bootstrap_servers).ends([(topic, i) for i in range(partitions)])
+    return [found[topic, index] for index in range(partitions)]
+
+
+@contextmanager
+def written(stage: Stage, topic: str) -> Iterator[None]:
+    """Somebody writes to both partitions at the source all the time."""
+    done = Event()
+
+    def write() -> None:
+        while not done.wait(0.05):
+            some = [*outside.simple(5, 0, "later"), *outside.simple(5, 1, "later")]
+            outside.write(stage.source.bootstrap_servers, topic, some)
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        done.set()
+        writer.join()
+
+
+def restarted(stage: Stage) -> None:
+    stage.nodes["node"].signal(15)
+    stage.nodes["node"].end(60)
+    stage.start_node("node")
+
+
+def removed(stage: Stage, topic: str) -> None:
+    done = stage.mirrors("--remove", "--topic", topic, "--mirror", MIRROR)
+    assert done.status == 0, done.errors
+    for partition in (0, 1):
+        outside.await_state(stage, topic, partition, "STOPPED")
+
+
+def test_a_topic_that_is_made_again(world: Stage, topic: str) -> None:
+    """FAILED for good, under load and after a restart; nothing is written to it, nor at the end."""
+    again, kept = f"{topic}-again", f"{topic}-kept"
+    servers = world.destination.bootstrap_servers
+    mirrored(world, again, {"cleanup.policy": "compact"})
+    mirrored(world, kept)
+    with written(world, again), written(world, kept):
+        outside.delete_topic(servers, again)
+        outside.make_topic(servers, again, 2, OTHER)
+        for partition in (0, 1):
+            outside.await_state(world, again, partition, "FAILED")
+        restarted(world)
+        before = ends(world, kept)
+        until(lambda: min(ends(world, kept)) > max(before), 60, "records of the other topic")
+    world.await_no_lag(60, [kept])
+    for partition in (0, 1):
+        failed = outside.await_state(world, again, partition, "FAILED")
+        assert "the destination's topic was deleted and made again" in failed["reason"]
+    assert ends(world, again) == [0, 0]
+    assert outside.configs(servers, again).items() >= OTHER.items(), "they are not ours to change"
+    removed(world, again)
+    assert ends(world, again) == [0, 0], "no marker either"
+    world.add(again, MIRROR)
+    for partition in (0, 1):
+        outside.await_state(world, again, partition, "MIRRORING")
+    world.await_no_lag(60, [again])
+    report = world.check([again, kept], numbered=False)
+    assert report.good, report.problems

@@ -1,0 +1,141 @@
+"""Two clusters with one partition between them, and an engine that mirrors it."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from model.cluster import Cluster
+from model.log import Marker
+from model.loop import VirtualLoop, run
+from model.network import Faults, Network
+from model.ports import ModelDestination, ModelSource
+from twinlog.core.compression import Codec
+from twinlog.core.records import RawRecord, build, encode_tail, whole
+from twinlog.core.types import TopicPartition
+from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.pipeline.settings import LaneSettings
+from twinlog.pipeline.shard import Shard
+
+KEY = TopicPartition("topic", 0)
+SECONDS = 120.0
+
+
+class World:
+    """Two clusters of two brokers, one partition, an engine that owns it."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        rng = random.Random(7)
+        self.loop = loop
+        self.rng = rng
+        self.source = Cluster(loop, rng, nodes=(1, 2))
+        self.destination = Cluster(loop, rng, nodes=(1, 2))
+        self._topic_id = self.source.create_topic(KEY.topic).topic_id
+        self.destination_topic_id: UUID | None = self.destination.create_topic(KEY.topic).topic_id
+        """What is written down of it; None where nothing is."""
+        self.networks = tuple(Network(loop, rng, Faults()) for _ in range(2))
+        self._running: list[asyncio.Future[None]] = []
+        self._shards: list[Shard] = []
+        self.partition: MirrorPartition
+
+    async def mirror(self) -> None:
+        """A new owner takes over; the former one is gone."""
+        await self.end()
+        ports = (
+            ModelSource(self.source, self.networks[0], "lane"),
+            ModelDestination(self.destination, self.networks[1], "lane"),
+        )
+        settings = LaneSettings()
+        engine = Engine(
+            *ports,
+            settings,
+            self.rng,
+            lambda _: None,
+            brokers_time_ms=lambda: self.destination.now_ms,
+        )
+        shard = Shard(0, "twinlog", ports[1], settings)
+        await shard.open()
+        spec = PartitionSpec(
+            partition=KEY,
+            source_topic_id=self._topic_id,
+            shard=0,
+            compacted=False,
+            destination_topic_id=self.destination_topic_id,
+        )
+        engine.own(shard, [spec], lease_s=0.0)
+        self._shards.append(shard)
+        self._running.append(asyncio.ensure_future(engine.run()))
+        self.partition = engine.partitions[KEY]
+
+    async def end(self) -> None:
+        """Stop mirroring."""
+        for running in self._running:
+            running.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        for shard in self._shards:
+            await shard.close()
+        self._running, self._shards = [], []
+
+    def write(self, *values: str) -> None:
+        """One batch at the source."""
+        log = self.source.log(KEY)
+        records = [
+            RawRecord(at, self.source.now_ms, 0, memoryview(encode_tail(b"k", value.encode())))
+            for at, value in enumerate(values)
+        ]
+        log.append(whole(build(records, Codec.NONE)))
+        self._replicated()
+
+    def write_marker(self) -> None:
+        """A control record at the source."""
+        self.source.log(KEY).append_marker(Marker(77, 0, True), self.source.now_ms)
+        self._replicated()
+
+    def _replicated(self) -> None:
+        log = self.source.log(KEY)
+        log.high_watermark = log.end
+        self.source._wake()
+
+    async def elect(self, lose: int | None = None) -> None:
+        """Another leader of the source, which has lost so many records, or none."""
+        self.source.move_leader(KEY, lose=lose)
+        await self.until(lambda: self.source.partition(KEY).leader >= 0)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, in virtual time."""
+        deadline = self.loop.time() + SECONDS
+        while not condition():
+            assert self.loop.time() < deadline, (self.partition.stage, self.partition.reason)
+            await asyncio.sleep(0.01)
+
+    async def arrived(self) -> None:
+        """Wait until the destination has all that the source has."""
+        log = self.source.log(KEY)
+        await self.until(lambda: self.destination.log(KEY).high_watermark == log.end)
+
+    async def failed(self) -> str:
+        """Wait until the partition is FAILED; why."""
+        await self.until(lambda: self.partition.stage is Stage.FAILED)
+        return self.partition.reason
+
+    @property
+    def ours(self) -> list[bytes]:
+        """The bytes of what the destination's records hold."""
+        return [stored.data[61:] for stored in self.destination.log(KEY).batches]
+
+
+def scenario(body: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    """Make a test of a coroutine function of a world, under virtual time."""
+
+    def test() -> None:
+        async def main(loop: VirtualLoop) -> None:
+            world = World(loop)
+            await body(world)
+            await world.end()
+
+        run(main)
+
+    test.__doc__ = body.__doc__
+    test.__name__ = body.__name__  # type: ignore[attr-defined]
+    return test
