@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import outside
 from clients import client, make_topic, write_state
 from conftest import Pair
 from twinlog.cluster.admin import create_partitions, delete_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.offsets import Committed, commit_offsets, committed_offsets
+from twinlog.cluster.partitions import delete_records
 from twinlog.control.groups import sync_groups
 from twinlog.control.lifecycle import remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
@@ -98,6 +100,52 @@ def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -
             assert metadata.topics.keys() >= {a, b}, "they stay on the destination"
             for name in (a, b):
                 assert now[name].destination_topic_id == metadata.topics[name].topic_id
+
+    asyncio.run(run())
+
+
+def test_partitions_that_somebody_has_added(
+    pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counted at each look; a source that grows takes them, if they never held anything."""
+    mirror, prefix = fresh_name("mirror"), fresh_name("topic")
+    empty, emptied = f"{prefix}-empty", f"{prefix}-emptied"
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            for name in (empty, emptied):
+                await make_topic(source, name)
+            properties = {
+                "bootstrap.servers": pair.source.bootstrap_servers,
+                "mirror.metadata.refresh.interval.ms": "1000",
+            }
+            await create_mirror(destination, mirror, properties)
+            await add_topics(destination, mirror, f"{prefix}-.*")
+            await create_partitions(destination, {empty: 3, emptied: 3})
+            servers = pair.destination.bootstrap_servers
+            extra = TopicPartition(emptied, 1)
+            await asyncio.to_thread(outside.write, servers, emptied, outside.simple(5, 1))
+            assert (await delete_records(destination, {extra: 5}))[extra] == 5
+            async with refreshing(destination) as refresher:
+
+                async def counted() -> bool:
+                    return refresher.errors[mirror, Sync.METADATA] >= 4
+
+                await until_async(counted, what="both topics, twice")
+                for name in (empty, emptied):
+                    assert f"{name} has 3 partitions, of which 1 are mirrored" in caplog.text
+                await create_partitions(source, {empty: 2, emptied: 2})
+
+                async def grown() -> bool:
+                    return (await topics_of(destination, mirror))[empty].partitions == 2
+
+                await until_async(grown, what="one that has grown")
+
+                async def refused() -> bool:
+                    return "held records up to offset 5" in caplog.text
+
+                await until_async(refused, what="one that cannot grow")
+                assert (await topics_of(destination, mirror))[emptied].partitions == 1
 
     asyncio.run(run())
 

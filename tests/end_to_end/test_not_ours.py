@@ -1,5 +1,6 @@
 """What somebody does to a mirror's topics on a destination that keeps nobody from it."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -7,6 +8,7 @@ from threading import Event, Thread
 import pytest
 
 import outside
+from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
 from waiting import until
@@ -94,3 +96,46 @@ def test_a_topic_that_is_made_again(world: Stage, topic: str) -> None:
     world.await_no_lag(60, [again])
     report = world.check([again, kept], numbered=False)
     assert report.good, report.problems
+
+
+def readiness(stage: Stage, topic: str) -> list[str]:
+    """What `twinlog readiness` names."""
+    servers = stage.destination.bootstrap_servers
+    done = commands.run(
+        *(commands.TWINLOG, "readiness", "--bootstrap-server", servers, "--mirror", MIRROR),
+        *("--topic", topic, "--json"),
+        seconds=60,
+    )
+    assert done.output, done.errors
+    found = json.loads(done.output)
+    return [one["reason"] for topic in found["topics"] for one in topic["findings"]]
+
+
+def test_partitions_that_somebody_has_added(world: Stage, topic: str) -> None:
+    """Named; what is mirrored goes on. Where the source grows, foreign records are FAILED."""
+    source, servers = world.source.bootstrap_servers, world.destination.bootstrap_servers
+    mirrored(world, topic)
+    outside.grow_topic(servers, topic, 4)
+    outside.write(servers, topic, outside.simple(3, 3, "foreign"))
+    until(
+        lambda: f"{topic} has 4 partitions, of which 2 are mirrored" in _log(world),
+        60,
+        "a warning",
+    )
+    assert readiness(world, topic) == ["EXTRA_PARTITIONS"]
+    outside.write(source, topic, outside.simple(50, 1, "later"))
+    world.await_no_lag(60, [topic])
+    assert set(outside.described(world, topic)) == {0, 1}
+    outside.grow_topic(source, topic, 4)
+    some = [*outside.simple(10, 2), *outside.simple(10, 3)]
+    outside.write(source, topic, some)
+    outside.await_state(world, topic, 2, "MIRRORING")
+    failed = outside.await_state(world, topic, 3, "FAILED")
+    assert "the destination differs from the source" in failed["reason"]
+    until(lambda: ends(world, topic, 4) == [100, 150, 10, 3], 60, "all that is the source's")
+    for partition in (0, 1):
+        assert outside.described(world, topic)[partition]["state"] == "MIRRORING"
+
+
+def _log(stage: Stage) -> str:
+    return stage.nodes["node"].log.read_text()

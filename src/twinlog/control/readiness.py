@@ -45,6 +45,7 @@ class Reason(enum.Enum):
     TOPIC_GONE = "the source's topic was deleted"
     TOPIC_MADE_AGAIN = "the source's topic was deleted and made again"
     NEW_PARTITIONS = "the source's topic has partitions that the mirror has not"
+    EXTRA_PARTITIONS = "somebody has added partitions to the destination's topic"
     PURGED = "the source has deleted what was not mirrored yet"
     DIVERGED = "the destination holds what the source does not"
     LAG = "records that are not mirrored yet"
@@ -68,6 +69,7 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.TOPIC_GONE: Verdict.WARNING,
     Reason.TOPIC_MADE_AGAIN: Verdict.WARNING,
     Reason.NEW_PARTITIONS: Verdict.WARNING,
+    Reason.EXTRA_PARTITIONS: Verdict.WARNING,
     Reason.PURGED: Verdict.WARNING,
     Reason.DIVERGED: Verdict.WARNING,
     Reason.LAG: Verdict.WARNING,
@@ -167,6 +169,7 @@ class TopicFacts:
     topic: str
     on_source: SourceTopic = SourceTopic.UNKNOWN
     source_partitions: int | None = None
+    destination_partitions: int | None = None
     partitions: tuple[PartitionFacts, ...]
     groups: tuple[GroupFacts, ...] = ()
     configurations: tuple[str, ...] = ()
@@ -323,6 +326,12 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
         yield Finding(
             Reason.NEW_PARTITIONS,
             f"the source has {topic.source_partitions} partitions, {count} are mirrored",
+        )
+    if (topic.destination_partitions or 0) > max(count, topic.source_partitions or 0):
+        yield Finding(
+            Reason.EXTRA_PARTITIONS,
+            f"the destination has {topic.destination_partitions} partitions, {count} are "
+            f"mirrored: somebody has added the others",
         )
     for state in State:
         found = [one for one in topic.partitions if one.state is state]

@@ -32,6 +32,7 @@ from twinlog.control.topic_sync import (
     follow_origins,
     grow_topics,
     missing,
+    name_extra,
     stop_deleted,
 )
 from twinlog.core.errors import TwinlogError, UserError
@@ -195,7 +196,9 @@ class Refresher:
             and known.topic_id == topic.topic_id
             and topic.topic not in made_again
         }
-        growth = grow_topics(self._cluster, self._store, topics, there)
+        counts = {name: len(topic.partitions) for name, topic in ours.items()}
+        self.errors[mirror.name, Sync.METADATA] += name_extra(topics, there, counts)
+        growth = grow_topics(self._cluster, self._store, topics, there, counts)
         await self._try(mirror.name, Sync.METADATA, growth)
         origins = follow_origins(source, self._cluster, self._store, topics)
         await self._try(mirror.name, Sync.METADATA, origins)

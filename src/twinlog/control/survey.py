@@ -133,6 +133,7 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         Retriable, UserError: the destination does not answer, or refuses.
     """
     ends = await destination_ends(destination, subject.partitions)
+    here = await _partition_counts(destination, subject)
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
@@ -140,9 +141,16 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         ):
             return await survey_live(source, destination, subject, ends)
     except TwinlogError as error:
-        return _as_was_said(subject, ends, str(error))
+        trouble = str(error)
     except TimeoutError:
-        return _as_was_said(subject, ends, f"the source gives no answers within {PATIENCE_S:g} s")
+        trouble = f"the source gives no answers within {PATIENCE_S:g} s"
+    return _as_was_said(subject, ends, here, trouble)
+
+
+async def _partition_counts(destination: KafkaCluster, subject: Subject) -> dict[str, int]:
+    """How many partitions the destination's topics have, of those that are there."""
+    found = (await destination.refresh(subject.names)).topics
+    return {name: len(found[name].partitions) for name in subject.names if name in found}
 
 
 async def survey_live(
@@ -163,6 +171,7 @@ async def survey_live(
         TwinlogError: the source does not answer, or refuses.
     """
     there = (await source.refresh(subject.names)).topics
+    here = await _partition_counts(destination, subject)
     found = {topic.topic: _on_source(topic, there.get(topic.topic)) for topic in subject.topics}
     same = [topic for topic in subject.topics if found[topic.topic] is SourceTopic.SAME]
     logs = await source_logs(
@@ -199,6 +208,7 @@ async def survey_live(
                 source_partitions=(
                     len(there[topic.topic].partitions) if topic.topic in names else None
                 ),
+                destination_partitions=here.get(topic.topic),
                 partitions=tuple(
                     _partition(one, ends.get(key), logs.get(key), held.get(key, ()))
                     for one in topic.partitions
@@ -221,7 +231,9 @@ def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
     return SourceTopic.SAME if found.topic_id == topic.topic_id else SourceTopic.MADE_AGAIN
 
 
-def _as_was_said(subject: Subject, ends: Mapping[TopicPartition, int], trouble: str) -> MirrorFacts:
+def _as_was_said(
+    subject: Subject, ends: Mapping[TopicPartition, int], here: Mapping[str, int], trouble: str
+) -> MirrorFacts:
     """The facts of a source that does not answer: what it held when it was last heard of."""
     rows = [one for topic in subject.described.topics for one in topic.partitions]
     heard = [one.source_time_ms for one in rows if one.source_time_ms is not None]
@@ -233,6 +245,7 @@ def _as_was_said(subject: Subject, ends: Mapping[TopicPartition, int], trouble: 
         topics=tuple(
             TopicFacts(
                 topic=topic.topic,
+                destination_partitions=here.get(topic.topic),
                 partitions=tuple(
                     _partition(
                         one, ends.get(TopicPartition(topic.topic, one.partition)), _said(one)

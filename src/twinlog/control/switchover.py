@@ -82,6 +82,7 @@ HARMLESS: Final = frozenset(
         Reason.CONFIGURATION_UNREADABLE,
         Reason.ACL,
         Reason.ACL_UNREADABLE,
+        Reason.EXTRA_PARTITIONS,
     }
 )
 """What loses nothing."""

@@ -5,6 +5,8 @@
     a topic matches what was added by a       it is added, too, unless it was in a mirror before
     regular expression
     a topic has more partitions               it grows
+    it has fewer                              somebody has added some here: they are named, counted,
+                                              and not mirrored; the others are exact all the same
     a topic is mirrored there, too, or no     from which clusters it comes is written down, by
     more                                      which a loop of several clusters is seen
     a topic is gone, in two looks running     it is removed from the mirror, as by --remove, so that
@@ -22,10 +24,12 @@ from typing import Final
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic
+from twinlog.cluster.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.control.failback import read_their_mirrors
 from twinlog.control.mirrors import add_named, matching
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 
@@ -103,22 +107,57 @@ async def follow_origins(
     return len(looped)
 
 
+def name_extra(
+    topics: Collection[MirrorTopic], there: Mapping[str, int], here: Mapping[str, int]
+) -> int:
+    """Name the topics that have partitions here which the source has not; how many they are.
+
+    Args:
+        topics: of one mirror.
+        there: how many partitions the source's topics have, as far as it is known.
+        here: how many the destination's have.
+    """
+    extra = [
+        topic
+        for topic in topics
+        if here.get(topic.topic, 0) > max(topic.partitions, there.get(topic.topic, 0))
+    ]
+    for topic in extra:
+        log.warning(
+            "%s has %d partitions, of which %d are mirrored: somebody has added the others here",
+            topic.topic,
+            here[topic.topic],
+            topic.partitions,
+        )
+    return len(extra)
+
+
 async def grow_topics(
     destination: KafkaCluster,
     store: MirrorStore,
     topics: Collection[MirrorTopic],
     there: Mapping[str, int],
+    here: Mapping[str, int],
 ) -> int:
     """Create the partitions that the source has and the destination has not.
+
+    Those that somebody has added here before are taken. Where there are records in them, their
+    owner sees that these are not the source's, and they are FAILED; where there were some and are
+    no more, nobody could see it, and the topic does not grow.
 
     Args:
         destination: where partitions are created.
         store: the destination's mirrors.
         topics: of one mirror.
         there: how many partitions the source's topics have.
+        here: how many the destination's have.
 
     Returns:
         How many topics could not grow.
+
+    Raises:
+        UserError: a right is missing.
+        Retriable: the destination does not answer.
     """
     grown = {
         topic.topic: there[topic.topic]
@@ -127,7 +166,18 @@ async def grow_topics(
     }
     if not grown:
         return 0
-    failed = 0
+    emptied = await _emptied(
+        destination,
+        [
+            TopicPartition(topic.topic, index)
+            for topic in topics
+            for index in range(topic.partitions, here.get(topic.topic, 0))
+            if index < grown.get(topic.topic, 0)
+        ],
+    )
+    failed = len(emptied)
+    for name, why in emptied.items():
+        log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), why)
     answers = await admin.create_partitions(destination, grown)
     for name, answer in answers.items():
         if isinstance(answer, Refusal) and answer.code != _INVALID_PARTITIONS:
@@ -143,6 +193,26 @@ async def grow_topics(
         ]
     )
     return failed
+
+
+async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition]) -> dict[str, str]:
+    """Topics of which one of these partitions has lost what it held; why they cannot grow."""
+    if not extra:
+        return {}
+    starts = await list_offsets(destination, extra, OffsetSpec.EARLIEST)
+    ends = await list_offsets(destination, extra, replica_id=DEBUGGING)
+    found = {}
+    for one in extra:
+        start, end = starts[one], ends[one]
+        if isinstance(start, Refusal) or isinstance(end, Refusal):
+            found[one.topic] = f"partition {one.partition} cannot be looked at"
+        elif start.offset == end.offset > 0:
+            found[one.topic] = (
+                f"partition {one.partition}, which somebody has added here, held records up to "
+                f"offset {end.offset}; remove the topic from the mirror, delete it here, and add "
+                f"it again"
+            )
+    return found
 
 
 def missing(topics: Collection[MirrorTopic], found: Mapping[str, Topic]) -> set[MirrorTopic]:
