@@ -73,7 +73,7 @@ ITS_OWN = {
 
 
 def has(servers: str, topic: str, wanted: dict[str, str]) -> bool:
-    found = configs(servers, topic)
+    found = outside.configs(servers, topic)
     return {name: found[name] for name in wanted} == wanted
 
 
@@ -95,3 +95,20 @@ def test_what_mirroring_needs_is_set_back_at_the_failover(world: Stage, topic: s
     outside.await_state(world, topic, 0, "STOPPED")
     time.sleep(3)
     assert has(destination, topic, {**ITS_OWN, "compression.type": "lz4"})
+
+
+def test_a_destination_that_puts_its_own_time_on_records_is_seen(world: Stage, topic: str) -> None:
+    """Somebody has set LogAppendTime there: until that is changed back, records are altered."""
+    source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
+    outside.make_topic(source, topic, 1)
+    world.add(topic, "everything")
+    outside.await_state(world, topic, 0, "MIRRORING")
+
+    def failed() -> bool:
+        change(destination, topic, message_timestamp_type="LogAppendTime")
+        outside.write(source, topic, outside.simple(1))
+        return outside.described(world, topic)[0]["state"] == "FAILED"
+
+    until(failed, 60, "the partition's failure")
+    row = outside.await_state(world, topic, 0, "FAILED")
+    assert "has put its own time on the records" in row["reason"]

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -312,10 +312,12 @@ async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
     await removed(owned, NAME, other)
     fence, tried = owned.shard.fence, 0
 
-    async def counted(keys: Collection[TopicPartition]) -> dict[TopicPartition, Offset | Refusal]:
+    async def counted(
+        keys: Collection[TopicPartition], topic_ids: Mapping[str, uuid.UUID]
+    ) -> dict[TopicPartition, Offset | Refusal]:
         nonlocal tried
         tried += 1
-        return await fence(keys)
+        return await fence(keys, topic_ids)
 
     owned.shard.fence = counted  # type: ignore[method-assign]
     heard = Heard(owned)

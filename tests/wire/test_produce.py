@@ -87,6 +87,7 @@ PRODUCED = st.builds(
     base_offset=INT64,
     log_start=INT64,
     message=st.text(max_size=300),
+    stamped_ms=INT64,
 )
 
 
@@ -117,7 +118,7 @@ def respond(
                 index=index,
                 error_code=produced.error,
                 base_offset=produced.base_offset,
-                log_append_time_ms=-1,
+                log_append_time_ms=produced.stamped_ms,
                 log_start_offset=produced.log_start,
                 record_errors=errors,
                 error_message=produced.message or None,

@@ -25,6 +25,7 @@ from twinlog.cluster.admin import (
     topic_resource,
 )
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.metadata import is_another
 from twinlog.control.destination_topics import chunks, known_configs, source_configs
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal
@@ -168,7 +169,8 @@ async def set_configs_back(
     """Set back what mirroring needed otherwise of topics that are STOPPED; what could not be.
 
     It is done between fence and write of a change, so that nobody adds the topics meanwhile. Topics
-    that are no more, and what the destination's brokers will never take, are done with.
+    that are no more, or are others by now, and what the destination's brokers will never take, are
+    done with.
 
     Args:
         destination: the mirror's cluster.
@@ -193,7 +195,13 @@ async def set_configs_back(
             and topic.set_back is not None
             and states.stopped(topic.mirror_partitions)
         ]
-        changes = {one.topic: set_back_changes(one.set_back or (), known) for one in due}
+        there = (await destination.refresh([one.topic for one in due])).topics if due else {}
+        changes = {
+            one.topic: set_back_changes(one.set_back or (), known)
+            for one in due
+            if one.topic in there
+            and not is_another(one.destination_topic_id, there[one.topic].topic_id)
+        }
         refused = await _change(destination, changes, "back")
         failed.clear()
         failed.update(name for name, one in refused.items() if one.code not in _NEVER)

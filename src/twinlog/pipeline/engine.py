@@ -499,6 +499,13 @@ class Engine:
                 f"destination: somebody else writes to this topic",
             )
             return
+        if answer.stamped_ms >= 0:
+            self.fail(
+                partition,
+                f"somebody has set message.timestamp.type of the destination's topic, whose broker "
+                f"has put its own time on the records from offset {answer.base_offset} on",
+            )
+            return
         if not appending:
             self.advance(partition)
             return

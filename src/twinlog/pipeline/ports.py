@@ -70,12 +70,16 @@ class Batch(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """A partition's part of a Produce answer: where its batch landed."""
+    """A partition's part of a Produce answer: where its batch landed.
+
+    `stamped_ms` is the time that the broker has put on its records instead of their own; or -1.
+    """
 
     error: int
     base_offset: int
     log_start: int
     message: str = ""
+    stamped_ms: int = -1
 
 
 class ProducerIdentity(NamedTuple):

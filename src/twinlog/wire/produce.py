@@ -55,12 +55,17 @@ _THROTTLE: Final = struct.Struct(">i")
 
 
 class ProducedPartition(NamedTuple):
-    """A partition in a response. `base_offset` is -1 where nothing was appended."""
+    """A partition in a response. `base_offset` is -1 where nothing was appended.
+
+    `stamped_ms` is the broker's time where it has put that on every record, which it does where the
+    topic has LogAppendTime; else -1.
+    """
 
     error: int
     base_offset: int
     log_start: int
     message: str = ""
+    stamped_ms: int = -1
 
 
 class ProduceResponse(NamedTuple):
@@ -143,13 +148,15 @@ def _decode_partitions(
     unpack, new = _PARTITION.unpack_from, tuple.__new__  # half the time of a NamedTuple's own
     count, at = read_count(body, at)
     for _ in range(count):
-        index, error, base_offset, _, log_start, errors, note, tags = unpack(body, at)
+        index, error, base_offset, stamped_ms, log_start, errors, note, tags = unpack(body, at)
         at += _PARTITION.size
         message = ""
         if errors > 1 or note or tags:
             message, at = _decode_details(body, at - _DETAILS)
         partition = new(TopicPartition, (topic, index))
-        into[partition] = new(ProducedPartition, (error, base_offset, log_start, message))
+        into[partition] = new(
+            ProducedPartition, (error, base_offset, log_start, message, stamped_ms)
+        )
     return skip_tags(body, at)
 
 
