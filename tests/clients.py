@@ -8,14 +8,14 @@ from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
 from twinlog.cluster.client import CONTROLLER, KafkaCluster
 from twinlog.cluster.config import Address, ClusterConfig
 from twinlog.cluster.controlwriter import ALL, append
-from twinlog.cluster.mirrorlog import partition_count, state_entry
+from twinlog.cluster.mirrorlog import epoch_entry, partition_count, state_entry
 from twinlog.core.errors import check
 from twinlog.core.placement import state_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.wire.config_records import MirrorTopic
-from twinlog.wire.state_records import PartitionState
+from twinlog.wire.state_records import LastMirrored, PartitionState
 from waiting import until_async
 
 
@@ -80,16 +80,20 @@ async def describe_quorum(cluster: LocalCluster) -> Quorum:
     return Quorum(found.leader_id, found.high_watermark, ends)
 
 
-async def write_state(cluster: KafkaCluster, topic: MirrorTopic, state: State) -> None:
-    """Say that all partitions of a topic are in this state, where no lane does."""
+async def write_state(
+    cluster: KafkaCluster,
+    topic: MirrorTopic,
+    state: State,
+    ends: Mapping[int, LastMirrored] | None = None,
+) -> None:
+    """Say that all partitions of a topic are in this state, where no lane does; and some's ends."""
     count = await partition_count(cluster) or 0
-    entries = [
-        state_entry(
-            PartitionState(name, state),
-            state_partition(name.mirror, topic.topic_id, name.partition, count),
-        )
-        for name in topic.mirror_partitions
-    ]
+    entries = []
+    for name in topic.mirror_partitions:
+        place = state_partition(name.mirror, topic.topic_id, name.partition, count)
+        entries.append(state_entry(PartitionState(name, state), place))
+        if (last := (ends or {}).get(name.partition)) is not None:
+            entries.append(epoch_entry(name, last, place))
     assert not any((await append(cluster, entries, acks=ALL)).values())
 
 

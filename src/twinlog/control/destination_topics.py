@@ -77,13 +77,30 @@ class DestinationTopic:
     there: int
 
 
+async def existing_topics(destination: KafkaCluster, names: Collection[str]) -> dict[str, Topic]:
+    """Those of these topics that the destination has, as it says now.
+
+    Raises:
+        UserError: a topic may not be seen.
+        Retriable: the destination does not answer.
+    """
+    found = (await destination.refresh(names)).topics
+    existing = {name: found[name] for name in names if name in found}
+    for topic in existing.values():
+        if topic.error:
+            Refusal(topic.error).fail("see the destination's topic", topic=topic.name)
+    return existing
+
+
 async def wanted_topics(
     destination: KafkaCluster,
     mirror: Mirror,
     topics: Sequence[Topic],
     configs: Mapping[str, Mapping[str, SourceConfig]],
+    existing: Mapping[str, Topic],
     *,
     ends: Ends,
+    made_again: Collection[str],
     unknown: str,
 ) -> list[DestinationTopic]:
     """What has to be made of each topic on the destination.
@@ -93,19 +110,16 @@ async def wanted_topics(
         mirror: the mirror.
         topics: of its source.
         configs: their configurations (`source_configs`).
+        existing: those of them that the destination has (`existing_topics`).
         ends: where what was failed over from here to the source ends.
+        made_again: topics that were failed over, and are others by now.
         unknown: why it cannot be known what was failed over; empty if it is.
 
     Raises:
         MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is neither empty and of the same size
             nor one that was failed over (`ends`).
     """
-    names = [topic.name for topic in topics]
     known = await known_configs(destination)
-    existing = (await destination.refresh(names)).topics
-    for topic in existing.values():
-        if topic.error:
-            Refusal(topic.error).fail("see the destination's topic", topic=topic.name)
     exclude = parse_settings(mirror.source).topic_properties_exclude
     wanted = [
         DestinationTopic(
@@ -117,7 +131,8 @@ async def wanted_topics(
         )
         for topic in topics
     ]
-    await _check_empty(destination, [one for one in wanted if one.there], ends, unknown)
+    there = [one for one in wanted if one.there]
+    await _check_empty(destination, there, ends, made_again, unknown)
     return wanted
 
 
@@ -147,7 +162,11 @@ async def known_configs(destination: KafkaCluster) -> Collection[str]:
 
 
 async def _check_empty(
-    destination: KafkaCluster, existing: Sequence[DestinationTopic], ends: Ends, unknown: str
+    destination: KafkaCluster,
+    existing: Sequence[DestinationTopic],
+    ends: Ends,
+    made_again: Collection[str],
+    unknown: str,
 ) -> None:
     """See `wanted_topics`."""
     troubles: list[str] = []
@@ -164,7 +183,9 @@ async def _check_empty(
         if isinstance(end, Refusal):
             end.fail("look whether the destination's topic is empty", topic=partition.topic)
         elif end.offset:
-            troubles.append(f"{partition} is not empty, its log ends at {end.offset}")
+            other = partition.topic in made_again
+            since = ", and the topic was made again since it was failed over" if other else ""
+            troubles.append(f"{partition} is not empty, its log ends at {end.offset}{since}")
     if troubles:
         raise MirrorError.TOPIC_ALREADY_EXISTS.error(
             f"on the destination, {'; '.join(troubles)}",

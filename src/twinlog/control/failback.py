@@ -14,6 +14,9 @@ deleted, made anew, and mirrored from the beginning.
 
 A log that has been cut by an unclean election and has grown again shows by leader epochs (KIP-320):
 where the epoch of the last mirrored record ends before the last mirrored end, the tail begins.
+
+All this is said of one log. A topic that was deleted here and made again has another one, of which
+its name tells nothing: what was failed over is told by the topic id that the mirror has kept.
 """
 
 import os
@@ -23,6 +26,7 @@ from typing import Final, NamedTuple
 
 from twinlog.cluster.admin import delete_topics
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.metadata import NO_TOPIC_ID, Topic
 from twinlog.cluster.partitions import DEBUGGING, list_offsets, offset_for_leader_epoch
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl
@@ -105,6 +109,11 @@ async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) ->
     except UserError as error:
         return TheirMirrors({}, frozenset(), {}, unknown=str(error))
     return their_mirrors(snapshot, destination.cluster_id)
+
+
+def same_topic(mirrored: MirrorTopic, found: Topic) -> bool:
+    """Whether a topic is the very one that was mirrored; so it is where there are no topic ids."""
+    return NO_TOPIC_ID in {mirrored.topic_id, found.topic_id} or mirrored.topic_id == found.topic_id
 
 
 async def last_mirrored(source: KafkaCluster, topics: Collection[MirrorTopic]) -> Ends:

@@ -25,6 +25,7 @@ from twinlog.cluster.config import ClusterConfig, parse_config
 from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import ControlTopics
 from twinlog.control.destination_topics import (
+    existing_topics,
     known_id,
     prepare,
     source_configs,
@@ -40,6 +41,7 @@ from twinlog.control.failback import (
     last_mirrored,
     read_their_mirrors,
     rebuild_topics,
+    same_topic,
 )
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore, unknown_mirror
@@ -260,11 +262,20 @@ async def add_named(
     mirror = snapshot.mirrors[mirror_name]
     topics = [_usable(source.metadata.topics[name]) for name in names]
     configs = await _readable_configs(source, names)
+    existing = await existing_topics(destination, names)
+    failed_over = {
+        name: theirs.failed_over[name] for name in existing if name in theirs.failed_over
+    }
+    made_again = {n for n, topic in failed_over.items() if not same_topic(topic, existing[n])}
     ends = await last_mirrored(
-        source, [theirs.failed_over[name] for name in names if name in theirs.failed_over]
+        source, [failed_over[name] for name in failed_over.keys() - made_again]
     )
     wanted = await wanted_topics(
-        destination, mirror, topics, configs, ends=ends, unknown=theirs.unknown
+        destination,
+        *(mirror, topics, configs, existing),
+        ends=ends,
+        made_again=made_again,
+        unknown=theirs.unknown,
     )
     if tails := await find_tails(destination, still_here(ends, wanted)):
         if rebuild is None:

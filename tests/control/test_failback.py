@@ -1,0 +1,134 @@
+"""What a failback goes by, on real brokers: what lanes would have written is written by hand."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+import pytest
+
+import outside
+from clients import client, make_topic, write_state
+from conftest import Pair
+from twinlog.cluster.admin import delete_topics
+from twinlog.cluster.client import KafkaCluster
+from twinlog.control.lifecycle import remove_topics
+from twinlog.control.mirror_errors import MirrorRefused
+from twinlog.control.mirrors import add_topics, create_mirror
+from twinlog.control.store import MirrorStore
+from twinlog.core.types import LeaderEpoch, Offset
+from twinlog.local.check import Log
+from twinlog.wire.config_records import Mirror, MirrorTopic
+from twinlog.wire.state_records import LastMirrored
+from waiting import until_async
+
+pytestmark = pytest.mark.broker
+
+
+def ended(*ends: int) -> dict[int, LastMirrored]:
+    """Of each partition, where it was mirrored up to, in the source's first epoch."""
+    return {
+        partition: LastMirrored(LeaderEpoch(0), Offset(end)) for partition, end in enumerate(ends)
+    }
+
+
+class Old:
+    """The old source, `here`, of topics that were failed over to another cluster, `there`."""
+
+    def __init__(self, pair: Pair, here: KafkaCluster, there: KafkaCluster, back: str) -> None:
+        self.here, self.there, self.back = here, there, back
+        self.servers = pair.destination.bootstrap_servers
+        self._servers_there = pair.source.bootstrap_servers
+
+    async def create(self) -> None:
+        """Create the mirror that leads back."""
+        await create_mirror(self.here, self.back, {"bootstrap.servers": self._servers_there})
+
+    async def make(self, topic: str, *records: int) -> UUID:
+        """Make a topic here and there, with so many records in each partition here; its id here."""
+        await make_topic(self.there, topic, len(records))
+        return await self.make_here(topic, *records)
+
+    async def make_here(self, topic: str, *records: int) -> UUID:
+        """Make a topic with so many records in each partition; its id."""
+        await make_topic(self.here, topic, len(records))
+        self.write(topic, *records)
+        return (await self.here.refresh([topic])).topics[topic].topic_id
+
+    def write(self, topic: str, *records: int) -> None:
+        """Write so many records to each partition here."""
+        for partition, count in enumerate(records):
+            outside.write(self.servers, topic, outside.simple(count, partition))
+
+    async def delete_here(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        await delete_topics(self.here, [topic])
+
+        async def gone() -> bool:
+            return topic not in (await self.here.refresh([topic])).topics
+
+        await until_async(gone, what=f"no {topic}")
+
+    async def fail_over(
+        self, mirror: str, topic: str, topic_id: UUID, ends: Mapping[int, LastMirrored]
+    ) -> None:
+        """Write there that a mirror of a topic of ours has ended."""
+        store = MirrorStore(self.there)
+        source = {"bootstrap.servers": self.servers}
+        await store.create_mirror(
+            Mirror(name=mirror, source=source, source_cluster_id=self.here.cluster_id)
+        )
+        one = MirrorTopic(mirror=mirror, topic=topic, topic_id=topic_id, partitions=len(ends))
+        await store.add_topics(mirror, [one])
+        await remove_topics(self.there, mirror, topic)
+        await write_state(self.there, one, State.STOPPED, ends)
+
+    async def refused(self, topic: str) -> str:
+        """What is said of a topic that cannot be mirrored back."""
+        with pytest.raises(MirrorRefused) as caught:
+            await add_topics(self.here, self.back, topic)
+        return str(caught.value)
+
+    def ends(self, topic: str, partitions: int = 1) -> list[int]:
+        """Where the logs here end."""
+        asked = [(topic, index) for index in range(partitions)]
+        found = Log(self.servers).ends(asked)
+        return [found[one] for one in asked]
+
+
+def test_a_topic_that_was_made_again_was_not_failed_over(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
+    """What it holds is its own, though less than was mirrored; where it is empty it is taken."""
+
+    async def run() -> None:
+        async with client(pair.destination) as here, client(pair.source) as there:
+            old = Old(pair, here, there, fresh_name("back"))
+            await old.create()
+            former = await old.make(topic, 0)
+            await old.fail_over(fresh_name("there"), topic, former, ended(1000))
+            await old.delete_here(topic)
+            assert await old.make_here(topic, 50) != former
+            said = await old.refused(topic)
+            assert said.startswith("TOPIC_ALREADY_EXISTS: "), said
+            assert f"{topic}-0 is not empty, its log ends at 50, and the topic was made" in said
+            assert old.ends(topic) == [50]
+            await old.delete_here(topic)
+            await old.make_here(topic, 0)
+            assert await add_topics(here, old.back, topic) == [topic]
+
+    asyncio.run(run())
+
+
+def test_the_very_topic_goes_on(pair: Pair, fresh_name: Callable[[str], str], topic: str) -> None:
+    """It holds nothing beyond what was mirrored."""
+
+    async def run() -> None:
+        async with client(pair.destination) as here, client(pair.source) as there:
+            old = Old(pair, here, there, fresh_name("back"))
+            await old.create()
+            topic_id = await old.make(topic, 50)
+            await old.fail_over(fresh_name("there"), topic, topic_id, ended(50))
+            assert await add_topics(here, old.back, topic) == [topic]
+            assert old.ends(topic) == [50]
+
+    asyncio.run(run())
