@@ -9,7 +9,7 @@ from twinlog.cluster.client import CONTROLLER, KafkaCluster
 from twinlog.cluster.config import Address, ClusterConfig
 from twinlog.cluster.controlwriter import ALL, append
 from twinlog.cluster.mirrorlog import epoch_entry, partition_count, state_entry
-from twinlog.core.errors import check
+from twinlog.core.errors import Refusal, check
 from twinlog.core.placement import state_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
@@ -94,7 +94,8 @@ async def write_state(
         entries.append(state_entry(PartitionState(name, state), place))
         if (last := (ends or {}).get(name.partition)) is not None:
             entries.append(epoch_entry(name, last, place))
-    assert not any((await append(cluster, entries, acks=ALL)).values())
+    answers = await append(cluster, entries, acks=ALL)
+    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
 
 
 async def none_refused(_mirror: str, _topics: Collection[str]) -> Collection[str]:

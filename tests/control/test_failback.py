@@ -15,6 +15,7 @@ from twinlog.control.lifecycle import remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.store import MirrorStore
+from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.local.check import Log
 from twinlog.wire.config_records import Mirror, MirrorTopic
@@ -72,15 +73,19 @@ class Old:
         self, mirror: str, topic: str, topic_id: UUID, ends: Mapping[int, LastMirrored]
     ) -> None:
         """Write there that a mirror of a topic of ours has ended."""
+        one = MirrorTopic(mirror=mirror, topic=topic, topic_id=topic_id, partitions=len(ends))
+        await self.write_removed(one)
+        await write_state(self.there, one, State.STOPPED, ends)
+
+    async def write_removed(self, topic: MirrorTopic) -> None:
+        """Write there that a topic of ours was removed from a mirror, and is not STOPPED yet."""
         store = MirrorStore(self.there)
         source = {"bootstrap.servers": self.servers}
         await store.create_mirror(
-            Mirror(name=mirror, source=source, source_cluster_id=self.here.cluster_id)
+            Mirror(name=topic.mirror, source=source, source_cluster_id=self.here.cluster_id)
         )
-        one = MirrorTopic(mirror=mirror, topic=topic, topic_id=topic_id, partitions=len(ends))
-        await store.add_topics(mirror, [one])
-        await remove_topics(self.there, mirror, topic)
-        await write_state(self.there, one, State.STOPPED, ends)
+        await store.add_topics(topic.mirror, [topic])
+        await remove_topics(self.there, topic.mirror, topic.topic)
 
     async def refused(self, topic: str) -> str:
         """What is said of a topic that cannot be mirrored back."""
@@ -130,5 +135,47 @@ def test_the_very_topic_goes_on(pair: Pair, fresh_name: Callable[[str], str], to
             await old.fail_over(fresh_name("there"), topic, topic_id, ended(50))
             assert await add_topics(here, old.back, topic) == [topic]
             assert old.ends(topic) == [50]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("first", "second"), [(60, 100), (100, 60)])
+def test_a_topic_that_several_mirrors_have_had(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str, first: int, second: int
+) -> None:
+    """The largest end is the latest, whatever the mirrors' names: beyond it is the tail."""
+
+    async def run() -> None:
+        async with client(pair.destination) as here, client(pair.source) as there:
+            old = Old(pair, here, there, fresh_name("back"))
+            await old.create()
+            topic_id = await old.make(topic, 100)
+            for mirror, end in (("alpha", first), ("zeta", second)):
+                await old.fail_over(f"{mirror}.{topic}", topic, topic_id, ended(end))
+            old.write(topic, 17)
+            said = await old.refused(topic)
+            assert said.startswith("MIRROR_TOPIC_DIVERGED: "), said
+            assert f"{topic}-0 from offset 100 to 116" in said
+
+    asyncio.run(run())
+
+
+def test_the_latest_of_several_failovers_goes_on(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
+    """Not before all of them have ended."""
+
+    async def run() -> None:
+        async with client(pair.destination) as here, client(pair.source) as there:
+            old = Old(pair, here, there, fresh_name("back"))
+            await old.create()
+            topic_id = await old.make(topic, 100)
+            for mirror, end in (("alpha", 100), ("zeta", 60)):
+                await old.fail_over(f"{mirror}.{topic}", topic, topic_id, ended(end))
+            late = MirrorTopic(mirror=f"late.{topic}", topic=topic, topic_id=topic_id, partitions=1)
+            await old.write_removed(late)
+            assert (await old.refused(topic)).startswith("TOPIC_ALREADY_EXISTS: ")
+            await write_state(there, late, State.STOPPED)
+            assert await add_topics(here, old.back, topic) == [topic]
 
     asyncio.run(run())

@@ -302,7 +302,7 @@ async def _taken_over(
             f"whether the source mirrors these topics from here is not known: {theirs.unknown}",
             hint="nothing was changed; the mirror's principal needs READ on its control topics",
         )
-    removed = [theirs.failed_over[name] for name in topics if name in theirs.failed_over]
+    removed = [one for name in topics for one in theirs.failed_over.get(name, ())]
     states = await MirrorStore(source).states() if removed else None
     busy = {
         topic.topic

@@ -17,9 +17,13 @@ where the epoch of the last mirrored record ends before the last mirrored end, t
 
 All this is said of one log. A topic that was deleted here and made again has another one, of which
 its name tells nothing: what was failed over is told by the topic id that the mirror has kept.
+
+A topic that was failed over more than once may stand in several mirrors there. The log of one topic
+id never shrinks below what was mirrored of it, so the largest last mirrored end is the latest.
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -66,8 +70,8 @@ class TheirMirrors(NamedTuple):
     """Of the topics that it mirrors now: the clusters that they come from, the nearest first."""
     loops: frozenset[str]
     """Those of them that come from us, through others or not."""
-    failed_over: Mapping[str, MirrorTopic]
-    """Topics that it has mirrored from us, and that were removed there."""
+    failed_over: Mapping[str, tuple[MirrorTopic, ...]]
+    """Topics that it has mirrored from us, and that were removed there: in each of its mirrors."""
     denied: frozenset[Acl] = frozenset()
     """What switchovers of its mirrors deny here: who writes to a topic that it took over from us.
     """
@@ -87,15 +91,20 @@ def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
     return TheirMirrors(
         origins,
         frozenset(name for name, clusters in origins.items() if cluster_id in clusters),
-        {
-            topic.topic: topic
-            for topic in snapshot.topics
-            if topic.wanted is Wanted.STOPPED
-            and snapshot.mirrors[topic.mirror].source_cluster_id == cluster_id
-        },
+        removed_topics(snapshot, cluster_id),
         denied=snapshot.made_of(cluster_id, MadeFor.SWITCHOVER),
         read_only=snapshot.made_of(cluster_id, MadeFor.READ_ONLY),
     )
+
+
+def removed_topics(snapshot: Snapshot, source_id: str) -> dict[str, tuple[MirrorTopic, ...]]:
+    """The topics that mirrors of this source have had, and that were removed from them."""
+    found: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
+    for topic in snapshot.topics:
+        its_source = snapshot.mirrors[topic.mirror].source_cluster_id
+        if topic.wanted is Wanted.STOPPED and its_source == source_id:
+            found[topic.topic].append(topic)
+    return {name: tuple(topics) for name, topics in found.items()}
 
 
 async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) -> TheirMirrors:
@@ -111,31 +120,57 @@ async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) ->
     return their_mirrors(snapshot, destination.cluster_id)
 
 
-def same_topic(mirrored: MirrorTopic, found: Topic) -> bool:
-    """Whether a topic is the very one that was mirrored; so it is where there are no topic ids."""
+class Removed(NamedTuple):
+    """Removed topics, told by their ids from others that have their names by now."""
+
+    same: tuple[MirrorTopic, ...]
+    """What was removed, of topics that are still the same; of each in several mirrors perhaps."""
+    made_again: frozenset[str]
+    """Names of topics that are others now than all that were removed."""
+
+
+def told_by_id(
+    removed: Mapping[str, Collection[MirrorTopic]], existing: Mapping[str, Topic]
+) -> Removed:
+    """Which of the existing topics are those that were removed; all where there are no ids."""
+    known = {name: removed[name] for name in existing if name in removed}
+    same = {
+        name: [one for one in topics if _is(one, existing[name])] for name, topics in known.items()
+    }
+    return Removed(
+        tuple(one for topics in same.values() for one in topics),
+        frozenset(name for name, topics in same.items() if not topics),
+    )
+
+
+def _is(mirrored: MirrorTopic, found: Topic) -> bool:
     return NO_TOPIC_ID in {mirrored.topic_id, found.topic_id} or mirrored.topic_id == found.topic_id
 
 
-async def last_mirrored(source: KafkaCluster, topics: Collection[MirrorTopic]) -> Ends:
-    """Up to where the source's STOPPED partitions of these topics were mirrored.
+async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) -> Ends:
+    """Up to where a cluster's STOPPED partitions of these topics were mirrored.
+
+    Where several of its mirrors have had a partition, all of them have to be STOPPED.
 
     Args:
-        source: whose mirrors' states are read.
-        topics: of its mirrors (`TheirMirrors.failed_over`).
+        cluster: whose mirrors' states are read.
+        topics: of its mirrors (`told_by_id`).
 
     Raises:
         Retriable, UserError: its states cannot be read.
     """
     if not topics:
         return {}
-    found = await MirrorStore(source).states()
-    ends = {}
-    for topic in topics:
-        for name in topic.mirror_partitions:
-            last = found.epochs.get(name)
-            if found.state(name) is State.STOPPED and last is not None and last.end >= 0:
-                ends[TopicPartition(name.topic, name.partition)] = last
-    return ends
+    found = await MirrorStore(cluster).states()
+    ends: Ends = {}
+    under_way: set[TopicPartition] = set()
+    for name in [name for topic in topics for name in topic.mirror_partitions]:
+        key, last = TopicPartition(name.topic, name.partition), found.epochs.get(name)
+        if found.state(name) is not State.STOPPED:
+            under_way.add(key)
+        elif last is not None and last.end >= 0:
+            ends[key] = max(last, ends.get(key, last), key=lambda one: (one.end, one.epoch))
+    return {key: last for key, last in ends.items() if key not in under_way}
 
 
 async def find_tails(destination: KafkaCluster, ends: Ends) -> list[Tail]:

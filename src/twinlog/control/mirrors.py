@@ -41,7 +41,7 @@ from twinlog.control.failback import (
     last_mirrored,
     read_their_mirrors,
     rebuild_topics,
-    same_topic,
+    told_by_id,
 )
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore, unknown_mirror
@@ -263,18 +263,13 @@ async def add_named(
     topics = [_usable(source.metadata.topics[name]) for name in names]
     configs = await _readable_configs(source, names)
     existing = await existing_topics(destination, names)
-    failed_over = {
-        name: theirs.failed_over[name] for name in existing if name in theirs.failed_over
-    }
-    made_again = {n for n, topic in failed_over.items() if not same_topic(topic, existing[n])}
-    ends = await last_mirrored(
-        source, [failed_over[name] for name in failed_over.keys() - made_again]
-    )
+    failed_over = told_by_id(theirs.failed_over, existing)
+    ends = await last_mirrored(source, failed_over.same)
     wanted = await wanted_topics(
         destination,
         *(mirror, topics, configs, existing),
         ends=ends,
-        made_again=made_again,
+        made_again=failed_over.made_again,
         unknown=theirs.unknown,
     )
     if tails := await find_tails(destination, still_here(ends, wanted)):
