@@ -1,6 +1,7 @@
 """librdkafka on the clusters of a stage: what a user's applications and tools would do."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,8 @@ from twinlog.local.stage import Stage
 from waiting import until
 
 SECONDS = 30.0
+_BEGAN_MS = int(time.time() * 1000)
+"""Of the process: what is years old the brokers delete."""
 
 
 def admin(servers: str) -> AdminClient:
@@ -78,6 +81,15 @@ def write(servers: str, topic: str, records: Iterable[Sequence[Any]], **settings
         producer.poll(0)
     assert producer.flush(SECONDS) == 0
     assert not failures, failures[0]
+
+
+def write_same(servers: str, topic: str, partition: int, start: int, end: int) -> None:
+    """Write what is the same in each cluster at these offsets, timestamps too, in one producer."""
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    for at in range(start, end):
+        value = f"v{at}"
+        producer.produce(topic, partition=partition, value=value, timestamp=_BEGAN_MS + at)
+    assert producer.flush(SECONDS) == 0
 
 
 def until_written(topic: str, client: Mapping[str, Any]) -> None:

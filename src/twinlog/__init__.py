@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         PartitionDescription,
         TopicDescription,
     )
-    from twinlog.control.failback import Rebuild
     from twinlog.control.mirror_admin import (
         CreateMirrorResult,
         DescribeMirrorsResult,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         MirrorListing,
     )
     from twinlog.control.mirror_errors import MirrorError, MirrorRefused
+    from twinlog.control.rebuild import Rebuild
     from twinlog.core.errors import Retriable, TwinlogError, UnsupportedVersion, UserError
     from twinlog.core.states import State
     from twinlog.wire.config_records import Wanted
@@ -59,7 +59,7 @@ _FOUND_IN: Final = {
     "MirrorListing": "twinlog.control.mirror_admin",
     "MirrorRefused": "twinlog.control.mirror_errors",
     "PartitionDescription": "twinlog.control.described",
-    "Rebuild": "twinlog.control.failback",
+    "Rebuild": "twinlog.control.rebuild",
     "Retriable": "twinlog.core.errors",
     "State": "twinlog.core.states",
     "TopicDescription": "twinlog.control.described",

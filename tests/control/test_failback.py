@@ -1,7 +1,8 @@
 """What a failback goes by, on real brokers: what lanes would have written is written by hand."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -9,15 +10,20 @@ import pytest
 import outside
 from clients import client, make_topic, write_state
 from conftest import Pair
-from twinlog.cluster.admin import delete_topics
+from twinlog import Rebuild
+from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
 from twinlog.cluster.client import KafkaCluster
+from twinlog.control import mirrors
 from twinlog.control.lifecycle import remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.store import MirrorStore
+from twinlog.core.errors import Refusal, UserError
 from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.local.check import Log
+from twinlog.local.cluster import LocalCluster
+from twinlog.pipeline.kafka import KafkaDestination
 from twinlog.wire.config_records import Mirror, MirrorTopic
 from twinlog.wire.state_records import LastMirrored
 from waiting import until_async
@@ -52,7 +58,8 @@ class Old:
     async def make_here(self, topic: str, *records: int) -> UUID:
         """Make a topic with so many records in each partition; its id."""
         await make_topic(self.here, topic, len(records))
-        self.write(topic, *records)
+        for partition, count in enumerate(records):
+            outside.write_same(self.servers, topic, partition, 0, count)
         return (await self.here.refresh([topic])).topics[topic].topic_id
 
     def write(self, topic: str, *records: int) -> None:
@@ -72,9 +79,13 @@ class Old:
     async def fail_over(
         self, mirror: str, topic: str, topic_id: UUID, ends: Mapping[int, LastMirrored]
     ) -> None:
-        """Write there that a mirror of a topic of ours has ended."""
+        """Write there what a mirror of a topic of ours has copied, and that it has ended."""
         one = MirrorTopic(mirror=mirror, topic=topic, topic_id=topic_id, partitions=len(ends))
         await self.write_removed(one)
+        held = Log(self._servers_there).ends([(topic, partition) for partition in ends])
+        for partition, last in ends.items():
+            begin = held[topic, partition]
+            outside.write_same(self._servers_there, topic, partition, begin, last.end)
         await write_state(self.there, one, State.STOPPED, ends)
 
     async def write_removed(self, topic: MirrorTopic) -> None:
@@ -92,6 +103,11 @@ class Old:
         with pytest.raises(MirrorRefused) as caught:
             await add_topics(self.here, self.back, topic)
         return str(caught.value)
+
+    async def diverge(self, topic: str, *beyond: int) -> None:
+        """Make a topic that was failed over at 100, with so much more in each partition."""
+        topic_id = await self.make(topic, *(100 + more for more in beyond))
+        await self.fail_over(f"there.{topic}", topic, topic_id, ended(*(100 for _ in beyond)))
 
     def ends(self, topic: str, partitions: int = 1) -> list[int]:
         """Where the logs here end."""
@@ -115,7 +131,9 @@ def test_a_topic_that_was_made_again_was_not_failed_over(
             assert await old.make_here(topic, 50) != former
             said = await old.refused(topic)
             assert said.startswith("TOPIC_ALREADY_EXISTS: "), said
-            assert f"{topic}-0 is not empty, its log ends at 50, and the topic was made" in said
+            assert (
+                f"{topic}-0 is not empty, its log ends at 50; {topic} was made again since" in said
+            )
             assert old.ends(topic) == [50]
             await old.delete_here(topic)
             await old.make_here(topic, 0)
@@ -177,5 +195,99 @@ def test_the_latest_of_several_failovers_goes_on(
             assert (await old.refused(topic)).startswith("TOPIC_ALREADY_EXISTS: ")
             await write_state(there, late, State.STOPPED)
             assert await add_topics(here, old.back, topic) == [topic]
+
+    asyncio.run(run())
+
+
+def test_what_brokers_say_of_a_topic_that_is_there(any_kafka: LocalCluster, topic: str) -> None:
+    """Nothing but that, though it could not be created: so it is tried under another name."""
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            await make_topic(cluster, topic)
+            for name, code in ((topic, 36), (f"{topic}.other", 38)):
+                tried = NewTopic(name=name, partitions=1, replication_factor=9)
+                answer = (await create_topics(cluster, [tried], validate_only=True))[name]
+                assert isinstance(answer, Refusal)
+                assert answer.code == code
+
+    asyncio.run(run())
+
+
+def test_nothing_is_deleted_that_cannot_be_created(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
+    """The topic stays with its tail, which is not even saved."""
+
+    async def run() -> None:
+        async with client(pair.destination) as here, client(pair.source) as there:
+            old = Old(pair, here, there, fresh_name("back"))
+            await old.create()
+            await old.diverge(topic, 17)
+            with pytest.raises(UserError, match="INVALID_REPLICATION_FACTOR"):
+                await add_topics(
+                    *(here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
+                )
+            assert old.ends(topic) == [117]
+
+    asyncio.run(run())
+
+
+def test_what_is_deleted_and_cannot_be_created_is_named(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Creation fails though it was tried; when that is mended, the topic is added."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    async def run() -> None:
+        async with client(pair.destination) as here, client(pair.source) as there:
+            old = Old(pair, here, there, fresh_name("back"))
+            await old.create()
+            await old.diverge(topic, 17)
+            with monkeypatch.context() as patched:
+                patched.setattr(mirrors, "try_out", nothing, raising=False)
+                with pytest.raises(UserError) as caught:
+                    await add_topics(
+                        *(here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
+                    )
+            assert f"deleted already: {topic}; once this is mended, --add" in str(caught.value)
+            assert await add_topics(here, old.back, topic) == [topic]
+            assert old.ends(topic) == [0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_log_that_grows_meanwhile_is_not_deleted(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Whichever of the topic's partitions it is; partition 1 has no tail."""
+    leaders = KafkaDestination.leaders
+
+    async def run() -> None:
+        async with client(pair.destination) as here, client(pair.source) as there:
+            old = Old(pair, here, there, f"back.{topic}")
+            await old.create()
+            await old.diverge(topic, 17, 0)
+
+            async def while_saving(self: KafkaDestination, topics: Collection[str]) -> object:
+                outside.write(old.servers, topic, outside.simple(1, written))
+                return await leaders(self, topics)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(KafkaDestination, "leaders", while_saving)
+                with pytest.raises(UserError, match=f"{topic}-{written} is still being written to"):
+                    await add_topics(here, old.back, topic, rebuild=Rebuild(tmp_path / "first"))
+            assert sum(old.ends(topic, 2)) == 117 + 100 + 1
+            rebuild = Rebuild(tmp_path / "second")
+            if written:
+                said = await old.refused(topic)
+                assert f"{topic}-0 from offset 100 to 116; {topic}-1 from offset 100 to 100" in said
+            assert await add_topics(here, old.back, topic, rebuild=rebuild) == [topic]
+            saved = sorted(one.parent.name for one in tmp_path.glob("second/*/*.log"))
+            assert saved == [f"{topic}-{index}" for index in range(written + 1)]
+            assert old.ends(topic, 2) == [0, 0]
 
     asyncio.run(run())

@@ -37,7 +37,7 @@ from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.local.cluster import LocalCluster
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.state_records import LastMirrored, PartitionState
+from twinlog.wire.state_records import LastMirrored, PartitionState, state_key
 from twinlog.wire.status_records import PartitionStatus, Status
 
 pytestmark = pytest.mark.broker
@@ -397,3 +397,29 @@ def test_names_of_the_topics() -> None:
         "__mirror_state",
         "__mirror_status",
     )
+
+
+def test_what_was_forgotten_elsewhere_takes_nothing_away(kafka: LocalCluster, name: str) -> None:
+    """A topic that was made again has another state partition, and its states the same keys."""
+
+    async def run() -> None:
+        async with two_stores(kafka) as (store, _, cluster):
+            await store.create_mirror(mirror(name))
+            count = await partition_count(cluster) or 0
+            names = {place: MirrorPartition(name, f"{name}.{place}", 0) for place in (0, count - 1)}
+            entries = [
+                forget_entry(state_key(one), other)
+                for place, one in names.items()
+                for other in range(count)
+                if other != place
+            ]
+            await append(cluster, entries, acks=ALL)
+            entries = [
+                state_entry(PartitionState(one, State.STOPPED), place)
+                for place, one in names.items()
+            ]
+            await append(cluster, entries, acks=ALL)
+            states = await store.states()
+            assert {states.state(one) for one in names.values()} == {State.STOPPED}
+
+    asyncio.run(run())

@@ -139,6 +139,34 @@ def test_a_tail_that_nobody_has_mirrored(both: Both, topic: str, tmp_path: Path)
     assert proved(both.there, "there", topic) == 135
 
 
+def test_a_failed_partition_begins_anew(both: Both, topic: str, tmp_path: Path) -> None:
+    """In the same direction: what differs is named and saved, the topic made anew and mirrored."""
+    first, second = servers(both.there)
+    outside.make_topic(first, topic)
+    outside.write(first, topic, outside.simple(100))
+    both.there.add(topic, "there")
+    outside.await_state(both.there, topic, 0, "MIRRORING")
+    both.there.await_no_lag(60, [topic])
+    outside.write(second, topic, outside.simple(1, 0, "somebody else's"))
+    outside.write(first, topic, outside.simple(50, 0, "more"))
+    outside.await_state(both.there, topic, 0, "FAILED")
+    fail_over(both.there, "there", topic)
+    beyond = end(second, topic) - 1
+    add = ("--add", "--topic", topic, "--mirror", "there")
+    refused = both.there.mirrors(*add)
+    assert refused.errors.startswith("Error: MIRROR_TOPIC_DIVERGED: "), refused.errors
+    assert f"{topic}-0 from offset 100 to {beyond};" in refused.errors
+    assert end(second, topic) == beyond + 1
+    done = both.there.mirrors(*add, "--rebuild", "--save-tail", str(tmp_path))
+    assert done.status == 0, done.errors
+    segment = tmp_path / f"{topic}-0" / f"{100:020d}.log"
+    saved = list(batches(memoryview(segment.read_bytes())))
+    assert (saved[0].base_offset, saved[-1].next_offset) == (100, beyond + 1)
+    assert b"somebody else's" in segment.read_bytes()
+    outside.await_state(both.there, topic, 0, "MIRRORING")
+    assert proved(both.there, "there", topic) == 150
+
+
 def test_what_was_never_failed_over_is_not_taken(both: Both, topic: str) -> None:
     """Not even with --rebuild: nobody knows that it was the same topic once."""
     first, second = servers(both.there)

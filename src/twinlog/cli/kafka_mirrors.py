@@ -33,8 +33,8 @@ from twinlog.cli.tables import print_table
 from twinlog.cluster.config import read_properties
 from twinlog.control import mirrors
 from twinlog.control.described import MirrorDescription, PartitionDescription, TopicDescription
-from twinlog.control.failback import Rebuild
 from twinlog.control.mirror_admin import MirrorAdmin
+from twinlog.control.rebuild import Rebuild
 from twinlog.core.states import State
 from twinlog.wire.config_records import topic_id_text
 
@@ -135,8 +135,8 @@ class Arguments:
     "--rebuild",
     is_flag=True,
     default=None,
-    help="With --add: delete topics of the destination that were failed over and hold records that "
-    "the source does not have, and mirror them anew.",
+    help="With --add: delete topics of the destination that were failed over, or removed from a "
+    "mirror, and hold records that the source does not have, and mirror them anew.",
 )
 @click.option(
     "--remove",

@@ -1,13 +1,13 @@
 """What a mirror's topics have to be on the destination, and making them so.
 
-Everything is looked at first, then tried without effect, then done; what is refused half way is
-undone (`prepare`).
+Everything is looked at first, then tried without effect (`try_out`), then done; what is refused
+half way is undone (`prepare`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
-from uuid import UUID
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID, uuid4
 
 from twinlog.cluster.admin import (
     Alteration,
@@ -30,12 +30,16 @@ from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, TwinlogError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings
-from twinlog.core.topic_configs import SourceConfig, destination_configs
+from twinlog.core.topic_configs import SourceConfig, destination_configs, set_back
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror
 
 _T = TypeVar("_T")
+_TOPIC_AUTHORIZATION: Final = 29
 _TOPIC_ALREADY_EXISTS: Final = 36
+_CREATE: Final = "create the topic on the destination"
+_LONGEST_STEM: Final = 240
+"""Characters of a topic's name that leave room for a suffix of nine."""
 _CHUNK: Final = 200
 """Topics in one request about topics or configurations."""
 
@@ -75,6 +79,23 @@ class DestinationTopic:
     partitions: int
     configs: Mapping[str, str]
     there: int
+    set_back: tuple[tuple[str, str], ...]
+    """What its failover sets of its configurations."""
+    anew: bool = False
+    """Whether it has to be made anew: it was removed from a mirror and holds something."""
+
+
+class History(NamedTuple):
+    """What is known of topics that the destination has."""
+
+    ends: Ends
+    """Where what was failed over from here to the source ends."""
+    made_again: Collection[str]
+    """Topics that were failed over, and are others by now."""
+    removed: Collection[str]
+    """Topics that mirrors of the same source have had here."""
+    unknown: str
+    """Why it cannot be known what was failed over; empty if it is."""
 
 
 async def existing_topics(destination: KafkaCluster, names: Collection[str]) -> dict[str, Topic]:
@@ -99,9 +120,7 @@ async def wanted_topics(
     configs: Mapping[str, Mapping[str, SourceConfig]],
     existing: Mapping[str, Topic],
     *,
-    ends: Ends,
-    made_again: Collection[str],
-    unknown: str,
+    history: History,
 ) -> list[DestinationTopic]:
     """What has to be made of each topic on the destination.
 
@@ -111,13 +130,11 @@ async def wanted_topics(
         topics: of its source.
         configs: their configurations (`source_configs`).
         existing: those of them that the destination has (`existing_topics`).
-        ends: where what was failed over from here to the source ends.
-        made_again: topics that were failed over, and are others by now.
-        unknown: why it cannot be known what was failed over; empty if it is.
+        history: what is known of these.
 
     Raises:
         MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is neither empty and of the same size
-            nor one that was failed over (`ends`).
+            nor one that was failed over, or removed from a mirror.
     """
     known = await known_configs(destination)
     exclude = parse_settings(mirror.source).topic_properties_exclude
@@ -128,12 +145,13 @@ async def wanted_topics(
             len(topic.partitions),
             destination_configs(configs[topic.name], exclude, known),
             len(existing[topic.name].partitions) if topic.name in existing else 0,
+            set_back(configs[topic.name]),
         )
         for topic in topics
     ]
     there = [one for one in wanted if one.there]
-    await _check_empty(destination, there, ends, made_again, unknown)
-    return wanted
+    anew = await _check_empty(destination, there, history)
+    return [replace(one, anew=one.name in anew) for one in wanted]
 
 
 def known_id(topic_id: UUID) -> UUID | None:
@@ -162,36 +180,97 @@ async def known_configs(destination: KafkaCluster) -> Collection[str]:
 
 
 async def _check_empty(
-    destination: KafkaCluster,
-    existing: Sequence[DestinationTopic],
-    ends: Ends,
-    made_again: Collection[str],
-    unknown: str,
-) -> None:
-    """See `wanted_topics`."""
+    destination: KafkaCluster, existing: Sequence[DestinationTopic], history: History
+) -> frozenset[str]:
+    """See `wanted_topics`; what has to be made anew."""
     troubles: list[str] = []
-    partitions: list[TopicPartition] = []
+    others: list[DestinationTopic] = []
     for one in existing:
-        all_of_it = [TopicPartition(one.name, index) for index in range(one.there)]
-        failed_over = all(partition in ends for partition in all_of_it)
-        if one.there > one.partitions or (one.there < one.partitions and not failed_over):
-            troubles.append(f"{one.name} has {one.there} partitions, the source's {one.partitions}")
-        elif not failed_over:
-            partitions += all_of_it
-    log_ends = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
+        if not all(partition in history.ends for partition in _partitions(one)):
+            others.append(one)
+        elif one.there > one.partitions:
+            troubles.append(_sizes(one))
+    held = await _held(destination, others)
+    anew = held.keys() & history.removed
+    for one in others:
+        if one.name not in anew:
+            troubles += [_sizes(one)] if one.there != one.partitions else []
+            troubles += held.get(one.name, ())
+            if one.name in held and one.name in history.made_again:
+                troubles.append(f"{one.name} was made again since it was failed over")
+    if troubles:
+        said = history.unknown and f" ({history.unknown})"
+        raise MirrorError.TOPIC_ALREADY_EXISTS.error(
+            f"on the destination, {'; '.join(troubles)}",
+            hint="a mirror needs the topic to be absent, empty with as many partitions, or failed "
+            f"over to the source by a mirror that is still there{said}",
+        )
+    return frozenset(anew)
+
+
+def _partitions(topic: DestinationTopic) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for index in range(topic.there)]
+
+
+def _sizes(topic: DestinationTopic) -> str:
+    return f"{topic.name} has {topic.there} partitions, the source's {topic.partitions}"
+
+
+async def _held(
+    destination: KafkaCluster, topics: Iterable[DestinationTopic]
+) -> dict[str, list[str]]:
+    """Which of their partitions are not empty, in words, by topic."""
+    asked = [partition for topic in topics for partition in _partitions(topic)]
+    log_ends = await list_offsets(destination, asked, OffsetSpec.LATEST, replica_id=DEBUGGING)
+    held: dict[str, list[str]] = {}
     for partition, end in log_ends.items():
         if isinstance(end, Refusal):
             end.fail("look whether the destination's topic is empty", topic=partition.topic)
         elif end.offset:
-            other = partition.topic in made_again
-            since = ", and the topic was made again since it was failed over" if other else ""
-            troubles.append(f"{partition} is not empty, its log ends at {end.offset}{since}")
-    if troubles:
-        raise MirrorError.TOPIC_ALREADY_EXISTS.error(
-            f"on the destination, {'; '.join(troubles)}",
-            hint="a mirror needs the topic to be absent, empty with as many partitions, or failed "
-            f"over to the source by a mirror that is still there{unknown and f' ({unknown})'}",
-        )
+            said = f"{partition} is not empty, its log ends at {end.offset}"
+            held.setdefault(partition.topic, []).append(said)
+    return held
+
+
+async def try_out(
+    destination: KafkaCluster,
+    wanted: Sequence[DestinationTopic],
+    factor: int,
+    to_be_deleted: Collection[str] = (),
+) -> None:
+    """Try without effect what `prepare` does.
+
+    A topic that is there until it is deleted is tried under a name that nobody has, too: brokers
+    (4.3.1 and 3.9.1) answer TOPIC_ALREADY_EXISTS for its own, whatever else is wrong.
+
+    Raises:
+        MirrorRefused: TOPIC_ALREADY_EXISTS: one has come to be there since it was looked for.
+        UserError: something is refused; nothing has been created.
+    """
+    missing = _missing(wanted, factor)
+    for topics in chunks(missing):
+        answers = await create_topics(destination, topics, validate_only=True)
+        _refuse({n: a for n, a in answers.items() if not _is_there(n, a, to_be_deleted)}, _CREATE)
+    unused = {
+        f"{topic.name[:_LONGEST_STEM]}.{uuid4().hex[:8]}": topic
+        for topic in missing
+        if topic.name in to_be_deleted
+    }
+    for names in chunks(list(unused)):
+        others = [replace(unused[name], name=name) for name in names]
+        answers = await create_topics(destination, others, validate_only=True)
+        # Who may create topics of certain names only may not try another one.
+        tried = {unused[n].name: a for n, a in answers.items() if not _is(a, _TOPIC_AUTHORIZATION)}
+        _refuse(tried, _CREATE)
+    await _configure(destination, wanted, validate_only=True)
+
+
+def _is(answer: object, code: int) -> bool:
+    return isinstance(answer, Refusal) and answer.code == code
+
+
+def _is_there(name: str, answer: object, to_be_deleted: Collection[str]) -> bool:
+    return name in to_be_deleted and _is(answer, _TOPIC_ALREADY_EXISTS)
 
 
 async def prepare(
@@ -203,7 +282,25 @@ async def prepare(
         MirrorRefused: TOPIC_ALREADY_EXISTS: one has come to be there since it was looked for.
         UserError: something is refused; then nothing has been created.
     """
-    missing = [
+    grown = {one.name: one.partitions for one in wanted if 0 < one.there < one.partitions}
+    created: dict[str, UUID] = {}
+    try:
+        for topics in chunks(_missing(wanted, factor)):
+            answers = await create_topics(destination, topics)
+            created |= {n: answer for n, answer in answers.items() if isinstance(answer, UUID)}
+            _refuse(answers, _CREATE)
+        await _configure(destination, wanted)
+        if grown:
+            more = await create_partitions(destination, grown)
+            _refuse(more, "add partitions to the topic on the destination")
+    except TwinlogError:
+        await undo(destination, created)
+        raise
+    return created
+
+
+def _missing(wanted: Iterable[DestinationTopic], factor: int) -> list[NewTopic]:
+    return [
         NewTopic(
             name=one.name,
             partitions=one.partitions,
@@ -213,7 +310,11 @@ async def prepare(
         for one in wanted
         if not one.there
     ]
-    grown = {one.name: one.partitions for one in wanted if 0 < one.there < one.partitions}
+
+
+async def _configure(
+    destination: KafkaCluster, wanted: Iterable[DestinationTopic], *, validate_only: bool = False
+) -> None:
     changes = {
         topic_resource(one.name): [
             Alteration(name, AlterOperation.SET, value) for name, value in one.configs.items()
@@ -221,27 +322,10 @@ async def prepare(
         for one in wanted
         if one.there
     }
-    for validate_only in (True, False):
-        created: dict[str, UUID] = {}
-        try:
-            for topics in chunks(missing):
-                answers = await create_topics(destination, topics, validate_only=validate_only)
-                created |= {n: answer for n, answer in answers.items() if isinstance(answer, UUID)}
-                _refuse(answers, "create the topic on the destination")
-            if changes:
-                altered = await incremental_alter_configs(
-                    destination, changes, validate_only=validate_only
-                )
-                by_name = {resource.name: answer for resource, answer in altered.items()}
-                _refuse(by_name, "configure the topic on the destination")
-            if grown and not validate_only:
-                more = await create_partitions(destination, grown)
-                _refuse(more, "add partitions to the topic on the destination")
-        except TwinlogError:
-            if not validate_only:
-                await undo(destination, created)
-            raise
-    return created
+    if changes:
+        altered = await incremental_alter_configs(destination, changes, validate_only=validate_only)
+        by_name = {resource.name: answer for resource, answer in altered.items()}
+        _refuse(by_name, "configure the topic on the destination")
 
 
 def _refuse(answers: Mapping[str, Any], what: str) -> None:

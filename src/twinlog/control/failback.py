@@ -9,8 +9,7 @@ ours its last record was. Mirrored back is into the very log that it came from:
              log start             last mirrored end
 
 Without a tail the log goes on from where it is. With one it cannot: stock brokers let no client
-truncate a log. The tail can be saved, as a segment of Kafka's own format, and the topic rebuilt:
-deleted, made anew, and mirrored from the beginning.
+truncate a log. The topic has to be rebuilt (rebuild.py).
 
 A log that has been cut by an unclean election and has grown again shows by leader epochs (KIP-320):
 where the epoch of the last mirrored record ends before the last mirrored end, the tail begins.
@@ -22,45 +21,24 @@ A topic that was failed over more than once may stand in several mirrors there. 
 id never shrinks below what was mirrored of it, so the largest last mirrored end is the latest.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from twinlog.cluster.admin import delete_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import NO_TOPIC_ID, Topic
 from twinlog.cluster.partitions import DEBUGGING, list_offsets, offset_for_leader_epoch
+from twinlog.control.rebuild import Tail
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl
-from twinlog.core.batch import batches
-from twinlog.core.errors import Refusal, Retriable, UserError
+from twinlog.core.errors import Refusal, UserError
 from twinlog.core.states import State
 from twinlog.core.types import UNKNOWN_EPOCH, TopicPartition
-from twinlog.pipeline.kafka import KafkaDestination
-from twinlog.pipeline.reading import answers
 from twinlog.wire.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import LastMirrored
 
-_UNKNOWN_TOPIC: Final = 3
-
 Ends = dict[TopicPartition, LastMirrored]
-
-
-class Tail(NamedTuple):
-    """Offsets `[start, end)` of a partition that the other cluster does not have."""
-
-    partition: TopicPartition
-    start: int
-    end: int
-
-
-class Rebuild(NamedTuple):
-    """What the operator allows: topics may be deleted. `save_to`: their tails are written there."""
-
-    save_to: Path | None
 
 
 class TheirMirrors(NamedTuple):
@@ -174,7 +152,9 @@ async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) 
 
 
 async def find_tails(destination: KafkaCluster, ends: Ends) -> list[Tail]:
-    """The tails of the destination's partitions, in order.
+    """What topics that have diverged hold beyond, in order; nothing of those that go on.
+
+    All of a topic's partitions are in it where one of them has a tail; the others' are empty.
 
     Raises:
         Retriable, UserError: a partition cannot be asked.
@@ -193,86 +173,6 @@ async def find_tails(destination: KafkaCluster, ends: Ends) -> list[Tail]:
         start: int = last.end
         if epoch_end is not None and epoch_end.end_offset >= 0:
             start = min(start, epoch_end.end_offset)
-        if log_end.offset > start:
-            tails.append(Tail(partition, start, log_end.offset))
-    return tails
-
-
-async def rebuild_topics(
-    destination: KafkaCluster, tails: Collection[Tail], rebuild: Rebuild
-) -> None:
-    """Save the tails if wanted, then delete their topics; when this returns, they are gone.
-
-    Raises:
-        UserError: a tail cannot be saved, or grows while it is; then nothing is deleted. Or a
-            deletion is refused.
-        Retriable: the destination does not answer. What is deleted is: do it again.
-    """
-    if rebuild.save_to is not None:
-        await save_tails(destination, tails, rebuild.save_to)
-    asked = [tail.partition for tail in tails]
-    log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
-    for tail in tails:
-        log_end = log_ends[tail.partition]
-        if isinstance(log_end, Refusal):
-            raise log_end.error("read the log's end", topic=tail.partition.topic)
-        if log_end.offset != tail.end:
-            raise UserError(
-                f"{tail.partition} is still being written to: its log ended at {tail.end}, and "
-                f"ends at {log_end.offset} now",
-                hint="nothing was deleted; stop its producers first",
-            )
-    names = sorted({tail.partition.topic for tail in tails})
-    for name, refusal in (await delete_topics(destination, names)).items():
-        if refusal is not None and refusal.code != _UNKNOWN_TOPIC:
-            raise refusal.error("delete the topic that has diverged", topic=name)
-
-    async def gone() -> None:
-        there = (await destination.refresh(names)).topics.keys() & set(names)
-        if there:
-            raise Retriable(f"{', '.join(sorted(there))} are not deleted yet")
-
-    await destination.persist(gone)
-
-
-async def save_tails(
-    destination: KafkaCluster, tails: Collection[Tail], directory: Path
-) -> list[Path]:
-    """Write each tail to `DIRECTORY/TOPIC-PARTITION/START.log`, as a segment; the files.
-
-    They hold the batches as they stand in the log, aborted transactions and markers included, and
-    are read with `kafka-dump-log --files`. When this returns, they are on the disk.
-
-    Raises:
-        UserError: a file exists, or cannot be written.
-        Retriable: a partition cannot be read.
-    """
-    reader = KafkaDestination(destination, lambda: False)
-    await reader.leaders({tail.partition.topic for tail in tails})
-    return [await _save(reader, tail, directory) for tail in tails]
-
-
-async def _save(reader: KafkaDestination, tail: Tail, directory: Path) -> Path:
-    path = directory / str(tail.partition) / f"{tail.start:020d}.log"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
-            at = tail.start
-            while at < tail.end:
-                stretch, at = await _read(reader, tail, at)
-                file.write(stretch)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
-    return path
-
-
-async def _read(reader: KafkaDestination, tail: Tail, at: int) -> tuple[bytes, int]:
-    """Whole batches of the tail from `at` on, and the offset behind them."""
-    async for answer in answers(reader, tail.partition, at):
-        if found := list(batches(answer.records)):
-            return bytes(answer.records[: found[-1].end]), found[-1].next_offset
-        if answer.high_watermark >= tail.end:
-            break  # the cleaner has taken the end of the log
-    return b"", tail.end
+        tails.append(Tail(partition, min(start, log_end.offset), log_end.offset))
+    diverged = {tail.partition.topic for tail in tails if not tail.empty}
+    return [tail for tail in tails if tail.partition.topic in diverged]

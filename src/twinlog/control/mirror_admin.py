@@ -21,7 +21,7 @@ from twinlog.cluster.mirrorlog import take_control_topics
 from twinlog.cluster.partitions import DEBUGGING, list_offsets
 from twinlog.control import lifecycle, mirrors
 from twinlog.control.described import MirrorDescription, describe, without_log_end
-from twinlog.control.failback import Rebuild
+from twinlog.control.rebuild import Rebuild
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal
 
@@ -142,7 +142,8 @@ class MirrorAdmin:
             mirror: its name.
             topics: see the module.
             replication_factor: of topics that are created; None: the mirror's.
-            rebuild: topics that were failed over and have diverged may be deleted and made anew.
+            rebuild: topics that were failed over, or removed from a mirror, and have diverged may
+                be deleted and made anew.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,

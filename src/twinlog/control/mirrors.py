@@ -4,8 +4,9 @@
     add      mirror known, source still the same cluster -> topics resolved, none in a mirror yet,
              none mirrored from here by the source
              -> each destination topic absent, or empty with as many partitions, or one that was
-                failed over to the source and holds nothing beyond (failback.py)
-             -> creation tried without effect -> topics created -> topics written
+                failed over to the source and holds nothing beyond (failback.py), or that may be
+                made anew (removed.py)
+             -> creation tried without effect -> (rebuild.py) -> topics created -> topics written
 
 What the topics are called by then is not enough: a topic that is deleted and made again has the
 same name, and is not the mirror's. So the destination's topic id is written down, too.
@@ -25,31 +26,35 @@ from twinlog.cluster.config import ClusterConfig, parse_config
 from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import ControlTopics
 from twinlog.control.destination_topics import (
+    DestinationTopic,
+    History,
     existing_topics,
     known_id,
     prepare,
     source_configs,
     still_here,
+    try_out,
     undo,
     wanted_topics,
 )
 from twinlog.control.failback import (
-    Rebuild,
-    Tail,
     TheirMirrors,
     find_tails,
     last_mirrored,
     read_their_mirrors,
-    rebuild_topics,
+    removed_topics,
     told_by_id,
 )
 from twinlog.control.mirror_errors import MirrorError
+from twinlog.control.rebuild import Rebuild, Tail, delete_diverged, deleted_before, save_tails
+from twinlog.control.removed import where_logs_part, whole_logs
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
 from twinlog.core.text import few
-from twinlog.core.topic_configs import SourceConfig, set_back
+from twinlog.core.topic_configs import SourceConfig
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
+from twinlog.wire.snapshot import Snapshot
 
 MAX_NAME: Final = 249
 """Characters of a topic's name, and so of a mirror's."""
@@ -252,62 +257,96 @@ async def add_named(
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
     await store.check_addable(snapshot, mirror_name, names)
-    loops = [name for name in names if name in theirs.loops]
-    if loops:
-        ways = [_way(name, theirs.origins[name], destination.cluster_id) for name in loops]
+    _refuse_loops(names, theirs, destination.cluster_id)
+    mirror = snapshot.mirrors[mirror_name]
+    topics = [_usable(source.metadata.topics[name]) for name in names]
+    wanted, tails = await _look(destination, source, snapshot, mirror, topics, theirs=theirs)
+    if tails and rebuild is None:
+        raise _diverged(tails)
+    factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
+    rebuilt = {tail.partition.topic for tail in tails}
+    wanted = [
+        replace(one, there=0, topic_id=None) if one.name in rebuilt else one for one in wanted
+    ]
+    await try_out(destination, wanted, factor, rebuilt)
+    if rebuild is not None and tails:
+        if rebuild.save_to is not None:
+            await save_tails(destination, tails, rebuild.save_to)
+            # It takes its time: another command may have added them meanwhile.
+            await store.check_addable(await store.snapshot(), mirror_name, names)
+        await delete_diverged(destination, tails)
+    with deleted_before(rebuilt):
+        created = await prepare(destination, wanted, factor)
+        added = [
+            MirrorTopic(
+                mirror=mirror_name,
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partitions=len(topic.partitions),
+                origins=theirs.origins.get(topic.name, ()),
+                set_back=one.set_back,
+                destination_topic_id=known_id(created[topic.name])
+                if topic.name in created
+                else one.topic_id,
+            )
+            for topic, one in zip(topics, wanted, strict=True)
+        ]
+        denied = _taken_over(mirror, names, theirs)
+        try:
+            await store.add_topics(mirror_name, added, pattern, denied, while_matching)
+        except UserError:
+            await undo(destination, created)
+            raise
+
+
+def _refuse_loops(names: Sequence[str], theirs: TheirMirrors, cluster_id: str) -> None:
+    ways = [_way(name, theirs.origins[name], cluster_id) for name in names if name in theirs.loops]
+    if ways:
         raise MirrorError.MIRROR_LOOP.error(
             f"the source mirrors {', '.join(ways)}",
             hint="nothing was added; a topic is mirrored in one direction at a time",
         )
-    mirror = snapshot.mirrors[mirror_name]
-    topics = [_usable(source.metadata.topics[name]) for name in names]
+
+
+async def _look(
+    destination: KafkaCluster,
+    source: KafkaCluster,
+    snapshot: Snapshot,
+    mirror: Mirror,
+    topics: Sequence[Topic],
+    *,
+    theirs: TheirMirrors,
+) -> tuple[list[DestinationTopic], list[Tail]]:
+    """What the topics have to be on the destination, and the tails of those that have diverged."""
+    names = [topic.name for topic in topics]
     configs = await _readable_configs(source, names)
     existing = await existing_topics(destination, names)
     failed_over = told_by_id(theirs.failed_over, existing)
     ends = await last_mirrored(source, failed_over.same)
-    wanted = await wanted_topics(
-        destination,
-        *(mirror, topics, configs, existing),
-        ends=ends,
-        made_again=failed_over.made_again,
-        unknown=theirs.unknown,
-    )
-    if tails := await find_tails(destination, still_here(ends, wanted)):
-        if rebuild is None:
-            raise _diverged(tails)
-        await rebuild_topics(destination, tails, rebuild)
-        rebuilt = {tail.partition.topic for tail in tails}
-        wanted = [
-            replace(one, there=0, topic_id=None) if one.name in rebuilt else one for one in wanted
-        ]
-    factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
-    created = await prepare(destination, wanted, factor)
-    ids = {one.name: one.topic_id for one in wanted}
-    ids |= {name: known_id(topic_id) for name, topic_id in created.items()}
-    added = [
-        MirrorTopic(
-            mirror=mirror_name,
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            partitions=len(topic.partitions),
-            origins=theirs.origins.get(topic.name, ()),
-            set_back=set_back(configs[topic.name]),
-            destination_topic_id=ids[topic.name],
-        )
-        for topic in topics
+    removed = removed_topics(snapshot, mirror.source_cluster_id)
+    history = History(ends, failed_over.made_again, removed.keys(), theirs.unknown)
+    wanted = await wanted_topics(destination, mirror, topics, configs, existing, history=history)
+    tails = [
+        *await find_tails(destination, still_here(ends, wanted)),
+        *await whole_logs(destination, {one.name: one.there for one in wanted if one.anew}),
     ]
-    # What has denied our producers to write since they went over to the source is taken over: our
-    # failover takes it back, and the source need not be there.
-    taken_over = [
-        MadeAcl(mirror=mirror_name, acl=acl, made_for=MadeFor.READ_ONLY)
+    if not tails:
+        return wanted, []
+    same = told_by_id(removed, {topic.name: topic for topic in topics}).same
+    ours = await last_mirrored(destination, same)
+    return wanted, await where_logs_part(source, destination, tails, ours)
+
+
+def _taken_over(mirror: Mirror, names: Collection[str], theirs: TheirMirrors) -> list[MadeAcl]:
+    """What has denied our producers to write since they went over to the source.
+
+    Our failover takes it back, and the source need not be there.
+    """
+    return [
+        MadeAcl(mirror=mirror.name, acl=acl, made_for=MadeFor.READ_ONLY)
         for acl in theirs.denied
         if acl.resource_name in names
     ]
-    try:
-        await store.add_topics(mirror_name, added, pattern, taken_over, while_matching)
-    except UserError:
-        await undo(destination, created)
-        raise
 
 
 async def _readable_configs(
@@ -391,7 +430,9 @@ def _usable(topic: Topic) -> Topic:
 
 
 def _diverged(tails: Sequence[Tail]) -> UserError:
-    named = few([f"{t.partition} from offset {t.start} to {t.end - 1}" for t in tails], "; ")
+    beyond = [f"{t.partition} from offset {t.start} to {t.end - 1}" for t in tails if not t.empty]
+    # Retention may have taken a tail that still keeps the log from going on.
+    named = few(beyond or [f"no records, yet {t.partition} ends at {t.end}" for t in tails], "; ")
     return MirrorError.MIRROR_TOPIC_DIVERGED.error(
         f"on the destination alone there are {named}",
         hint="nothing was added; --rebuild deletes these topics and mirrors them anew, "

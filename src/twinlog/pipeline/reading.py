@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Final, Protocol
 
-from twinlog.core.errors import Retriable
+from twinlog.core.errors import Reaction, Refusal, Retriable
 from twinlog.core.types import TopicPartition
 from twinlog.wire.fetch import Fetched
 
@@ -33,6 +33,7 @@ async def answers(reader: Reader, partition: TopicPartition, start: int) -> Asyn
         start: the offset.
 
     Raises:
+        UserError: a right is missing.
         Retriable: no answer was what the caller has been waiting for.
     """
     for attempt in range(READ_TRIES):
@@ -43,6 +44,8 @@ async def answers(reader: Reader, partition: TopicPartition, start: int) -> Asyn
         answer = found.get(partition)
         if answer is not None and not answer.error:
             yield answer
+        elif answer is not None and Refusal(answer.error).reaction is Reaction.USER:
+            Refusal(answer.error).fail("read the log", topic=partition.topic)
         elif attempt:
             await reader.leaders({partition.topic})
         await asyncio.sleep(min(0.05 * attempt, 1.0))

@@ -145,11 +145,11 @@ async def _verify(task: VerifyTask) -> list[Compared]:
         KafkaCluster(parse_config(task.source).config, name="source") as source,
         KafkaCluster(parse_config(task.destination).config, name="destination") as destination,
     ):
-        comparison = _Comparison(KafkaSource(source), KafkaSource(destination))
+        comparison = Comparison(KafkaSource(source), KafkaSource(destination))
         return [await comparison.compare(stretch) for stretch in task.stretches]
 
 
-class _Comparison:
+class Comparison:
     """Reads both sides in step, as consumers.
 
     A destination that was a source before a failback has aborted transactions of its own.

@@ -1,0 +1,163 @@
+"""Rebuilding a topic whose log has diverged: deleted, made anew, mirrored from the beginning.
+
+Stock brokers let no client truncate a log, so this is what is left where the destination holds
+records that the source does not have. The operator allows it, and may have them saved before.
+
+    creation is tried without effect -> tails saved -> all log ends as they were -> deleted
+                                                                -> created, written (mirrors.py)
+
+A topic is deleted as a whole, so all of its partitions have to be what was named and saved: what
+has been written to any of them meanwhile would be lost, seen by nobody. From the deletion on,
+whatever fails says that the topic is gone.
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from twinlog.cluster.admin import delete_topics
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.partitions import DEBUGGING, list_offsets
+from twinlog.core.batch import batches
+from twinlog.core.errors import Refusal, Retriable, TwinlogError, UserError
+from twinlog.core.types import TopicPartition
+from twinlog.pipeline.kafka import KafkaDestination
+from twinlog.pipeline.reading import answers
+
+_UNKNOWN_TOPIC: Final = 3
+
+
+class Tail(NamedTuple):
+    """Offsets `[start, end)` at a partition's end that the other cluster does not have, or none."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether the other cluster has all of the partition."""
+        return self.start == self.end
+
+
+class Rebuild(NamedTuple):
+    """What the operator allows: topics may be deleted. `save_to`: their tails are written there."""
+
+    save_to: Path | None
+
+
+async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) -> None:
+    """Delete topics that are as they were seen; when this returns, they are gone.
+
+    Args:
+        destination: where they are.
+        tails: of all of their partitions.
+
+    Raises:
+        UserError: something was written to one of them meanwhile; then nothing is deleted. Or a
+            deletion is refused.
+        Retriable: the destination does not answer. What is deleted is: do it again.
+    """
+    names = sorted({tail.partition.topic for tail in tails})
+    await _unchanged(destination, names, tails)
+    answers = await delete_topics(destination, names)
+    refused = {
+        name: refusal
+        for name, refusal in answers.items()
+        if refusal is not None and refusal.code != _UNKNOWN_TOPIC
+    }
+    with deleted_before(answers.keys() - refused.keys()):
+        for name, refusal in refused.items():
+            raise refusal.error("delete the topic that has diverged", topic=name)
+
+        async def gone() -> None:
+            there = (await destination.refresh(names)).topics.keys() & set(names)
+            if there:
+                raise Retriable(f"{', '.join(sorted(there))} are not deleted yet")
+
+        await destination.persist(gone)
+
+
+async def _unchanged(
+    destination: KafkaCluster, names: Collection[str], tails: Collection[Tail]
+) -> None:
+    """See `delete_diverged`."""
+    found = (await destination.refresh(names)).topics
+    asked = {tail.partition for tail in tails} | {
+        TopicPartition(name, index)
+        for name in names
+        if name in found
+        for index in found[name].partitions
+    }
+    log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
+    seen = {tail.partition: tail.end for tail in tails}
+    for partition, log_end in sorted(log_ends.items()):
+        if isinstance(log_end, Refusal):
+            raise log_end.error("read the log's end", topic=partition.topic)
+        if log_end.offset != seen.get(partition, 0):
+            raise UserError(
+                f"{partition} is still being written to: its log ended at {seen.get(partition, 0)},"
+                f" and ends at {log_end.offset} now",
+                hint="nothing was deleted; stop its producers first",
+            )
+
+
+@contextmanager
+def deleted_before(names: Collection[str]) -> Iterator[None]:
+    """Whatever fails within says that these topics are deleted already, and what to do."""
+    try:
+        yield
+    except TwinlogError as error:
+        if names:
+            gone = (
+                f"deleted already: {', '.join(sorted(names))}; once this is mended, --add what "
+                "--describe does not show, which mirrors it from the beginning"
+            )
+            error.hint = f"{error.hint}; {gone}" if error.hint else gone
+        raise
+
+
+async def save_tails(
+    destination: KafkaCluster, tails: Collection[Tail], directory: Path
+) -> list[Path]:
+    """Write each tail that holds anything to `DIRECTORY/TOPIC-PARTITION/START.log`; the files.
+
+    They are segments: they hold the batches as they stand in the log, aborted transactions and
+    markers included, and are read with `kafka-dump-log --files`. When this returns, they are on the
+    disk.
+
+    Raises:
+        UserError: a file exists, or cannot be written.
+        Retriable: a partition cannot be read.
+    """
+    reader = KafkaDestination(destination, lambda: False)
+    await reader.leaders({tail.partition.topic for tail in tails})
+    return [await _save(reader, tail, directory) for tail in tails if not tail.empty]
+
+
+async def _save(reader: KafkaDestination, tail: Tail, directory: Path) -> Path:
+    path = directory / str(tail.partition) / f"{tail.start:020d}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            at = tail.start
+            while at < tail.end:
+                stretch, at = await _read(reader, tail, at)
+                file.write(stretch)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+async def _read(reader: KafkaDestination, tail: Tail, at: int) -> tuple[bytes, int]:
+    """Whole batches of the tail from `at` on, and the offset behind them."""
+    async for answer in answers(reader, tail.partition, at):
+        if found := list(batches(answer.records)):
+            return bytes(answer.records[: found[-1].end]), found[-1].next_offset
+        if answer.high_watermark >= tail.end:
+            break  # the cleaner has taken the end of the log
+    return b"", tail.end
