@@ -163,9 +163,7 @@ class MirrorStore:
         """Ask a node to end."""
         await self.change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
 
-    async def check_addable(
-        self, snapshot: Snapshot, mirror: str, topics: Collection[str]
-    ) -> None:
+    async def check_addable(self, snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
         """Refuse what cannot be added to a mirror, or not yet.
 
         Raises:
