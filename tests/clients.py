@@ -1,6 +1,7 @@
 """Our own client on the tests' clusters, topics made with it, and who is the controller."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
@@ -9,12 +10,13 @@ from twinlog.cluster.client import CONTROLLER, KafkaCluster
 from twinlog.cluster.config import Address, ClusterConfig
 from twinlog.cluster.controlwriter import ALL, append
 from twinlog.cluster.mirrorlog import epoch_entry, partition_count, state_entry
+from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, check
 from twinlog.core.placement import state_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.wire.config_records import MirrorTopic
+from twinlog.wire.config_records import MirrorTopic, Wanted
 from twinlog.wire.state_records import LastMirrored, PartitionState
 from waiting import until_async
 
@@ -86,7 +88,10 @@ async def write_state(
     state: State,
     ends: Mapping[int, LastMirrored] | None = None,
 ) -> None:
-    """Say that all partitions of a topic are in this state, where no lane does; and some's ends."""
+    """Say that all partitions of a topic are in this state, where no lane does; and some's ends.
+
+    What is STOPPED has nothing to be set back either, as after a node.
+    """
     count = await partition_count(cluster) or 0
     entries = []
     for name in topic.mirror_partitions:
@@ -96,6 +101,16 @@ async def write_state(
             entries.append(epoch_entry(name, last, place))
     answers = await append(cluster, entries, acks=ALL)
     assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+    if state is State.STOPPED:
+        await MirrorStore(cluster).change(
+            lambda now: [
+                replace(one, set_back=None)
+                for one in now.topics
+                if (one.mirror, one.topic, one.wanted)
+                == (topic.mirror, topic.topic, Wanted.STOPPED)
+                and one.set_back is not None
+            ]
+        )
 
 
 async def none_refused(_mirror: str, _topics: Collection[str]) -> Collection[str]:

@@ -17,6 +17,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.control.config_sync import sync_configs
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.readiness import Reason, judge
+from twinlog.control.store import MirrorStore
 from twinlog.control.survey import subject_of, survey
 from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import Refusal, UserError
@@ -65,7 +66,9 @@ def test_one_topic_that_may_not_be_read(
             await add_topics(destination, topic, names)
             await retain(root, names, 100_000_000)
             await there.take(closed)
-            assert await sync_configs(source, destination, names, []) == 1
+            store = MirrorStore(destination)
+            topics = [one for one in (await store.snapshot()).topics if one.topic in names]
+            assert await sync_configs(source, destination, store, topics, []) == 1
             told = f"{names[0]}: its configurations cannot be read on the source: TOPIC_AUTHOR"
             assert told in caplog.text
             assert await retained(destination, names[1]) == "100000000"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import outside
-from clients import client, make_topic, write_stopped
+from clients import client, make_topic, write_state
 from conftest import Pair
 from twinlog import Rebuild
 from twinlog.cluster.admin import delete_topics
@@ -20,6 +20,7 @@ from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import add_new_topics
 from twinlog.core.batch import batches
+from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.local.check import Log
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
@@ -76,7 +77,7 @@ class Again:
         """Remove it from the mirror, STOPPED with these last mirrored ends."""
         await remove_topics(self.destination, self.mirror, self.topic)
         last = {at: LastMirrored(LeaderEpoch(7), Offset(end)) for at, end in ends.items()}
-        await write_stopped(self.destination, await self.known(), last)
+        await write_state(self.destination, await self.known(), State.STOPPED, last)
 
     async def known(self, mirror: str | None = None) -> MirrorTopic:
         """What is known of it in a mirror."""
