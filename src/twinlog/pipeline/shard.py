@@ -78,6 +78,7 @@ class Shard:
         self._marker: ProducerIdentity | None = None  # whose name written markers bear
         self._markers_until = 0.0  # until then written markers may land whose answer was lost
         self.may_write_markers = True
+        self._others_since: dict[TopicPartition, float] = {}
         self.data_producer = ProducerId(-1)
         self._data_ids: set[int] = set()  # those that the data id has had, as far as we know
         # The epoch of the last fence, where its outcome is known, and what has no marker of it.
@@ -225,7 +226,7 @@ class Shard:
 
     async def _settle(self, partitions: Collection[TopicPartition]) -> None:
         """Wait until no filler of ours, or of a former owner, can land on these any more."""
-        await asyncio.sleep(self._markers_until - asyncio.get_running_loop().time())
+        await asyncio.sleep(self._markers_until - _now())
         while any(self._held_up(partition) for partition in partitions):
             await self._cleaned(self._clean_dirty())
 
@@ -274,10 +275,11 @@ class Shard:
         await self._settle(partitions)
         identity = await self._next_epoch(partitions)
         bounds = await self._destination.bounds(partitions)
-        lost = await self._made_again(partitions, topic_ids)
+        others, since = await self._made_again(partitions, topic_ids), self._others_since
+        lost = {p for p in others if since[p] + self.settings.lease_s <= _now()}
         lost |= {p for p, one in bounds.items() if one.error == _UNKNOWN_TOPIC_OR_PARTITION}
         found: dict[TopicPartition, Offset | Refusal] = dict.fromkeys(lost, Offset(-1))
-        asked = {p: one for p, one in bounds.items() if p not in lost}
+        asked = {p: one for p, one in bounds.items() if p not in lost | others}
         found |= _refusals({p: one.error for p, one in asked.items()})
         there = {p: one for p, one in asked.items() if not one.error}
         before = await self._fenced_before(there)
@@ -315,14 +317,20 @@ class Shard:
     async def _made_again(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> set[TopicPartition]:
-        """Those whose topics are others by now than the mirror's."""
+        """Those whose topics are others by now than the mirror's.
+
+        A broker that lags may tell of a topic that was there before the mirror's, which has to be
+        fenced: so only what is told for as long as a lease is believed.
+        """
         asked = {p.topic for p in partitions} & topic_ids.keys()
         leaders = await self._destination.leaders(asked) if asked else {}
-        return {
+        others = {
             p
             for p in partitions
             if p in leaders and is_another(topic_ids.get(p.topic), leaders[p].topic_id)
         }
+        self._others_since = {p: self._others_since.get(p, _now()) for p in others}
+        return others
 
     async def _fenced_before(
         self, bounds: Mapping[TopicPartition, Bounds]
@@ -450,7 +458,7 @@ class Shard:
         }
 
     def _lose_markers(self) -> None:
-        self._markers_until = asyncio.get_running_loop().time() + self.settings.lease_s
+        self._markers_until = _now() + self.settings.lease_s
 
     async def _named(self, transactional_id: str) -> ProducerIdentity:
         try:
@@ -480,6 +488,10 @@ class Shard:
                 return found
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.1)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _reached(found: LogEnd | None, expected: int) -> bool:
