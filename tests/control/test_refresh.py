@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.offsets import Committed, commit_offsets, committed_offsets
 from twinlog.cluster.partitions import delete_records
 from twinlog.control.groups import sync_groups
-from twinlog.control.lifecycle import remove_topics
+from twinlog.control.lifecycle import alter_mirror, remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.refresh import Refresher, Sync
@@ -26,17 +27,20 @@ from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.wire.config_records import MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
 from waiting import until_async
 
 pytestmark = pytest.mark.broker
 
 
 @asynccontextmanager
-async def refreshing(destination: KafkaCluster) -> AsyncIterator[Refresher]:
-    """A refresher that owns all mirrors there are."""
+async def refreshing(
+    destination: KafkaCluster, latest: Callable[[], Snapshot] | None = None
+) -> AsyncIterator[Refresher]:
+    """A refresher that owns all mirrors there are, or all that `latest` gives."""
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
-    refresher = Refresher(destination, store, lambda: snapshot)
+    refresher = Refresher(destination, store, latest or (lambda: snapshot))
     await refresher.on_assigned(set(range(8)))
     task = asyncio.create_task(refresher.run())
     try:
@@ -146,6 +150,35 @@ def test_partitions_that_somebody_has_added(
 
                 await until_async(refused, what="one that cannot grow")
                 assert (await topics_of(destination, mirror))[emptied].partitions == 1
+
+    asyncio.run(run())
+
+
+def test_a_shortened_interval_holds_at_once(
+    pair: Pair, fresh_name: Callable[[str], str]
+) -> None:
+    """The next look does not wait until the interval has passed that it was altered from."""
+    mirror, prefix = fresh_name("mirror"), fresh_name("topic")
+    first, before, after = (f"{prefix}-{name}" for name in ("first", "before", "after"))
+    interval = "mirror.metadata.refresh.interval.ms"
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            properties = {"bootstrap.servers": pair.source.bootstrap_servers, interval: "3600000"}
+            await create_mirror(destination, mirror, properties)
+            await make_topic(source, first)
+            await add_topics(destination, mirror, f"{prefix}-.*")
+            await make_topic(source, before)
+            snapshot = await MirrorStore(destination).snapshot()
+            async with refreshing(destination, lambda: snapshot):
+                await until_async(partial(is_there, destination, before), what="a first look")
+                await make_topic(source, after)
+                await alter_mirror(destination, mirror, {interval: "1000"})
+                snapshot = await MirrorStore(destination).snapshot()
+                await until_async(partial(is_there, destination, after), what="a second look")
+
+    async def is_there(destination: KafkaCluster, topic: str) -> bool:
+        return topic in await topics_of(destination, mirror)
 
     asyncio.run(run())
 

@@ -90,7 +90,7 @@ class Refresher:
 
     async def run(self) -> None:
         """Refresh each mirror at its own interval, for ever; one that is slow holds up no other."""
-        due: dict[str, float] = {}
+        looked: dict[str, float] = {}
         running: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -98,8 +98,10 @@ class Refresher:
                 now = time.monotonic()
                 for name, mirror in self._latest().mirrors.items():
                     under_way = name in running and not running[name].done()
-                    if not under_way and due.get(name, now) <= now:
-                        due[name] = now + _interval(mirror)
+                    # By the interval as it is now: it may have been altered since the last look.
+                    due = looked[name] + _interval(mirror) if name in looked else now
+                    if not under_way and due <= now:
+                        looked[name] = now
                         running[name] = tasks.create_task(self._look_after(name))
 
     async def _look_after(self, name: str) -> None:
