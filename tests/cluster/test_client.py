@@ -106,6 +106,32 @@ def test_no_server_answers_says_which_and_why() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("protocol", "answer", "said"),
+    [
+        ("SSL", b"", "closed the connection in the TLS handshake; compare security.protocol"),
+        ("PLAINTEXT", b"\x15\x03\x03\0\2\2\x46", "the answer is TLS, .*: set security.protocol"),
+        ("PLAINTEXT", b"HTTP/1.1 400", "a frame says 1213486160 bytes.*; compare bootstrap"),
+    ],
+)
+def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -> None:
+    """Its address, what is wrong, and what to do."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(answer)
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server:
+            with pytest.raises(Retriable, match=f"answers: {address}: .*{said}"):
+                await _client(address, security_protocol=protocol).start(0.5)
+
+    asyncio.run(run())
+
+
 @pytest.mark.broker
 def test_one_of_the_servers_is_enough(kafka: LocalCluster) -> None:
     async def run() -> None:

@@ -72,9 +72,22 @@ def test_plain_speech_to_a_tls_listener_is_named(secured: Secured) -> None:
         async with secured.cluster("TLS", properties):
             pass
 
-    with pytest.raises(Exception, match="no bootstrap server answers") as caught:
+    with pytest.raises(
+        Retriable, match=r"no bootstrap server answers: 127.*TLS.*SASL_SSL"
+    ) as caught:
         asyncio.run(run())
     assert "\n" not in str(caught.value)
+
+
+def test_tls_to_a_listener_without_is_named(secured: Secured) -> None:
+    properties = {"security.protocol": "SSL", "default.api.timeout.ms": "2000"}
+
+    async def run() -> None:
+        async with secured.cluster("WORD", properties):
+            pass
+
+    with pytest.raises(Retriable, match=r"127\.0\.0\.1:\d+: .* TLS handshake; compare security"):
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -417,6 +417,7 @@ class KafkaCluster:
     ) -> Metadata:
         """Metadata from the first bootstrap server that answers, within `each` seconds."""
         failures: list[str] = []
+        hints: list[str] = []
         servers = list(self.config.bootstrap_servers)
         self.rng.shuffle(servers)
         for address in servers:
@@ -431,10 +432,12 @@ class KafkaCluster:
                 failures.append(f"{address}: no answer within {each:g} s")
             except (Retriable, ProtocolError) as error:
                 failures.append(error.message)
+                hints += [error.hint] if error.hint else []
         raise Retriable(
             f"no bootstrap server answers: {'; '.join(failures)}",
             cluster=self.name,
-            hint="compare bootstrap.servers and security.protocol with the brokers' listeners",
+            hint="; ".join(dict.fromkeys(hints))
+            or "compare bootstrap.servers and security.protocol with the brokers' listeners",
         )
 
     async def _ask(self, connection: Connection, topics: Collection[str] | None) -> Metadata:

@@ -117,7 +117,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._receiver = Receiver(
-            options.max_frame, self._on_frame, self._fail, self._gate, self._on_lost
+            options.max_frame, self._on_frame, self._on_nonsense, self._gate, self._on_lost
         )
         self._counted_in = 0
         self._in_flight: deque[_Request] = deque()
@@ -310,6 +310,14 @@ class Connection:
                 ssl=context,
                 server_hostname=self.host if context is not None else None,
             )
+        except (ConnectionError, ssl.SSLEOFError) as error:
+            # Without TLS nothing is exchanged here. asyncio says it without a word, OpenSSL with
+            # an errno that is none.
+            sock.close()
+            raise Retriable(
+                f"{self.address}: the broker has closed the connection in the TLS handshake",
+                hint="compare security.protocol with this listener: it may not speak TLS",
+            ) from error
         except BaseException:
             sock.close()
             raise
@@ -392,7 +400,7 @@ class Connection:
         try:
             response = frames.decode_body(frames.response_class(request.API_KEY), version, view)
         except ProtocolError as error:
-            self._fail(error)
+            self._on_nonsense(error)
             raise
         self.throttle(getattr(response, "throttle_time_ms", 0) or 0)
         return response
@@ -530,6 +538,12 @@ class Connection:
         self._fail(Disconnected(f"{self.address}: {reason}"))
         if not self._lost.done():
             self._lost.set_result(None)
+
+    def _on_nonsense(self, error: TwinlogError) -> None:
+        """Close: what has come is no answer. Who has sent it is not known where it was parsed."""
+        if not error.message.startswith(self.address):
+            error.message = f"{self.address}: {error.message}"
+        self._fail(error)
 
     def _fail(self, error: TwinlogError) -> None:
         """Close, and end every request; a ProtocolError is about the first one's answer."""

@@ -67,11 +67,12 @@ def frame_length(prefix: memoryview | bytes | bytearray, maximum: int = MAX_FRAM
     (length,) = LENGTH.unpack_from(prefix)
     if MIN_RESPONSE <= length <= maximum:
         return int(length)
-    tls = bytes(prefix[:2]) in _TLS_RECORDS
-    raise ProtocolError(
-        f"a frame says {length} bytes, allowed are {MIN_RESPONSE} to {maximum}",
-        hint="this listener speaks TLS: set security.protocol to SSL or SASL_SSL" if tls else "",
-    )
+    if bytes(prefix[:2]) in _TLS_RECORDS:
+        raise ProtocolError(
+            "the answer is TLS, not Kafka's protocol",
+            hint="this listener speaks TLS: set security.protocol to SSL or SASL_SSL",
+        )
+    raise ProtocolError(f"a frame says {length} bytes, allowed are {MIN_RESPONSE} to {maximum}")
 
 
 def parse_response_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
