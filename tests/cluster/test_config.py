@@ -129,11 +129,29 @@ def test_what_is_written_out_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    "reference", ["${env:GONE}", "${file:/nowhere:key}", "${directory:/nowhere:key}", "${vault:x}"]
+    ("reference", "why"),
+    [
+        ("${env:GONE}", "set GONE in the environment"),
+        ("${file:/nowhere:key}", "there is no file /nowhere"),
+        ("${file:HERE/secrets:key}", "the file has no key 'key'"),
+        ("${file:key}", "it is PATH:NAME"),
+        ("${directory:/nowhere:key}", "there is no file /nowhere/key"),
+        ("${directory:HERE:key}", "there is no file HERE/key"),
+        ("${vault:x}", "a reference to env:, file: or directory:"),
+    ],
 )
-def test_references_that_lead_nowhere_are_named(reference: str) -> None:
-    with pytest.raises(UserError):
-        parse_config(BASE | {"client.id": reference}, {})
+def test_references_that_lead_nowhere_are_named(reference: str, why: str, tmp_path: Path) -> None:
+    """And what is missing: the file, or what should be in it. Of the rest nothing is shown."""
+    (tmp_path / "secrets").write_text("other=hidden\n")
+    reference, why = (text.replace("HERE", str(tmp_path)) for text in (reference, why))
+    with pytest.raises(UserError) as caught:
+        parse_config(BASE | {"client.id": f"before-{reference}"}, {})
+    message = str(caught.value)
+    assert message.startswith("client.id")
+    assert reference in message
+    assert message.endswith(why)
+    assert "hidden" not in message
+    assert "before" not in message
 
 
 def _told(properties: dict[str, str], environment: dict[str, str] | None = None) -> str:

@@ -258,14 +258,13 @@ def resolve(key: str, value: str, environment: Mapping[str, str]) -> str:
 def _found(key: str, provider: str, argument: str, environment: Mapping[str, str]) -> str:
     reference = f"${{{provider}:{argument}}}"
     try:
-        found = _PROVIDERS[provider](argument, environment)
+        return _PROVIDERS[provider](argument, environment)
+    except LookupError as error:
+        raise UserError(f"{key}: {reference} leads nowhere: {error.args[0]}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{key}: {reference} cannot be read: {why(error)}") from None
     except UserError as error:
         raise UserError(f"{key}: {error.message}") from None
-    if found is None:
-        raise UserError(f"{key}: {reference} leads nowhere")
-    return found
 
 
 def _encodable(key: str, value: str) -> str:
@@ -277,22 +276,32 @@ def _encodable(key: str, value: str) -> str:
     return value
 
 
-def _from_environment(name: str, environment: Mapping[str, str]) -> str | None:
-    return environment.get(name)
+def _from_environment(name: str, environment: Mapping[str, str]) -> str:
+    if name not in environment:
+        raise LookupError(f"set {name} in the environment")
+    return environment[name]
 
 
-def _from_file(argument: str, _environment: Mapping[str, str]) -> str | None:
+def _from_file(argument: str, _environment: Mapping[str, str]) -> str:
     path, _, key = argument.rpartition(":")
-    return read_properties(Path(path)).get(key) if path else None
+    found = read_properties(_there(path, Path(path)))
+    if key not in found:
+        raise LookupError(f"the file has no key {key!r}")
+    return found[key]
 
 
-def _from_directory(argument: str, _environment: Mapping[str, str]) -> str | None:
+def _from_directory(argument: str, _environment: Mapping[str, str]) -> str:
     path, _, name = argument.rpartition(":")
-    file = Path(path, name)
-    return file.read_text(encoding="utf-8").rstrip("\n") if path and file.is_file() else None
+    return _there(path, Path(path, name)).read_text(encoding="utf-8").rstrip("\n")
 
 
-_Provider = Callable[[str, Mapping[str, str]], str | None]
+def _there(path: str, file: Path) -> Path:
+    if not path or not file.is_file():
+        raise LookupError(f"there is no file {file}" if path else "it is PATH:NAME")
+    return file
+
+
+_Provider = Callable[[str, Mapping[str, str]], str]
 _PROVIDERS: Final[dict[str, _Provider]] = {
     "env": _from_environment,
     "file": _from_file,
