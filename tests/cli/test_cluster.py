@@ -65,6 +65,7 @@ def test_a_cluster_that_asks_who_comes(twinlog: Twinlog) -> None:
         (row,) = json.loads(twinlog("cluster", "list", "--json").stdout)
         users = row["listeners"]["USERS"]
         assert f"USERS (SASL_PLAINTEXT): {users}" in up.stderr
+        assert twinlog("cluster", "list").stdout.endswith(f"  USERS={users}\n")
         client = {
             "bootstrap.servers": users,
             "security.protocol": "SASL_PLAINTEXT",
@@ -92,6 +93,7 @@ def test_a_cluster_that_asks_who_comes(twinlog: Twinlog) -> None:
         (["up", "x", "--listener", "WORD"], 2, "wanted is NAME=PROTOCOL"),
         (["up", "x", "--listener", "WORD=TLS"], 2, "SASL_PLAINTEXT, SASL_SSL"),
         (["up", "x", "--listener", "CONTROLLER=SSL"], 2, "CONTROLLER is there already"),
+        (["up", "x", "--listener", "TLS=SSL"], 2, "--listener TLS=SSL needs a certificate"),
         (["down", "x"], 1, "no cluster 'x' here; there are: none"),
         (["down"], 2, "name a cluster, or say --all"),
         (["down", "x", "--all"], 2, "name a cluster, or say --all"),

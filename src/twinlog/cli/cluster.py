@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 
 import click
 
@@ -55,6 +56,18 @@ def _parse_listeners(
     return listeners
 
 
+def _check_keystores(listeners: Mapping[str, str], config: Mapping[str, str]) -> None:
+    """A broker without a certificate starts, and then ends every connection to such a listener."""
+    for name, protocol in listeners.items():
+        prefixes = ("", f"listener.name.{name.lower()}.")
+        stores = {f"{one}ssl.keystore.{what}" for one in prefixes for what in ("location", "key")}
+        if protocol.endswith("SSL") and not stores & config.keys():
+            raise click.UsageError(
+                f"--listener {name}={protocol} needs a certificate: --config ssl.keystore.type=PEM "
+                "--config ssl.keystore.location=FILE"
+            )
+
+
 @cluster.command()
 @click.argument("name")
 @click.option("--brokers", type=click.IntRange(1, 3), default=1, show_default=True)
@@ -85,6 +98,7 @@ def up(
     listeners: dict[str, str],
 ) -> None:
     """Start cluster NAME and print its bootstrap servers."""
+    _check_keystores(listeners, config)
     started = named.up(name, brokers, kafka_version, config=config, heap=heap, listeners=listeners)
     click.echo(started.bootstrap_servers)
     for listener, protocol in listeners.items():
@@ -132,11 +146,18 @@ def list_clusters(as_json: bool) -> None:
     if not rows:
         click.echo("no clusters (twinlog cluster up NAME starts one)", err=True)
         return
-    columns = ("name", "state", "version", "bootstrap_servers")
-    table = [columns, *([str(row[column]) for column in columns] for row in rows)]
+    columns = ("name", "state", "version", "bootstrap_servers", "listeners")
+    table = [columns, *([_cell(row[column]) for column in columns] for row in rows)]
     widths = [max(len(line[at]) for line in table) for at in range(len(columns))]
     for line in table:
         click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+
+
+def _cell(value: object) -> str:
+    """A column's text; of listeners `NAME=ADDRESS,...`, with blanks between them."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={servers}" for name, servers in value.items())
+    return str(value)
 
 
 def _row(name: str) -> dict[str, object]:
