@@ -347,8 +347,10 @@ def test_names_that_are_forbidden(commands: Commands, name: str) -> None:
 def test_settings_that_are_wrong(
     commands: Commands, fresh_name: Callable[[str], str], settings: dict[str, str], words: list[str]
 ) -> None:
-    """Named with the value and what is allowed, before any cluster is asked."""
-    refused(commands.create(fresh_name("m"), **settings), *words)
+    """Named with the file, the value and what is allowed, before any cluster is asked."""
+    ran = commands.create(fresh_name("m"), **settings)
+    refused(ran, *words)
+    assert ran.error.startswith(f"{commands.folder / 'mirror.properties'}: ")
 
 
 def test_a_source_that_does_not_answer(
@@ -370,8 +372,17 @@ def test_a_destination_that_does_not_answer() -> None:
 
 def test_a_file_that_is_not_there(commands: Commands, fresh_name: Callable[[str], str]) -> None:
     missing = commands.folder / "missing.properties"
-    ran = run(*commands.server, "--create", "--mirror", fresh_name("m"), "--mirror-config", missing)
-    refused(ran, str(missing), "cannot be read")
+    create = (*commands.server, "--create", "--mirror", fresh_name("m"))
+    config = commands.properties()
+    for files in (
+        ("--mirror-config", missing),
+        ("--mirror-config", config, "--command-config", missing),
+        ("--mirror-config", commands.folder),
+    ):
+        ran = run(*create, *files)
+        assert (ran.status, ran.out) == (2, ""), "as with every file of a command line"
+        assert f"'{files[-2]}'" in ran.error
+        assert str(files[-1]) in ran.error
 
 
 def test_source_and_destination_are_one(
@@ -459,7 +470,7 @@ def test_a_replication_factor_that_cannot_be(
         topic_made(commands.pair.source, f"{stem}-{suffix}")
     assert commands.create(name).status == 0
     ran = commands.add(name, f"{stem}-.", "--replication-factor", 3)
-    refused(ran, "INVALID_REPLICATION_FACTOR")
+    refused(ran, "INVALID_REPLICATION_FACTOR", "; nothing was added; set --replication-factor")
     assert not {f"{stem}-a", f"{stem}-b"} & all_topics(commands.pair.destination)
     assert commands.add(name, f"{stem}-.", "--replication-factor", 1).status == 0
 

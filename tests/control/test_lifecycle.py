@@ -65,6 +65,14 @@ def test_what_is_for_none_is_refused(mirror: str, expression: str, kind: MirrorE
     assert refused.value.kind is kind
 
 
+def test_all_that_are_refused_are_named() -> None:
+    """Those of an expression, and those of names, but for what the command is for."""
+    both = "MIRROR_TOPIC_NOT_PAUSED: a, b: .*; --describe shows"
+    for topics in ("a|b", ["a", "ab", "b"]):
+        with pytest.raises(MirrorRefused, match=both):
+            choose(SOME, "m", topics, unless(Wanted.PAUSED))
+
+
 def test_names_are_all_meant() -> None:
     """Unlike an expression: one that the command is not for refuses the others, too."""
     every = unless(Wanted.MIRRORING, Wanted.PAUSED)

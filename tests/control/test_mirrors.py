@@ -57,12 +57,29 @@ def test_other_settings_are_refused() -> None:
         check_properties({**SERVERS, "fetch.min.bytes": "1"})
 
 
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"bootstrap.server": "h:1"}, r"bootstrap\.server: not a setting of a mirror; allowed are"),
+        ({}, r"bootstrap\.servers is '': allowed is"),
+        (
+            {**SERVERS, "mirror.topic.num.partitions": "4"},
+            r"mirror\.topic\.num\.partitions is not .* of the control topics; .*--command-config",
+        ),
+    ],
+)
+def test_settings_that_are_misplaced(properties: dict[str, str], words: str) -> None:
+    """What is unknown is said before what is missing."""
+    with pytest.raises(UserError, match=words):
+        check_properties(properties)
+
+
 def test_expressions_match_in_full_and_leave_internal_topics_out() -> None:
     some = topics("a", "ab", "b", internal=("__c", "marked"))
     assert resolve("a.?", some) == ["a", "ab"]
     assert resolve(".*", some) == ["a", "ab", "b"]
     assert resolve("__c", some) == ["__c"]
-    with pytest.raises(MirrorRefused, match="UNKNOWN_TOPIC_OR_PARTITION"):
+    with pytest.raises(MirrorRefused, match=r"UNKNOWN_TOPIC_OR_PARTITION.*the rights of.*internal"):
         resolve("__.*", some)
 
 

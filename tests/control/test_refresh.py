@@ -154,9 +154,7 @@ def test_partitions_that_somebody_has_added(
     asyncio.run(run())
 
 
-def test_a_shortened_interval_holds_at_once(
-    pair: Pair, fresh_name: Callable[[str], str]
-) -> None:
+def test_a_shortened_interval_holds_at_once(pair: Pair, fresh_name: Callable[[str], str]) -> None:
     """The next look does not wait until the interval has passed that it was altered from."""
     mirror, prefix = fresh_name("mirror"), fresh_name("topic")
     first, before, after = (f"{prefix}-{name}" for name in ("first", "before", "after"))

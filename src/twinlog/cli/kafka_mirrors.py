@@ -35,6 +35,7 @@ from twinlog.control import mirrors
 from twinlog.control.described import MirrorDescription, PartitionDescription, TopicDescription
 from twinlog.control.mirror_admin import MirrorAdmin
 from twinlog.control.rebuild import Rebuild
+from twinlog.core.errors import UserError
 from twinlog.core.states import State
 from twinlog.wire.config_records import topic_id_text
 
@@ -106,7 +107,7 @@ class Arguments:
 @click.option(
     "--command-config",
     metavar="<String: command config property file>",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Property file containing configs to be passed to Admin Client.",
 )
 @click.option("--create", is_flag=True, help="Create a new cluster mirror from a source cluster.")
@@ -123,7 +124,7 @@ class Arguments:
 @click.option(
     "--mirror-config",
     metavar="<String: mirror config property file>",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Property file containing source cluster configs for mirroring.",
 )
 @click.option(
@@ -241,11 +242,20 @@ async def _run(action: str, admin: MirrorAdmin, arguments: Arguments) -> None:
     if action == "create":
         # What can be wrong without any cluster is said before one is asked.
         mirrors.check_name(arguments.mirror)
-        _, warnings = mirrors.check_properties(_configs(arguments))
+        warnings = _warnings(arguments)
         for warning in warnings:
             _say(f"{arguments.mirror_config}: {warning}")
     async with admin:
         await _ACTIONS[action](admin, arguments)
+
+
+def _warnings(arguments: Arguments) -> Sequence[str]:
+    """What of the file of --mirror-config is not used; it is named where it is no good."""
+    try:
+        return mirrors.check_properties(_configs(arguments))[1]
+    except UserError as error:
+        error.message = f"{arguments.mirror_config}: {error.message}"
+        raise
 
 
 def _configs(arguments: Arguments) -> dict[str, str]:

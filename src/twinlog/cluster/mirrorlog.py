@@ -25,6 +25,7 @@ from twinlog.cluster.controllog import (
 )
 from twinlog.cluster.controlwriter import Entry
 from twinlog.core.errors import ProtocolError, Refusal, Retriable, UserError
+from twinlog.core.mirror_settings import OF_CONTROL_TOPICS
 from twinlog.core.placement import MirrorPartition, config_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
@@ -57,8 +58,7 @@ STATE_PARTITIONS: Final = 50
 MAX_REPLICATION: Final = 3
 MAX_PARTITIONS: Final = 10_000
 
-NUM_PARTITIONS: Final = "mirror.topic.num.partitions"
-REPLICATION_FACTOR: Final = "mirror.topic.replication.factor"
+NUM_PARTITIONS, REPLICATION_FACTOR = OF_CONTROL_TOPICS
 
 _ALREADY_EXISTS: Final = 36
 _UNKNOWN_TOPIC: Final = 3

@@ -29,7 +29,7 @@ from twinlog.control.failback import Ends
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, TwinlogError
-from twinlog.core.mirror_settings import SETTINGS, parse_settings
+from twinlog.core.mirror_settings import EXCLUDE, parse_settings
 from twinlog.core.topic_configs import SourceConfig, destination_configs, set_back
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror
@@ -40,6 +40,13 @@ _TOPIC_ALREADY_EXISTS: Final = 36
 _CREATE: Final = "create the topic on the destination"
 _LONGEST_STEM: Final = 240
 """Characters of a topic's name that leave room for a suffix of nine."""
+_EXCLUDE: Final = f"nothing was added; {EXCLUDE} leaves configurations out"
+_HINTS: Final = {
+    38: "nothing was added; set --replication-factor to what the destination's brokers can hold",
+    40: _EXCLUDE,
+    44: _EXCLUDE,
+}
+"""What can be done about INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION."""
 _CHUNK: Final = 200
 """Topics in one request about topics or configurations."""
 
@@ -337,7 +344,7 @@ def _refuse(answers: Mapping[str, Any], what: str) -> None:
                     hint="nothing was added; try again",
                 )
             error = answer.error(what, topic=name)
-            error.hint = error.hint or f"nothing was added; see {next(iter(SETTINGS))}"
+            error.hint = error.hint or _HINTS.get(answer.code, "nothing was added")
             raise error
 
 

@@ -21,7 +21,7 @@ is for none of them, the error is that of the first one.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -39,6 +39,18 @@ from twinlog.wire.snapshot import Snapshot
 Topics: TypeAlias = str | Collection[str]
 """The name of a topic or else a regular expression; or names."""
 Refuse = Callable[[MirrorTopic], MirrorError | None]
+_STANDING: Final = {
+    Wanted.MIRRORING: "being mirrored",
+    Wanted.PAUSED: "paused",
+    Wanted.STOPPED: "being removed, or removed already",
+}
+_WAY_ON: Final = {
+    MirrorError.MIRROR_TOPIC_ALREADY_PAUSED: "--resume goes on with it",
+    MirrorError.MIRROR_TOPIC_NOT_PAUSED: "--describe shows the partitions' states",
+    MirrorError.MIRROR_TOPIC_BEING_REMOVED: (
+        "--describe shows when all partitions are STOPPED, --add mirrors it again then"
+    ),
+}
 READ_ONLY_S: Final = 10.0
 """Seconds that a mirror's deletion waits until its topics are writable."""
 _LOOK_S: Final = 0.2
@@ -235,11 +247,12 @@ def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> l
         matched = [topic for name, topic in known.items() if pattern.fullmatch(name)]
     if not matched:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-            f"no topic of mirror {mirror} is called or matches {topics!r}"
+            f"no topic of mirror {mirror} is called or matches {topics!r}",
+            hint=_shows_topics(mirror),
         )
     chosen = [topic for topic in matched if refuse(topic) is None]
     if not chosen:
-        raise _refused(matched[0], refuse)
+        raise _refused(matched, refuse)
     return chosen
 
 
@@ -250,21 +263,22 @@ def _named(
     missing = sorted(set(names) - known.keys())
     if missing or not names:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-            f"not topics of mirror {mirror}: {few(missing)}" if missing else "no topic is named"
+            f"not topics of mirror {mirror}: {few(missing)}" if missing else "no topic is named",
+            hint=_shows_topics(mirror),
         )
     chosen = [known[name] for name in sorted(set(names))]
-    for topic in chosen:
-        if refuse(topic) is not None:
-            raise _refused(topic, refuse)
+    if refused := [topic for topic in chosen if refuse(topic) is not None]:
+        raise _refused(refused, refuse)
     return chosen
 
 
-def _refused(topic: MirrorTopic, refuse: Refuse) -> MirrorRefused:
-    kind = refuse(topic)
+def _shows_topics(mirror: str) -> str:
+    return f"--describe --mirror {mirror} shows its topics"
+
+
+def _refused(topics: Sequence[MirrorTopic], refuse: Refuse) -> MirrorRefused:
+    """The error of the first one, with all that it is said of."""
+    kind = refuse(topics[0])
     assert kind is not None
-    state = {
-        Wanted.MIRRORING: "is being mirrored",
-        Wanted.PAUSED: "is paused",
-        Wanted.STOPPED: "is being removed, or has been",
-    }[topic.wanted]
-    return kind.error(f"{topic.topic} {state}", hint="nothing was changed")
+    names = [topic.topic for topic in topics if refuse(topic) is kind]
+    return kind.error(f"{few(names)}: {_STANDING[topics[0].wanted]}", hint=_WAY_ON[kind])

@@ -65,6 +65,11 @@ INTERNAL: Final = "__"
 BROKER_DEFAULT: Final = -1
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _UNUSED: Final = " is not used by twinlog"
+_ANY_SERVER: Final = {"bootstrap.servers": "localhost:9092"}
+_NOT_SEEN: Final = (
+    "a broker shows topics only to who may Read or Describe them: "
+    "compare the name, and the rights of the mirror's principal"
+)
 
 
 def check_name(name: str) -> None:
@@ -84,7 +89,9 @@ def check_name(name: str) -> None:
         if name.endswith(suffix):
             trouble = f"{name!r} ends with {suffix}, which KIP-1279 keeps for itself"
     if trouble:
-        raise MirrorError.INVALID_MIRROR_NAME.error(trouble)
+        raise MirrorError.INVALID_MIRROR_NAME.error(
+            trouble, hint=f"choose another one: up to {MAX_NAME} letters, digits, '.', '_' and '-'"
+        )
 
 
 def check_properties(properties: Mapping[str, str]) -> tuple[ClusterConfig, tuple[str, ...]]:
@@ -94,8 +101,11 @@ def check_properties(properties: Mapping[str, str]) -> tuple[ClusterConfig, tupl
         UserError: a setting is unknown or malformed.
     """
     parse_settings(properties)
-    parsed = parse_config(split_settings(properties)[1])
-    unused = [warning.removesuffix(_UNUSED) for warning in parsed.warnings]
+    connection = split_settings(properties)[1]
+    # What is unknown is said first: it may be why something else is missing.
+    unused = [
+        warning.removesuffix(_UNUSED) for warning in parse_config(_ANY_SERVER | connection).warnings
+    ]
     unknown = [key for key in unused if not key.startswith(("sasl.", "ssl."))]
     if unknown:
         raise UserError(
@@ -103,7 +113,7 @@ def check_properties(properties: Mapping[str, str]) -> tuple[ClusterConfig, tupl
             f"security.protocol, sasl.*, ssl.*, a client's id, timeouts and buffers, and "
             f"{', '.join(SETTINGS)}"
         )
-    return parsed.config, tuple(f"{key}{_UNUSED}" for key in unused)
+    return parse_config(connection).config, tuple(f"{key}{_UNUSED}" for key in unused)
 
 
 @asynccontextmanager
@@ -142,7 +152,10 @@ async def create_mirror(
     check_name(name)
     config, _ = check_properties(properties)
     if name in (await MirrorStore(destination).snapshot()).mirrors:
-        raise MirrorError.MIRROR_ALREADY_EXISTS.error(f"there is a mirror {name} already")
+        raise MirrorError.MIRROR_ALREADY_EXISTS.error(
+            f"there is a mirror {name} already",
+            hint="--alter changes its properties; a new mirror needs another name",
+        )
     async with connected(config, "source") as source:
         source_id = source.cluster_id
     if source_id == destination.cluster_id:
@@ -379,7 +392,7 @@ def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[
     if not isinstance(wanted, str):
         if missing := sorted(set(wanted) - topics.keys()):
             raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
-                f"not topics of the source: {', '.join(missing)}"
+                f"not topics of the source: {', '.join(missing)}", hint=_NOT_SEEN
             )
         return sorted(set(wanted))
     if wanted in topics:
@@ -388,7 +401,7 @@ def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[
     if not names:
         raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
             f"no topic of the source is called or matches {wanted!r}",
-            hint="internal topics (__...) are mirrored only when named in full",
+            hint=f"{_NOT_SEEN}; internal ones (__...) are mirrored only when named in full",
         )
     return names
 

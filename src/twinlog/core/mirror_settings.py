@@ -24,6 +24,8 @@ REFRESH: Final = "mirror.metadata.refresh.interval.ms"
 RATE: Final = "mirror.replication.throttled.rate"
 REPLICAS: Final = "mirror.replication.throttled.replicas"
 PREFIX: Final = "mirror."
+OF_CONTROL_TOPICS: Final = ("mirror.topic.num.partitions", "mirror.topic.replication.factor")
+"""Settings of a destination, which have the same prefix."""
 
 MIN_REFRESH_MS: Final = 1000
 MAX_REFRESH_MS: Final = 24 * 60 * 60 * 1000
@@ -91,6 +93,11 @@ def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
     """
     settings, _ = split_settings(properties)
     for key in settings:
+        if key in OF_CONTROL_TOPICS:
+            raise UserError(
+                f"{key} is not a setting of a mirror but of the control topics",
+                hint="put it into the file of --command-config, with the first --create",
+            )
         if key not in SETTINGS:
             raise UserError(
                 f"{key} is not a setting of a mirror: allowed are {', '.join(SETTINGS)}"
