@@ -237,7 +237,7 @@ def test_describe_shows_states_offsets_and_reasons(
 def test_json_beside_each(commands: Commands, fresh_name: Callable[[str], str]) -> None:
     name, topic = fresh_name("m"), fresh_name("t")
     topic_made(commands.pair.source, topic)
-    config = commands.properties()
+    config = commands.properties(ssl_key_password="secret")
     created = commands.json("--create", "--mirror", name, "--mirror-config", config)
     assert created["created"] == name
     assert commands.json("--add", "--mirror", name, "--topic", topic) == {
@@ -246,6 +246,10 @@ def test_json_beside_each(commands: Commands, fresh_name: Callable[[str], str]) 
     }
     (listed,) = [one for one in commands.json("--list") if one["mirror"] == name]
     assert (listed["topics"], listed["cluster_id"]) == (1, created["cluster_id"])
+    assert listed["config"] == {
+        "bootstrap.servers": commands.pair.source.bootstrap_servers,
+        "ssl.key.password": "[hidden]",
+    }
     (row,) = commands.json("--describe", "--mirror", name)
     assert (row["state"], row["source_offset"], row["wanted"]) == ("UNKNOWN", -1, "MIRRORING")
 

@@ -334,7 +334,12 @@ async def _list(admin: MirrorAdmin, arguments: Arguments) -> None:
     ]
     if arguments.as_json:
         names = ("mirror", "topics", "cluster_id", "bootstrap_servers")
-        _print_json([dict(zip(names, row, strict=True)) for row in rows])
+        _print_json(
+            [
+                {**dict(zip(names, row, strict=True)), "config": one.config}
+                for row, one in zip(rows, result.mirrors, strict=True)
+            ]
+        )
     else:
         print_table(LIST_COLUMNS, rows)
     _warn_unreadable(result.unreadable)

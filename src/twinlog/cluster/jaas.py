@@ -6,6 +6,7 @@ A quoted value may hold anything, with `\"` and `\\` for those two.
 """
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from twinlog.core.errors import UserError
@@ -15,6 +16,7 @@ _SHAPE: Final = re.compile(
 )
 _OPTION: Final = re.compile(r'\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))', re.S)
 _ESCAPE: Final = re.compile(r"\\(.)", re.S)
+_TO_ESCAPE: Final = re.compile(r'["\\]')
 _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
@@ -29,17 +31,36 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
     Raises:
         UserError: it is not one entry of that form. The text, which has secrets, is not repeated.
     """
+    module, _, rest = _entry(text)
+    needed = _MODULES[mechanism]
+    if module.rpartition(".")[2] != needed:
+        raise UserError(f"sasl.jaas.config names {module}, {mechanism} needs {needed}")
+    return _options(rest)
+
+
+def with_values(text: str, change: Callable[[str, str], str]) -> str:
+    """The entry with what `change` makes of each option's name and value.
+
+    Raises:
+        UserError: it is not one entry.
+    """
+    module, flag, rest = _entry(text)
+    parts = [module, flag]
+    for name, value in _options(rest).items():
+        escaped = _TO_ESCAPE.sub(r"\\\g<0>", change(name, value))
+        parts.append(f'{name}="{escaped}"')
+    return f"{' '.join(parts)};"
+
+
+def _entry(text: str) -> tuple[str, str, str]:
     shape = _SHAPE.fullmatch(text)
     if shape is None:
         raise UserError(
             'sasl.jaas.config: allowed is one entry `MODULE required NAME="VALUE" ...;`',
             hint="it ends with a semicolon",
         )
-    module, _, rest = shape.groups()
-    needed = _MODULES[mechanism]
-    if module.rpartition(".")[2] != needed:
-        raise UserError(f"sasl.jaas.config names {module}, {mechanism} needs {needed}")
-    return _options(rest)
+    module, flag, rest = shape.groups()
+    return module, flag, rest
 
 
 def _options(text: str) -> dict[str, str]:

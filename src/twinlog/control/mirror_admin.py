@@ -19,6 +19,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.cluster.mirrorlog import take_control_topics
 from twinlog.cluster.partitions import DEBUGGING, list_offsets
+from twinlog.cluster.shown import shown
 from twinlog.control import lifecycle, mirrors
 from twinlog.control.described import MirrorDescription, describe, without_log_end
 from twinlog.control.rebuild import Rebuild
@@ -43,6 +44,8 @@ class MirrorListing:
     """How many, with those that were removed and not forgotten."""
     source_cluster_id: str
     source_bootstrap: str
+    config: Mapping[str, str]
+    """Its properties as they were set; secrets that are no references are hidden."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +226,7 @@ class MirrorAdmin:
                     topics=sum(topic.mirror == mirror.name for topic in snapshot.topics),
                     source_cluster_id=mirror.source_cluster_id,
                     source_bootstrap=mirror.source.get("bootstrap.servers", ""),
+                    config=shown(mirror.source),
                 )
                 for mirror in snapshot.mirrors.values()
             ),
