@@ -1,8 +1,8 @@
 """Twin of twinlog.cli.cluster: the commands, as a person types them."""
 
 import json
+import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 Twinlog = Callable[..., subprocess.CompletedProcess[str]]
+_LINES = re.MULTILINE | re.DOTALL
 
 
 @pytest.fixture
@@ -54,18 +55,37 @@ def test_a_cluster_lives_until_it_is_taken_down(twinlog: Twinlog) -> None:
     assert not Path(row["directory"]).exists()
 
 
-@pytest.mark.broker
-def test_a_cluster_that_asks_who_comes(twinlog: Twinlog) -> None:
-    """As docs/security.md has it: its users come by a listener of their own, and have no rights."""
+def of_the_page(heading: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the commands below a heading of docs/security.md, as they stand there."""
     page = Path(__file__).parents[2].joinpath("docs", "security.md").read_text()
-    (command,) = re.findall(r"^twinlog (cluster up (?:.*\\\n)*.*)$", page, re.MULTILINE)
+    block = re.search(
+        rf"^### {heading}$.*?^```\n(.*?)^```$", page[page.index("## Try it") :], _LINES
+    )
+    assert block is not None
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-ec", block[1]],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.broker
+def test_a_cluster_that_asks_who_comes(twinlog: Twinlog, tmp_path: Path) -> None:
+    """As docs/security.md has it: its users come by a listener of their own, with ACLs' rights."""
     try:
-        up = twinlog(*shlex.split(command.replace("\\\n", " ")))
-        assert up.returncode == 0, up.stderr
+        done = of_the_page("Rights", tmp_path)
+        assert done.returncode == 0, done.stderr
         (row,) = json.loads(twinlog("cluster", "list", "--json").stdout)
         users = row["listeners"]["USERS"]
-        assert f"USERS (SASL_PLAINTEXT): {users}" in up.stderr
+        assert f"USERS (SASL_PLAINTEXT): {users}" in done.stderr
         assert twinlog("cluster", "list").stdout.endswith(f"  USERS={users}\n")
+        bootstrap, *acls = done.stdout.splitlines()
+        assert bootstrap == row["bootstrap_servers"]
+        assert "principal=User:alice" in "".join(acls)
         client = {
             "bootstrap.servers": users,
             "security.protocol": "SASL_PLAINTEXT",
@@ -76,8 +96,27 @@ def test_a_cluster_that_asks_who_comes(twinlog: Twinlog) -> None:
         alice, new = AdminClient(client), [NewTopic("t")]
         with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
             alice.create_topics(new)["t"].result(30)
-        root = AdminClient({"bootstrap.servers": up.stdout.strip()})
+        root = AdminClient({"bootstrap.servers": bootstrap})
         root.create_topics(new)["t"].result(30)
+    finally:
+        twinlog("cluster", "down", "--all")
+
+
+@pytest.mark.broker
+def test_a_mirror_over_tls(twinlog: Twinlog, tmp_path: Path) -> None:
+    """As docs/security.md has it; without the certificate it is refused."""
+    try:
+        done = of_the_page("TLS", tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith("Created mirror secure\n")
+        file = tmp_path / "secure.properties"
+        file.write_text(re.sub("ssl.keystore.*", "", file.read_text()))
+        rows = {row["name"]: row for row in json.loads(twinlog("cluster", "list", "--json").stdout)}
+        server = rows["destination"]["bootstrap_servers"]
+        arguments = ("--create", "--mirror", "other", "--mirror-config", str(file))
+        refused = twinlog("mirrors", "--bootstrap-server", server, *arguments)
+        assert refused.returncode == 1
+        assert f"{rows['secure']['listeners']['TLS']}: TLS fails: " in refused.stderr
     finally:
         twinlog("cluster", "down", "--all")
 
