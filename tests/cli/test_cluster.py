@@ -77,7 +77,7 @@ def of_the_page(heading: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_cluster_that_asks_who_comes(twinlog: Twinlog, tmp_path: Path) -> None:
     """As docs/security.md has it: its users come by a listener of their own, with ACLs' rights."""
     try:
-        done = of_the_page("Rights", tmp_path)
+        done = of_the_page("Rights and denials", tmp_path)
         assert done.returncode == 0, done.stderr
         (row,) = json.loads(twinlog("cluster", "list", "--json").stdout)
         users = row["listeners"]["USERS"]
@@ -106,7 +106,7 @@ def test_a_cluster_that_asks_who_comes(twinlog: Twinlog, tmp_path: Path) -> None
 def test_a_mirror_over_tls(twinlog: Twinlog, tmp_path: Path) -> None:
     """As docs/security.md has it; without the certificate it is refused."""
     try:
-        done = of_the_page("TLS", tmp_path)
+        done = of_the_page("A mirror over TLS", tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.endswith("Created mirror secure\n")
         file = tmp_path / "secure.properties"
