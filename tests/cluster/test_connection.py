@@ -427,7 +427,7 @@ def test_a_secret_that_cannot_be_read_now_is_tried_again(tmp_path: Path) -> None
             error = await asyncio.wait_for(connection.wait_closed(), 5)
             assert type(error) is Retriable
             assert error.message.startswith("sasl.jaas.config: ")
-            with pytest.raises(Retriable, match="No such file"):
+            with pytest.raises(Retriable, match="there is no file"):
                 await Connection.open("127.0.0.1", broker.port, security=now)
             file.write_text("pw=secret")
             await (await Connection.open("127.0.0.1", broker.port, security=now)).close()

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from captures import Capture, check_cover
+from captures import Capture, capture, check_cover
 from made import captures, codecs, rechecked
 from twinlog.core.batch import LegacyBatch, batches
 from twinlog.core.compression import Codec, TooLong, compress, decompress
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import legacy_records
 from twinlog.core.lone import merge_lone
-from twinlog.core.merge import merge, merge_by_records
+from twinlog.core.merge import MERGED_DECOMPRESSED, merge, merge_by_records
 from twinlog.core.plan import AbortedTransaction, plan
 from twinlog.core.records import RawRecord, decode, raw_records
 from twinlog.core.types import Offset
@@ -61,6 +61,12 @@ def try_records(data: bytes) -> None:
             outcome(lambda: decode(raw))  # noqa: B023
         if header.is_dense:
             merged = outcome(lambda: list(merge([header], buffer)))  # noqa: B023
+            if merged and found is None:
+                # It says that it is too long to be merged, and is forwarded as it is, unread.
+                with pytest.raises(TooLong):
+                    decompress(header.codec, header.records(buffer), MERGED_DECOMPRESSED)
+                assert [one.records for one in merged] == [header.records(buffer)]  # type: ignore[attr-defined]
+                continue
             assert (merged is None) == (found is None)
             if merged:
                 oracle = merge_by_records([header], buffer)
@@ -99,6 +105,15 @@ def test_bent_batches(log: Capture, data: st.DataObject) -> None:
     right = bytes(rechecked(whole))
     try_all(right + follows, position)
     try_records(right)
+
+
+def test_a_batch_that_says_it_is_too_long_to_be_merged() -> None:
+    """Goal: its length is believed, not allocated; whether it is right is its readers' to see."""
+    log = capture("broker-snappy")
+    header = log.headers[0]
+    whole = bytearray(log.data[header.position : header.end])
+    whole[62] ^= 0x80  # bare snappy, which begins with its length, instead of snappy-java's blocks
+    try_records(bytes(rechecked(whole)))
 
 
 @given(captures, st.data())
