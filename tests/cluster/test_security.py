@@ -146,7 +146,7 @@ def test_a_file_of_secrets_that_is_away_for_a_while(secured: Secured, tmp_path: 
         async with secured.cluster("WORD", _sasl("PLAIN", f"${{file:{file}:pw}}")) as cluster:
             (node,) = cluster.metadata.brokers
             file.unlink()
-            with pytest.raises(Retriable, match=r"sasl\.jaas\.config: .* No such file"):
+            with pytest.raises(Retriable, match=r"sasl\.jaas\.config: .* there is no file"):
                 await cluster.connection(node, "one")
             request = MetadataRequest(topics=[])
             asking = asyncio.create_task(cluster.call(request, node=node, lane="one"))

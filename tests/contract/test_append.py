@@ -56,10 +56,12 @@ async def test_the_last_five_batches_are_told_as_duplicates(bench: Bench) -> Non
         batch(key, values(2), producer_id=producer, sequence=2 * at, timestamp=now)
         for at in range(7)
     ]
-    assert [a.base_offset for a in await send(bench, *made)] == [2 * at for at in range(7)]
+    sent = await send(bench, *made)
+    assert [(a.base_offset, a.stamped_ms) for a in sent] == [(2 * at, -1) for at in range(7)]
     again = [(await send(bench, one))[0] for one in made]
     assert [a.error for a in again] == [OUT_OF_ORDER] * 2 + [0] * 5
     assert [a.base_offset for a in again[2:]] == [4, 6, 8, 10, 12]
+    assert {a.stamped_ms for a in again[2:]} == {now}, "the newest timestamp of what stands there"
     assert await log_end(bench, key) == 14
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from model.coordinator import Coordinator
-from model.log import OFFSET_OUT_OF_RANGE, Log, Marker
+from model.log import OFFSET_OUT_OF_RANGE, Log, Marker, stored_batch
 from model.loop import VirtualLoop
 from model.producers import Refused
 from twinlog.core.batch import batches
@@ -314,6 +314,7 @@ class Cluster:
             return Appended(partition, -1, -1)
         log = partition.log
         data = batch.header + bytes(batch.records)
+        known_end = log.end
         try:
             base_offset = log.append(data)
         except Refused as refused:
@@ -328,7 +329,9 @@ class Cluster:
 
         end = base_offset + batches_span(data)
         waits.append(self._wait(partition, end, replicated))
-        return Appended(0, base_offset, log.start)
+        again = base_offset < known_end
+        stamped_ms = stored_batch(data).header.max_timestamp if again else -1
+        return Appended(0, base_offset, log.start, stamped_ms=stamped_ms)
 
     def _wait(
         self, partition: Partition, end: int, then: Callable[[int], None]

@@ -417,7 +417,8 @@ def test_what_waits_falls_with_its_connection(
             end = (await ports.destination.log_ends([p]))[p].log_end
             assert end in (COUNT, 2 * COUNT)
             answers = await ports.destination.produce(node, [batch(p, who, end)])
-            assert answers[p] == Appended(0, end, 0)
+            # The one that was in flight may land meanwhile: then it is there already.
+            assert (answers[p].error, answers[p].base_offset) == (0, end)
 
     run(scenario())
 

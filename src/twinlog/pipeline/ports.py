@@ -72,7 +72,8 @@ class Batch(NamedTuple):
 class Appended(NamedTuple):
     """A partition's part of a Produce answer: where its batch landed.
 
-    `stamped_ms` is the time that the broker has put on its records instead of their own; or -1.
+    `stamped_ms` is the time that the broker has put on its records instead of their own; the newest
+    timestamp of a batch that it had already; else -1.
     """
 
     error: int

@@ -58,7 +58,7 @@ class ProducedPartition(NamedTuple):
     """A partition in a response. `base_offset` is -1 where nothing was appended.
 
     `stamped_ms` is the broker's time where it has put that on every record, which it does where the
-    topic has LogAppendTime; else -1.
+    topic has LogAppendTime; the newest timestamp of a batch that it had already; else -1.
     """
 
     error: int
