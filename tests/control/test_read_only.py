@@ -14,7 +14,7 @@ from clients import none_refused, write_state
 from secured import Secured
 from twinlog.cluster.acls import create_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
-from twinlog.control import lifecycle
+from twinlog.control import store as store_module
 from twinlog.control.lifecycle import delete_mirror, pause_topics, remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.read_only import ReadOnly
@@ -55,7 +55,7 @@ def test_guarded_until_stopped(
     secured_pair: tuple[Secured, Secured], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two topics; the second one's guard is taken back by another than who has set it."""
-    monkeypatch.setattr(lifecycle, "READ_ONLY_S", 0.5)
+    monkeypatch.setattr(store_module, "SETTLED_S", 0.5)
     names = [f"{topic}-1", f"{topic}-2"]
     kind, literal, prefixed = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
     given = {

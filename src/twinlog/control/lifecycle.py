@@ -19,8 +19,6 @@ disaster `--remove --topic '.*'` must not be held up by a topic that was removed
 is for none of them, the error is that of the first one.
 """
 
-import asyncio
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -29,7 +27,12 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import States
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
 from twinlog.control.mirrors import compiled, connected_source
-from twinlog.control.store import STOPPED_HINT, MirrorStore, unknown_mirror
+from twinlog.control.store import (
+    STOPPED_HINT,
+    MirrorStore,
+    to_be_set_back,
+    unknown_mirror,
+)
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.text import few
@@ -51,9 +54,6 @@ _WAY_ON: Final = {
         "--describe shows when all partitions are STOPPED, --add mirrors it again then"
     ),
 }
-READ_ONLY_S: Final = 10.0
-"""Seconds that a mirror's deletion waits until its topics are writable."""
-_LOOK_S: Final = 0.2
 
 
 async def pause_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
@@ -130,9 +130,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
         Retriable, UserError: the destination does not answer, or refuses.
     """
     store = MirrorStore(destination)
-    deadline = time.monotonic() + READ_ONLY_S
-    while _not_given_back(await store.snapshot(), name) and time.monotonic() < deadline:
-        await asyncio.sleep(_LOOK_S)
+    await store.settled(lambda snapshot: _not_given_back(snapshot, name))
 
     def check(snapshot: Snapshot, states: States) -> None:
         if name not in snapshot.mirrors:
@@ -169,7 +167,7 @@ def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
         return ""
     if snapshot.made_acls(mirror, MadeFor.READ_ONLY):
         return "ACLs that keep its topics read-only are still to be removed"
-    left = [topic.topic for topic in topics if topic.set_back is not None]
+    left = to_be_set_back(snapshot, [topic.topic for topic in topics])
     return f"configurations are still to be set back: {few(left)}" if left else ""
 
 

@@ -48,7 +48,12 @@ from twinlog.control.failback import (
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.rebuild import Rebuild, Tail, delete_diverged, deleted_before, save_tails
 from twinlog.control.removed import where_logs_part, whole_logs
-from twinlog.control.store import MirrorStore, unknown_mirror
+from twinlog.control.store import (
+    MirrorStore,
+    check_set_back,
+    to_be_set_back,
+    unknown_mirror,
+)
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
 from twinlog.core.text import few
@@ -215,9 +220,7 @@ async def add_topics(
         Retriable: a cluster does not answer.
     """
     snapshot = await MirrorStore(destination).snapshot()
-    mirror = snapshot.mirrors.get(mirror_name)
-    if mirror is None:
-        raise unknown_mirror(mirror_name, snapshot)
+    mirror = _mirror(snapshot, mirror_name)
     if isinstance(wanted, str):
         compiled(wanted)
     async with connected_source(mirror) as source:
@@ -268,10 +271,11 @@ async def add_named(
         MirrorRefused, UserError, Retriable: as `add_topics`.
     """
     store = MirrorStore(destination)
-    snapshot = await store.snapshot()
-    await store.check_addable(snapshot, mirror_name, names)
+    await store.check_addable(await store.snapshot(), mirror_name, names)
+    snapshot = await store.settled(lambda now: to_be_set_back(now, names))
+    check_set_back(snapshot, names)
     _refuse_loops(names, theirs, destination.cluster_id)
-    mirror = snapshot.mirrors[mirror_name]
+    mirror = _mirror(snapshot, mirror_name)
     topics = [_usable(source.metadata.topics[name]) for name in names]
     wanted, tails = await _look(destination, source, snapshot, mirror, topics, theirs=theirs)
     if tails and rebuild is None:
@@ -310,6 +314,12 @@ async def add_named(
         except UserError:
             await undo(destination, created)
             raise
+
+
+def _mirror(snapshot: Snapshot, name: str) -> Mirror:
+    if name not in snapshot.mirrors:
+        raise unknown_mirror(name, snapshot)
+    return snapshot.mirrors[name]
 
 
 def _refuse_loops(names: Sequence[str], theirs: TheirMirrors, cluster_id: str) -> None:

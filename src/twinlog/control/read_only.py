@@ -11,7 +11,8 @@ not asked for any of this.
     LOOK_S have passed, ACLs are copied         the same: somebody may be allowed by now
     a topic is removed                          its states are looked at each POLL_S, until all
                                                 are STOPPED; it is set back, and not guarded any
-                                                more
+                                                more. Where it was not guarded nobody waits for
+                                                that: it is looked at each SET_BACK_S
 
 The broker says TOPIC_AUTHORIZATION_FAILED (29) to who tries to write. Without an authorizer, and to
 super users, nothing is denied: a foreign record is then seen by its offset, and the partition is
@@ -43,6 +44,8 @@ TICK_S: Final = 1.0
 """How often is looked which mirrors are ours."""
 POLL_S: Final = 0.1
 """How often is looked whether what was removed is STOPPED."""
+SET_BACK_S: Final = 2.0
+"""The same where no producer waits: a look reads all states, while a failover has better to do."""
 
 
 class ReadOnly:
@@ -73,6 +76,7 @@ class ReadOnly:
         self._changed = asyncio.Event()
         self._kept: dict[str, frozenset[str]] = {}
         self._due = 0.0
+        self._set_back_at: dict[str, float] = {}
         self._refused: set[tuple[str, str]] = set()  # to be set back, until the next LOOK
         self._keeping = asyncio.Lock()  # guards the order of what is read of ACLs and then done
         self._told: set[tuple[str, frozenset[str]]] = set()
@@ -130,10 +134,10 @@ class ReadOnly:
     async def _look_at(self, snapshot: Snapshot, mirror: str) -> bool:
         """Bring a mirror's guard up to date; whether topics are on their way to be writable."""
         guarded, leaving = await self._guarded(snapshot, mirror)
-        await self._set_back_those_of(snapshot, mirror, leaving)
+        await self._set_back_those_of(snapshot, mirror, guarded)
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
         if made <= guarded and guarded == self._kept.get(mirror):
-            return bool(leaving)
+            return leaving
         self._kept[mirror] = guarded
         try:
             async with self._keeping:
@@ -144,30 +148,43 @@ class ReadOnly:
             # What a right is missing for waits for the next look at all.
             self._kept.pop(mirror, None)
             raise
-        return bool(leaving)
+        return leaving
 
     async def _set_back_those_of(
-        self, snapshot: Snapshot, mirror: str, leaving: Collection[str]
+        self, snapshot: Snapshot, mirror: str, guarded: Collection[str]
     ) -> None:
         """Set topics back that are STOPPED; what could not be waits for the next look at all."""
-        due = {t.topic for t in _removed(snapshot, mirror) if t.set_back is not None}
-        due -= {*leaving, *(name for of, name in self._refused if of == mirror)}
+        made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
+        pending = [
+            topic
+            for topic in _removed(snapshot, mirror)
+            if topic.set_back is not None and (mirror, topic.topic) not in self._refused
+        ]
+        due = {topic.topic for topic in pending if topic.topic in made} - {*guarded}
+        due |= await self._stopped_by_now(mirror, [t for t in pending if t.topic not in made])
         if due:
             refused = await self._set_back(mirror, due)
             self._refused |= {(mirror, name) for name in refused}
 
-    async def _guarded(self, snapshot: Snapshot, mirror: str) -> tuple[frozenset[str], set[str]]:
-        """Which topics are to be read-only, and which of them are on their way to be no more."""
+    async def _stopped_by_now(self, mirror: str, topics: Collection[MirrorTopic]) -> set[str]:
+        """Those that are STOPPED, each SET_BACK_S; none in between."""
+        if not topics:
+            self._set_back_at.pop(mirror, None)
+            return set()
+        now = time.monotonic()
+        if now < self._set_back_at.setdefault(mirror, now + SET_BACK_S):
+            return set()
+        self._set_back_at[mirror] = now + SET_BACK_S
+        return {topic.topic for topic in topics} - await self._not_stopped(topics)
+
+    async def _guarded(self, snapshot: Snapshot, mirror: str) -> tuple[frozenset[str], bool]:
+        """Which topics are to be read-only, and whether some are on their way to be no more."""
         topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
         mirrored = {topic.topic for topic in topics if topic.wanted is not Wanted.STOPPED}
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
-        busy = [
-            topic
-            for topic in _removed(snapshot, mirror)
-            if topic.topic in made or topic.set_back is not None
-        ]
-        leaving = await self._not_stopped(busy) if busy else set()
-        return frozenset(mirrored | leaving), leaving
+        removed = [topic for topic in _removed(snapshot, mirror) if topic.topic in made]
+        leaving = await self._not_stopped(removed) if removed else set()
+        return frozenset(mirrored | leaving), bool(leaving)
 
     async def _not_stopped(self, topics: Collection[MirrorTopic]) -> set[str]:
         states = await self._store.states()

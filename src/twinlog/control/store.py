@@ -12,6 +12,7 @@ leave topics without the state and the end that they had.
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -39,6 +40,7 @@ from twinlog.cluster.pool import Backoff
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
 from twinlog.core.errors import Disconnected, Fenced, Retriable, UserError
 from twinlog.core.states import State
+from twinlog.core.text import few
 from twinlog.wire.config_records import (
     MIRROR_VERSION,
     ConfigChange,
@@ -64,6 +66,9 @@ _BACKOFF: Final = Backoff(0.05, 1.0)
 Changes: TypeAlias = Sequence[ConfigChange | Entry]
 """Of `__mirror_config`, and entries of other control topics that go with them."""
 Decide = Callable[[Snapshot], Changes | Awaitable[Changes]]
+SETTLED_S: Final = 10.0
+"""Seconds that a command waits for what a node does of itself after a failover."""
+_LOOK_S: Final = 0.2
 STOPPED_HINT: Final = "wait until --describe shows STOPPED, which takes a node (twinlog run)"
 
 
@@ -140,7 +145,9 @@ class MirrorStore:
         assert all(topic.mirror == mirror for topic in topics)
 
         async def decide(snapshot: Snapshot) -> Changes:
-            await self.check_addable(snapshot, mirror, [topic.topic for topic in topics])
+            names = [topic.topic for topic in topics]
+            await self.check_addable(snapshot, mirror, names)
+            check_set_back(snapshot, names)
             before = snapshot.mirrors[mirror]
             if while_matching is not None and while_matching not in before.topic_patterns:
                 raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
@@ -183,11 +190,13 @@ class MirrorStore:
                         f"{name.topic}-{name.partition} of mirror {topic.mirror} is {state.name}",
                         hint=f"nothing was added; {STOPPED_HINT}",
                     )
-            if topic.set_back is not None:
-                raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
-                    f"configurations of {topic.topic} are still to be set back",
-                    hint="nothing was added; a running node does that; its log says if it cannot",
-                )
+
+    async def settled(self, left: Callable[[Snapshot], object]) -> Snapshot:
+        """What is wanted, once nothing is left that a node is about to do; or after SETTLED_S."""
+        deadline = time.monotonic() + SETTLED_S
+        while left(snapshot := await self.snapshot()) and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_S)
+        return snapshot
 
     async def delete_mirror(self, mirror: str, check: Callable[[Snapshot, States], None]) -> None:
         """Forget a mirror, its topics and their states; `check` may refuse by raising.
@@ -305,6 +314,28 @@ def _check_free(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> Non
             f"already in a mirror: {', '.join(already)}",
             hint="nothing was added; choose a --topic that leaves them out",
         )
+
+
+def check_set_back(snapshot: Snapshot, topics: Collection[str]) -> None:
+    """Refuse topics whose configurations a node is still to set back, over what is set by then.
+
+    Raises:
+        MirrorRefused: MIRROR_TOPIC_BEING_REMOVED.
+    """
+    if left := to_be_set_back(snapshot, topics):
+        raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
+            f"configurations are still to be set back: {few(left)}",
+            hint="nothing was added; a running node does that; its log says if it cannot",
+        )
+
+
+def to_be_set_back(snapshot: Snapshot, topics: Collection[str]) -> list[str]:
+    """Those of these topics whose configurations a node is still to set back."""
+    return [
+        topic.topic
+        for topic in snapshot.topics
+        if topic.topic in topics and topic.wanted is Wanted.STOPPED and topic.set_back is not None
+    ]
 
 
 def unknown_mirror(mirror: str, snapshot: Snapshot) -> MirrorRefused:
