@@ -235,6 +235,7 @@ ANSWERS: Final[Mapping[str, frozenset[str]]] = {
             "TOPIC_ALREADY_IN_MIRROR",
             "MIRROR_TOPIC_BEING_REMOVED",
             "TOPIC_ALREADY_EXISTS",
+            "MIRROR_TOPIC_DIVERGED",
         }
     ),
     "--pause": frozenset(
