@@ -176,3 +176,17 @@ def await_shares(stage: Stage, count: int) -> None:
         return len(shares) == count and all(shares)
 
     until(shared, 120, f"state partitions at each of {count} lanes")
+
+
+def transaction(where: str, topic: str, name: str, *, commit: bool) -> None:
+    """Ten records in one transaction."""
+    producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-{name}"})
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    for at in range(10):
+        producer.produce(topic, partition=0, value=f"{name}-{at}")
+    producer.flush(SECONDS)
+    if commit:
+        producer.commit_transaction(SECONDS)
+    else:
+        producer.abort_transaction(SECONDS)

@@ -1,7 +1,8 @@
 """What a failback goes by, on real brokers: what lanes would have written is written by hand."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -116,15 +117,22 @@ class Old:
         return [found[one] for one in asked]
 
 
+@asynccontextmanager
+async def old_source(pair: Pair, back: str) -> AsyncIterator[Old]:
+    """A cluster that was a source, with the mirror of the way back."""
+    async with client(pair.destination) as here, client(pair.source) as there:
+        old = Old(pair, here, there, back)
+        await old.create()
+        yield old
+
+
 def test_a_topic_that_was_made_again_was_not_failed_over(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
     """What it holds is its own, though less than was mirrored; where it is empty it is taken."""
 
     async def run() -> None:
-        async with client(pair.destination) as here, client(pair.source) as there:
-            old = Old(pair, here, there, fresh_name("back"))
-            await old.create()
+        async with old_source(pair, fresh_name("back")) as old:
             former = await old.make(topic, 0)
             await old.fail_over(fresh_name("there"), topic, former, ended(1000))
             await old.delete_here(topic)
@@ -137,7 +145,7 @@ def test_a_topic_that_was_made_again_was_not_failed_over(
             assert old.ends(topic) == [50]
             await old.delete_here(topic)
             await old.make_here(topic, 0)
-            assert await add_topics(here, old.back, topic) == [topic]
+            assert await add_topics(old.here, old.back, topic) == [topic]
 
     asyncio.run(run())
 
@@ -146,12 +154,10 @@ def test_the_very_topic_goes_on(pair: Pair, fresh_name: Callable[[str], str], to
     """It holds nothing beyond what was mirrored."""
 
     async def run() -> None:
-        async with client(pair.destination) as here, client(pair.source) as there:
-            old = Old(pair, here, there, fresh_name("back"))
-            await old.create()
+        async with old_source(pair, fresh_name("back")) as old:
             topic_id = await old.make(topic, 50)
             await old.fail_over(fresh_name("there"), topic, topic_id, ended(50))
-            assert await add_topics(here, old.back, topic) == [topic]
+            assert await add_topics(old.here, old.back, topic) == [topic]
             assert old.ends(topic) == [50]
 
     asyncio.run(run())
@@ -164,9 +170,7 @@ def test_a_topic_that_several_mirrors_have_had(
     """The largest end is the latest, whatever the mirrors' names: beyond it is the tail."""
 
     async def run() -> None:
-        async with client(pair.destination) as here, client(pair.source) as there:
-            old = Old(pair, here, there, fresh_name("back"))
-            await old.create()
+        async with old_source(pair, fresh_name("back")) as old:
             topic_id = await old.make(topic, 100)
             for mirror, end in (("alpha", first), ("zeta", second)):
                 await old.fail_over(f"{mirror}.{topic}", topic, topic_id, ended(end))
@@ -184,17 +188,15 @@ def test_the_latest_of_several_failovers_goes_on(
     """Not before all of them have ended."""
 
     async def run() -> None:
-        async with client(pair.destination) as here, client(pair.source) as there:
-            old = Old(pair, here, there, fresh_name("back"))
-            await old.create()
+        async with old_source(pair, fresh_name("back")) as old:
             topic_id = await old.make(topic, 100)
             for mirror, end in (("alpha", 100), ("zeta", 60)):
                 await old.fail_over(f"{mirror}.{topic}", topic, topic_id, ended(end))
             late = MirrorTopic(mirror=f"late.{topic}", topic=topic, topic_id=topic_id, partitions=1)
             await old.write_removed(late)
             assert (await old.refused(topic)).startswith("TOPIC_ALREADY_EXISTS: ")
-            await write_state(there, late, State.STOPPED)
-            assert await add_topics(here, old.back, topic) == [topic]
+            await write_state(old.there, late, State.STOPPED)
+            assert await add_topics(old.here, old.back, topic) == [topic]
 
     asyncio.run(run())
 
@@ -220,13 +222,11 @@ def test_nothing_is_deleted_that_cannot_be_created(
     """The topic stays with its tail, which is not even saved."""
 
     async def run() -> None:
-        async with client(pair.destination) as here, client(pair.source) as there:
-            old = Old(pair, here, there, fresh_name("back"))
-            await old.create()
+        async with old_source(pair, fresh_name("back")) as old:
             await old.diverge(topic, 17)
             with pytest.raises(UserError, match="INVALID_REPLICATION_FACTOR"):
                 await add_topics(
-                    *(here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
+                    *(old.here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
                 )
             assert old.ends(topic) == [117]
 
@@ -242,18 +242,16 @@ def test_what_is_deleted_and_cannot_be_created_is_named(
         pass
 
     async def run() -> None:
-        async with client(pair.destination) as here, client(pair.source) as there:
-            old = Old(pair, here, there, fresh_name("back"))
-            await old.create()
+        async with old_source(pair, fresh_name("back")) as old:
             await old.diverge(topic, 17)
             with monkeypatch.context() as patched:
                 patched.setattr(mirrors, "try_out", nothing, raising=False)
                 with pytest.raises(UserError) as caught:
                     await add_topics(
-                        *(here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
+                        *(old.here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
                     )
             assert f"deleted already: {topic}; once this is mended, --add" in str(caught.value)
-            assert await add_topics(here, old.back, topic) == [topic]
+            assert await add_topics(old.here, old.back, topic) == [topic]
             assert old.ends(topic) == [0]
 
     asyncio.run(run())
@@ -267,9 +265,7 @@ def test_a_log_that_grows_meanwhile_is_not_deleted(
     leaders = KafkaDestination.leaders
 
     async def run() -> None:
-        async with client(pair.destination) as here, client(pair.source) as there:
-            old = Old(pair, here, there, f"back.{topic}")
-            await old.create()
+        async with old_source(pair, f"back.{topic}") as old:
             await old.diverge(topic, 17, 0)
 
             async def while_saving(self: KafkaDestination, topics: Collection[str]) -> object:
@@ -279,13 +275,13 @@ def test_a_log_that_grows_meanwhile_is_not_deleted(
             with monkeypatch.context() as patched:
                 patched.setattr(KafkaDestination, "leaders", while_saving)
                 with pytest.raises(UserError, match=f"{topic}-{written} is still being written to"):
-                    await add_topics(here, old.back, topic, rebuild=Rebuild(tmp_path / "first"))
+                    await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path / "first"))
             assert sum(old.ends(topic, 2)) == 117 + 100 + 1
             rebuild = Rebuild(tmp_path / "second")
             if written:
                 said = await old.refused(topic)
                 assert f"{topic}-0 from offset 100 to 116; {topic}-1 from offset 100 to 100" in said
-            assert await add_topics(here, old.back, topic, rebuild=rebuild) == [topic]
+            assert await add_topics(old.here, old.back, topic, rebuild=rebuild) == [topic]
             saved = sorted(one.parent.name for one in tmp_path.glob("second/*/*.log"))
             assert saved == [f"{topic}-{index}" for index in range(written + 1)]
             assert old.ends(topic, 2) == [0, 0]

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import javaproperties
 import pytest
-from confluent_kafka import Producer
 
 import outside
 from rights import granted
@@ -106,20 +105,6 @@ def ends(place: Place, topic: str) -> list[int]:
     return list(found.values())
 
 
-def transact(servers: str, topic: str, *, commit: bool) -> None:
-    """One transaction of ten records."""
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": f"{topic}-{commit}"})
-    producer.init_transactions(outside.SECONDS)
-    producer.begin_transaction()
-    for at in range(10):
-        producer.produce(topic, partition=0, value=f"{commit}-{at}")
-    producer.flush(outside.SECONDS)
-    if commit:
-        producer.commit_transaction(outside.SECONDS)
-    else:
-        producer.abort_transaction(outside.SECONDS)
-
-
 @pytest.fixture(scope="module")
 def node(place: Place) -> Place:
     """The place, with its node, which needs a mirror to begin with."""
@@ -170,15 +155,15 @@ def test_gaps_of_all_topics(node: Place) -> None:
     servers, mirror = node.source.local.bootstrap_servers, "gaps"
     for topic in topics:
         outside.make_topic(servers, topic, 2)
-    transact(servers, denied, commit=False)
+    outside.transaction(servers, denied, "False", commit=False)
     denial = node.deny(denied)
     node.begin(mirror, *topics)
     row = node.await_reason(denied, "FAILED")
     assert "a gap cannot be filled" in row["reason"]
     for _ in range(3):
         for topic in (one, two):
-            transact(servers, topic, commit=True)
-            transact(servers, topic, commit=False)
+            outside.transaction(servers, topic, "True", commit=True)
+            outside.transaction(servers, topic, "False", commit=False)
         node.stage.await_no_lag(60, (one, two))
     report = node.stage.check((one, two), numbered=False)
     assert report.good, report.problems

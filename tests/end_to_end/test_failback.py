@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Producer
 
 import outside
 from twinlog.core.batch import batches
@@ -40,20 +39,6 @@ def servers(stage: Stage) -> tuple[str, str]:
     return stage.source.bootstrap_servers, stage.destination.bootstrap_servers
 
 
-def transaction(where: str, topic: str, name: str, *, commit: bool) -> None:
-    """Ten records in one transaction."""
-    producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-{name}"})
-    producer.init_transactions(outside.SECONDS)
-    producer.begin_transaction()
-    for at in range(10):
-        producer.produce(topic, partition=0, value=f"{name}-{at}")
-    producer.flush(outside.SECONDS)
-    if commit:
-        producer.commit_transaction(outside.SECONDS)
-    else:
-        producer.abort_transaction(outside.SECONDS)
-
-
 def end(where: str, topic: str) -> int:
     return Log(where).ends([(topic, 0)])[topic, 0]
 
@@ -79,8 +64,8 @@ def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
     first, second = servers(both.there)
     outside.make_topic(first, topic)
     outside.write(first, topic, outside.simple(1000))
-    transaction(first, topic, "committed", commit=True)
-    transaction(first, topic, "aborted", commit=False)
+    outside.transaction(first, topic, "committed", commit=True)
+    outside.transaction(first, topic, "aborted", commit=False)
     both.there.add(topic, "there")
     outside.await_state(both.there, topic, 0, "MIRRORING")
     both.there.await_no_lag(60, [topic])
@@ -89,7 +74,7 @@ def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
     both.there.source.kill(1)
     fail_over(both.there, "there", topic)
     outside.write(second, topic, outside.simple(50, 0, "failed over"))
-    transaction(second, topic, "new", commit=True)
+    outside.transaction(second, topic, "new", commit=True)
     both.there.source.start_broker(1)
     both.back.add(topic, "back")
     outside.await_state(both.back, topic, 0, "MIRRORING")

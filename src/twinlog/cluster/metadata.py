@@ -92,7 +92,7 @@ def is_another(known: UUID | None, found: UUID) -> bool:
 
     For a moment a broker may not tell an id; those before 2.8 never do.
     """
-    return known is not None and found not in {known, NO_TOPIC_ID}
+    return known not in {None, NO_TOPIC_ID, found} and found != NO_TOPIC_ID
 
 
 def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:

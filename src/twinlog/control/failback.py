@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.metadata import NO_TOPIC_ID, Topic
+from twinlog.cluster.metadata import Topic, is_another
 from twinlog.cluster.partitions import DEBUGGING, list_offsets, offset_for_leader_epoch
 from twinlog.control.rebuild import Tail
 from twinlog.control.store import MirrorStore
@@ -113,16 +113,13 @@ def told_by_id(
     """Which of the existing topics are those that were removed; all where there are no ids."""
     known = {name: removed[name] for name in existing if name in removed}
     same = {
-        name: [one for one in topics if _is(one, existing[name])] for name, topics in known.items()
+        name: [one for one in topics if not is_another(one.topic_id, existing[name].topic_id)]
+        for name, topics in known.items()
     }
     return Removed(
         tuple(one for topics in same.values() for one in topics),
         frozenset(name for name, topics in same.items() if not topics),
     )
-
-
-def _is(mirrored: MirrorTopic, found: Topic) -> bool:
-    return NO_TOPIC_ID in {mirrored.topic_id, found.topic_id} or mirrored.topic_id == found.topic_id
 
 
 async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) -> Ends:

@@ -134,8 +134,8 @@ class ReadOnly:
     async def _look_at(self, snapshot: Snapshot, mirror: str) -> bool:
         """Bring a mirror's guard up to date; whether topics are on their way to be writable."""
         guarded, leaving = await self._guarded(snapshot, mirror)
-        await self._set_back_those_of(snapshot, mirror, guarded)
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
+        await self._set_back_those_of(snapshot, mirror, made, guarded)
         if made <= guarded and guarded == self._kept.get(mirror):
             return leaving
         self._kept[mirror] = guarded
@@ -151,10 +151,9 @@ class ReadOnly:
         return leaving
 
     async def _set_back_those_of(
-        self, snapshot: Snapshot, mirror: str, guarded: Collection[str]
+        self, snapshot: Snapshot, mirror: str, made: Collection[str], guarded: Collection[str]
     ) -> None:
         """Set topics back that are STOPPED; what could not be waits for the next look at all."""
-        made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
         pending = [
             topic
             for topic in _removed(snapshot, mirror)

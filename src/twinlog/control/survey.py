@@ -133,7 +133,6 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         Retriable, UserError: the destination does not answer, or refuses.
     """
     ends = await destination_ends(destination, subject.partitions)
-    here = await _partition_counts(destination, subject)
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
@@ -144,7 +143,7 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         trouble = str(error)
     except TimeoutError:
         trouble = f"the source gives no answers within {PATIENCE_S:g} s"
-    return _as_was_said(subject, ends, here, trouble)
+    return _as_was_said(subject, ends, await _partition_counts(destination, subject), trouble)
 
 
 async def _partition_counts(destination: KafkaCluster, subject: Subject) -> dict[str, int]:
