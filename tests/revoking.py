@@ -6,10 +6,12 @@
 
 The node comes to the destination as User:twinlog. All three have SCRAM users, sessions of 3 s, and
 the rights of docs/security.md. What is taken is seen to be missed (nothing arrives any more, the
-partitions are FAILED and say why), while the topics that it does not concern go on.
+partitions are FAILED and say why), while the topics that it does not concern go on. The node may
+be killed on the way there, there, or on the way back.
 """
 
 import asyncio
+import enum
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ import javaproperties
 
 import outside
 from ordeal import LOAD_SECONDS, Ordeal
+from passages import strike_node
 from rights import granted
 from secured import LISTENERS, Secured, sasl, secured_cluster
 from twinlog.core.acls import Acl, Operation, ResourceType
@@ -48,6 +51,14 @@ class Loss(NamedTuple):
     """What their partitions say then; empty where the node cannot write that, either."""
     take: Callable[[], Awaitable[None]]
     give: Callable[[], Awaitable[None]]
+
+
+class Death(enum.Enum):
+    """When the node is killed, of what happens to something that it misses."""
+
+    TAKEN = "just after it was taken"
+    MISSED = "while its partitions are FAILED"
+    GIVEN = "just after it was given back"
 
 
 class Guarded:
@@ -79,7 +90,8 @@ class Guarded:
         protocol = {"security.protocol": LISTENERS[LISTENER]}
         node.write_text(javaproperties.dumps(protocol | sasl(MECHANISM, NODE, PASSWORDS[NODE])))
         at = ("--bootstrap-server", self.destination.servers(LISTENER))
-        stage.start_node("node", *at, "--command-config", str(node), "--lanes", "2")
+        self._node = (*at, "--command-config", str(node), "--lanes", "2")
+        stage.start_node("node", *self._node)
 
     def losses(self) -> list[Loss]:
         """One of each kind, in random order; of which mirror and topic is left to chance."""
@@ -106,25 +118,44 @@ class Guarded:
         self.mirror.random.shuffle(found)
         return found
 
-    def suffer(self, loss: Loss) -> None:
+    def suffer(self, loss: Loss, death: Death | None = None) -> None:
         """Take it, see it missed by nobody but whom it concerns, give it back, see all resume."""
         mirror = self.mirror
         mirror.await_moment()
         mirror.say(f"taken: {loss.what}")
         asyncio.run(loss.take())
+        if death is Death.TAKEN:
+            self._die(death)
+        self._see_missed(loss)
+        if death is Death.MISSED:
+            self._die(death)
+            self._see_missed(loss)
+        time.sleep(mirror.random.uniform(0, LONGEST_SECONDS))  # the length is what is tried
+        asyncio.run(loss.give())
+        mirror.say("given back")
+        since = time.monotonic()
+        mirror.resting = set()
+        if death is Death.GIVEN:
+            since = self._die(death)
+        mirror.await_resumed(since)
+        assert mirror.stage.nodes["node"].alive, "the node has ended"
+
+    def _see_missed(self, loss: Loss) -> None:
+        mirror = self.mirror
         mirror.await_still(loss.topics)
         mirror.resting = set(loss.topics)
         if mirror.resting != set(TOPICS):
             self.longest_beside = max(self.longest_beside, mirror.await_all())
         if loss.reason:
             self._await_said(loss)
-        time.sleep(mirror.random.uniform(0, LONGEST_SECONDS))  # the length is what is tried
-        asyncio.run(loss.give())
-        mirror.say("given back")
+
+    def _die(self, death: Death) -> float:
+        """Kill the node and start it again; when it was killed."""
+        self.mirror.await_moment()
+        self.mirror.say(f"killed {death.value}")
         since = time.monotonic()
-        mirror.resting = set()
-        mirror.await_resumed(since)
-        assert mirror.stage.nodes["node"].alive, "the node has ended"
+        strike_node(self.mirror, "node", *self._node)()
+        return since
 
     def _await_said(self, loss: Loss) -> None:
         def unsaid() -> list[str]:

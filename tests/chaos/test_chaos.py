@@ -125,6 +125,18 @@ def test_node_while_removing(trials: Trials) -> None:
     _node_during(trials, passages.remove)
 
 
+def test_node_while_failed(trials: Trials) -> None:
+    """The node, while topics miss a right or a user and are FAILED, or on the way there or back."""
+    with revoking.guarded(trials.directory, trials.own_seed, trials.rate) as guarded:
+        guarded.mirror.measure_rest()
+        deaths: list[revoking.Death] = []
+        for _ in range(trials.times):
+            deaths = deaths or guarded.mirror.random.sample([*revoking.Death], len(revoking.Death))
+            said = [loss for loss in guarded.losses() if loss.reason]
+            guarded.suffer(said[0], deaths.pop())
+        trials.prove(guarded.mirror, may_fail=True)
+
+
 def _node_during(trials: Trials, passage: Callable[[Ordeal, passages.Strike], None]) -> None:
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")

@@ -682,3 +682,25 @@ def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:
     assert all(lane.alive() for lane in lanes), "a lane has ended"
     report = place.stage.check([topic], numbered=False)
     assert report.good, report.problems
+
+
+def test_a_node_that_begins_while_a_source_refuses_it(place: Place) -> None:
+    """Its partitions are FAILED and say why, the other mirrors' go on; then so do they."""
+    topic, beside = f"{PREFIX}-scram-256", f"{PREFIX}-oauth"
+    servers = place.source.local.bootstrap_servers
+    place.stage.await_no_lag(120, [topic, beside])
+    place.stage.nodes["node"].kill()
+    asyncio.run(place.source.set_password("mirror", "not-told", ["SCRAM-SHA-256"]))
+    try:
+        for one in (topic, beside):
+            outside.write(servers, one, outside.simple(20, 0, "begun"))
+        place.start_node()
+        place.stage.await_no_lag(60, [beside])
+        for partition in (0, 1):
+            outside.await_state(place.stage, topic, partition, "FAILED")
+            reason = outside.described(place.stage, topic)[partition]["reason"]
+            assert "SASL_AUTHENTICATION_FAILED" in reason
+    finally:
+        asyncio.run(place.source.set_password("mirror", PASSWORDS["mirror"], ["SCRAM-SHA-256"]))
+    place.stage.await_no_lag(60, [topic])
+    outside.await_state(place.stage, topic, 0, "MIRRORING")

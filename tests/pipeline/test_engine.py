@@ -150,3 +150,21 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
         await one.close()
 
     asyncio.run(body())
+
+
+def test_what_comes_to_an_engine_that_has_ended() -> None:
+    """It is FAILED for what has ended the engine, as those that were there are."""
+
+    async def body() -> None:
+        one = engine()
+        first = appending(one)
+        one.fail_all("the source refuses us")
+        other = TopicPartition("t", 1)
+        spec = PartitionSpec(partition=other, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        one.own(one.shard(first), [spec], lease_s=10.0)
+        for partition in (first, one.partitions[other]):
+            assert (partition.stage, partition.reason) == (Stage.FAILED, "the source refuses us")
+        await one.disown([other])
+        await one.close()
+
+    asyncio.run(body())

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from twinlog.cluster.config import Parsed, parse_config
+from twinlog.core.errors import Retriable, UserError
 from twinlog.pipeline import lane
 from twinlog.pipeline.lane import _RunningEngine
 from twinlog.wire.config_records import Mirror
@@ -15,13 +17,16 @@ SECRET = "geheim"
 
 
 class Source:
-    """A source that is always there."""
+    """A source that is there, after its errors."""
 
     cluster_id = "source"
+    errors: ClassVar[list[Exception]] = []
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
-    async def start(self, _timeout: float) -> None: ...
+    async def start(self, _timeout: float) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
 
     async def close(self) -> None: ...
 
@@ -110,8 +115,44 @@ def test_a_defect_before_the_source_is_there(
 
     monkeypatch.setattr(lane, "parse_config", parse)
 
-    async def run() -> None:
-        await _until_the_last_runs(Lane(None))
+    async def run() -> list[Engine]:
+        it = Lane(None, None)
+        await _until_the_last_runs(it)
+        return it.engines
 
-    asyncio.run(run())
+    first, second = asyncio.run(run())
     assert [r.levelname for r in caplog.records] == ["ERROR", "ERROR"]
+    assert [one.split(",")[0] for one in first.reasons] == ["TypeError", "UnicodeError"]
+    assert second.reasons == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(UserError("wrong password"), ["wrong password"]), (Retriable("gone"), [])]
+)
+def test_a_source_that_refuses_us_from_the_beginning(
+    error: Exception, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said by an engine that does nothing else; one that is not there is waited for."""
+    monkeypatch.setattr(Source, "errors", [error])
+
+    async def run() -> list[Engine]:
+        it = Lane(*([None] * (len(said) + 1)))
+        await _until_the_last_runs(it)
+        return it.engines
+
+    *before, last = asyncio.run(run())
+    assert [one.reasons for one in before] == [[one] for one in said]
+    assert last.reasons == []
+
+
+def test_another_cluster_behind_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said, until the source is itself again."""
+    monkeypatch.setattr(Source, "cluster_id", "another")
+
+    async def run() -> Engine:
+        it = Lane(None)
+        await _until_the_last_runs(it)
+        return it.engines[0]
+
+    (reason,) = set(asyncio.run(run()).reasons)
+    assert reason == "the source is cluster another, the mirror was made for source"

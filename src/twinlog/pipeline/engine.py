@@ -73,7 +73,8 @@ class Engine:
     """The mirror partitions of one source cluster that one lane owns.
 
     Args:
-        source: the mirror's source.
+        source: the mirror's source; None where it cannot be had: then the engine never runs, and is
+            there to say why (`fail_all`).
         destination: shared by all engines of a lane.
         settings: the limits.
         random: for jitter.
@@ -83,7 +84,7 @@ class Engine:
 
     def __init__(
         self,
-        source: SourcePort,
+        source: SourcePort | None,
         destination: DestinationPort,
         settings: LaneSettings,
         random: Random,
@@ -92,7 +93,7 @@ class Engine:
         brokers_time_ms: Callable[[], int],
     ) -> None:
         self._brokers_time_ms = brokers_time_ms
-        self.source = source
+        self._source = source
         self.destination = destination
         self.settings = settings
         self.partitions: dict[TopicPartition, MirrorPartition] = {}
@@ -102,6 +103,7 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
         self._closed = False
+        self._ended_for = ""
         self._ready: defaultdict[int, dict[MirrorPartition, None]] = defaultdict(dict)
         self._in_flight: defaultdict[int, int] = defaultdict(int)
         self._gaps: defaultdict[int, set[MirrorPartition]] = defaultdict(set)
@@ -139,6 +141,8 @@ class Engine:
             self._stale_source.add(spec.partition.topic)
             self._stale_destination.add(spec.partition.topic)
             self._observe(partition)
+            if self._ended_for:
+                self.fail(partition, self._ended_for)
         self._leaders_wanted.set()
 
     async def disown(self, specs: Collection[TopicPartition]) -> None:
@@ -168,6 +172,17 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---- what is seen from outside -------------------------------------------------------------
+
+    @property
+    def source(self) -> SourcePort:
+        """The mirror's source.
+
+        Raises:
+            Retriable: it cannot be had; nothing that runs asks for it then.
+        """
+        if self._source is None:
+            raise Retriable("the source cannot be had")
+        return self._source
 
     def take_news(self) -> set[int]:
         """The shards whose partitions may look different since this was last asked."""
@@ -364,7 +379,8 @@ class Engine:
             self._try_again_later(partition)
 
     def fail_all(self, reason: str) -> None:
-        """Stop all partitions, for what has ended the engine; another one will try again."""
+        """Stop all partitions, those too that come later; another engine will try again."""
+        self._ended_for = reason
         for partition in list(self.partitions.values()):
             self.fail(partition, reason)
 

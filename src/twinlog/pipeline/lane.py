@@ -393,10 +393,10 @@ class Lane:
             return
         await owned.run(mirror, running.engine, specs)
 
-    def engine_for(self, mirror: str, cluster: KafkaCluster) -> Engine:
-        """An engine for a source that is connected."""
+    def engine_for(self, mirror: str, cluster: KafkaCluster | None) -> Engine:
+        """An engine for a source that is connected; for None, one to say why there is none."""
         return Engine(
-            KafkaSource(cluster),
+            None if cluster is None else KafkaSource(cluster),
             self._port,
             self._settings,
             self._random,
@@ -473,7 +473,7 @@ class Lane:
 
 
 class _RunningEngine:
-    """A mirror's source and its engine, which is None until the source is connected."""
+    """A mirror's source and its engine, which is None until the source has answered."""
 
     def __init__(self, lane: Lane, mirror: Mirror) -> None:
         self.engine: Engine | None = None
@@ -485,7 +485,8 @@ class _RunningEngine:
     async def _run(self) -> None:
         """Connect, however long it takes, then mirror until the lease lapses.
 
-        An engine whose source refuses us ends, and says of its partitions why.
+        Where the source refuses us, or is not to be had with what we are told, the engine says why
+        of its partitions. A source that gives no answer is waited for.
         """
         name, lane = self.mirror.name, self._lane.config.name
         while True:
@@ -499,7 +500,8 @@ class _RunningEngine:
                 return
             except TwinlogError as error:
                 log.warning("mirror %s: %s", name, error)
-                self._failed(str(error))
+                if self.engine is not None or not isinstance(error, Retriable):
+                    self._failed(str(error))
             except Exception as error:
                 # A defect must not end the mirror: nobody would know, and nobody begin it again.
                 # What may hold a secret has become one of our errors where it arose (security.py).
@@ -530,12 +532,14 @@ class _RunningEngine:
             await cluster.close()
 
     def _failed(self, reason: str) -> None:
-        if self.engine is not None:
-            self.engine.fail_all(reason)
+        if self.engine is None:
+            self.engine = self._lane.engine_for(self.mirror.name, None)
+            self._lane.engine_changed(self.mirror.name, ended=False)
+        self.engine.fail_all(reason)
 
     def _check(self, cluster: KafkaCluster) -> None:
         if cluster.cluster_id != self.mirror.source_cluster_id:
-            raise Retriable(
+            raise UserError(
                 f"the source is cluster {cluster.cluster_id}, "
                 f"the mirror was made for {self.mirror.source_cluster_id}"
             )
