@@ -69,9 +69,9 @@ AUTHORIZATION_FAILED = {29, 30, 31, 53}
 class Place:
     """Both clusters, each principal's files, and the node."""
 
-    def __init__(self, folder: Path, source: Secured, destination: Secured, port: int) -> None:
+    def __init__(self, folder: Path, source: Secured, destination: Secured) -> None:
         self.folder, self.source, self.destination = folder, source, destination
-        self.ui_port = port
+        self.claims: list[PortClaim] = []
         self.stage = Stage(folder / "stage")
         self.stage.source, self.stage.destination = source.local, destination.local
         self.said: list[str] = []
@@ -136,7 +136,14 @@ class Place:
         plain = sasl("PLAIN", "operator", PASSWORDS["operator"])
         return self.destination.cluster("WORD", plain)
 
+    @property
+    def ui_port(self) -> int:
+        """Of Spark's UI."""
+        return self.claims[-1].ports[0]
+
     def start_node(self) -> None:
+        # Another one for each node: the JVM of one that was killed may keep its own for a moment.
+        self.claims.append(PortClaim.fresh(1))
         at = ("--bootstrap-server", self.destination.servers("BOTH"))
         config = ("--command-config", str(self.node), "--log-level", "INFO", "--lanes", "2")
         ui = ("--conf", "spark.ui.enabled=true", "--conf", f"spark.ui.port={self.ui_port}")
@@ -163,8 +170,7 @@ def place(
     tmp_path_factory: pytest.TempPathFactory, secured_pair: tuple[Secured, Secured]
 ) -> Iterator[Place]:
     """Rights as documented, a mirror of one topic for each way, and a node."""
-    claim = PortClaim.fresh(1)
-    place = Place(tmp_path_factory.mktemp("secured-mirrors"), *secured_pair, claim.ports[0])
+    place = Place(tmp_path_factory.mktemp("secured-mirrors"), *secured_pair)
 
     async def prepare() -> None:
         await place.source.set_password("mirror", PASSWORDS["mirror"])
@@ -187,7 +193,8 @@ def place(
     with place.stage:
         place.start_node()
         yield place
-    claim.close()
+    for claim in place.claims:
+        claim.close()
 
 
 def test_every_way_to_a_source(place: Place) -> None:
@@ -702,5 +709,6 @@ def test_a_node_that_begins_while_a_source_refuses_it(place: Place) -> None:
             assert "SASL_AUTHENTICATION_FAILED" in reason
     finally:
         asyncio.run(place.source.set_password("mirror", PASSWORDS["mirror"], ["SCRAM-SHA-256"]))
+        place.change_secret("mirror-256", PASSWORDS["mirror"])  # other tests have changed it
     place.stage.await_no_lag(60, [topic])
     outside.await_state(place.stage, topic, 0, "MIRRORING")
