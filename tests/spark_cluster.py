@@ -98,6 +98,15 @@ class SparkCluster:
         """The lanes of a worker, whichever there are."""
         return running.lanes(self._workers[number].identity.pid)
 
+    def await_spread(self) -> None:
+        """Wait until each worker has one lane. Before, all may go on at the first one alone."""
+        until(
+            lambda: [len(self.lanes(number)) for number in self.workers],
+            running.START_SECONDS,
+            "one lane at each worker",
+            good=lambda found: found == [1] * self._count,
+        )
+
     def _start(self, name: str, main: str, *arguments: str) -> JavaProcess:
         home = Path(pyspark.__file__).parent
         log = self._directory / f"{name}.log"
