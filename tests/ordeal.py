@@ -168,8 +168,8 @@ class Ordeal:
         """End the load, and wait until the destination has all of it; what was written."""
         totals = self.stage.stop_load()
         self.say(f"the load has ended: {totals}")
-        self.stage.await_no_lag(CATCH_UP_SECONDS, self.topics)
-        self.stage.await_no_lag(CATCH_UP_SECONDS, self.compared)
+        self.stage.await_no_lag(self.topics, CATCH_UP_SECONDS)
+        self.stage.await_no_lag(self.compared, CATCH_UP_SECONDS)
         return totals
 
     def compare(self) -> Report:

@@ -33,17 +33,23 @@ def make_topic(
     client = admin(servers)
     new = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
     client.create_topics([new])[name].result(SECONDS)
+    _await_partitions(client, name, partitions)
+
+
+def grow_topic(servers: str, name: str, partitions: int) -> None:
+    client = admin(servers)
+    client.create_partitions([NewPartitions(name, partitions)])[name].result(SECONDS)
+    _await_partitions(client, name, partitions)
+
+
+def _await_partitions(client: AdminClient, name: str, partitions: int) -> None:
+    """Wait until the brokers' metadata has them, which is after the controller's answer."""
 
     def there() -> bool:
         found = client.list_topics(timeout=SECONDS).topics.get(name)
         return found is not None and len(found.partitions) == partitions
 
     until(there, what=f"all partitions of {name}")
-
-
-def grow_topic(servers: str, name: str, partitions: int) -> None:
-    client = admin(servers)
-    client.create_partitions([NewPartitions(name, partitions)])[name].result(SECONDS)
 
 
 def delete_topic(servers: str, name: str) -> None:

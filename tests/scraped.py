@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from waiting import until
+
 SECONDS = 10.0
+START_SECONDS = 180.0
 
 
 class Scraped(NamedTuple):
@@ -30,6 +33,18 @@ def get(address: str, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def await_ready(address: str) -> None:
+    """Wait until a node that was started has all its lanes."""
+
+    def ready() -> bool:
+        try:
+            return get(address, "/health/ready")[0] == 200
+        except OSError:
+            return False
+
+    until(ready, START_SECONDS, f"a node that is ready at {address}")
 
 
 def scrape(address: str) -> Scraped:

@@ -8,8 +8,15 @@ from contextlib import aclosing
 import pytest
 
 from clients import client, make_topic
-from twinlog.cluster import controllog
-from twinlog.cluster.controllog import ControlRecord, Tail, latest, read_last, read_whole
+from twinlog.cluster import controllog, controlwriter
+from twinlog.cluster.controllog import (
+    LONG_POLL,
+    ControlRecord,
+    Tail,
+    latest,
+    read_last,
+    read_whole,
+)
 from twinlog.cluster.controlwriter import ALL, Entry, TransactionalWriter, append
 from twinlog.cluster.transactions import add_partitions_to_txn, end_txn
 from twinlog.core.errors import Fenced, Refusal, TwinlogError, UserError
@@ -97,6 +104,8 @@ def test_a_refused_write_leaves_nothing_open(
     """One partition does not exist: all is refused, and nobody has to wait for a timeout."""
 
     async def run() -> None:
+        async with client(kafka) as patient:  # the first one may have to wait for the coordinator
+            await TransactionalWriter(patient, fresh_name("id")).fence()
         async with client(kafka, api_timeout=5.0) as cluster:
             await make_topic(cluster, topic, 1, configs=COMPACTED)
             writer = TransactionalWriter(cluster, fresh_name("id"))
@@ -166,10 +175,10 @@ async def first_news(news: AsyncIterator[list[ControlRecord]], value: bytes) -> 
     raise AssertionError("the tail has ended")
 
 
-def test_a_tail_hears_within_milliseconds(
+def test_a_tail_hears_at_once(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """From the answer to the write to the reader's having it: the median under 50 ms."""
+    """It has what is written before its long poll is over: the broker tells, nobody asks again."""
 
     async def run() -> None:
         async with client(any_kafka) as reading, client(any_kafka) as cluster:
@@ -183,13 +192,13 @@ def test_a_tail_hears_within_milliseconds(
             async with aclosing(tail.follow()) as news:
                 for number in range(15):
                     value = b"%d" % number
-                    arrival = asyncio.create_task(first_news(news, value))
-                    await asyncio.sleep(0.02)
-                    await writer.write(entries(topic, (number % 8, b"k", value)))
-                    written = time.monotonic()
-                    async with asyncio.timeout(10):
-                        delays.append(await arrival - written)
-            assert sorted(delays)[len(delays) // 2] < 0.05, delays
+                    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+                        arrival = tasks.create_task(first_news(news, value))
+                        await asyncio.sleep(0.02)
+                        await writer.write(entries(topic, (number % 8, b"k", value)))
+                        written = time.monotonic()
+                    delays.append(arrival.result() - written)
+            assert sorted(delays)[len(delays) // 2] < LONG_POLL / 2, delays
             assert tail._nodes == set()
 
     asyncio.run(run())
@@ -266,26 +275,29 @@ def test_a_large_log_is_read_to_its_end(kafka: LocalCluster, topic: str) -> None
     asyncio.run(run())
 
 
-def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str]) -> None:
+def test_a_leader_that_moves(
+    trio: LocalCluster, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The leader is killed: the same writer writes on, the same tail reads it."""
+    monkeypatch.setattr(controlwriter, "WRITE_TRIES", 60)  # however long the election takes
 
     async def run() -> None:
         topic = fresh_name("topic")
         async with client(trio) as cluster:
             await make_topic(cluster, topic, 1, replication_factor=3, configs=COMPACTED)
-            writer = TransactionalWriter(cluster, fresh_name("id"))
+            writer = TransactionalWriter(cluster, fresh_name("id"), timeout_ms=120_000)
             await writer.fence()
             async with aclosing(Tail(cluster, topic).follow()) as news:
                 await writer.write(entries(topic, (0, b"k", b"1")))
                 assert values(await anext(news)) == [b"1"]
                 leader = cluster.leader(TopicPartition(topic, 0))
                 node = leader.node_id  # type: ignore[union-attr]
-                arrival = asyncio.create_task(anext(news))
                 await asyncio.to_thread(trio.kill, node)
                 try:
-                    await writer.write(entries(topic, (0, b"k", b"2")))
-                    async with asyncio.timeout(60):
-                        assert values(await arrival) == [b"2"]
+                    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+                        arrival = tasks.create_task(anext(news))
+                        await writer.write(entries(topic, (0, b"k", b"2")))
+                    assert values(arrival.result()) == [b"2"]
                 finally:
                     await asyncio.to_thread(trio.start_broker, node)
 

@@ -15,7 +15,7 @@ from twinlog.core.compression import Codec
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.types import TopicPartition
 
-HASTY = Timings(producer_id_expiration=3.0, producer_id_expiration_check=0.5)
+HASTY = Timings(producer_id_expiration=6.0, producer_id_expiration_check=0.5)
 """A cluster that forgets producers soon."""
 
 

@@ -77,6 +77,6 @@ async def markers_and_their_time(bench: Bench) -> None:
     await ends_at(bench, key, 4)
     known = await last_sequence(bench, key, producer)
     assert known in {(identity.epoch, 2), (identity.epoch, -1)}  # -1: a check came between
-    await asyncio.sleep(HASTY.producer_id_expiration / 3)
+    await asyncio.sleep(HASTY.producer_id_expiration / 6)
     assert await last_sequence(bench, key, producer) == known
     await _forgotten(bench, key, producer)

@@ -48,9 +48,10 @@ def test_the_log_end_is_seen_above_the_high_watermark(own_trio: LocalCluster) ->
         await send(bench, batch(key, values(4), producer_id=10**9, timestamp=bench.now_ms()))
         leader = await leader_of(bench, key)
         follower = next(node for node in _brokers(own_trio) if node != leader)
+        producer = Producer({"bootstrap.servers": own_trio.bootstrap_servers, "acks": "1"})
+        await asyncio.to_thread(producer.list_topics, key.topic, 20)  # before time is short
         own_trio.pause(follower)
         try:
-            producer = Producer({"bootstrap.servers": own_trio.bootstrap_servers, "acks": "1"})
             producer.produce(key.topic, b"above", partition=key.partition)
             assert await asyncio.to_thread(producer.flush, 20) == 0
             ends = (await bench.destination.log_ends([key]))[key]

@@ -1,6 +1,6 @@
 """What a broker that was killed and started again remembers of producers."""
 
-from contract.bench import Bench, batch, last_sequence, leader_of, send, values
+from contract.bench import Bench, batch, last_sequence, leader_of, log_end, send, values
 from contract.kafka_bench import run_on_kafka
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
@@ -56,6 +56,7 @@ def test_a_stopped_broker_remembers_one_batch(hasty_kafka: LocalCluster) -> None
 
     async def after(bench: Bench) -> None:
         await leader_of(bench, key[0])
+        assert await log_end(bench, key[0]) == 10
         again = [(await send(bench, one))[0] for one in made]
         assert [a.error for a in again] == [OUT_OF_ORDER] * 4 + [0]
         assert again[-1].base_offset == 8

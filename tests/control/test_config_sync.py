@@ -21,6 +21,7 @@ from twinlog.control.store import MirrorStore
 from twinlog.control.survey import subject_of, survey
 from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import Refusal, UserError
+from waiting import until_async
 
 pytestmark = pytest.mark.broker
 
@@ -71,7 +72,11 @@ def test_one_topic_that_may_not_be_read(
             assert await sync_configs(source, destination, store, topics, []) == 1
             told = f"{names[0]}: its configurations cannot be read on the source: TOPIC_AUTHOR"
             assert told in caplog.text
-            assert await retained(destination, names[1]) == "100000000"
+
+            async def followed() -> bool:  # a broker hears of it after the controller has answered
+                return await retained(destination, names[1]) == "100000000"
+
+            await until_async(followed)
             assert await retained(destination, names[0]) != "100000000"
 
             facts = await survey(destination, await subject_of(destination, topic, names))

@@ -55,7 +55,6 @@ def test_guarded_until_stopped(
     secured_pair: tuple[Secured, Secured], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two topics; the second one's guard is taken back by another than who has set it."""
-    monkeypatch.setattr(store_module, "SETTLED_S", 0.5)
     names = [f"{topic}-1", f"{topic}-2"]
     kind, literal, prefixed = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
     given = {
@@ -107,8 +106,10 @@ def test_guarded_until_stopped(
                 await become(given | second)
             await remove_topics(cluster, topic, names[1])
             await stop(names[1])
-            with pytest.raises(MirrorRefused, match="read-only"):
-                await delete_mirror(cluster, topic)
+            with monkeypatch.context() as patch:
+                patch.setattr(store_module, "SETTLED_S", 0.5)
+                with pytest.raises(MirrorRefused, match="read-only"):
+                    await delete_mirror(cluster, topic)
             await become(given | second)
             async with guarding(cluster):
                 await become(given)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from scraped import await_ready
 from twinlog.local.ports import PortClaim
 from twinlog.local.stage import Stage
 
@@ -31,4 +32,5 @@ def world(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Ite
         stage.start_destination()
         stage.create_mirror(MIRROR, [REFRESH])
         stage.start_node("node", "--metrics-address", metrics_address, "--log-format", "json")
+        await_ready(metrics_address)
         yield stage

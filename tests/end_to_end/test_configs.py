@@ -52,7 +52,7 @@ def test_configurations_follow(world: Stage, topic: str) -> None:
     assert found["min.insync.replicas"] == "2", "excluded by default"
     change(destination, topic, min_insync_replicas="1")
     outside.write(source, topic, outside.simple(20))
-    world.await_no_lag(60, [topic])
+    world.await_no_lag([topic])
     assert world.verify("--topic", topic).status == 0
 
 
@@ -86,7 +86,7 @@ def test_what_mirroring_needs_is_set_back_at_the_failover(world: Stage, topic: s
     outside.await_state(world, topic, 0, "MIRRORING")
     assert has(destination, topic, NEEDED)
     outside.write(source, topic, outside.simple(20))
-    world.await_no_lag(60, [topic])
+    world.await_no_lag([topic])
     assert world.verify("--topic", topic).status == 0
     mirror = ("--mirror", "everything", "--topic", topic)
     assert world.mirrors("--remove", *mirror).status == 0

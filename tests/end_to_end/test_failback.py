@@ -51,7 +51,7 @@ def fail_over(stage: Stage, mirror: str, topic: str) -> None:
 
 def proved(stage: Stage, mirror: str, topic: str) -> int:
     """Whether both logs are the same for their consumers; how many records they have."""
-    stage.await_no_lag(60, [topic])
+    stage.await_no_lag([topic])
     report = stage.check([topic], numbered=False)
     assert report.good, report.problems
     done = stage.verify("--mirror", mirror, "--topic", topic)
@@ -68,7 +68,7 @@ def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
     outside.transaction(first, topic, "aborted", commit=False)
     both.there.add(topic, "there")
     outside.await_state(both.there, topic, 0, "MIRRORING")
-    both.there.await_no_lag(60, [topic])
+    both.there.await_no_lag([topic])
     done = both.back.mirrors("--add", "--topic", topic, "--mirror", "back")
     assert done.errors.startswith("Error: MIRROR_LOOP: "), done.errors
     both.there.source.kill(1)
@@ -97,7 +97,7 @@ def test_a_tail_that_nobody_has_mirrored(both: Both, topic: str, tmp_path: Path)
     outside.write(first, topic, outside.simple(100))
     both.there.add(topic, "there")
     outside.await_state(both.there, topic, 0, "MIRRORING")
-    both.there.await_no_lag(60, [topic])
+    both.there.await_no_lag([topic])
     paused = both.there.mirrors("--pause", "--topic", topic, "--mirror", "there")
     assert paused.status == 0, paused.errors
     outside.await_state(both.there, topic, 0, "PAUSED")
@@ -131,7 +131,7 @@ def test_a_failed_partition_begins_anew(both: Both, topic: str, tmp_path: Path) 
     outside.write(first, topic, outside.simple(100))
     both.there.add(topic, "there")
     outside.await_state(both.there, topic, 0, "MIRRORING")
-    both.there.await_no_lag(60, [topic])
+    both.there.await_no_lag([topic])
     outside.write(second, topic, outside.simple(1, 0, "somebody else's"))
     outside.write(first, topic, outside.simple(50, 0, "more"))
     outside.await_state(both.there, topic, 0, "FAILED")

@@ -48,7 +48,7 @@ def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
     stage.add(topic, MIRROR)
     for partition in (0, 1):
         outside.await_state(stage, topic, partition, "MIRRORING")
-    stage.await_no_lag(60, [topic])
+    stage.await_no_lag([topic])
     return source, destination
 
 
@@ -167,7 +167,7 @@ def mirrored_transactions(stage: Stage, topic: str) -> tuple[str, str]:
     outside.make_topic(source, topic, 2)
     transactions(source, topic)
     stage.add(topic, MIRROR)
-    stage.await_no_lag(60, [topic])
+    stage.await_no_lag([topic])
     for partition in (0, 1):
         outside.await_state(stage, topic, partition, "MIRRORING")
     return source, destination
@@ -275,7 +275,7 @@ def test_a_share_group_goes_on_at_its_start_offsets(world: Stage, topic: str) ->
         return starts if len(starts) == 2 and min(starts.values()) > 10 else {}
 
     there = until(told_late, 60, "start offsets above 10")
-    world.await_no_lag(60, [topic])
+    world.await_no_lag([topic])
     until(lambda: share_starts(destination, group, topic) == there, 60, "the start offsets")
     same_records(world, topic, there)
     expected = from_there(source, topic, there)

@@ -117,10 +117,10 @@ def test_a_mirror(place: Place) -> None:
     at = ("--bootstrap-server", node.pop("bootstrap.servers"))
     # The last one counts: the stage gives the listener that asks for nothing.
     stage.start_node("node", *at, "--command-config", place.file("twinlog", node), "--lanes", "2")
-    stage.await_no_lag(120, [topic])
+    stage.await_no_lag([topic])
     for number in range(3):
         outside.write(servers, topic, outside.simple(100, 1, f"later{number}"))
-        stage.await_no_lag(60, [topic])
+        stage.await_no_lag([topic])
     report = stage.check([topic], numbered=False)
     assert report.good, report.problems
     assert report.records == 800

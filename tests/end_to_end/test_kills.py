@@ -10,7 +10,7 @@ import striking
 from ordeal import ordeal
 from spark_cluster import SparkCluster
 
-pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 RATE = 400.0
 

@@ -71,7 +71,7 @@ def mirrored(stage: Stage, topic: str) -> None:
     stage.add(topic, MIRROR)
     for partition in (0, 1):
         outside.await_state(stage, topic, partition, "MIRRORING")
-    stage.await_no_lag(60, [topic])
+    stage.await_no_lag([topic])
 
 
 def ends(stage: Stage, topic: str) -> list[int]:
@@ -99,7 +99,7 @@ def test_pause_and_resume(life: Stage, topic: str) -> None:
     )
     for partition in (0, 1):
         outside.await_state(life, topic, partition, "MIRRORING")
-    life.await_no_lag(60, [topic])
+    life.await_no_lag([topic])
     report = life.check([topic], numbered=False)
     assert report.good, report.problems
     assert report.records == 250
@@ -119,7 +119,7 @@ def test_another_node_leaves_paused_topics_alone(life: Stage, topic: str) -> Non
     time.sleep(12)
     assert ends(life, topic) == [100, 100]
     command(life, "--resume", "--topic", topic)
-    life.await_no_lag(60, [topic])
+    life.await_no_lag([topic])
     outside.await_state(life, topic, 0, "MIRRORING")
     assert life.verify("--topic", topic).status == 0
 
@@ -134,7 +134,7 @@ def test_a_topic_that_is_gone_holds_up_no_other(life: Stage, topic: str) -> None
     outside.delete_topic(life.destination.bootstrap_servers, gone)
     outside.write(life.source.bootstrap_servers, kept, outside.simple(50, 0, "later"))
     life.start_node("node")
-    life.await_no_lag(60, [kept])
+    life.await_no_lag([kept])
     failed = outside.await_state(life, gone, 0, "FAILED")
     assert "the destination does not have this partition" in failed["reason"]
     command(life, "--remove", "--topic", gone)
@@ -158,7 +158,7 @@ def test_alter_connects_anew(life: Stage, topic: str, tmp_path: Path) -> None:
     )
     assert f"localhost:{port}" in life.mirrors("--list").output
     outside.write(life.source.bootstrap_servers, topic, outside.simple(50, 1, "later"))
-    life.await_no_lag(60, [topic])
+    life.await_no_lag([topic])
     outside.await_state(life, topic, 1, "MIRRORING")
     report = life.check([topic], numbered=False)
     assert report.good, report.problems

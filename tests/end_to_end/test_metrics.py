@@ -56,13 +56,16 @@ def test_metrics(world: Stage, metrics_address: str, mirrored: str) -> None:
     assert samples.value(MANAGER + "deadthreadcount") == 0
     lanes = samples.value("twinlog_lanes")
     assert lanes
-    states = {
-        state: samples.value(f"{METADATA}{state.name.lower()}partitionstate", **mirror)
-        for state in State
-    }
+
+    def states() -> dict[State, float | None]:
+        found = scrape(metrics_address)
+        names = {state: f"{METADATA}{state.name.lower()}partitionstate" for state in State}
+        return {state: found.value(name, **mirror) for state, name in names.items()}
+
     described = [row["state"] for row in outside.all_described(world)]
-    assert states == {state: described.count(state.name) for state in State}
-    assert samples.value(MANAGER + "failedpartitionscount", **mirror) == states[State.FAILED]
+    expected = {state: described.count(state.name) for state in State}
+    until(states, what=f"{expected}", good=lambda found: found == expected)
+    assert samples.value(MANAGER + "failedpartitionscount", **mirror) == expected[State.FAILED]
     for sync in Sync:
         assert samples.value(f"{METADATA}{sync.value.lower()}_total", **mirror) is not None
     by_fetcher = samples.labels("kafka_server_fetcherstats_bytes_total")

@@ -192,6 +192,7 @@ def place(
     asyncio.run(prepare())
     with place.stage:
         place.start_node()
+        place.stage.await_no_lag([f"{PREFIX}-{way}" for way in WAYS])
         yield place
     for claim in place.claims:
         claim.close()
@@ -200,10 +201,10 @@ def place(
 def test_every_way_to_a_source(place: Place) -> None:
     """Records arrive; the destination is reached by SASL_SSL all the while."""
     topics = [f"{PREFIX}-{way}" for way in WAYS]
-    place.stage.await_no_lag(120, topics)
+    place.stage.await_no_lag(topics)
     for topic in topics:
         outside.write(place.source.local.bootstrap_servers, topic, outside.simple(50, 1, "later"))
-    place.stage.await_no_lag(60, topics)
+    place.stage.await_no_lag(topics)
     report = place.stage.check(topics, numbered=False)
     assert report.good, report.problems
     assert report.records >= 150 * len(WAYS)
@@ -211,7 +212,7 @@ def test_every_way_to_a_source(place: Place) -> None:
 
 def test_no_secret_is_to_be_seen(place: Place) -> None:
     """Not in a log, an answer, a control topic, the list of processes, Spark's UI."""
-    place.stage.await_no_lag(120, [f"{PREFIX}-{way}" for way in WAYS])
+    place.stage.await_no_lag([f"{PREFIX}-{way}" for way in WAYS])
     outside.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
     place.mirrors("--describe", "--json")
     node = place.stage.nodes["node"]
@@ -374,7 +375,7 @@ def test_a_whole_life(place: Place) -> None:
     in_it = ("--mirror", mirror)
     done(place.mirrors("--create", *in_it, "--mirror-config", str(config)))
     done(place.mirrors("--add", "--topic", topic, *in_it))
-    place.stage.await_no_lag(60, [topic])
+    place.stage.await_no_lag([topic])
     outside.commit(source, group, topic, {0: 40})
     delete_records(source, topic, 30)
     outside.grow_topic(source, topic, 2)
@@ -382,7 +383,7 @@ def test_a_whole_life(place: Place) -> None:
     until(lambda: outside.committed(destination, group, topic) == {0: 40}, 60, "the group's offset")
     until(lambda: Log(destination).extents([(topic, 0)])[topic, 0].start == 30, 60, "the log start")
     outside.await_state(place.stage, topic, 1, "MIRRORING")
-    place.stage.await_no_lag(60, [topic])
+    place.stage.await_no_lag([topic])
     done(place.mirrors("--remove", "--topic", topic, *in_it))
     for partition in (0, 1):
         outside.await_state(place.stage, topic, partition, "STOPPED")
@@ -411,14 +412,14 @@ def test_read_only_until_the_failover(place: Place) -> None:
     begin(place, mirror, topic)
     guarded = {f"DENY User:alice {one} on TOPIC {topic}" for one in ("ALTER", "DELETE", "WRITE")}
     until(lambda: place.destination.acls(topic) == {str(alice), *guarded}, 60, "the guard")
-    place.stage.await_no_lag(60, [topic])
+    place.stage.await_no_lag([topic])
     with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
         outside.write("", topic, outside.simple(1), **client)
     admin = AdminClient(client)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         admin.delete_topics([topic])[topic].result(30)
     outside.write(source, topic, outside.simple(10, 0, "later"))
-    place.stage.await_no_lag(60, [topic])
+    place.stage.await_no_lag([topic])
     done(place.mirrors("--remove", "--topic", topic, "--mirror", mirror))
 
     outside.until_written(topic, client)
@@ -605,7 +606,7 @@ def test_a_right_taken_and_given_back(
     """What is missing is said of the partition; then it goes on by itself, and nothing is lost."""
     topic = f"{PREFIX}-plain"
     servers = place.source.local.bootstrap_servers
-    place.stage.await_no_lag(120, [topic])
+    place.stage.await_no_lag([topic])
     rights = [
         one
         for one in granted(principal)
@@ -619,7 +620,7 @@ def test_a_right_taken_and_given_back(
             return "TOPIC_AUTHORIZATION_FAILED" in (row["reason"] or "")
 
         until(said, 60, "the reason")
-    place.stage.await_no_lag(60, [topic])
+    place.stage.await_no_lag([topic])
     outside.await_state(place.stage, topic, 0, "MIRRORING")
     report = place.stage.check([topic], numbered=False)
     assert report.good, report.problems
@@ -641,18 +642,18 @@ def test_a_topic_that_may_not_be_seen(place: Place) -> None:
 def test_another_password(place: Place) -> None:
     """Changed at the source and behind the reference: nothing else is to be done."""
     topic, servers = f"{PREFIX}-scram-256", place.source.local.bootstrap_servers
-    place.stage.await_no_lag(120, [topic])
+    place.stage.await_no_lag([topic])
     asyncio.run(place.source.set_password("mirror", "another-secret", ["SCRAM-SHA-256"]))
     place.change_secret("mirror-256", "another-secret")
     outside.write(servers, topic, outside.simple(20, 0, "another"))
-    place.stage.await_no_lag(60, [topic])
+    place.stage.await_no_lag([topic])
     outside.await_state(place.stage, topic, 0, "MIRRORING")
 
 
 def test_the_nodes_own_password_is_changed(place: Place) -> None:
     """At the destination and behind the reference, and back: the same lanes go on."""
     topic, servers = f"{PREFIX}-oauth", place.source.local.bootstrap_servers
-    place.stage.await_no_lag(120, [topic])
+    place.stage.await_no_lag([topic])
     node = place.stage.nodes["node"]
     lanes = await_lanes(node.pid, 2)
     for password in ("another-secret", PASSWORDS["twinlog"]):
@@ -661,7 +662,7 @@ def test_the_nodes_own_password_is_changed(place: Place) -> None:
         # Past each session that stood with the one before.
         time.sleep(SESSION_MS / 1000)
         outside.write(servers, topic, outside.simple(20, 0, password))
-        place.stage.await_no_lag(60, [topic])
+        place.stage.await_no_lag([topic])
     assert node.alive
     assert all(lane.alive() for lane in lanes), "a lane has ended"
 
@@ -669,7 +670,7 @@ def test_the_nodes_own_password_is_changed(place: Place) -> None:
 def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:
     """For longer than the session: the node stays, writes nothing, and goes on by itself."""
     topic, servers = f"{PREFIX}-oauth", place.source.local.bootstrap_servers
-    place.stage.await_no_lag(120, [topic])
+    place.stage.await_no_lag([topic])
     node = place.stage.nodes["node"]
     lanes = await_lanes(node.pid, 2)
     client = outside.admin(place.destination.local.bootstrap_servers)
@@ -684,7 +685,7 @@ def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:
         outside.write(servers, topic, outside.simple(20, 0, "meanwhile"))
     finally:
         asyncio.run(place.destination.set_password("twinlog", PASSWORDS["twinlog"]))
-    place.stage.await_no_lag(60, [topic])
+    place.stage.await_no_lag([topic])
     assert node.alive
     assert all(lane.alive() for lane in lanes), "a lane has ended"
     report = place.stage.check([topic], numbered=False)
@@ -695,14 +696,14 @@ def test_a_node_that_begins_while_a_source_refuses_it(place: Place) -> None:
     """Its partitions are FAILED and say why, the other mirrors' go on; then so do they."""
     topic, beside = f"{PREFIX}-scram-256", f"{PREFIX}-oauth"
     servers = place.source.local.bootstrap_servers
-    place.stage.await_no_lag(120, [topic, beside])
+    place.stage.await_no_lag([topic, beside])
     place.stage.nodes["node"].kill()
     asyncio.run(place.source.set_password("mirror", "not-told", ["SCRAM-SHA-256"]))
     try:
         for one in (topic, beside):
             outside.write(servers, one, outside.simple(20, 0, "begun"))
         place.start_node()
-        place.stage.await_no_lag(60, [beside])
+        place.stage.await_no_lag([beside])
         for partition in (0, 1):
             outside.await_state(place.stage, topic, partition, "FAILED")
             reason = outside.described(place.stage, topic)[partition]["reason"]
@@ -710,5 +711,5 @@ def test_a_node_that_begins_while_a_source_refuses_it(place: Place) -> None:
     finally:
         asyncio.run(place.source.set_password("mirror", PASSWORDS["mirror"], ["SCRAM-SHA-256"]))
         place.change_secret("mirror-256", PASSWORDS["mirror"])  # other tests have changed it
-    place.stage.await_no_lag(60, [topic])
+    place.stage.await_no_lag([topic])
     outside.await_state(place.stage, topic, 0, "MIRRORING")

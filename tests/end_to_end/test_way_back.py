@@ -13,7 +13,7 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.stage import Stage
 from waiting import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 REFRESH = ["mirror.metadata.refresh.interval.ms=1000"]
 
@@ -42,8 +42,8 @@ def test_who_may_write_where(
         begin(there, "there", first.local, second.local)
         begin(back, "back", second.local, first.local)
         there.add(topic, "there")
-        until(lambda: {allowed, denied} <= second.acls(topic), 60, "the guard")
-        there.await_no_lag(60, [topic])
+        until(lambda: {allowed, denied} <= second.acls(topic), 180, "the guard")
+        there.await_no_lag([topic])
         switch = Switching(
             *("--bootstrap-server", second.local.bootstrap_servers, "--mirror", "there"),
             *("--silence-seconds", "1"),
@@ -54,7 +54,7 @@ def test_who_may_write_where(
 
         back.add(topic, "back")
         outside.await_state(back, topic, 0, "MIRRORING")
-        back.await_no_lag(60, [topic])
+        back.await_no_lag([topic])
         with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
             outside.write("", topic, outside.simple(1), **first.as_alice())
         second.local.kill(1)
@@ -66,8 +66,8 @@ def test_who_may_write_where(
 
         second.local.start_broker(1)
         there.add(topic, "there")
-        until(lambda: {allowed, denied} <= second.acls(topic), 60, "the guard")
-        there.await_no_lag(60, [topic])
+        until(lambda: {allowed, denied} <= second.acls(topic), 180, "the guard")
+        there.await_no_lag([topic])
         report = there.check([topic], numbered=False)
         assert report.good, report.problems
         assert report.records == 3

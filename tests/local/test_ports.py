@@ -1,7 +1,9 @@
 """Twin of twinlog.local.ports: two claims never overlap, however their holders end."""
 
 import os
+import secrets
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -36,9 +38,11 @@ def test_a_closed_claim_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only port of a range can be claimed, closed and claimed again, but not twice at once."""
     _narrow(monkeypatch, 1)
     first = PortClaim.fresh(1)
-    assert PortClaim.again(first.ports).ports == ()
+    known = first.ports
+    assert PortClaim.again(known).ports == ()
     first.close()
-    again = PortClaim.again(first.ports)
+    again = PortClaim.again(known)
+    assert again.ports == known
     again.close()
     PortClaim.fresh(1).close()
 
@@ -56,10 +60,17 @@ def test_an_inherited_descriptor_keeps_the_claim(monkeypatch: pytest.MonkeyPatch
 
 
 def _narrow(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
-    """Make the range of ports small, at a place that is free now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        start = int(probe.getsockname()[1])
+    """Make the range of ports small, at a free place below what systems and claims are given."""
+    start = 0
+    while not start or not all(_free(port) for port in range(start, start + count)):
+        start = 10_000 + secrets.randbelow(9000)
     monkeypatch.setattr(ports, "FIRST", start)
     monkeypatch.setattr(ports, "END", start + count)
     return start
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind((HOST, port))
+        return True
+    return False

@@ -19,7 +19,7 @@ from twinlog.core.records import encode_tail, varint
 from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.ports import Appended, Batch, FetchResult
+from twinlog.pipeline.ports import Appended, Batch, FetchResult, Leader
 from twinlog.wire.fetch import Fetched
 from waiting import until_async
 
@@ -124,15 +124,20 @@ async def prepared(
 
 async def node_of(ports: Ports, topic: str) -> int:
     """The one broker; asks for leaders, as the engine does before it produces."""
+    (node,) = {leader.node for leader in (await leaders_of(ports, topic)).values()}
+    return node
+
+
+async def leaders_of(ports: Ports, topic: str) -> Mapping[TopicPartition, Leader]:
+    """The leaders, when each one takes requests: metadata names them before."""
     leaders = await ports.destination.leaders([topic])
 
-    async def serving() -> bool:  # 3.9 names leaders in its metadata before they take requests
+    async def serving() -> bool:
         ends = await ports.destination.log_ends(leaders)
         return not any(end.error for end in ends.values())
 
     await until_async(serving)
-    (node,) = {leader.node for leader in leaders.values()}
-    return node
+    return leaders
 
 
 def headers(fetched: Fetched) -> list[Header]:
@@ -590,7 +595,7 @@ def test_a_partition_led_elsewhere_is_its_own_error(trio: LocalCluster, topic: s
         async with ports_of(trio) as ports:
             await make(ports.cluster, topic, 6)
             partitions = partitions_of(topic, 6)
-            leaders = await ports.destination.leaders([topic])
+            leaders = await leaders_of(ports, topic)
             assert {leader.node for leader in leaders.values()} == {b.node_id for b in trio.brokers}
             node = leaders[partitions[0]].node
             mine = {p for p in partitions if leaders[p].node == node}

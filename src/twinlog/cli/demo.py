@@ -261,7 +261,7 @@ def _prove(show: Show, stage: Stage, story: Story) -> bool:
         story.saw(seen)
         show.lag(_text(stage, seen))
 
-    stage.await_no_lag(STEP_SECONDS, look=look)
+    stage.await_no_lag(look=look)
     show.say("caught up: nothing lags")
     show.command(f"twinlog verify --bootstrap-server {stage.destination.bootstrap_servers}")
     verified = stage.verify()

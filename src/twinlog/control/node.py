@@ -50,7 +50,7 @@ Rows = Mapping[MirrorPartition, PartitionStatus]
 
 ONCE_PATIENCE_S: Final = 10.0
 """With `once`, how long nothing may move before it is asked whether the sources are there."""
-STOP_PATIENCE_S: Final = 15.0
+STOP_PATIENCE_S: Final = 10.0
 """How long lanes may take to hear that they are to end, and to do so, before Spark ends them.
 
 With what follows it is less than the 30 s after which Kubernetes, for one, kills what it has asked

@@ -39,6 +39,7 @@ ON_TWO: Final = {"min.insync.replicas": "2"}
 
 COMMAND_SECONDS: Final = 60.0
 VERIFY_SECONDS: Final = 180.0
+NO_LAG_SECONDS: Final = 180.0
 NODE_END_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 3.0
 """How long one measurement of the progress may take."""
@@ -258,8 +259,8 @@ class Stage:
 
     def await_no_lag(
         self,
-        seconds: float,
         topics: Iterable[str] = tuple(TOPICS),
+        seconds: float = NO_LAG_SECONDS,
         look: Callable[[Seen], None] = lambda _: None,
     ) -> None:
         """Wait until the destination has all that the source has decided.
