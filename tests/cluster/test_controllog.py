@@ -8,15 +8,8 @@ from contextlib import aclosing
 import pytest
 
 from clients import client, make_topic
-from twinlog.cluster import controllog, controlwriter
-from twinlog.cluster.controllog import (
-    LONG_POLL,
-    ControlRecord,
-    Tail,
-    latest,
-    read_last,
-    read_whole,
-)
+from twinlog.cluster import controllog
+from twinlog.cluster.controllog import ControlRecord, Tail, latest, read_last, read_whole
 from twinlog.cluster.controlwriter import ALL, Entry, TransactionalWriter, append
 from twinlog.cluster.transactions import add_partitions_to_txn, end_txn
 from twinlog.core.errors import Fenced, Refusal, TwinlogError, UserError
@@ -175,10 +168,10 @@ async def first_news(news: AsyncIterator[list[ControlRecord]], value: bytes) -> 
     raise AssertionError("the tail has ended")
 
 
-def test_a_tail_hears_at_once(
+def test_a_tail_hears_within_milliseconds(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """It has what is written before its long poll is over: the broker tells, nobody asks again."""
+    """From the answer to the write to the reader's having it: the median under 50 ms."""
 
     async def run() -> None:
         async with client(any_kafka) as reading, client(any_kafka) as cluster:
@@ -198,7 +191,7 @@ def test_a_tail_hears_at_once(
                         await writer.write(entries(topic, (number % 8, b"k", value)))
                         written = time.monotonic()
                     delays.append(arrival.result() - written)
-            assert sorted(delays)[len(delays) // 2] < LONG_POLL / 2, delays
+            assert sorted(delays)[len(delays) // 2] < 0.05, delays
             assert tail._nodes == set()
 
     asyncio.run(run())
@@ -275,27 +268,24 @@ def test_a_large_log_is_read_to_its_end(kafka: LocalCluster, topic: str) -> None
     asyncio.run(run())
 
 
-def test_a_leader_that_moves(
-    trio: LocalCluster, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str]) -> None:
     """The leader is killed: the same writer writes on, the same tail reads it."""
-    monkeypatch.setattr(controlwriter, "WRITE_TRIES", 60)  # however long the election takes
 
     async def run() -> None:
         topic = fresh_name("topic")
         async with client(trio) as cluster:
             await make_topic(cluster, topic, 1, replication_factor=3, configs=COMPACTED)
-            writer = TransactionalWriter(cluster, fresh_name("id"), timeout_ms=120_000)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
             await writer.fence()
             async with aclosing(Tail(cluster, topic).follow()) as news:
                 await writer.write(entries(topic, (0, b"k", b"1")))
                 assert values(await anext(news)) == [b"1"]
                 leader = cluster.leader(TopicPartition(topic, 0))
                 node = leader.node_id  # type: ignore[union-attr]
-                await asyncio.to_thread(trio.kill, node)
                 try:
                     async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
                         arrival = tasks.create_task(anext(news))
+                        await asyncio.to_thread(trio.kill, node)
                         await writer.write(entries(topic, (0, b"k", b"2")))
                     assert values(arrival.result()) == [b"2"]
                 finally:

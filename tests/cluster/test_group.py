@@ -114,7 +114,7 @@ def test_two_members_share_and_the_survivor_takes_over(
         await second.die()
         died = time.monotonic()
         await first.owns(PARTITIONS, SESSION + 10)
-        assert time.monotonic() - died > SESSION - 1
+        assert SESSION - 1 < time.monotonic() - died < SESSION + 4
         assert first.events[2:] == [("assigned", 25)]
         assert kept <= first.mine
         await first.close()
@@ -136,7 +136,7 @@ def test_a_leave_hands_over_at_once(any_kafka: LocalCluster, fresh_name: Fresh, 
         began = time.monotonic()
         await owners[1].owns(25)
         await owners[2].owns(25)
-        assert time.monotonic() - began < SESSION - 1
+        assert time.monotonic() - began < SESSION / 2
         await asyncio.gather(owners[1].close(), owners[2].close())
 
     asyncio.run(run())
@@ -149,7 +149,7 @@ async def _about_a_third(owner: Owner) -> bool:
 def test_a_static_member_restarts_without_a_rebalance(
     any_kafka: LocalCluster, fresh_name: Fresh, topic: str
 ) -> None:
-    """It has the same partitions back; the other, leader or not, notices nothing."""
+    """It has the same partitions back at once; the other, leader or not, notices nothing."""
 
     async def run() -> None:
         await _topic(any_kafka, topic)
@@ -166,8 +166,10 @@ def test_a_static_member_restarts_without_a_rebalance(
             had, rounds, events = set(left.mine), stays.member.rounds, list(stays.events)
             await left.close()
             again = Owner(any_kafka, _config(group, topic, name))
+            began = time.monotonic()
             await again.start()
             await again.owns(25)
+            assert time.monotonic() - began < 3
             assert again.mine == had
             await asyncio.sleep(1)
             assert (stays.member.rounds, stays.events) == (rounds, events)
@@ -264,7 +266,7 @@ def test_partitions_are_written_to_until_they_are_revoked(
         await first.owns(PARTITIONS)
         await second.start()
         await second.owns(25, 60)
-        assert min(leases) > 0
+        assert min(leases) > LEASE * SESSION - 2
         first.revoking = None
         await asyncio.gather(first.close(), second.close())
 

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 PREFIX = "orders"
 """Which topics docs/security.md grants."""
 REFUSED = "TOPIC_AUTHORIZATION_FAILED"
-USUAL_SECONDS = 30.0
+USUAL_SECONDS = 15.0
 """Within these a topic is STOPPED that nothing holds up, on a busy machine, too."""
 ALICE = Acl(
     *(ResourceType.TOPIC, PREFIX, PatternType.PREFIXED, "User:alice", "*"),

@@ -52,7 +52,7 @@ def test_a_rate_holds(world: Stage, metrics_address: str, topic: str) -> None:
         outside.await_state(world, topic, partition, "MIRRORING")
     before, began = mirrored(world, topic), time.monotonic()
     outside.write(servers, free, outside.simple(10_000))
-    world.await_no_lag([free])
+    world.await_no_lag([free], 30)
     assert world.progress([topic]).lag > 0, "who is not throttled does not wait"
     time.sleep(max(0.0, began + SECONDS - time.monotonic()))
     rate = (mirrored(world, topic) - before) / (time.monotonic() - began)
