@@ -105,6 +105,7 @@ FETCHED = st.builds(
     aborted=st.lists(st.builds(AbortedTransaction, INT64, INT64), max_size=200).map(tuple),
     records=st.binary(max_size=300).map(memoryview),
     diverging=st.none() | st.builds(EpochEnd, INT32, st.integers(0, 1 << 62)),
+    preferred_replica=INT32,
 )
 
 
@@ -137,6 +138,7 @@ def respond(
                 last_stable_offset=fetched.last_stable,
                 log_start_offset=fetched.log_start,
                 aborted_transactions=aborted or (None if null else []),
+                preferred_read_replica=fetched.preferred_replica,
                 records=bytes(fetched.records) or (None if null else b""),
                 **tags,
             )

@@ -94,7 +94,7 @@ class KafkaSource:
                 break
         check(response.error, f"fetch from node {node}")
         news = response.partitions
-        return FetchResult({**news, **gone} if gone else news, size)
+        return FetchResult({**news, **gone} if gone else news, size, response.throttle_ms)
 
     async def _fetch(
         self,

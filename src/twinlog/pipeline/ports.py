@@ -92,13 +92,15 @@ class ProducerIdentity(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """A Fetch answer: what has changed, and whether it was cut short for its size.
+    """A Fetch answer: what has changed, how many bytes it was, and whether a quota held it back.
 
     `partitions` lists only those with news: an incremental fetch session leaves the others out.
+    `throttle_ms` above 0: records may be left out because of a quota.
     """
 
     partitions: Mapping[TopicPartition, Fetched]
     size: int
+    throttle_ms: int = 0
 
 
 class SourcePort(Protocol):
