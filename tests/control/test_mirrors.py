@@ -1,5 +1,6 @@
 """What is checked before any cluster is asked; the rest is in tests/cli/test_kafka_mirrors.py."""
 
+import asyncio
 from types import MappingProxyType
 from uuid import UUID
 
@@ -7,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic
+from twinlog.control.lifecycle import alter_mirror
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
-from twinlog.control.mirrors import check_name, check_properties, resolve
+from twinlog.control.mirrors import check_name, check_properties, create_mirror, resolve
 from twinlog.core.errors import UserError
 
 SERVERS = {"bootstrap.servers": "h:1"}
@@ -72,6 +75,15 @@ def test_settings_that_are_misplaced(properties: dict[str, str], words: str) -> 
     """What is unknown is said before what is missing."""
     with pytest.raises(UserError, match=words):
         check_properties(properties)
+
+
+def test_an_expression_that_a_comma_has_cut_is_not_stored() -> None:
+    """Refused by --create and --alter before a cluster is asked; a mirror that has it goes on."""
+    properties = {**SERVERS, "mirror.groups.include": r"app-\d{1,3}"}
+    unreached = KafkaCluster(check_properties(properties)[0])
+    for action in (create_mirror, alter_mirror):
+        with pytest.raises(UserError, match="not balanced"):
+            asyncio.run(action(unreached, "m", properties))
 
 
 def test_expressions_match_in_full_and_leave_internal_topics_out() -> None:

@@ -17,6 +17,7 @@ from twinlog.core.mirror_settings import (
     REFRESH,
     REPLICAS,
     SETTINGS,
+    check_settings,
     parse_settings,
     split_settings,
 )
@@ -99,6 +100,43 @@ def test_a_malformed_value_is_named(key: str, value: str, trouble: str) -> None:
     with pytest.raises(UserError, match=trouble) as caught:
         parse_settings({key: value})
     assert caught.value.message.startswith(f"{key} is ")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [r"app-\d{1,3}", "a{1,2}|b", "a{,3}", r"ok,x\d{2,}", "3}", "{", r"a\\{1,3}"],
+)
+@pytest.mark.parametrize("key", [GROUPS, EXCLUDE])
+def test_an_expression_that_a_comma_has_cut_is_refused(key: str, value: str) -> None:
+    """Its halves are valid expressions that match nothing. A stored one is still read."""
+    parse_settings({key: value})
+    with pytest.raises(UserError, match="not balanced") as caught:
+        check_settings({key: value})
+    assert caught.value.message.startswith(f"{key} has the expression ")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", ".*", "a,b", r"app-\d{3}", r"app-\d\d?\d?", "(a|b)+,c", "[)}]x", "[]}]", "[^]}]"),
+        *(r"a\{1,3\}", r"x\x2cy", r"(a{2}(b)){3}", r"\[", r"[\]{]", "follower.*"),
+    ],
+)
+@pytest.mark.parametrize("key", [GROUPS, EXCLUDE])
+def test_an_expression_with_closed_brackets_is_accepted(key: str, value: str) -> None:
+    check_settings({key: value})
+
+
+def test_a_comma_cuts_an_acl_rule_too() -> None:
+    check_settings({ACLS: r"GROUP;app-\d{3};READ,TOPIC;[a{]"})
+    with pytest.raises(UserError):
+        check_settings({ACLS: r"GROUP;app-\d{1,3};READ"})
+
+
+def test_the_default_matches_every_group() -> None:
+    """A group's name is any text."""
+    [pattern] = parse_settings({}).groups_include
+    assert pattern.fullmatch("two\nlines\n")
 
 
 def test_an_unknown_setting_is_named() -> None:

@@ -33,6 +33,7 @@ from twinlog.control.store import (
     to_be_set_back,
     unknown_mirror,
 )
+from twinlog.core.mirror_settings import check_settings
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.text import few
@@ -106,6 +107,7 @@ async def alter_mirror(destination: KafkaCluster, name: str, properties: Mapping
         UserError: a setting is wrong, or the source is another cluster now.
         Retriable: a cluster does not answer.
     """
+    check_settings(properties)
     snapshot = await MirrorStore(destination).snapshot()
     altered = _altered(snapshot, name, properties)
     async with connected_source(altered):

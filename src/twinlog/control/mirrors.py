@@ -55,7 +55,12 @@ from twinlog.control.store import (
     unknown_mirror,
 )
 from twinlog.core.errors import Refusal, Retriable, UserError
-from twinlog.core.mirror_settings import SETTINGS, parse_settings, split_settings
+from twinlog.core.mirror_settings import (
+    SETTINGS,
+    check_settings,
+    parse_settings,
+    split_settings,
+)
 from twinlog.core.text import few
 from twinlog.core.topic_configs import SourceConfig
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
@@ -155,6 +160,7 @@ async def create_mirror(
         Retriable: the source does not answer.
     """
     check_name(name)
+    check_settings(properties)
     config, _ = check_properties(properties)
     if name in (await MirrorStore(destination).snapshot()).mirrors:
         raise MirrorError.MIRROR_ALREADY_EXISTS.error(

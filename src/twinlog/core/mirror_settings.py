@@ -64,6 +64,10 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 }
 
 _INDEX: Final = re.compile(r"[0-9]{1,9}")
+_ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
+_CHARACTER_CLASS: Final = re.compile(r"\[\^?\]?[^\]]*\]")
+_CLOSED: Final = re.compile(r"\([^(){}]*\)|\{[^(){}]*\}")
+_BRACKET: Final = re.compile(r"[(){}\[\]]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,37 @@ def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
     )
 
 
+def check_settings(properties: Mapping[str, str]) -> None:
+    r"""Check a mirror's settings before they are stored: `parse_settings`, and what it lets pass.
+
+    A comma separates expressions, as in Kafka's own lists, also inside of brackets. So
+    `app-\d{1,3}` is the two expressions `app-\d{1` and `3}`, which are valid in Python (not in
+    Java) and match no group. Such a value is refused here. It is no error when a stored mirror is
+    read: an older version has accepted it, and the mirror's other settings have to stay in force.
+
+    Raises:
+        UserError: a `mirror.` setting that does not exist, or a malformed value.
+    """
+    parse_settings(properties)
+    for key in (EXCLUDE, GROUPS, ACLS):
+        for item in _items(properties.get(key, "")):
+            if not _balanced(item):
+                raise UserError(
+                    f"{key} has the expression {item!r}, whose brackets are not balanced: a comma "
+                    f"separates expressions, also inside of brackets",
+                    hint=r"write \x2c for a comma, and the quantifier {1,3} as in \d\d?\d?",
+                )
+
+
+def _balanced(expression: str) -> bool:
+    """Whether each bracket of a regular expression is closed; escaped ones do not count."""
+    bare = _ESCAPE.sub("", expression)
+    bare = _CHARACTER_CLASS.sub("", bare)
+    while (shorter := _CLOSED.sub("", bare)) != bare:
+        bare = shorter
+    return not _BRACKET.search(bare)
+
+
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
@@ -122,7 +157,8 @@ def _patterns(key: str, text: str) -> tuple[Pattern[str], ...]:
 
 def _pattern(key: str, text: str) -> Pattern[str]:
     try:
-        return re.compile(text)
+        # DOTALL: a group's name may hold a newline, and `.*` has to match every name.
+        return re.compile(text, re.DOTALL)
     except (re.error, OverflowError, RecursionError) as error:
         raise _bad(key, text, f"a regular expression ({error})") from error
 
