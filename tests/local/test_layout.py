@@ -67,6 +67,34 @@ def test_more_listeners() -> None:
     assert protocol_map == "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,WORD:SASL_PLAINTEXT,TLS:SSL"
 
 
+def test_listeners_behind_proxies() -> None:
+    """Their clients are told the proxy's port; the others, and who votes, are told nothing new."""
+    protocols = {"PROXIED": "PLAINTEXT", "TLS": "SSL"}
+    ports = range(20000, 20000 + layout.port_count(2, 2, proxied=1))
+    nodes = layout.plan_nodes(2, ports, Path("/x"), protocols, proxied=["PROXIED"])
+    found = {
+        node.node_id: javaproperties.loads(layout.render_properties(node, nodes, {}, protocols))
+        for node in nodes
+    }
+    at = "://127.0.0.1:"
+    assert found[1]["listeners"] == f"PLAINTEXT{at}20001,PROXIED{at}20003,TLS{at}20004"
+    assert {node: text.get("advertised.listeners") for node, text in found.items()} == {
+        100: None,
+        1: f"PLAINTEXT{at}20001,PROXIED{at}20007,TLS{at}20004",
+        2: f"PLAINTEXT{at}20002,PROXIED{at}20008,TLS{at}20006",
+    }
+
+
+def test_a_property_with_the_nodes_id() -> None:
+    """Each node's own, as a rack is."""
+    found = _properties(2, **{"broker.rack": "rack-{node}"})
+    assert {node: text["broker.rack"] for node, text in found.items()} == {
+        100: "rack-100",
+        1: "rack-1",
+        2: "rack-2",
+    }
+
+
 def test_the_users_properties_win() -> None:
     """What is given on the command line replaces our own, and odd characters survive."""
     text = _properties(1, **{"auto.create.topics.enable": "true", "x": "a=b\\c:ü"})[1]

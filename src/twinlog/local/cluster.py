@@ -71,6 +71,7 @@ class Settings:
     config: Mapping[str, str]
     jvm_flags: Sequence[str]
     listeners: Mapping[str, str] = field(default_factory=dict)
+    proxied: Sequence[str] = ()
 
 
 class _PortTakenError(LocalError):
@@ -111,12 +112,15 @@ class LocalCluster:
         directory: Path | None = None,
         listeners: Mapping[str, str] | None = None,
         controllers: int = 1,
+        proxied: Sequence[str] = (),
     ) -> Self:
         """Start a cluster and wait until all its brokers serve.
 
-        `config` are broker properties, `heap` is each broker's -Xmx, `directory` an empty or new
-        folder (default: a temporary one, removed by `stop`), `listeners` the security protocols of
-        listeners beside the usual one, by name. More than one controller: beside several brokers.
+        `config` are broker properties (`{node}`: the node's id), `heap` is each broker's -Xmx,
+        `directory` an empty or new folder (default: a temporary one, removed by `stop`),
+        `listeners` the security protocols of listeners beside the usual one, by name; clients of
+        those in `proxied` are told other ports (see `proxy_ports`). More than one controller:
+        beside several brokers.
 
         Raises:
             LocalError, JavaError: it cannot be started; its directory with the logs is kept.
@@ -130,6 +134,7 @@ class LocalCluster:
             config=dict(config or {}),
             jvm_flags=(*quick, *jvm_flags),
             listeners=dict(listeners or {}),
+            proxied=tuple(proxied),
         )
         return cls._start(brokers, settings, directory, controllers)
 
@@ -146,7 +151,9 @@ class LocalCluster:
     ) -> Self:
         for _ in range(_PORT_ATTEMPTS):
             home = (directory or Path(tempfile.mkdtemp(prefix="twinlog-kafka-"))).absolute()
-            count = layout.port_count(brokers, len(settings.listeners), controllers)
+            count = layout.port_count(
+                brokers, len(settings.listeners), controllers, len(settings.proxied)
+            )
             claim = PortClaim.fresh(count)
             cluster = cls(
                 directory=home,
@@ -154,7 +161,9 @@ class LocalCluster:
                 settings=settings,
                 cluster_id=_random_id(),
                 nodes=layout.plan_nodes(
-                    brokers, claim.ports, home, settings.listeners, controllers
+                    *(brokers, claim.ports, home, settings.listeners),
+                    controllers=controllers,
+                    proxied=settings.proxied,
                 ),
                 claim=claim,
             )
@@ -209,9 +218,20 @@ class LocalCluster:
         return ",".join(broker.address for broker in self.brokers)
 
     def listener(self, name: str) -> str:
-        """All brokers' addresses at one of the listeners beside the usual one."""
-        ports = [node.listeners[name] for node in self._nodes.values() if node.port is not None]
-        return ",".join(f"{HOST}:{port}" for port in ports)
+        """All brokers' addresses at one of the listeners beside the usual one, as told clients."""
+        every = [{**node.listeners, **node.advertised} for node in self._nodes.values()]
+        return ",".join(f"{HOST}:{ports[name]}" for ports in every if name in ports)
+
+    def proxy_ports(self, name: str) -> dict[int, tuple[int, int]]:
+        """For each broker: the port that clients of a proxied listener are told, and its own.
+
+        Something has to listen at the first one and forward to the second.
+        """
+        return {
+            node.node_id: (node.advertised[name], node.listeners[name])
+            for node in self._nodes.values()
+            if name in node.advertised
+        }
 
     @property
     def version(self) -> str:
@@ -369,7 +389,10 @@ class LocalCluster:
 
     def _ports(self) -> list[int]:
         every = [
-            (node.port, node.controller_port, *node.listeners.values())
+            (
+                *(node.port, node.controller_port),
+                *(*node.listeners.values(), *node.advertised.values()),
+            )
             for node in self._nodes.values()
         ]
         return [port for ports in every for port in ports if port is not None]

@@ -37,6 +37,8 @@ class Node:
     directory: Path
     listeners: Mapping[str, int] = field(default_factory=dict)
     """Ports of listeners beside the usual ones, by name."""
+    advertised: Mapping[str, int] = field(default_factory=dict)
+    """Ports that clients are told instead: a proxy listens there, for these listeners."""
 
     @property
     def roles(self) -> str:
@@ -60,9 +62,9 @@ class Node:
         return self.directory / "server.properties"
 
 
-def port_count(brokers: int, listeners: int = 0, controllers: int = 1) -> int:
+def port_count(brokers: int, listeners: int = 0, controllers: int = 1, proxied: int = 0) -> int:
     """Say how many ports a cluster takes, with so many listeners beside the usual ones."""
-    return brokers * (1 + listeners) + controllers
+    return brokers * (1 + listeners + proxied) + controllers
 
 
 def plan_nodes(
@@ -71,22 +73,36 @@ def plan_nodes(
     directory: Path,
     listeners: Collection[str] = (),
     controllers: int = 1,
+    *,
+    proxied: Collection[str] = (),
 ) -> tuple[Node, ...]:
-    """Give the nodes of a cluster, the controllers first."""
-    first = brokers + controllers
-    controller_ports, broker_ports = ports[:controllers], ports[controllers:first]
-    others = ports[first:]
-    count = len(listeners)
-    more = [
-        dict(zip(listeners, others[at * count : (at + 1) * count], strict=True))
+    """Give the nodes of a cluster, the controllers first; `proxied` of the listeners have proxies.
+
+    `ports`: the controllers', the brokers', those of the listeners, those of the proxies.
+    """
+    left = iter(ports)
+    controller_ports, broker_ports = (
+        [next(left) for _ in range(count)] for count in (controllers, brokers)
+    )
+    more = [{name: next(left) for name in listeners} for _ in range(brokers)]
+    advertised = [{name: next(left) for name in proxied} for _ in range(brokers)]
+    nodes = tuple(
+        _node(
+            at + 1,
+            directory,
+            port=broker_ports[at],
+            controller_port=controller_ports[0] if brokers == 1 else None,
+            listeners=more[at],
+            advertised=advertised[at],
+        )
         for at in range(brokers)
-    ]
+    )
     if brokers == 1:
-        return (_node(1, broker_ports[0], controller_ports[0], directory, more[0]),)
+        return nodes
     return *(
-        _node(CONTROLLER_ID + at, None, port, directory, {})
+        _node(CONTROLLER_ID + at, directory, controller_port=port)
         for at, port in enumerate(controller_ports)
-    ), *(_node(at + 1, port, None, directory, more[at]) for at, port in enumerate(broker_ports))
+    ), *nodes
 
 
 def check_size(brokers: int, controllers: int = 1) -> None:
@@ -125,25 +141,30 @@ def render_properties(
 ) -> str:
     """Give the text of a node's configuration file; the overrides win.
 
-    `protocols` are those of the listeners beside the usual ones, by name.
+    `protocols` are those of the listeners beside the usual ones, by name. `{node}` in an override
+    is the node's id: its rack, for instance.
     """
-    properties = {**_place(node, nodes, protocols or {}), **_quick_start(nodes), **overrides}
+    own = {name: value.replace("{node}", str(node.node_id)) for name, value in overrides.items()}
+    properties = {**_place(node, nodes, protocols or {}), **_quick_start(nodes), **own}
     return str(javaproperties.dumps(properties, timestamp=None))
 
 
 def _node(
     node_id: int,
-    port: int | None,
-    controller_port: int | None,
     directory: Path,
-    listeners: Mapping[str, int],
+    *,
+    port: int | None = None,
+    controller_port: int | None = None,
+    listeners: Mapping[str, int] | None = None,
+    advertised: Mapping[str, int] | None = None,
 ) -> Node:
     return Node(
         node_id=node_id,
         port=port,
         controller_port=controller_port,
         directory=directory / f"node-{node_id}",
-        listeners=listeners,
+        listeners=listeners or {},
+        advertised=advertised or {},
     )
 
 
@@ -158,6 +179,7 @@ def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) ->
     urls = [f"{name}://{HOST}:{port}" for name, port in listeners.items() if port is not None]
     voters = [node for node in nodes if node.controller_port is not None]
     return {
+        **_advertised(node),
         "process.roles": node.roles,
         "node.id": str(node.node_id),
         "listeners": ",".join(urls),
@@ -170,6 +192,15 @@ def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) ->
         ),
         "log.dirs": str(node.data),
     }
+
+
+def _advertised(node: Node) -> dict[str, str]:
+    """Give what clients are told, where that is not what the node binds."""
+    if not node.advertised:
+        return {}
+    ports = {"PLAINTEXT": node.port, **node.listeners, **node.advertised}
+    urls = [f"{name}://{HOST}:{port}" for name, port in ports.items()]
+    return {"advertised.listeners": ",".join(urls)}
 
 
 _EXAMPLE: Final = plan_nodes(1, (1, 2), Path())
