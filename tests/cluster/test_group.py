@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from twinlog.cluster.admin import NewTopic, create_topics
 from twinlog.cluster.client import KafkaCluster
@@ -119,6 +120,49 @@ def test_two_members_share_and_the_survivor_takes_over(
         assert kept <= first.mine
         await first.close()
         assert first.mine == set()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("subscribed", ["other", "same"])
+def test_a_foreign_consumer_gets_no_partitions(
+    kafka: LocalCluster,
+    fresh_name: Fresh,
+    topic: str,
+    subscribed: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Librdkafka with our group.id, of another topic or of ours too: lanes keep all partitions."""
+
+    async def run() -> None:
+        await _topic(kafka, topic)
+        await _topic(kafka, f"{topic}-other", 1)
+        group = fresh_name("group")
+        lane = Owner(kafka, _config(group, topic))
+        await lane.start()
+        await lane.owns(PARTITIONS)
+        foreign = Consumer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": group,
+                "partition.assignment.strategy": "cooperative-sticky",
+            }
+        )
+        foreign.subscribe([f"{topic}-other", *([topic] if subscribed == "same" else [])])
+        try:
+            before = lane.member.rounds
+
+            async def joined() -> bool:
+                await asyncio.to_thread(foreign.poll, 0.1)
+                return lane.member.rounds > before and "not a twinlog lane" in caplog.text
+
+            await until_async(joined, 30, "a rebalance with the foreign member")
+            await lane.owns(PARTITIONS)
+            assert lane.events == [("assigned", PARTITIONS)]
+            assert foreign.assignment() == []
+        finally:
+            await asyncio.to_thread(foreign.close)
+        await lane.close()
 
     asyncio.run(run())
 

@@ -14,6 +14,23 @@ Kafka's sticky assignors make the members' *numbers* of partitions equal, whiche
 topic's partitions stand in `__mirror_state` one after the other (core/placement.py), so that of a
 topic of eight two lanes had six and two where one had joined before the other, and it took as long
 as the six did. So `shared` makes them equal in every run of partitions (docs/decisions/0008).
+
+**Foreign members.** Any consumer whose `group.id` is ours joins the group: the coordinator compares
+protocol names only. A member gets partitions only if it speaks as one of ours does; the others are
+left out, get an empty assignment, and are reported:
+
+    subscription                                        member
+    --------------------------------------------------  ---------------------------------------
+    topics == [topic], user data == MARK                a lane of this version
+    topics == [topic], user data empty                  a lane of an older version
+    anything else, or bytes that are no subscription    foreign
+
+The mark is in the user data, and the protocol keeps its name: while old and new nodes share the
+group (a rolling upgrade, or a rollback), the coordinator needs a protocol that all of them know. A
+name of our own beside it would exclude nothing, as the coordinator falls back to the common one.
+A foreign member may become the leader and assign by its own rules: those give the topic's
+partitions to subscribers of the topic only, or to none. A partition without an owner has no fresh
+status, which `twinlog readiness` reports (tests/cluster/test_group.py).
 """
 
 from collections import Counter
@@ -26,9 +43,13 @@ from kafka.protocol.consumer.metadata import (
 )
 
 from twinlog.core.errors import ProtocolError
+from twinlog.core.text import few
 
 PROTOCOL_TYPE: Final = "consumer"
 PROTOCOL_NAME: Final = "cooperative-sticky"
+
+MARK: Final = b"twinlog"
+"""User data of the subscriptions of our members."""
 
 _SUBSCRIPTION_VERSION: Final = 2
 _ASSIGNMENT_VERSION: Final = 1
@@ -41,13 +62,25 @@ class _Claims(NamedTuple):
     generation: int
 
 
+class Assigned(NamedTuple):
+    """What the leader computes.
+
+    Attributes:
+        assignments: bytes for each member id of the group.
+        foreign: member ids that get nothing because they are not ours, each with the reason.
+    """
+
+    assignments: dict[str, bytes]
+    foreign: dict[str, str]
+
+
 def encode_subscription(topic: str, owned: Iterable[int], generation: int) -> bytes:
     """What a member tells the leader: the topic, what it owns, and since which generation."""
     item = ConsumerProtocolSubscription.TopicPartition
     partitions = sorted(owned)
     subscription = ConsumerProtocolSubscription(
         topics=[topic],
-        user_data=b"",
+        user_data=MARK,
         owned_partitions=[item(topic=topic, partitions=partitions)] if partitions else [],
         generation_id=generation,
     )
@@ -57,8 +90,9 @@ def encode_subscription(topic: str, owned: Iterable[int], generation: int) -> by
 def encode_assignment(topic: str, partitions: Iterable[int]) -> bytes:
     """What the leader gives a member."""
     item = ConsumerProtocolAssignment.TopicPartition
+    given = sorted(partitions)
     assignment = ConsumerProtocolAssignment(
-        assigned_partitions=[item(topic=topic, partitions=sorted(partitions))], user_data=b""
+        assigned_partitions=[item(topic=topic, partitions=given)] if given else [], user_data=b""
     )
     return bytes(assignment.encode(version=_ASSIGNMENT_VERSION))
 
@@ -80,24 +114,39 @@ def decode_assignment(topic: str, data: bytes) -> frozenset[int]:
         raise ProtocolError(f"a group's assignment cannot be read: {error!r}") from error
 
 
-def assign(topic: str, count: int, subscriptions: Mapping[str, bytes]) -> dict[str, bytes]:
+def assign(topic: str, count: int, subscriptions: Mapping[str, bytes]) -> Assigned:
     """The leader's part: an assignment for each member id, of partitions 0 to `count` - 1.
 
-    Raises:
-        ProtocolError: a member's bytes are no subscription.
+    Foreign members (see the module) get an empty one. Where all are foreign, nothing is assigned.
     """
-    claims = {member: _claims(topic, data) for member, data in sorted(subscriptions.items())}
+    claims: dict[str, _Claims] = {}
+    foreign: dict[str, str] = {}
+    for member, data in sorted(subscriptions.items()):
+        try:
+            claims[member] = _claims(topic, data)
+        except ProtocolError as error:
+            foreign[member] = error.message
+    given: dict[str, list[int]] = {member: [] for member in subscriptions}
+    if claims:
+        for index, owner in enumerate(_owners(count, claims)):
+            if owner is not None:
+                given[owner].append(index)
+    return Assigned(
+        {member: encode_assignment(topic, indexes) for member, indexes in given.items()}, foreign
+    )
+
+
+def _owners(count: int, claims: Mapping[str, _Claims]) -> list[str | None]:
+    """Who is given each partition. What moves is given to nobody while it has an owner."""
     claimants = [
         [(one.generation, member) for member, one in claims.items() if index in one.partitions]
         for index in range(count)
     ]
     owners = [max(some)[1] if some else None for some in claimants]
-    given: dict[str, list[int]] = {member: [] for member in claims}
-    for index, member in enumerate(shared(owners, list(claims))):
-        # What moves is given to nobody while it has an owner.
-        if owners[index] in (None, member) and not _disputed(claimants[index]):
-            given[member].append(index)
-    return {member: encode_assignment(topic, indexes) for member, indexes in given.items()}
+    return [
+        member if owner in (None, member) and not _disputed(some) else None
+        for member, owner, some in zip(shared(owners, list(claims)), owners, claimants, strict=True)
+    ]
 
 
 def shared(owners: Sequence[str | None], members: Sequence[str]) -> list[str]:
@@ -128,13 +177,33 @@ def shared(owners: Sequence[str | None], members: Sequence[str]) -> list[str]:
     return result
 
 
+def foreign_reason(topic: str, data: bytes) -> str:
+    """Why a group's member with this subscription is foreign (see the module); empty: it is not."""
+    try:
+        _claims(topic, data)
+    except ProtocolError as error:
+        return error.message
+    return ""
+
+
 def _claims(topic: str, data: bytes) -> _Claims:
+    """What a member of ours claims.
+
+    Raises:
+        ProtocolError: the member is foreign.
+    """
     try:
         subscription = ConsumerProtocolSubscription.decode(data)
-        owned = (t.partitions for t in subscription.owned_partitions or () if t.topic == topic)
-        return _Claims(frozenset(p for some in owned for p in some), subscription.generation_id)
+        topics, mark = list(subscription.topics), bytes(subscription.user_data or b"")
+        owned = [t.partitions for t in subscription.owned_partitions or () if t.topic == topic]
+        claims = _Claims(frozenset(p for some in owned for p in some), subscription.generation_id)
     except Exception as error:  # any bytes may come; which exceptions they cause is unspecified
-        raise ProtocolError(f"a group member's subscription cannot be read: {error!r}") from error
+        raise ProtocolError(f"its subscription cannot be read: {error!r}") from error
+    if topics != [topic]:
+        raise ProtocolError(f"it subscribes to {few(topics) or 'no topic'}, not to {topic}")
+    if mark not in (MARK, b""):
+        raise ProtocolError(f"it subscribes to {topic} as another application")
+    return claims
 
 
 def _disputed(claimants: Sequence[tuple[int, str]]) -> bool:

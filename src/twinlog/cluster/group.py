@@ -37,7 +37,7 @@ lease with it: hosts that are suspended and resumed need the append's fences, no
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -165,6 +165,7 @@ class GroupMember:
         self._started = False
         self._leave: bool | None = None
         self._refused = ""
+        self._foreign: frozenset[str] = frozenset()  # members that were warned of
 
     @property
     def lease_until(self) -> float:
@@ -291,8 +292,20 @@ class GroupMember:
         self._counted = len(found.partitions)
         subscriptions = {m.member_id: bytes(m.metadata) for m in joined.members}
         given = assignment.assign(topic, self._counted, subscriptions)
+        self._report_foreign(given.foreign)
         item = SyncGroupRequest.SyncGroupRequestAssignment
-        return [item(member_id=m, assignment=data) for m, data in given.items()]
+        return [item(member_id=m, assignment=data) for m, data in given.assignments.items()]
+
+    def _report_foreign(self, foreign: Mapping[str, str]) -> None:
+        """Warn of members that are not ours, once for each; only the leader sees subscriptions."""
+        for member, reason in foreign.items():
+            if member not in self._foreign:
+                log.warning(
+                    "group %s: member %s is not a twinlog lane and gets no partitions: %s; "
+                    "stop it, or give it another group.id",
+                    *(self.config.group_id, member, reason),
+                )
+        self._foreign = frozenset(foreign)
 
     async def _apply(self, given: frozenset[int]) -> bool:
         """Give up what was taken, then take what was given. Whether anything was given up."""
