@@ -192,7 +192,7 @@ def test_a_tail_hears_within_milliseconds(
                         written = time.monotonic()
                     delays.append(arrival.result() - written)
             assert sorted(delays)[len(delays) // 2] < 0.05, delays
-            assert tail._nodes == set()
+            assert reading._borrowed == set()
 
     asyncio.run(run())
 

@@ -95,12 +95,15 @@ def test_close_ends_a_dial_that_hangs() -> None:
 
 
 def test_idle_connections_are_closed() -> None:
+    """And nothing of theirs is kept."""
+
     async def run() -> None:
         async with FakeBroker() as broker:
             pool = _pool(broker.port)
             connection = await pool.get(KEY, Address("127.0.0.1", broker.port))
             await pool.close_where(lambda key, c: key == KEY and not c.in_flight)
             assert connection.closed
+            assert not pool._slots
             await pool.close()
 
     asyncio.run(run())

@@ -20,9 +20,11 @@ Answers about many partitions are never an exception because of one: see `partit
 """
 
 import asyncio
+import itertools
 import logging
 import random
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from enum import Enum, IntEnum
 from typing import Any, Final, Self, TypeAlias, TypeVar
@@ -122,6 +124,10 @@ class KafkaCluster:
         self._clock = clock
         self._pool = Pool(config, rng=self.rng, clock=clock, counters=self.counters)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max)
+        self.turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By transactional id: who fences and writes under one does so in turn, else two tasks of
+        this process would fence each other."""
+        self._borrowed: set[int] = set()
         self._coordinators: dict[tuple[Coordinator, str], int] = {}
         self._next_batch: _Batch | None = None
         self._refreshing = asyncio.Lock()  # guards the order of metadata requests
@@ -219,6 +225,22 @@ class KafkaCluster:
         if broker is None:
             raise Retriable("no broker has this id now", cluster=self.name, node=node_id)
         return await self._pool.get(Key(node_id, lane), Address(broker.host, broker.port))
+
+    def borrow_lane(self) -> Lane:
+        """A lane that nobody else has until `return_lane`; its open connections outlast that.
+
+        For users that come and go: the number of lanes is that of users at the same time.
+        """
+        number = next(number for number in itertools.count() if number not in self._borrowed)
+        self._borrowed.add(number)
+        return f"borrowed {number}"
+
+    async def return_lane(self, lane: Lane) -> None:
+        """Let the next user have a lane, without connections that would make it wait."""
+        try:
+            await self._pool.close_where(lambda key, its: key.lane == lane and its.in_flight > 0)
+        finally:
+            self._borrowed.discard(int(str(lane).rpartition(" ")[2]))
 
     async def close_lanes(self, lanes: Collection[Lane]) -> None:
         """Close the connections of lanes that have no user any more."""

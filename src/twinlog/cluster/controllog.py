@@ -6,6 +6,9 @@ value for each key, and to hear of a new one within milliseconds.
     catch_up()   from where the reader stands to what was the end when it was asked
     follow()     for ever: one long poll at a time to each leader, on a connection of its own
 
+A reader borrows its connections' lane from the cluster, and the next reader has the same open
+connections (`KafkaCluster.borrow_lane`): a node reads control topics each second.
+
 Reading is read_committed: control batches and aborted data are left out (core/plan.py knows how).
 The end that is caught up with is the *high watermark*, and not the last stable offset: what has
 been written and is being decided right now is waited for, so that who has written and been answered
@@ -25,7 +28,7 @@ from kafka.protocol.consumer import FetchRequest
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.partitions import Answers, Isolation, ListedOffset, OffsetSpec, list_offsets
-from twinlog.cluster.pool import Backoff
+from twinlog.cluster.pool import Backoff, Lane
 from twinlog.core.errors import ProtocolError, Reaction, Refusal, Retriable, TwinlogError
 from twinlog.core.plan import AbortedTransaction, Data, plan
 from twinlog.core.records import decode, raw_records
@@ -44,7 +47,6 @@ PARTITION_MAX_BYTES: Final = 2 << 20
 _SHORT_POLL: Final = 0.05
 _OUT_OF_RANGE: Final = 1
 _FETCH_VERSION: Final = 12  # the last with topic names; Kafka 2.8 has it
-_lanes = itertools.count()
 
 
 class ControlRecord(NamedTuple):
@@ -105,18 +107,22 @@ async def read_last(cluster: KafkaCluster, topic: str) -> list[ControlRecord]:
 
 
 class Tail:
-    """A reader of a control topic, or of some of its partitions. `positions` is where it stands."""
+    """A reader of a control topic, or of some of its partitions. `positions` is where it stands.
+
+    `restarts` counts how often a partition was read anew because its log no longer had the position
+    (an unclean election, a recreated topic): what was read before may be gone.
+    """
 
     def __init__(
         self, cluster: KafkaCluster, topic: str, partitions: Collection[int] | None = None
     ) -> None:
         self.positions: dict[int, int] = {}
+        self.restarts = 0
         self._cluster = cluster
         self._topic = topic
         self._wanted = partitions
-        self._lane = f"log {next(_lanes)}"
+        self._lane: Lane | None = None
         self._stable: dict[int, int] = {}
-        self._nodes: set[int] = set()
 
     async def catch_up(self) -> list[ControlRecord]:
         """Records from where the reader stands to the end as it is now, and stand there.
@@ -127,8 +133,12 @@ class Tail:
         """
         loop = asyncio.get_running_loop()
         ends = await self.ends()
-        if not self.positions:
-            self.positions = await self.starts()
+        if lost := {i for i, at in self.positions.items() if at > ends.get(i, at)}:
+            # Not a leader that lags: it refuses to name an end below its epoch's start (KIP-207).
+            self.restarts += 1
+            self.positions = {i: at for i, at in self.positions.items() if i not in lost}
+        if ends.keys() - self.positions.keys():
+            self.positions = await self.starts() | self.positions
         records: list[ControlRecord] = []
         undecided_until = loop.time() + UNDECIDED
         patience = _Patience(self._cluster)
@@ -181,12 +191,10 @@ class Tail:
         return await self._offsets(OffsetSpec.EARLIEST)
 
     async def close(self) -> None:
-        """Close the reader's own connections."""
-        for node in self._nodes:
-            connection = self._cluster.connected(node, self._lane)
-            if connection is not None:
-                await connection.close()
-        self._nodes.clear()
+        """Give the connections back. A closed reader may be used again."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            await self._cluster.return_lane(lane)
 
     async def _offsets(self, spec: OffsetSpec) -> dict[int, int]:
         # A topic that was just created has leaders in the metadata before these know of it.
@@ -267,8 +275,9 @@ class Tail:
 
     async def _fetch(self, node: int, indexes: Collection[int], wait: float) -> list[ControlRecord]:
         """One Fetch of one leader; moves `positions`."""
+        if self._lane is None:
+            self._lane = self._cluster.borrow_lane()
         connection = await self._cluster.connection(node, self._lane)
-        self._nodes.add(node)
         timeout = wait + self._cluster.config.request_timeout
         response = await connection.call(self._request(indexes, wait), timeout=timeout)
         records: list[ControlRecord] = []
@@ -287,6 +296,7 @@ class Tail:
 
     async def _restart(self, index: int) -> dict[int, int]:
         """The log no longer has the position (an unclean election): read the partition anew."""
+        self.restarts += 1
         return {index: (await self.starts())[index]}
 
     def _request(self, indexes: Collection[int], wait: float) -> Any:

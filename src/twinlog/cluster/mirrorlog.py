@@ -8,7 +8,8 @@ They come into being with the first mirror. The first two are what must not be l
 replicated as Kafka's own internal topics are; the third is overwritten each second.
 """
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+import itertools
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 
 from twinlog.cluster.admin import NewTopic, create_topics
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.control_reader import ControlReader, at_the_last
 from twinlog.cluster.controllog import (
     ControlRecord,
     Tail,
@@ -223,6 +225,29 @@ def fold_config(records: Iterable[ControlRecord], before: Snapshot | None = None
     return (before or Snapshot()).after(written).known()
 
 
+class ConfigLog(NamedTuple):
+    """`__mirror_config` as it is now: what is wanted, and the last record of each key."""
+
+    snapshot: Snapshot = Snapshot()
+    table: Mapping[tuple[int, bytes | None], ControlRecord] = MappingProxyType({})
+
+    def after(self, records: Sequence[ControlRecord]) -> "ConfigLog":
+        """The same after these records, which are in each partition's order.
+
+        Raises:
+            UnsupportedVersion: it is written in a format that we do not know.
+        """
+        table = latest(itertools.chain(self.table.values(), records))
+        return ConfigLog(fold_config(records, self.snapshot), table)
+
+
+def config_reader(cluster: KafkaCluster) -> ControlReader[ConfigLog]:
+    """Reads `__mirror_config`; raises UnsupportedVersion, too (see `fold_config`)."""
+    return ControlReader(
+        cluster, CONFIG_TOPIC, lambda records, before: before.after(records), ConfigLog()
+    )
+
+
 async def follow_config(
     cluster: KafkaCluster, partitions: Collection[int] | None = None
 ) -> AsyncGenerator[Snapshot, None]:
@@ -237,10 +262,18 @@ async def follow_config(
     tail = Tail(cluster, CONFIG_TOPIC, partitions)
     snapshot = fold_config(await tail.catch_up())
     yield snapshot
+    restarts = tail.restarts
     async with aclosing(tail.follow()) as news:
         async for records in news:
+            _refuse_restart(tail, restarts)
             snapshot = fold_config(records, snapshot)
             yield snapshot
+
+
+def _refuse_restart(tail: Tail, restarts: int) -> None:
+    """Let the caller begin again where records that were read may be gone (`Tail.restarts`)."""
+    if tail.restarts != restarts:
+        raise Retriable("a control topic's log has lost records that were read; it is read again")
 
 
 class States(NamedTuple):
@@ -288,8 +321,10 @@ async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
     tail = Tail(cluster, STATE_TOPIC)
     states = fold_states(await tail.catch_up())
     yield states
+    restarts = tail.restarts
     async with aclosing(tail.follow()) as news:
         async for records in news:
+            _refuse_restart(tail, restarts)
             states = fold_states(records, states)
             yield states
 
@@ -327,6 +362,11 @@ def fold_states(records: Iterable[ControlRecord], before: States | None = None) 
     return States(states, epochs, tuple(unreadable), MappingProxyType(places))
 
 
+def state_reader(cluster: KafkaCluster) -> ControlReader[States]:
+    """Reads `__mirror_state`."""
+    return ControlReader(cluster, STATE_TOPIC, fold_states, States({}, {}, ()))
+
+
 def _forget(
     tombstone: Forgotten,
     table: dict[MirrorPartition, PartitionState] | dict[MirrorPartition, LastMirrored],
@@ -348,9 +388,14 @@ async def read_statuses(cluster: KafkaCluster) -> tuple[dict[int, Status], tuple
     """
     if await partition_count(cluster, STATUS_TOPIC) is None:
         return {}, ()
+    return statuses_of(await read_last(cluster, STATUS_TOPIC))
+
+
+def statuses_of(records: Iterable[ControlRecord]) -> tuple[dict[int, Status], tuple[str, ...]]:
+    """The last status of each state partition, and what could not be read."""
     statuses: dict[int, Status] = {}
     unreadable: list[str] = []
-    for record in latest(await read_last(cluster, STATUS_TOPIC)).values():
+    for record in latest(records).values():
         try:
             status = status_records.decode(record.key, record.value)
         except ProtocolError as error:
@@ -360,6 +405,17 @@ async def read_statuses(cluster: KafkaCluster) -> tuple[dict[int, Status], tuple
         if status is not None:
             statuses[status.state_partition] = status
     return statuses, tuple(unreadable)
+
+
+def status_reader(cluster: KafkaCluster) -> ControlReader[Mapping[int, ControlRecord]]:
+    """Reads `__mirror_status`: the last record of each partition, for `statuses_of`."""
+    return ControlReader(
+        cluster,
+        STATUS_TOPIC,
+        lambda records, before: {**before, **{one.partition: one for one in records}},
+        {},
+        at_the_last,
+    )
 
 
 def status_entry(status: Status) -> Entry:

@@ -49,6 +49,12 @@ class _Slot:
         self.failures = 0
         self.not_before = 0.0
 
+    @property
+    def spent(self) -> bool:
+        """Whether nothing would be lost with it."""
+        idle = self.connection is None or self.connection.closed
+        return idle and self.dialing is None and not self.failures
+
 
 class Pool:
     """All connections to one cluster's brokers."""
@@ -110,12 +116,14 @@ class Pool:
         )
 
     async def close_where(self, unwanted: Callable[[Key, Connection], bool]) -> None:
-        """Close the connections that nobody wants any more."""
+        """Close the connections that nobody wants any more; forget keys without a connection."""
         for key, slot in list(self._slots.items()):
             connection = slot.connection
             if connection is not None and unwanted(key, connection):
                 slot.connection = None
                 await connection.close()
+            if slot.spent and self._slots.get(key) is slot:
+                del self._slots[key]
 
     async def close(self) -> None:
         """Close all; when it returns nothing is left."""
