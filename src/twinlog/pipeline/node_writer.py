@@ -176,5 +176,7 @@ def _answers(response: produce.ProduceResponse, batches: Sequence[Batch]) -> Ans
 
 
 def _refuse(given: _Given, error: TwinlogError) -> None:
+    """End a request. Its engine may have ended before, so nobody may be left to retrieve this."""
     if not given.answer.done():
         given.answer.set_exception(error)
+        given.answer.exception()  # else asyncio logs it as an error that was never retrieved
