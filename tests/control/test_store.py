@@ -13,6 +13,7 @@ from clients import client, write_state
 from twinlog.cluster import mirrorlog
 from twinlog.cluster.admin import describe_configs, topic_resource
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controllog import ControlRecord, Tail
 from twinlog.cluster.controlwriter import ALL, TransactionalWriter, append
 from twinlog.cluster.mirrorlog import (
     CONFIG_TOPIC,
@@ -39,8 +40,11 @@ from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import LastMirrored, PartitionState, state_key
 from twinlog.wire.status_records import PartitionStatus, Status
+from waiting import until_async
 
 pytestmark = pytest.mark.broker
+
+CHANGES = 100
 
 
 def mirror(name: str) -> Mirror:
@@ -136,6 +140,81 @@ def test_many_commands_at_once_all_get_through(kafka: LocalCluster, name: str) -
             ]
 
     asyncio.run(run())
+
+
+def test_changes_of_one_process_take_turns(
+    kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred changes at once do not fence each other, and each reads only what is new."""
+    fences, records = 0, 0
+    fence, taken = TransactionalWriter.fence, Tail._taken
+
+    async def counted(self: TransactionalWriter) -> None:
+        nonlocal fences
+        fences += 1
+        await fence(self)
+
+    def counted_records(self: Tail, part: object) -> Iterator[ControlRecord]:
+        nonlocal records
+        for record in taken(self, part):
+            records += 1
+            yield record
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store, other = MirrorStore(cluster, background=True), MirrorStore(cluster)
+            await store.create_mirror(mirror(name))
+            before = await store.snapshot()
+            monkeypatch.setattr(TransactionalWriter, "fence", counted)
+            monkeypatch.setattr(Tail, "_taken", counted_records)
+            stores = [store] * (CHANGES - 1) + [other]
+            await asyncio.gather(
+                *(
+                    one.add_topics(name, [topic_of(name, f"{name}.{number}")])
+                    for number, one in enumerate(stores)
+                )
+            )
+            assert fences == CHANGES
+            monkeypatch.undo()
+            new = (await store.snapshot()).records.keys() - before.records.keys()
+            assert len(new) == CHANGES
+        # What the changes wrote was read once by each store; `other` read what was there before.
+        assert records <= 2 * CHANGES + len(before.records) + len(before.unreadable)
+
+    asyncio.run(run())
+
+
+def test_a_command_is_not_starved_by_a_node(kafka: LocalCluster, name: str) -> None:
+    """While a node has a hundred changes to make, a command's comes after few of them."""
+
+    async def run() -> None:
+        async with two_stores(kafka) as (_, command, cluster):
+            node = MirrorStore(cluster, background=True)
+            await command.create_mirror(mirror(name))
+            done = 0
+
+            async def change(number: int) -> None:
+                nonlocal done
+                await node.add_topics(name, [topic_of(name, f"{name}.{number}")])
+                done += 1
+
+            changes = [asyncio.create_task(change(number)) for number in range(CHANGES)]
+            try:
+                await until_async(lambda: _is(done >= 3), what="the node's first changes")
+                before = done
+                await command.add_topics(name, [topic_of(name, f"{name}.command")])
+                assert done - before <= CHANGES // 4
+                await asyncio.gather(*changes)
+            finally:
+                for task in changes:
+                    task.cancel()
+                await asyncio.gather(*changes, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+async def _is(fact: bool) -> bool:
+    return fact
 
 
 def test_what_a_mirror_must_be_to_be_added_to(kafka: LocalCluster, name: str) -> None:

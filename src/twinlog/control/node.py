@@ -157,7 +157,7 @@ class Node:
     async def _run(self) -> Progress:
         config = self._config
         async with connected(parse_config(config.destination).config, "destination") as cluster:
-            store = MirrorStore(cluster)
+            store = MirrorStore(cluster, background=True)
             await create_control_topics(cluster, config.control_topics)
             # What stands there now is of earlier nodes. No clock is asked: it may jump.
             request = (await store.snapshot()).stops.get(config.node)

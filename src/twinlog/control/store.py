@@ -5,12 +5,17 @@ write* under one fixed transactional id: whoever fences later makes the earlier 
 and then the earlier one begins again, with what the other has written before its eyes. So of two
 commands that create the same mirror at once, one does, and the other is told that it exists.
 
+The changes of one process take turns, so that they never fence each other. A node has many of them,
+one or more for each mirror: when it is fenced it pauses for longer than a command's change takes,
+so that a command waits for one of the node's changes, not for all.
+
 Where a write's outcome is unknown it is read back: what is there as it was to be is done. What is
 forgotten of states goes with the change, in one transaction: a command that dies half way must not
 leave topics without the state and the end that they had.
 """
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -18,7 +23,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.controllog import ControlRecord, latest, read_whole
+from twinlog.cluster.controllog import ControlRecord
 from twinlog.cluster.controlwriter import Entry, TransactionalWriter
 from twinlog.cluster.mirrorlog import (
     CONFIG_PARTITIONS,
@@ -27,14 +32,14 @@ from twinlog.cluster.mirrorlog import (
     ControlTopics,
     States,
     config_entry,
+    config_reader,
     create_control_topics,
-    fold_config,
     follow_config,
     forget_entry,
     partition_count,
-    read_config,
-    read_states,
-    read_statuses,
+    state_reader,
+    status_reader,
+    statuses_of,
 )
 from twinlog.cluster.pool import Backoff
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
@@ -57,11 +62,11 @@ from twinlog.wire.snapshot import LEVEL, Snapshot, owners
 from twinlog.wire.state_records import epochs_key, state_key
 from twinlog.wire.status_records import Status
 
-TRIES: Final = 20
-"""How often a change begins again because another command came in between."""
 _AUTHORIZATION_FAILED: Final = frozenset({29, 31, 53})
 """No right to the topic, the cluster, the transactional id."""
-_BACKOFF: Final = Backoff(0.05, 1.0)
+_COMMAND: Final = Backoff(0.05, 1.0)
+_BACKGROUND: Final = Backoff(0.5, 4.0)
+"""Pauses of a change that was fenced: a node's is long enough for a command's whole change."""
 
 Changes: TypeAlias = Sequence[ConfigChange | Entry]
 """Of `__mirror_config`, and entries of other control topics that go with them."""
@@ -73,15 +78,31 @@ STOPPED_HINT: Final = "wait until --describe shows STOPPED, which takes a node (
 
 
 class MirrorStore:
-    """Mirrors, their topics, their states, in one destination cluster."""
+    """Mirrors, their topics, their states, in one destination cluster.
 
-    def __init__(self, cluster: KafkaCluster, *, rng: random.Random | None = None) -> None:
+    `background`: the changes are a node's, and make way for commands.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        *,
+        background: bool = False,
+        rng: random.Random | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._backoff = _BACKGROUND if background else _COMMAND
         self._rng = rng or random.Random()  # noqa: S311 (jitter, no secret)
+        self._config = config_reader(cluster)
+        self._states = state_reader(cluster)
+        self._statuses = status_reader(cluster)
 
     async def snapshot(self) -> Snapshot:
-        """All mirrors and topics as they are now; none where no mirror was ever created."""
-        return await read_config(self._cluster)
+        """All mirrors and topics as they are now; none where no mirror was ever created.
+
+        After the first time only what was written since is read, here and below.
+        """
+        return (await self._config.read()).snapshot
 
     def follow(self) -> AsyncGenerator[Snapshot, None]:
         """All mirrors and topics, and anew with each change (see `mirrorlog.follow_config`)."""
@@ -89,11 +110,11 @@ class MirrorStore:
 
     async def states(self) -> States:
         """Each mirror partition's state, as its owner has written it."""
-        return await read_states(self._cluster)
+        return await self._states.read()
 
     async def statuses(self) -> tuple[dict[int, Status], tuple[str, ...]]:
         """The last status of each state partition, and what could not be read."""
-        return await read_statuses(self._cluster)
+        return statuses_of((await self._statuses.read()).values())
 
     async def create_mirror(self, mirror: Mirror, topics: ControlTopics | None = None) -> None:
         """Write a new mirror; control topics and `mirror.version` come with the first one.
@@ -167,8 +188,8 @@ class MirrorStore:
         await self.change(decide)
 
     async def request_stop(self, node: str, now_ms: int) -> None:
-        """Ask a node to end."""
-        await self.change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
+        """Ask a node to end. Does not wait for its turn behind all other changes of the node."""
+        await self._change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
 
     async def check_addable(self, snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
         """Refuse what cannot be added to a mirror, or not yet.
@@ -238,40 +259,50 @@ class MirrorStore:
             UserError: a right is missing.
             Retriable: no success in time; nothing was written, or all is there.
         """
-        cluster = self._cluster
-        count = await partition_count(cluster, CONFIG_TOPIC)
-        if count is None:  # as `snapshot`: there is nothing yet
-            await _decided(decide, Snapshot())
-        writer = TransactionalWriter(cluster, CONFIG_WRITER)
+        async with self._cluster.turns[CONFIG_WRITER]:
+            await self._change(decide)
+
+    async def _change(self, decide: Decide) -> None:
+        if await partition_count(self._cluster, CONFIG_TOPIC) is None:
+            await _decided(decide, Snapshot())  # as `snapshot`: there is nothing yet
+        writer = TransactionalWriter(self._cluster, CONFIG_WRITER)
         unknown: list[Entry] = []
-        for number in range(1, TRIES + 1):
+        timeout = self._cluster.config.api_timeout
+        deadline = time.monotonic() + timeout
+        for number in itertools.count(1):
             try:
-                await writer.fence()
-                records = await read_whole(cluster, CONFIG_TOPIC)
-                table = latest(records)
-                if unknown and all(_stands(entry, table) for entry in unknown):
-                    return
-                changes = await _decided(decide, fold_config(records))
-                entries = [
-                    change
-                    if isinstance(change, Entry)
-                    else config_entry(change, count or CONFIG_PARTITIONS)
-                    for change in changes
-                ]
-                unknown = await _written(writer, entries) if entries else []
+                unknown = await self._attempt(writer, decide, unknown)
                 if not unknown:
                     return
             except Fenced:
-                await asyncio.sleep(_BACKOFF.delay(number, self._rng) * self._rng.random())
+                share = self._rng.uniform(0.3, 1.0)
+                await asyncio.sleep(self._backoff.delay(number, self._rng) * share)
             except UserError as error:
                 if error.code not in _AUTHORIZATION_FAILED:
                     raise
                 raise _unauthorized(error) from error
+            if time.monotonic() > deadline:
+                break
         raise Retriable(
-            f"other commands have changed {CONFIG_TOPIC} each of {TRIES} times",
-            cluster=cluster.name,
+            f"other writers have changed {CONFIG_TOPIC} for {timeout:g} s ({number} tries)",
+            cluster=self._cluster.name,
             hint="try again",
         )
+
+    async def _attempt(
+        self, writer: TransactionalWriter, decide: Decide, unknown: list[Entry]
+    ) -> list[Entry]:
+        """Fence, read, decide, write once; what of it may or may not have been written."""
+        await writer.fence()
+        log = await self._config.read()
+        if unknown and all(_stands(entry, log.table) for entry in unknown):
+            return []
+        count = self._config.partitions or CONFIG_PARTITIONS
+        entries = [
+            change if isinstance(change, Entry) else config_entry(change, count)
+            for change in await _decided(decide, log.snapshot)
+        ]
+        return await _written(writer, entries) if entries else []
 
 
 def _unauthorized(error: UserError) -> MirrorRefused:
