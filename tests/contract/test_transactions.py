@@ -20,6 +20,7 @@ from twinlog.cluster.transactions import ProducerId, add_partitions_to_txn
 from twinlog.core.errors import Fenced
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
+from twinlog.pipeline.ports import Markers
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 
@@ -112,10 +113,10 @@ async def test_a_refused_partition_keeps_no_other_out(bench: Bench) -> None:
 async def test_written_markers_stand_when_they_are_answered(bench: Bench) -> None:
     """Goal: WriteTxnMarkers leaves exactly the wanted number of control records, at once."""
     keys = await bench.topic(3)
-    wanted = dict(zip(keys, (1, 70, 2500), strict=True))
+    wanted = dict(zip(keys, (Markers(1), Markers(70, 0, 9), Markers(2500)), strict=True))
     producer = await bench.destination.init_producer(bench.name("filler"))
     assert set((await bench.destination.write_markers(wanted, producer)).values()) == {0}
-    for key, count in wanted.items():
+    for key, (count, *_) in wanted.items():
         assert await log_end(bench, key) == count
         assert all(header.is_control for header in await content(bench, key))
 
@@ -125,7 +126,7 @@ async def test_written_markers_leave_transactions_of_the_id_possible(bench: Benc
     """Goal: after markers were written in an identity's name, it still fills by transactions."""
     [key] = await bench.topic()
     producer = await bench.destination.init_producer(bench.name("filler"))
-    await bench.destination.write_markers({key: 100}, producer)
+    await bench.destination.write_markers({key: Markers(100)}, producer)
     await bench.destination.empty_transaction(producer, [key])
     await ends_at(bench, key, 101)
     [answer] = await send(
@@ -141,11 +142,47 @@ async def test_written_markers_of_an_old_epoch_are_refused(bench: Bench) -> None
     name = bench.name("marker")
     old = await bench.destination.init_producer(name)
     new = await bench.destination.init_producer(name)
-    assert await bench.destination.write_markers({touched: 3}, old) == {touched: 0}
-    assert await bench.destination.write_markers({touched: 1}, new) == {touched: 0}
-    answers = await bench.destination.write_markers({touched: 2, untouched: 2}, old)
+    assert await bench.destination.write_markers({touched: Markers(3)}, old) == {touched: 0}
+    assert await bench.destination.write_markers({touched: Markers(1)}, new) == {touched: 0}
+    both = {touched: Markers(2), untouched: Markers(2)}
+    answers = await bench.destination.write_markers(both, old)
     assert answers == {touched: 47, untouched: 0}
     assert (await log_end(bench, touched), await log_end(bench, untouched)) == (4, 2)
+
+
+@behaviour
+async def test_two_markers_that_exclude_each_other(bench: Bench) -> None:
+    """Goal: of a newer producer epoch and a newer coordinator epoch one lands, whichever is first.
+
+    What core/markers.py stands on. A marker that is not below in either of the two lands, too.
+    """
+    one, other = await bench.topic(2)
+    name = bench.name("marker")
+    old = await bench.destination.init_producer(name)
+    new = await bench.destination.init_producer(name)
+    first, again = Markers(1, 7, 7), Markers(1, 6, 6)
+    for key, steps in (
+        (one, ((first, old, 0), (again, new, 52), (Markers(2, 7, 9), new, 0), (first, new, 52))),
+        (other, ((again, new, 0), (first, old, 47), (first, new, 0), (first, new, 0))),
+    ):
+        for markers, producer, code in steps:
+            assert await bench.destination.write_markers({key: markers}, producer) == {key: code}
+        assert await log_end(bench, key) == 3
+    known = (await bench.destination.producers([one, other])).values()
+    states = {(s.producer_id, s.epoch, s.coordinator_epoch) for one in known for s in one.active}
+    assert states == {(*new[1:], 9), (*new[1:], 7)}
+
+
+@behaviour
+async def test_a_transactions_marker_after_a_written_one(bench: Bench) -> None:
+    """Goal: with a coordinator epoch of 0, markers in a transactional id's name hinder it not."""
+    [key] = await bench.topic()
+    name = bench.name("filler")
+    old = await bench.destination.init_producer(name)
+    new = await bench.destination.init_producer(name)
+    assert await bench.destination.write_markers({key: Markers(1)}, old) == {key: 0}
+    await bench.destination.empty_transaction(new, [key])
+    await ends_at(bench, key, 2)
 
 
 @pytest.mark.broker

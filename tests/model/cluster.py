@@ -25,7 +25,7 @@ from model.loop import VirtualLoop
 from model.producers import Refused
 from twinlog.core.batch import batches
 from twinlog.core.types import FetchPosition, TopicPartition
-from twinlog.pipeline.ports import Appended, Batch, Bounds, Leader, LogEnd, Producers
+from twinlog.pipeline.ports import Appended, Batch, Bounds, Leader, LogEnd, Markers, Producers
 from twinlog.wire.fetch import Fetched
 
 T = TypeVar("T")
@@ -468,24 +468,24 @@ class Cluster:
         self._wait(partition, offset + 1, confirmed)
 
     def write_markers(
-        self, counts: Mapping[TopicPartition, int], producer_id: int, epoch: int
+        self, wanted: Mapping[TopicPartition, Markers], marker: Marker
     ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
         """WriteTxnMarkers of clients that may: answered when the markers are replicated."""
         answer: asyncio.Future[Mapping[TopicPartition, int]] = self.loop.create_future()
         results: dict[TopicPartition, int] = {}
         if not self.markers_allowed:
-            answer.set_result(dict.fromkeys(counts, CLUSTER_AUTHORIZATION_FAILED))
+            answer.set_result(dict.fromkeys(wanted, CLUSTER_AUTHORIZATION_FAILED))
             return answer
         waits = []
-        for key, count in counts.items():
+        for key, markers in wanted.items():
             partition = self._led(key, None)
             if isinstance(partition, int):
                 results[key] = partition
                 continue
             results[key] = 0
             try:
-                for _ in range(count):
-                    partition.log.append_marker(Marker(producer_id, epoch, True), self.now_ms)
+                for each in self._in_sync(partition, _markers(markers, marker)):
+                    partition.log.append_marker(each, self.now_ms)
             except Refused as refused:
                 results[key] = refused.code
                 continue
@@ -498,6 +498,24 @@ class Cluster:
             waits.append(self._wait(partition, partition.log.end, replicated))
         self._answer_after(waits, answer, results)
         return answer
+
+    def _in_sync(self, partition: Partition, markers: Sequence[Marker]) -> Sequence[Marker]:
+        """Those that are appended: where a follower falls out meanwhile, later ones are refused.
+
+        Earlier ones are answered later, and hide that (KAFKA_FACTS: a broker merges the results of
+        one partition's markers in the order in which they complete).
+        """
+        if not partition.lagging or len(markers) < 2 or self.rng.random() < 0.5:
+            return markers
+        return markers[: self.rng.randint(1, len(markers))]
+
+
+def _markers(wanted: Markers, template: Marker) -> list[Marker]:
+    """The control records of one partition, in their order."""
+    if not wanted.number:
+        return []
+    before = template._replace(coordinator_epoch=wanted.before)
+    return [before] * (wanted.number - 1) + [template._replace(coordinator_epoch=wanted.last)]
 
 
 def _settle(future: "asyncio.Future[int]", error: int) -> None:

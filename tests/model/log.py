@@ -49,6 +49,7 @@ class Marker(NamedTuple):
     producer_id: int
     epoch: int
     committed: bool
+    coordinator_epoch: int = 0
 
 
 class _Event(NamedTuple):
@@ -113,11 +114,12 @@ class Log:
         """Append a transaction marker; gives its offset.
 
         Raises:
-            Refused: the producer has a newer epoch here.
+            Refused: the producer has a newer epoch here, or a newer coordinator epoch.
         """
-        self.producers.check_marker(marker.producer_id, marker.epoch)
+        who = marker.producer_id, marker.epoch, marker.coordinator_epoch
+        self.producers.check_marker(*who)
         offset = self.end
-        started = self.producers.marker(marker.producer_id, marker.epoch, now_ms)
+        started = self.producers.marker(*who, now_ms)
         if started is not None:
             self._open.pop(marker.producer_id)
             self._ended.append(_Ended(marker.producer_id, started, offset, marker.committed))
@@ -250,7 +252,9 @@ class Log:
         for event in self._events:
             if event.marker is not None:
                 marker = event.marker
-                self.producers.marker(marker.producer_id, marker.epoch, event.timestamp)
+                self.producers.marker(
+                    marker.producer_id, marker.epoch, marker.coordinator_epoch, event.timestamp
+                )
                 self._open.pop(marker.producer_id, None)
             elif event.header.producer_id >= 0:
                 self.producers.data(event.header, event.base_offset)
@@ -275,7 +279,7 @@ def stored_batch(data: bytes) -> StoredBatch:
 def marker_batch(marker: Marker, now_ms: int) -> bytes:
     """The control batch that a broker writes for a transaction's end."""
     key = _MARKER_KEY.pack(0, int(marker.committed))
-    tail = encode_tail(key, _MARKER_VALUE.pack(0, 0))
+    tail = encode_tail(key, _MARKER_VALUE.pack(0, marker.coordinator_epoch))
     batch = build([RawRecord(0, now_ms, 0, memoryview(tail))], Codec.NONE)
     return whole(
         batch,

@@ -19,6 +19,7 @@ from model.cluster import (
     Cluster,
 )
 from model.coordinator import CONCURRENT_TRANSACTIONS
+from model.log import Marker
 from model.network import Network
 from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.core.types import FetchPosition, TopicPartition
@@ -29,6 +30,7 @@ from twinlog.pipeline.ports import (
     FetchResult,
     Leader,
     LogEnd,
+    Markers,
     ProducerIdentity,
     Producers,
 )
@@ -382,11 +384,15 @@ class ModelDestination(_Client):
             await asyncio.sleep(RETRY_SECONDS)
 
     async def write_markers(
-        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
+        self,
+        partitions: Mapping[TopicPartition, Markers],
+        producer: ProducerIdentity,
+        *,
+        committed: bool = False,
     ) -> Mapping[TopicPartition, int]:
         """WriteTxnMarkers, sent once."""
         self._permit()
-        by_node: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        by_node: defaultdict[int, dict[TopicPartition, Markers]] = defaultdict(dict)
         for key in sorted(partitions):
             by_node[self._leader(key)][key] = partitions[key]
         results: dict[TopicPartition, int] = dict.fromkeys(by_node.pop(-1, {}), NOT_LEADER)
@@ -394,10 +400,12 @@ class ModelDestination(_Client):
             self.network.send_alone(
                 self.name,
                 node,
-                partial(self.cluster.write_markers, counts, producer.producer_id, producer.epoch),
+                partial(
+                    self.cluster.write_markers, wanted, Marker(*producer[1:], committed=committed)
+                ),
                 risk=10.0,
             )
-            for node, counts in by_node.items()
+            for node, wanted in by_node.items()
         ]
         for answer in await asyncio.gather(*requests):
             results.update(answer)

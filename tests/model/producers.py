@@ -12,6 +12,9 @@ The broker's own code is `ProducerStateManager`, `ProducerAppendInfo` and `Produ
     of a lower epoch                          0                   appended
     else                                                          45 OUT_OF_ORDER_SEQUENCE_NUMBER
 
+A transaction marker is refused for a higher epoch of the entry (47), or of its last marker's
+transaction coordinator (52 TRANSACTION_COORDINATOR_FENCED); it is not compared otherwise.
+
 An entry's time is its last batch's *max timestamp*, or its last marker's. The leader forgets the
 entry when that time is `producer.id.expiration.ms` ago; it looks for such entries each
 `producer.id.expiration.check.interval.ms`, so an entry outlives its time by up to that.
@@ -32,6 +35,7 @@ REMEMBERED_BATCHES: Final = 5
 OUT_OF_ORDER: Final = 45
 INVALID_PRODUCER_EPOCH: Final = 47
 INVALID_TXN_STATE: Final = 48
+TRANSACTION_COORDINATOR_FENCED: Final = 52
 NO_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 
@@ -59,6 +63,7 @@ class Entry:
 
     epoch: int = NO_EPOCH
     timestamp: int = -1
+    coordinator_epoch: int = -1
     transaction_start: int | None = None
     batches: deque[Remembered] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
 
@@ -90,7 +95,13 @@ class Producers:
     def described(self) -> tuple[ProducerState, ...]:
         """What DescribeProducers answers."""
         return tuple(
-            ProducerState(producer_id, entry.epoch, entry.last_sequence, entry.timestamp)
+            ProducerState(
+                producer_id,
+                entry.epoch,
+                entry.last_sequence,
+                entry.timestamp,
+                entry.coordinator_epoch,
+            )
             for producer_id, entry in self._entries.items()
         )
 
@@ -138,16 +149,21 @@ class Producers:
         if header.is_transactional and entry.transaction_start is None:
             entry.transaction_start = base_offset
 
-    def check_marker(self, producer_id: int, epoch: int) -> None:
-        """Raise `Refused` if the producer has a newer epoch than the marker."""
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+        """Raise `Refused` if the producer's, or its last marker's coordinator's, epoch is newer."""
         entry = self._entries.get(producer_id)
         if entry is not None and epoch < entry.epoch:
             raise Refused(INVALID_PRODUCER_EPOCH)
+        if entry is not None and coordinator_epoch < entry.coordinator_epoch:
+            raise Refused(TRANSACTION_COORDINATOR_FENCED)
 
-    def marker(self, producer_id: int, epoch: int, timestamp: int) -> int | None:
+    def marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int
+    ) -> int | None:
         """A marker was appended; gives the first offset of the transaction that it ended."""
         entry = self._entries.setdefault(producer_id, Entry())
         entry.enter(epoch)
+        entry.coordinator_epoch = coordinator_epoch
         entry.timestamp = timestamp
         start, entry.transaction_start = entry.transaction_start, None
         return start

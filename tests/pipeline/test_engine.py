@@ -142,7 +142,7 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
         one = engine()
         partition = appending(one)
         shard = Refused(0, "p", one.destination, LaneSettings())
-        shard.may_write_markers = False
+        shard.markers.allowed = False
         assert not await one._fill_round(shard, {partition: Gap(Offset(5), Offset(6), seen=True)})
         assert (partition.stage, partition.transient) == (Stage.FAILED, True)
         assert partition.reason.startswith(reason)

@@ -19,7 +19,7 @@ from twinlog.core.records import encode_tail, varint
 from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.ports import Appended, Batch, FetchResult, Leader
+from twinlog.pipeline.ports import Appended, Batch, FetchResult, Leader, Markers
 from twinlog.wire.fetch import Fetched
 from waiting import until_async
 
@@ -495,7 +495,8 @@ def test_markers_are_written_in_their_number(
             await ports.destination.produce(node, [batch(p, who, 0) for p in partitions])
             counts = {p: 1 + 500 * p.partition for p in partitions}
             gone = TopicPartition(f"{topic}.gone", 0)
-            answers = await ports.destination.write_markers(counts | {gone: 1}, identity)
+            wanted = {p: Markers(count) for p, count in counts.items()} | {gone: Markers(1)}
+            answers = await ports.destination.write_markers(wanted, identity)
             assert answers == dict.fromkeys(partitions, 0) | {gone: UNKNOWN_TOPIC}
             ends = await ports.destination.log_ends(partitions)
             assert {p: end.log_end - COUNT for p, end in ends.items()} == counts
@@ -545,7 +546,7 @@ def test_without_a_lease_nothing_is_sent(
                 lambda: destination.produce(node, [batch(p)]),
                 lambda: destination.init_producer(filler.transactional_id),
                 lambda: destination.empty_transaction(filler, [p]),
-                lambda: destination.write_markers({p: 1}, filler),
+                lambda: destination.write_markers({p: Markers(1)}, filler),
                 lambda: destination.delete_records({p: 1}),
             ):
                 sent = ports.cluster.counters.requests

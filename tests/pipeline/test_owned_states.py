@@ -49,7 +49,8 @@ class Bench:
     def __init__(self, loop: VirtualLoop) -> None:
         rng = random.Random(1)
         self.loop = loop
-        self.cluster = Cluster(loop, rng)
+        # Without written markers a fence is one control record.
+        self.cluster = Cluster(loop, rng, markers_allowed=False)
         self.cluster.create_topic(KEY.topic)
         self.network = Network(loop, rng, Faults())
         self.written: list[State] = []

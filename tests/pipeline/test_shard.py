@@ -5,6 +5,7 @@ answers are lost, markers come late, and another owner takes over.
 """
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
@@ -21,10 +22,11 @@ from model.ports import ModelDestination
 from twinlog.core.batch import HEADER_SIZE
 from twinlog.core.compression import Codec
 from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
+from twinlog.core.markers import LAST_COORDINATOR_EPOCH, STEP, LastMarker
 from twinlog.core.plan import Gap
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.types import Offset, TopicPartition
-from twinlog.pipeline.ports import Batch, LogEnd, ProducerIdentity
+from twinlog.pipeline.ports import Batch, LogEnd, Markers, ProducerIdentity
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 from twinlog.wire.fetch import Fetched
@@ -359,9 +361,9 @@ async def test_the_ids_are_clean_before_a_fence_needs_them(bench: Bench) -> None
 
     destination.init_producer = counted  # type: ignore[method-assign]
     assert await shard.fence([key(0)]) == {key(0): 0}
-    assert asked == ["twinlog.5"]
+    assert asked == ["twinlog.5", "twinlog.5.marker"]
     assert ends(await shard.fill(gaps((1, 2), (0, 3)))) == {0: 2, 1: 3}
-    assert asked == ["twinlog.5"]
+    assert asked == ["twinlog.5", "twinlog.5.marker"]
     await shard.close()
 
 
@@ -398,23 +400,25 @@ async def test_closing_ends_what_runs_beside(bench: Bench) -> None:
 
 @scenario(markers_allowed=True)
 async def test_written_markers(bench: Bench) -> None:
-    """Goal: as many as a gap needs, up to the limit of a request, in one go."""
+    """Goal: as many as a gap needs, up to the limit of a request, once a first one has landed."""
     shard = await bench.shard(settings=replace(SETTINGS, markers_at_once=100))
-    found = await shard.write_markers(gaps((0, 7), (0, 100), (0, 1000)))
-    assert ends(found) == {0: 7, 1: 100, 2: 100}
-    assert shard.may_write_markers
-    assert ends(await shard.write_markers(gaps((7, 8), (100, 101)))) == {0: 8, 1: 101}
+    found = await shard.markers.write(gaps((0, 7), (0, 101), (0, 1001)))
+    assert ends(found) == {0: 1, 1: 1, 2: 1}
+    found = await shard.markers.write(gaps((1, 7), (1, 101), (1, 1001)))
+    assert ends(found) == {0: 7, 1: 101, 2: 101}
+    assert shard.markers.allowed
+    assert ends(await shard.markers.write(gaps((7, 8), (101, 102)))) == {0: 8, 1: 102}
     await bench.settle()
-    assert [bench.end(at) for at in range(4)] == [8, 101, 100, 0]
+    assert [bench.end(at) for at in range(4)] == [8, 102, 101, 0]
 
 
 @scenario
 async def test_where_markers_may_not_be_written(bench: Bench) -> None:
     """Goal: it is found out once, nothing is written, and transactions fill from then on."""
     shard = await bench.shard()
-    assert shard.may_write_markers
-    assert await shard.write_markers(gaps((0, 2))) == {}
-    assert not shard.may_write_markers
+    assert shard.markers.allowed
+    assert await shard.markers.write(gaps((0, 2))) == {}
+    assert not shard.markers.allowed
     assert bench.end(0) == 0
     assert ends(await shard.fill(gaps((0, 2)))) == {0: 2}
 
@@ -424,8 +428,8 @@ async def test_markers_where_nobody_leads(bench: Bench) -> None:
     """Goal: the error is that partition's own."""
     shard = await bench.shard()
     bench.cluster.partition(key(1)).leader = -1
-    found = await shard.write_markers(gaps((0, 2), (0, 2)))
-    assert found[key(0)].log_end == 2
+    found = await shard.markers.write(gaps((0, 2), (0, 2)))
+    assert found[key(0)].log_end == 1
     assert found[key(1)].error
 
 
@@ -433,11 +437,11 @@ async def test_markers_where_nobody_leads(bench: Bench) -> None:
 async def test_markers_whose_answer_is_lost(bench: Bench) -> None:
     """Goal: nobody knows, so the caller is told so and has to read the log's end."""
     shard = await bench.shard()
-    await shard.write_markers(gaps((0, 1)))
+    await shard.markers.write(gaps((0, 1)))
     bench.network.cut("owner", 1)
     bench.network.cut("owner", 2)
     with pytest.raises(Disconnected):
-        await shard.write_markers(gaps((1, 5)))
+        await shard.markers.write(gaps((1, 5)))
 
 
 # ---- stopping ----------------------------------------------------------------------------------
@@ -506,7 +510,6 @@ async def test_what_may_not_be_written_to_is_fenced_alone_later(bench: Bench) ->
     assert await shard.fence([READ_ONLY]) == {READ_ONLY: 0}
     late = batch(0, shard.data_producer, 0, 0)._replace(partition=READ_ONLY)
     assert await sent(bench, late) == INVALID_PRODUCER_EPOCH
-    assert await shard.fence([READ_ONLY]) == {READ_ONLY: 0}
     await bench.settle()
     assert (bench.end(0), bench.end(1), bench.cluster.log(READ_ONLY).end) == (1, 1, 1)
 
@@ -620,26 +623,42 @@ async def test_only_the_owner_fences(bench: Bench) -> None:
 
 
 @scenario
-async def test_a_fence_stands_once(bench: Bench) -> None:
-    """Goal: who comes after an owner that died behind his fence finds it, and where it stands."""
+async def test_a_former_fence_is_found(bench: Bench) -> None:
+    """Goal: where a former owner has fenced the log, mirroring ended, whoever fences it again."""
     former = await bench.shard()
     assert await sent(bench, batch(0, former.data_producer, 0, 0)) == 0
     assert await former.fence([key(0)]) == {key(0): 1}
     owner = await bench.shard()
     assert await owner.fence([key(0), key(1)]) == {key(0): 1, key(1): 0}
     assert await former.fence([key(0)]) == {key(0): 1}
-    assert (bench.end(0), bench.end(1)) == (2, 1)
+    await bench.settle()
+    assert (bench.end(0), bench.end(1)) == (4, 1), "each owner's fence, and no other"
+
+
+@scenario
+async def test_data_of_a_former_stop_is_fenced(bench: Bench) -> None:
+    """Goal: mirrored again and stopped before anything landed, a late batch is refused.
+
+    It was sent at a position whose epoch is that of the former fence.
+    """
+    shard = await bench.shard()
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    [state] = bench.cluster.producers(key(0)).active
+    late = batch(0, shard.data_producer, state.epoch, 0)
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    assert await sent(bench, late) == INVALID_PRODUCER_EPOCH
 
 
 @scenario
 async def test_a_fence_that_was_cut_short_is_found(bench: Bench) -> None:
-    """Goal: its transaction is ended first, so that its marker is seen and no other is put."""
+    """Goal: its transaction is ended first, so that its marker is seen: mirroring ended there."""
     former = bench.destination("former")
     identity = await former.init_producer("twinlog.5")
     assert bench.cluster.coordinator.add_partitions(*identity, [key(0)]) == 0
     owner = await bench.shard()
     assert await owner.fence([key(0)]) == {key(0): 0}
-    assert bench.end(0) == 1
+    await bench.settle()
+    assert bench.end(0) == 2
 
 
 @scenario
@@ -654,23 +673,162 @@ async def test_a_former_owners_filler_comes_before_the_fence(bench: Bench) -> No
     assert bench.end(0) == 2
 
 
-class Belated(ModelDestination):
-    """Whose written markers stand five seconds after their answer was lost."""
+class Held(ModelDestination):
+    """Whose next WriteTxnMarkers request is held by what lies in between, and then delivered."""
 
-    async def write_markers(
-        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
-    ) -> Mapping[TopicPartition, int]:
-        cluster, (_, *rest) = self.cluster, producer
-        cluster.loop.later(5.0, lambda: cluster.write_markers(partitions, *rest))
-        raise Disconnected("the answer was lost")
+    def hold(self) -> Callable[[], None]:
+        """Hold the next one; gives what delivers it."""
+        held: list[Callable[[], object]] = []
+        answering = self.write_markers
+
+        async def lost(
+            partitions: Mapping[TopicPartition, Markers],
+            producer: ProducerIdentity,
+            *,
+            committed: bool = False,
+        ) -> Mapping[TopicPartition, int]:
+            self.write_markers = answering  # type: ignore[method-assign]
+            marker = Marker(*producer[1:], committed=committed)
+            held.append(partial(self.cluster.write_markers, dict(partitions), marker))
+            raise Disconnected("the answer was lost")
+
+        self.write_markers = lost  # type: ignore[method-assign]
+        return lambda: [deliver() for deliver in held] and None
+
+
+async def holding(bench: Bench, start: int = 0, end: int = 1) -> tuple[Shard, Callable[[], None]]:
+    """A shard whose request to fill this gap of partition 0 is held; what delivers it."""
+    destination = Held(bench.cluster, bench.network, "owner")
+    shard = await bench.shard(destination)
+    if start > bench.end(0):
+        assert ends(await shard.markers.write(gaps((0, start)))) == {0: 1}
+        assert ends(await shard.markers.write(gaps((1, start)))) == {0: start}
+    deliver = destination.hold()
+    with pytest.raises(Disconnected):
+        await shard.markers.write(gaps((start, end)))
+    return shard, deliver
 
 
 @scenario(markers_allowed=True)
-async def test_lost_markers_come_before_the_fence(bench: Bench) -> None:
-    """Nothing fences them: the lease has to pass."""
-    shard = await bench.shard(Belated(bench.cluster, bench.network, "owner"))
-    with pytest.raises(Disconnected):
-        await shard.write_markers(gaps((0, 3)))
-    assert await shard.fence([key(0)]) == {key(0): 3}
-    await bench.settle()
-    assert bench.end(0) == 4
+async def test_a_late_request_is_refused_where_its_gap_was_filled_again(bench: Bench) -> None:
+    """Goal: it comes when the gap is full, and moves no later offset (E1)."""
+    shard, deliver = await holding(bench)
+    assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
+    deliver()
+    assert bench.end(0) == 1
+
+
+@scenario(markers_allowed=True)
+async def test_a_second_request_is_refused_where_a_late_one_came_first(bench: Bench) -> None:
+    """Goal: it comes just before the gap is filled again, which then is full (E1)."""
+    shard, deliver = await holding(bench)
+    write = shard._destination.write_markers
+
+    async def just_after(*args: object, **kwargs: object) -> object:
+        deliver()
+        return await write(*args, **kwargs)  # type: ignore[arg-type]
+
+    shard._destination.write_markers = just_after  # type: ignore[method-assign,assignment]
+    assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
+    assert bench.end(0) == 1
+
+
+@pytest.mark.parametrize("come_first", [False, True])
+def test_a_late_request_of_many_markers(come_first: bool) -> None:
+    """Goal: however many of them have landed, the gap is filled to its end and not beyond it."""
+
+    @scenario(markers_allowed=True)
+    async def story(bench: Bench) -> None:
+        shard, deliver = await holding(bench, 10, 20)
+        if come_first:
+            deliver()
+            assert bench.end(0) == 20
+        end = ends(await shard.markers.write(gaps((10, 20))))[0]
+        assert end == (20 if come_first else 11)
+        deliver()
+        if not come_first:
+            assert ends(await shard.markers.write(gaps((end, 20)))) == {0: 20}
+        deliver()
+        assert bench.end(0) == 20
+
+    story()
+
+
+@scenario(markers_allowed=True)
+async def test_late_requests_of_several_owners(bench: Bench) -> None:
+    """Goal: of all that were ever sent for one offset, one lands, in whatever order they come."""
+    for order in itertools.permutations(range(3)):
+        before = bench.end(0)
+        made = [await holding(bench, before, before + 1) for _ in range(3)]
+        for at in order:
+            made[at][1]()
+        assert bench.end(0) == before + 1, order
+
+
+@scenario(markers_allowed=True)
+async def test_a_late_request_is_refused_behind_a_stop(bench: Bench) -> None:
+    """Goal: a former owner's, and our own, land neither behind STOPPED nor among users' records."""
+    _, deliver = await holding(bench)
+    owner, deliver_own = await holding(bench)
+    assert await owner.fence([key(0)]) == {key(0): 0}
+    assert bench.end(0) == 2, "the fence of the data, and that of the markers"
+    deliver()
+    deliver_own()
+    assert bench.end(0) == 2
+
+
+@scenario(markers_allowed=True)
+async def test_what_has_no_unanswered_request_needs_no_fence_of_markers(bench: Bench) -> None:
+    """Goal: one control record is all where the last marker is ours, or nobody owned it before."""
+    shard = await bench.shard()
+    await shard.markers.write(gaps((0, 1)))
+    shard.markers.first_owned([key(1)])
+    assert await shard.fence([key(0), key(1)]) == {key(0): 1, key(1): 0}
+    assert (bench.end(0), bench.end(1)) == (2, 1)
+
+
+@scenario(markers_allowed=True)
+async def test_the_end_of_a_stop_whose_owner_died(bench: Bench) -> None:
+    """Goal: behind both fences, the next owner still finds where mirroring ended."""
+    former = await bench.shard()
+    assert await sent(bench, batch(0, former.data_producer, 0, 0)) == 0
+    assert await former.fence([key(0)]) == {key(0): 1}
+    owner = await bench.shard()
+    assert await owner.fence([key(0)]) == {key(0): 1}
+
+
+@scenario(markers_allowed=True)
+async def test_a_gap_behind_an_earlier_stop_is_no_fence(bench: Bench) -> None:
+    """Goal: mirrored again up to a gap, the log ends in markers that are not those of a stop."""
+    shard = await bench.shard()
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    assert ends(await shard.markers.write(gaps((2, 4)))) == {0: 4}
+    assert await shard.fence([key(0)]) == {key(0): 4}
+
+
+@scenario(markers_allowed=True)
+async def test_markers_that_are_missing_are_written(bench: Bench) -> None:
+    """Goal: the broker answers 0 for markers of which some are missing; the log end tells (A2)."""
+    shard = await bench.shard()
+    assert ends(await shard.markers.write(gaps((0, 40)))) == {0: 1}
+    bench.cluster.lag(key(0), 0.5)
+    bench.cluster._in_sync = lambda _, markers: markers[:3]  # type: ignore[method-assign]
+    assert ends(await shard.markers.write(gaps((1, 40)))) == {0: 4}
+    del bench.cluster._in_sync
+    assert ends(await shard.markers.write(gaps((4, 40)))) == {0: 40}
+    assert bench.end(0) == 40
+
+
+@scenario(markers_allowed=True)
+async def test_coordinator_epochs_that_end(bench: Bench) -> None:
+    """Goal: another producer id is taken, in which they begin anew."""
+    bench.cluster.coordinator.first_epoch = 32_760
+    shard = await bench.shard()
+    shard.markers._lasts[key(0)] = LastMarker(32_760, LAST_COORDINATOR_EPOCH - STEP)
+    await shard.markers.producer_id()
+    shard.markers._lasts[key(0)] = LastMarker(32_760, LAST_COORDINATOR_EPOCH - STEP)
+    assert ends(await shard.markers.write(gaps((0, 3)))) == {0: 3}
+    assert ends(await shard.markers.write(gaps((3, 9)))) == {0: 4}
+    assert ends(await shard.markers.write(gaps((4, 9)))) == {0: 9}
+    ids = {state.producer_id for state in bench.cluster.producers(key(0)).active}
+    assert len(ids) == 2

@@ -6,16 +6,17 @@ the lanes think.
     written    only the ways of core/states.py; at the end each partition is in what is wanted
     PAUSED     nothing is appended until it is resumed, but for what was under way before: that is
                there when a lease has passed, or at once where nothing goes wrong (`strict`)
-    fenced     nothing is appended behind the fence but fences, whoever sends it
+    fenced     nothing is appended behind the fence but control records of the mirror's, whoever
+               sends it: fences, and written markers until those are fenced, too
     STOPPED    a fence stands there; the end of what was mirrored, as it is written, is where the
                first one stands; from then on the topic is the users', who write to it, and nobody
                else appends anything, nor is that end, or the state, written otherwise any more
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from model.cluster import Cluster
 from model.log import StoredBatch
@@ -40,6 +41,17 @@ RESTS: Final[Mapping[Wanted, frozenset[State]]] = {
 """What a partition ends in. One that never began, or is FAILED, has nothing to pause."""
 
 
+class _Ids(NamedTuple):
+    """The producer ids of a shard; each of its transactional ids may have had several."""
+
+    data: set[int]
+    markers: set[int]
+
+
+def _is_by(stored: StoredBatch, ids: Collection[int]) -> bool:
+    return stored.header.is_control and stored.header.producer_id in ids
+
+
 class Life:
     """See the module. `late_s`: how long after PAUSED something may still arrive."""
 
@@ -57,7 +69,7 @@ class Life:
         self._late_s = late_s
         self._ends: dict[Name, int] = {}
         self._paused: dict[Name, float] = {}
-        self._data_ids: set[int] = set()
+        self._ids: dict[TopicPartition, _Ids] = {}
         self._user = False
 
     # ---- what is commanded ---------------------------------------------------------------------
@@ -104,21 +116,27 @@ class Life:
 
     def _stop(self, name: Name) -> None:
         key = TopicPartition(name.topic, name.partition)
-        fences = self._fences(key)
-        if not fences:
+        firsts, end = self._fences(key, self._destination.log(key).batches), self._ends.get(name)
+        if not firsts:
             raise Violation(f"{key} is STOPPED and not fenced")
-        first, end = fences[-1].header.base_offset, self._ends.get(name)
-        if end != first:
-            raise Violation(f"{key} is STOPPED at {first}, and said to end at {end}")
-        self.stopped[key] = first
+        if end not in firsts:
+            raise Violation(f"{key} is STOPPED at {firsts}, and said to end at {end}")
+        self.stopped[key] = end
         self._later(key)
 
-    def _fences(self, key: TopicPartition) -> list[StoredBatch]:
-        """The fences at the log's end, the last one first."""
-        return list(takewhile(self._is_fence, reversed(self._destination.log(key).batches)))
+    def _fences(self, key: TopicPartition, batches: Sequence[StoredBatch]) -> list[int]:
+        """Where fences begin in the control records that a log ends in, the first one first.
 
-    def _is_fence(self, stored: StoredBatch) -> bool:
-        return stored.header.is_control and stored.header.producer_id in self._data_ids
+        Several where written markers have landed between the fences of two owners.
+        """
+        ids = self._ids[key]
+        ours = {*ids.data, *ids.markers}
+        tail = list(takewhile(lambda b: _is_by(b, ours), reversed(batches)))[::-1]
+        return [
+            stored.header.base_offset
+            for at, stored in enumerate(tail)
+            if _is_by(stored, ids.data) and not (at and _is_by(tail[at - 1], ids.data))
+        ]
 
     # ---- what is appended ----------------------------------------------------------------------
 
@@ -127,17 +145,22 @@ class Life:
         look = self._checker.watch(key)
 
         def appended(stored: StoredBatch) -> None:
-            self._note_data_id(key)
+            self._note_ids(key)
             if self._may_stand(key, stored):
                 look(stored)
 
         return appended
 
-    def _note_data_id(self, key: TopicPartition) -> None:
-        """The shard's data producer, whose markers are fences. It may have had several ids."""
-        known = self._destination.coordinator._ids.get(f"twinlog.{self.shards[key]}")
-        if known is not None:
-            self._data_ids.add(known.producer_id)
+    def _note_ids(self, key: TopicPartition) -> None:
+        """The shard's data producer, whose markers are fences, and that of written markers."""
+        name, known = f"twinlog.{self.shards[key]}", self._destination.coordinator._ids
+        for found, transactional in zip(
+            self._ids.setdefault(key, _Ids(set(), set())),
+            (known.get(name), known.get(f"{name}.marker")),
+            strict=True,
+        ):
+            if transactional is not None:
+                found.add(transactional.producer_id)
 
     def _may_stand(self, key: TopicPartition, stored: StoredBatch) -> bool:
         """Whether this is of the mirror's prefix, for the other checker to look at."""
@@ -146,10 +169,13 @@ class Life:
         offset = stored.header.base_offset
         if key in self.stopped:
             raise Violation(f"{key}: something is appended at {offset}, behind STOPPED")
-        if self._is_fence(stored):
-            self._checker.ended[key] = self._fences(key)[-1].header.base_offset
+        batches, ids = self._destination.log(key).batches, self._ids[key]
+        if _is_by(stored, ids.data):
+            self._checker.ended[key] = self._fences(key, batches)[0]
             return False
-        if len(batches := self._destination.log(key).batches) > 1 and self._is_fence(batches[-2]):
+        if self._fences(key, batches[:-1]):
+            if _is_by(stored, ids.markers):
+                return False
             raise Violation(f"{key}: something is appended at {offset}, behind a fence")
         self._checker.ended.pop(key, None)  # an unreplicated fence may be lost, and comes again
         since = self._paused.get(Name(MIRROR, *key))

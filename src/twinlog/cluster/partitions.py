@@ -143,7 +143,11 @@ async def describe_producers(
 
     def told(found: Any) -> ProducerState:
         return ProducerState(
-            found.producer_id, found.producer_epoch, found.last_sequence, found.last_timestamp
+            found.producer_id,
+            found.producer_epoch,
+            found.last_sequence,
+            found.last_timestamp,
+            found.coordinator_epoch,
         )
 
     return await _describe_producers(cluster, partitions, told, tries)

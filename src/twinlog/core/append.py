@@ -45,12 +45,14 @@ class ProducerState(NamedTuple):
 
     `last_sequence` is -1 where the producer's last batch in this epoch was a marker.
     `last_timestamp` is of its last batch, in ms: the greatest of the *records'*, a marker's own.
+    `coordinator_epoch` is the one of its last marker; -1 where it has none.
     """
 
     producer_id: int
     epoch: int
     last_sequence: int
     last_timestamp: int = 0
+    coordinator_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -601,7 +601,7 @@ class Engine:
 
     def _fenced(self, partition: MirrorPartition) -> bool:
         """Whether gaps are filled in a way that fences former owners."""
-        return not self.shard(partition).may_write_markers
+        return not self.shard(partition).markers.allowed
 
     async def _fill_round(self, shard: Shard, gaps: Mapping[MirrorPartition, Gap]) -> bool:
         """One round; whether any log end moved."""
@@ -610,8 +610,8 @@ class Engine:
             partition.filling = True
         found: Mapping[TopicPartition, LogEnd] = {}
         try:
-            if shard.may_write_markers:
-                found = await shard.write_markers(needs)
+            if shard.markers.allowed:
+                found = await shard.markers.write(needs)
             else:
                 found = await shard.fill(needs)
         except Disconnected as error:

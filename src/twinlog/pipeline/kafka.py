@@ -11,6 +11,7 @@ destination's `ClusterConfig.user_timeout` has to be set, to less than the lease
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -33,6 +34,7 @@ from twinlog.pipeline.ports import (
     FetchResult,
     Leader,
     LogEnd,
+    Markers,
     ProducerIdentity,
     Producers,
 )
@@ -266,38 +268,43 @@ class KafkaDestination:
             raise Disconnected(str(error), cluster=self._cluster.name) from error
 
     async def write_markers(
-        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
+        self,
+        partitions: Mapping[TopicPartition, Markers],
+        producer: ProducerIdentity,
+        *,
+        committed: bool = False,
     ) -> Mapping[TopicPartition, int]:
         """That many control records on each of these partitions, now; an error code for each.
 
         13 NETWORK_EXCEPTION: how many were written is not known.
         """
 
-        async def ask(node: int, asked: questions.Asked[int]) -> questions.Answers[None]:
-            counts = {p: count for p, (_, count) in asked.items()}
-            return await self._write_markers(node, counts, producer)
+        async def ask(node: int, asked: questions.Asked[Markers]) -> questions.Answers[None]:
+            wanted = {p: markers for p, (_, markers) in asked.items()}
+            template = transactions.Marker(*producer[1:], (), committed)
+            return await self._write_markers(node, wanted, template)
 
         answers = await questions.by_leader(self._cluster, partitions, ask, tries=1)
         return {p: _code(answer) for p, answer in answers.items()}
 
     async def _write_markers(
-        self, node: int, counts: dict[TopicPartition, int], producer: ProducerIdentity
+        self, node: int, wanted: dict[TopicPartition, Markers], template: transactions.Marker
     ) -> questions.Answers[None]:
         """Requests of a bounded size, one after the other; a refused partition gets no more."""
-        answers: questions.Answers[None] = dict.fromkeys(counts)
-        while left := [p for p, count in counts.items() if count > 0 and not answers[p]]:
+        answers: questions.Answers[None] = dict.fromkeys(wanted)
+        while left := [p for p, markers in wanted.items() if markers.number > 0 and not answers[p]]:
+            asked, room = left, MAX_MARKERS
             markers: list[transactions.Marker] = []
-            room = MAX_MARKERS
             while left and (room >= len(left) or not markers):
-                markers.append(transactions.Marker(producer.producer_id, producer.epoch, left))
+                markers += _one_marker_each({p: wanted[p] for p in left}, template)
                 room -= len(left)
-                counts.update((p, counts[p] - 1) for p in left)
-                left = [p for p in left if counts[p] > 0]
+                wanted.update((p, wanted[p]._replace(number=wanted[p].number - 1)) for p in left)
+                left = [p for p in left if wanted[p].number > 0]
             found = await transactions.write_txn_markers(
                 self._cluster, node, markers, lane=_MARKERS_LANE, before_send=self._permit
             )
-            results = found.get(producer.producer_id, {})
-            answers.update((p, results.get(p, _LEFT_OUT)) for p in markers[0].partitions)
+            results = found.get(template.producer_id, {})
+            answers.update((p, results.get(p, _LEFT_OUT)) for p in asked)
         return answers
 
     async def delete_records(
@@ -353,6 +360,19 @@ def _bound(*answers: ListedOffset | Refusal) -> Bounds:
             return Bounds(answer.code, -1, -1, -1)
         offsets.append(answer.offset)
     return Bounds(0, *offsets)
+
+
+def _one_marker_each(
+    wanted: Mapping[TopicPartition, Markers], template: transactions.Marker
+) -> list[transactions.Marker]:
+    """One control record on each of these, those of one coordinator epoch together."""
+    groups: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+    for partition, markers in wanted.items():
+        groups[markers.before if markers.number > 1 else markers.last].append(partition)
+    return [
+        template._replace(partitions=group, coordinator_epoch=epoch)
+        for epoch, group in groups.items()
+    ]
 
 
 def _code(answer: object) -> int:

@@ -272,6 +272,7 @@ class OwnedShard:
         new = [spec for spec in specs if spec.partition not in engine.partitions]
         if new:
             fresh = await self.prepare(mirror, [spec.partition for spec in new])
+            self.shard.markers.first_owned(fresh)
             engine.own(self.shard, [s for s in new if s.partition in fresh], lease_s=0.0)
             engine.own(self.shard, new, lease_s=self._lease_s)
 

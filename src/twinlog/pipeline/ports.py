@@ -91,6 +91,19 @@ class ProducerIdentity(NamedTuple):
     epoch: int
 
 
+class Markers(NamedTuple):
+    """Control records to write on one partition, and the coordinator epochs that they carry.
+
+    `last` is the coordinator epoch of the last one, `before` that of all others. A partition
+    refuses a marker whose producer epoch or coordinator epoch is below that of the producer's last
+    marker there (core/markers.py).
+    """
+
+    number: int
+    before: int = 0
+    last: int = 0
+
+
 class FetchResult(NamedTuple):
     """A Fetch answer: what has changed, how many bytes it was, and whether a quota held it back.
 
@@ -203,11 +216,18 @@ class DestinationPort(Protocol):
         ...
 
     async def write_markers(
-        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
+        self,
+        partitions: Mapping[TopicPartition, Markers],
+        producer: ProducerIdentity,
+        *,
+        committed: bool = False,
     ) -> Mapping[TopicPartition, int]:
         """That many control records on each of these partitions, now; an error code for each.
 
-        Needs the right CLUSTER_ACTION (31 CLUSTER_AUTHORIZATION_FAILED else). Nothing fences it.
+        Needs the right CLUSTER_ACTION (31 CLUSTER_AUTHORIZATION_FAILED else). Refused, per
+        partition: a producer epoch below the last one there (47), a coordinator epoch below the
+        last one there (52). Of several markers for one partition the broker may report 0 although
+        some are missing: the log end shows how many landed.
         """
         ...
 

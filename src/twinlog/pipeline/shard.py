@@ -3,10 +3,9 @@
 A *shard* is a state partition as its owner works on it. Its data is fenced by nothing and need not
 be: the broker compares the sequence (docs/ARCHITECTURE.md). Gaps are filled in one of two ways.
 
-**Written markers**, where the cluster grants CLUSTER_ACTION (one without an authorizer does):
-WriteTxnMarkers puts control records on a partition, as many as are wanted, and answers when they
-stand. Nothing fences it, so a new owner waits for the former one's lease; and nobody but us ever
-sends it again, so that after a lost answer the log end says what happened.
+**Written markers** (markers.py), where the cluster grants CLUSTER_ACTION (one without an authorizer
+does): WriteTxnMarkers puts control records on a partition, as many as are wanted, and answers when
+they are replicated. Of two requests for one offset only one lands, however late the other arrives.
 
 **Empty transactions**, elsewhere. Each leaves one control record on each of its partitions, so `n`
 offsets need `n` transactions, of different ids, side by side:
@@ -34,23 +33,26 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import chain, takewhile
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
 from twinlog.cluster.metadata import is_another
 from twinlog.core.batch import Header, batches
-from twinlog.core.errors import Disconnected, Refusal, Retriable, TwinlogError
+from twinlog.core.errors import Refusal, TwinlogError
 from twinlog.core.plan import Gap
+from twinlog.core.records import decode, raw_records
 from twinlog.core.types import Offset, ProducerId, TopicPartition
+from twinlog.pipeline.markers import MarkerWriter
 from twinlog.pipeline.ports import Bounds, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.pipeline.settings import LaneSettings
 
 log = logging.getLogger(__name__)
 
-_CLUSTER_AUTHORIZATION_FAILED = 31
-_NETWORK_EXCEPTION = 13
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _LAST_EPOCHS = 32_000
 """From here on a data id is used up until it has another producer id: 767 requests, once."""
+_COMMIT = (1).to_bytes(2)
+"""The type in a commit marker's key, behind its version; an abort marker's is 0."""
 _MOST_FENCES = 64
 """How far back fences are looked for that former owners have left."""
 
@@ -75,12 +77,11 @@ class Shard:
         self._turns = asyncio.Lock()  # guards the ids: each mirror's engine fills by itself
         self._cleaning: asyncio.Task[None] | None = None
         self._ahead: asyncio.Task[None] | None = None
-        self._marker: ProducerIdentity | None = None  # whose name written markers bear
-        self._markers_until = 0.0  # until then written markers may land whose answer was lost
-        self.may_write_markers = True
+        self.markers = MarkerWriter(f"{self._id}.marker", destination, settings.markers_at_once)
         self._others_since: dict[TopicPartition, float] = {}
         self.data_producer = ProducerId(-1)
         self._data_ids: set[int] = set()  # those that the data id has had, as far as we know
+        self._marker_ids: set[int] = set()  # those of written markers
         # The epoch of the last fence, where its outcome is known, and what has no marker of it.
         self._epoch: ProducerIdentity | None = None
         self._refused: set[TopicPartition] = set()
@@ -225,8 +226,7 @@ class Shard:
             raise error
 
     async def _settle(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait until no filler of ours, or of a former owner, can land on these any more."""
-        await asyncio.sleep(self._markers_until - _now())
+        """Wait until no filler transaction, ours or a former owner's, can land on these."""
         while any(self._held_up(partition) for partition in partitions):
             await self._cleaned(self._clean_dirty())
 
@@ -250,10 +250,12 @@ class Shard:
         partitions: Collection[TopicPartition],
         topic_ids: Mapping[str, UUID] = MappingProxyType({}),
     ) -> dict[TopicPartition, Offset | Refusal]:
-        """End all that was ever sent to these: one marker of the data id's next epoch on each.
+        """End all that was ever sent to these: a marker of the data id's next epoch on each.
 
         From the marker on, data of older epochs is refused; the other partitions of the shard go
-        on in the epoch that they have. The caller has nothing under way on these partitions. What
+        on in the epoch that they have. Behind it comes a marker that refuses the written markers of
+        lower epochs, where there may be some: what still lands in between is a control record that
+        the mirror does not count. The caller has nothing under way on these partitions. What
         was fenced before, by us or by a former owner who could not say so any more, stays as it is.
         So does a topic that was made again: it is somebody else's.
 
@@ -283,14 +285,21 @@ class Shard:
         found |= _refusals({p: one.error for p, one in asked.items()})
         there = {p: one for p, one in asked.items() if not one.error}
         before = await self._fenced_before(there)
-        found |= {p: one for p, one in before.items() if one is not None}
-        missing = {p: there[p].high_watermark for p, one in before.items() if one is None}
-        if missing:
-            found |= await self._put_fences(identity, missing)
+        found |= {p: one for p, one in before.items() if isinstance(one, Refusal)}
+        ends = {p: there[p].high_watermark for p in before.keys() - found.keys()}
+        if ends:
+            found |= await self._put_fences(identity, ends)
+        # What was sent in the epoch of an earlier fence may still come: it is fenced once more, and
+        # ends where it ended.
+        found |= {
+            p: one for p, one in before.items() if one is not None and isinstance(found.get(p), int)
+        }
         self._epoch = identity
         self._refused -= set(partitions)
         self._refused |= {p for p, one in found.items() if isinstance(one, Refusal)}
-        return found
+        codes = await self.markers.fence([p for p in there if isinstance(found.get(p), int)])
+        late = {p for p, code in codes.items() if code}
+        return {p: one for p, one in found.items() if p not in late} | _refusals(codes)
 
     async def _next_epoch(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
         """An epoch of the data id of which these have no marker, nor will have one unasked.
@@ -335,52 +344,59 @@ class Shard:
     async def _fenced_before(
         self, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, Offset | Refusal | None]:
-        """The first marker where a log ends in markers of the data id; None where it does not.
+        """The first marker where a log ends in fences; None where it does not.
 
         Logs that cannot be read just now are left out.
         """
+        if self.markers.allowed:
+            self._marker_ids.add(await self.markers.producer_id())
         ends = {p: one.high_watermark for p, one in bounds.items()}
-        last = await self._headers(
-            {p: max(one.start, ends[p] - 1) for p, one in bounds.items()}, ends
-        )
+        last = await self._read({p: max(one.start, ends[p] - 1) for p, one in bounds.items()}, ends)
         found: dict[TopicPartition, Offset | Refusal | None] = {}
         ended = {}
-        for partition, headers in last.items():
-            if isinstance(headers, list) and headers and self._is_fence(headers[-1]):
+        for partition, stored in last.items():
+            if isinstance(stored, list) and stored and self._is_fence(stored[-1]):
                 ended[partition] = max(bounds[partition].start, ends[partition] - _MOST_FENCES)
             else:
-                found[partition] = headers if isinstance(headers, Refusal) else None
-        tails = await self._headers(ended, ends)
-        return found | {p: self._first_fence(headers) for p, headers in tails.items()}
+                found[partition] = stored if isinstance(stored, Refusal) else None
+        tails = await self._read(ended, ends)
+        return found | {p: self._first_fence(stored) for p, stored in tails.items()}
 
-    def _first_fence(self, headers: list[Header] | Refusal) -> Offset | Refusal:
-        """Where the fences begin that a log ends in."""
-        if isinstance(headers, Refusal):
-            return headers
-        *_, first = takewhile(self._is_fence, reversed(headers))
-        return Offset(first.base_offset)
+    def _first_fence(self, stored: "list[_Stored] | Refusal") -> Offset | Refusal | None:
+        """Where the fences begin that a log ends in: at one of the data id."""
+        if isinstance(stored, Refusal):
+            return stored
+        fences = list(takewhile(self._is_fence, reversed(stored)))
+        data = [
+            one.header.base_offset for one in fences if one.header.producer_id in self._data_ids
+        ]
+        return Offset(data[-1]) if data else None
 
-    def _is_fence(self, header: Header) -> bool:
-        return header.is_control and header.producer_id in self._data_ids
+    def _is_fence(self, stored: "_Stored") -> bool:
+        header, commits = stored
+        return header.is_control and (
+            header.producer_id in self._data_ids
+            or (commits and header.producer_id in self._marker_ids)
+        )
 
-    async def _headers(
+    async def _read(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, list[Header] | Refusal]:
+    ) -> "dict[TopicPartition, list[_Stored] | Refusal]":
         """The batches that stand from these offsets up to those.
 
         Partitions that cannot be read just now are left out.
         """
-        found: dict[TopicPartition, list[Header]] = {p: [] for p in starts}
+        found: dict[TopicPartition, list[_Stored]] = {p: [] for p in starts}
         errors: dict[TopicPartition, int] = {}
         waiting = {p: start for p, start in starts.items() if start < ends[p]}
         size = self.settings.partition_fetch_bytes
         while waiting:
             answers = await self._destination.read(waiting, partition_max_bytes=size)
             for partition, fetched in answers.items():
-                headers = list(batches(fetched.records))
-                if headers:
-                    found[partition] += headers
-                    waiting[partition] = headers[-1].next_offset
+                stored = [_stored(one, fetched.records) for one in batches(fetched.records)]
+                if stored:
+                    found[partition] += stored
+                    waiting[partition] = stored[-1].header.next_offset
                 else:
                     errors[partition] = fetched.error
                     del found[partition], waiting[partition]
@@ -417,55 +433,6 @@ class Shard:
                 pause = min(2 * pause, 0.1)
         return found
 
-    async def write_markers(
-        self, gaps: Mapping[TopicPartition, Gap]
-    ) -> Mapping[TopicPartition, LogEnd]:
-        """Write as many markers as the gaps need, up to a limit.
-
-        Args:
-            gaps: what to fill, whose partitions' logs end at their starts; the caller has nothing
-                else under way there, and former owners' leases have ended.
-
-        Returns:
-            Log ends or errors; none if this cluster does not allow it (`may_write_markers`).
-
-        Raises:
-            Disconnected: whether markers were written, or will be, is not known.
-        """
-        if self._marker is None:
-            self._marker = await self._named(f"{self._id}.marker")
-        counts = {
-            p: min(gap.end - gap.start, self.settings.markers_at_once) for p, gap in gaps.items()
-        }
-        try:
-            errors = await self._destination.write_markers(counts, self._marker)
-        except BaseException:  # a cancelled request may land as well as one whose answer was lost
-            self._lose_markers()
-            raise
-        if _NETWORK_EXCEPTION in errors.values():
-            self._lose_markers()
-        if _CLUSTER_AUTHORIZATION_FAILED in errors.values():
-            self.may_write_markers = False
-            log.info(
-                "shard %d: gaps are filled by empty transactions, which is slower; "
-                "WriteTxnMarkers needs CLUSTER_ACTION",
-                self.number,
-            )
-            return {}
-        return {
-            p: LogEnd(error, -1, -1) if error else LogEnd(0, gaps[p].start + counts[p], -1)
-            for p, error in errors.items()
-        }
-
-    def _lose_markers(self) -> None:
-        self._markers_until = _now() + self.settings.lease_s
-
-    async def _named(self, transactional_id: str) -> ProducerIdentity:
-        try:
-            return await self._destination.init_producer(transactional_id)
-        except Disconnected as error:
-            raise Retriable(f"no producer id for {transactional_id}: {error}") from error
-
     async def _wait_for(
         self, expected: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, LogEnd]:
@@ -488,6 +455,21 @@ class Shard:
                 return found
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.1)
+
+
+class _Stored(NamedTuple):
+    """A batch of a log."""
+
+    header: Header
+    commits: bool
+    """Whether it is a commit marker."""
+
+
+def _stored(header: Header, buffer: memoryview) -> _Stored:
+    if not header.is_control:
+        return _Stored(header, commits=False)
+    key = decode(raw_records(header, header.records(buffer))[0]).key
+    return _Stored(header, commits=key is not None and key[2:4] == _COMMIT)
 
 
 def _now() -> float:
