@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.grants import NOTHING
 from twinlog.cluster.metadata import Topic
 from twinlog.control.lifecycle import alter_mirror
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
@@ -50,14 +51,14 @@ def test_any_name(name: str) -> None:
 
 def test_settings_of_security_that_are_not_used_are_warnings() -> None:
     """Files that work for Kafka's clients have them."""
-    config, warnings = check_properties({**SERVERS, "ssl.protocol": "TLSv1.3"})
+    config, warnings = check_properties({**SERVERS, "ssl.protocol": "TLSv1.3"}, NOTHING)
     assert config.bootstrap_servers[0].port == 1
     assert warnings == ("ssl.protocol is not used by twinlog",)
 
 
 def test_other_settings_are_refused() -> None:
     with pytest.raises(UserError, match=r"fetch\.min\.bytes: not a setting of a mirror"):
-        check_properties({**SERVERS, "fetch.min.bytes": "1"})
+        check_properties({**SERVERS, "fetch.min.bytes": "1"}, NOTHING)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +75,13 @@ def test_other_settings_are_refused() -> None:
 def test_settings_that_are_misplaced(properties: dict[str, str], words: str) -> None:
     """What is unknown is said before what is missing."""
     with pytest.raises(UserError, match=words):
-        check_properties(properties)
+        check_properties(properties, NOTHING)
 
 
 def test_an_expression_that_a_comma_has_cut_is_not_stored() -> None:
     """Refused by --create and --alter before a cluster is asked; a mirror that has it goes on."""
     properties = {**SERVERS, "mirror.groups.include": r"app-\d{1,3}"}
-    unreached = KafkaCluster(check_properties(properties)[0])
+    unreached = KafkaCluster(check_properties(properties, NOTHING)[0])
     for action in (create_mirror, alter_mirror):
         with pytest.raises(UserError, match="not balanced"):
             asyncio.run(action(unreached, "m", properties))

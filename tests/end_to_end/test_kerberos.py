@@ -16,6 +16,7 @@ from kdc import REALM, Kdc, by_keytab, kdc, krb5_login
 from secured import SESSION_MS, outlive_sessions, reach, refused
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
+from twinlog.cluster.grants import ALLOWED_PATHS
 from twinlog.local import commands
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.commands import Done
@@ -44,7 +45,8 @@ class Place:
 
     def file(self, name: str, properties: Mapping[str, str]) -> str:
         path = self.realm.home / f"{name}.properties"
-        path.write_text(javaproperties.dumps(dict(properties)))
+        allowed = {} if name == "mirror" else {ALLOWED_PATHS: str(self.keytabs["mirror"])}
+        path.write_text(javaproperties.dumps({**properties, **allowed}))
         return str(path)
 
     def mirrors(self, *arguments: str) -> Done:

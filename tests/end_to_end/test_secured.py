@@ -37,6 +37,7 @@ from switching import Switching
 from twinlog.cluster.admin import NewTopic, create_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import read_whole
+from twinlog.cluster.grants import ALLOWED_PATHS
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC, ControlTopics
 from twinlog.control.lifecycle import pause_topics, remove_topics, resume_topics
 from twinlog.control.mirrors import add_topics, create_mirror
@@ -81,11 +82,11 @@ class Place:
         self.write_secrets({**PASSWORDS, "mirror-256": PASSWORDS["mirror"]})
         self.operator = folder / "operator.properties"
         self.operator.write_text(
-            _text(sasl("PLAIN", "operator", self.reference("operator")), "WORD")
+            _text(sasl("PLAIN", "operator", self.reference("operator")) | self.grants(), "WORD")
         )
         self.node = folder / "node.properties"
         scram = sasl("SCRAM-SHA-512", "twinlog", self.reference("twinlog"))
-        self.node.write_text(_text(destination.trust | scram, "BOTH"))
+        self.node.write_text(_text(destination.trust | scram | self.grants(), "BOTH"))
 
     def write_secrets(self, passwords: Mapping[str, str]) -> None:
         self.secrets.write_text(javaproperties.dumps(dict(passwords)))
@@ -125,7 +126,7 @@ class Place:
         """How to call it."""
         config, source = self.folder / "switchover.properties", self.folder / "source.properties"
         properties = sasl("PLAIN", "switchover", self.reference("switchover"))
-        config.write_text(_text(properties, "WORD"))
+        config.write_text(_text(properties | self.grants(), "WORD"))
         source.write_text(javaproperties.dumps(self.source.properties("WORD", properties)))
         return (
             *("--bootstrap-server", self.destination.servers("WORD"), "--mirror", mirror),
@@ -134,7 +135,11 @@ class Place:
 
     def as_operator(self) -> KafkaCluster:
         plain = sasl("PLAIN", "operator", PASSWORDS["operator"])
-        return self.destination.cluster("WORD", plain)
+        return self.destination.cluster("WORD", plain | self.grants())
+
+    def grants(self) -> dict[str, str]:
+        """What a process's own configuration lets the properties of mirrors read."""
+        return {ALLOWED_PATHS: f"{self.folder},{self.source.home}"}
 
     @property
     def ui_port(self) -> int:

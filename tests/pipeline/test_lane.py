@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from twinlog.cluster.config import Parsed, parse_config
+from twinlog.cluster.config import Parsed, parse_source
+from twinlog.cluster.grants import NOTHING, Grants
 from twinlog.core.errors import Retriable, UserError
 from twinlog.pipeline import lane
 from twinlog.pipeline.lane import _RunningEngine
@@ -51,6 +52,7 @@ class Lane:
     """Gives engines, each with its error; `running` is set when all have been given."""
 
     config = SimpleNamespace(name="node-0")
+    grants = NOTHING
 
     def __init__(self, *errors: Exception | None) -> None:
         self.engines = [Engine(error) for error in errors]
@@ -108,12 +110,12 @@ def test_a_defect_before_the_source_is_there(
     """It is tried again, however often."""
     errors: list[Exception] = [TypeError("one"), UnicodeError("two")]
 
-    def parse(properties: Mapping[str, str]) -> Parsed:
+    def parse(properties: Mapping[str, str], grants: Grants) -> Parsed:
         if errors:
             raise errors.pop(0)
-        return parse_config(properties)
+        return parse_source(properties, grants)
 
-    monkeypatch.setattr(lane, "parse_config", parse)
+    monkeypatch.setattr(lane, "parse_source", parse)
 
     async def run() -> list[Engine]:
         it = Lane(None, None)

@@ -31,6 +31,7 @@ import twinlog
 from twinlog.cli.options import destination_properties
 from twinlog.cli.tables import print_table
 from twinlog.cluster.config import read_properties
+from twinlog.cluster.grants import EVERYTHING
 from twinlog.control import mirrors
 from twinlog.control.described import MirrorDescription, PartitionDescription, TopicDescription
 from twinlog.control.mirror_admin import MirrorAdmin
@@ -252,7 +253,7 @@ async def _run(action: str, admin: MirrorAdmin, arguments: Arguments) -> None:
 def _warnings(arguments: Arguments) -> Sequence[str]:
     """What of the file of --mirror-config is not used; it is named where it is no good."""
     try:
-        return mirrors.check_properties(_configs(arguments))[1]
+        return mirrors.check_properties(_configs(arguments), EVERYTHING)[1]
     except UserError as error:
         error.message = f"{arguments.mirror_config}: {error.message}"
         raise

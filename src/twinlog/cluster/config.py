@@ -12,6 +12,9 @@ written there and what is allowed. Values may refer to secrets as Kafka's config
 Those that say who we are to the cluster are resolved anew for each connection and each session, so
 that a secret that is changed needs no restart.
 
+A process's own configuration may refer to anything (`parse_config`). The properties of a mirror are
+stored in a topic, and may read only what that configuration grants (`parse_source`, grants.py).
+
 Differences from Kafka's defaults, on purpose: socket buffers are left to the kernel (-1), which
 sizes them by the round trip; certificates are PEM, whatever ssl.truststore.type defaults to.
 """
@@ -21,8 +24,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from twinlog.cluster.dial import Options
+from twinlog.cluster.grants import (
+    ALLOWED_PATHS,
+    ALLOWLIST_PATTERN,
+    NOTHING,
+    SYSTEM_TICKETS,
+    Grants,
+    parse_grants,
+)
 from twinlog.cluster.jaas import parse_jaas
 from twinlog.cluster.security import PLAINTEXT, TOKEN_URL, Kerberos, Sasl, Security, Tls, why
 from twinlog.core.errors import Retriable, UserError
@@ -45,6 +57,8 @@ class Written:
     properties: Mapping[str, str] = field(repr=False)
     environment: Mapping[str, str] | None = field(repr=False)
     """Of `${env:NAME}`; None: this process's, which is not to be sent to another one."""
+    grants: Grants | None = None
+    """What they may read of this machine. None: anything, as they are this process's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +71,8 @@ class ClusterConfig:
     """As references led when this was parsed; a connection asks for `security_now`."""
     written: Written | None = field(default=None, hash=False)
     """What `security` was made of. None: it is what it is."""
+    grants: Grants = NOTHING
+    """What the properties of mirrors may read where this is the process's own configuration."""
     request_timeout: float = 30.0
     """One request on one connection."""
     api_timeout: float = 60.0
@@ -152,12 +168,32 @@ def read_properties(path: Path) -> dict[str, str]:
 def parse_config(
     properties: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> Parsed:
-    """Parse a client's properties; `environment` is this process's where none is given.
+    """Parse this process's own properties; `environment` is this process's where none is given.
 
     Raises:
         UserError: a value is missing, malformed, or refers to what is not there.
     """
-    written = Written(dict(properties), environment)
+    return _parse(Written(dict(properties), environment))
+
+
+def parse_source(
+    properties: Mapping[str, str], grants: Grants, environment: Mapping[str, str] | None = None
+) -> Parsed:
+    """Parse the properties of a mirror's connection to its source.
+
+    Args:
+        properties: as they are stored.
+        grants: what they may read of this machine: `ClusterConfig.grants` of the destination.
+        environment: of `${env:NAME}`; this process's where none is given.
+
+    Raises:
+        UserError: as `parse_config`, or something is read that is not granted.
+    """
+    return _parse(Written(dict(properties), environment, grants))
+
+
+def _parse(written: Written) -> Parsed:
+    properties = written.properties
     reader = _Reader(written)
     times = {name: reader.milliseconds(key) for key, name in _MILLISECONDS.items()}
     sizes: dict[str, int | None] = {}
@@ -168,6 +204,7 @@ def parse_config(
         bootstrap_servers=_bootstrap(reader),
         security=_security(reader),
         written=written,
+        grants=reader.granted(),
         **_given({"client_id": client_id}),
         **_given(times),
         **_given(sizes),
@@ -185,12 +222,35 @@ class _Reader:
     def __init__(self, written: Written) -> None:
         self._properties = written.properties
         self._environment = os.environ if written.environment is None else written.environment
+        self._grants = written.grants
         self._used: set[str] = set()
 
     def text(self, key: str) -> str | None:
         self._used.add(key)
         value = self._properties.get(key)
-        return None if value is None else resolve(key, value.strip(), self._environment)
+        if value is None:
+            return None
+        return resolve(key, value.strip(), self._environment, self._grants)
+
+    def granted(self) -> Grants:
+        """What mirrors' properties may read; those of a mirror itself grant nothing."""
+        if self._grants is not None:
+            return NOTHING
+        named = {key: self.text(key) for key in (ALLOWED_PATHS, ALLOWLIST_PATTERN)}
+        return parse_grants({key: value for key, value in named.items() if value is not None})
+
+    def check_path(self, key: str, path: str) -> None:
+        """Refuse a file that these properties may not read."""
+        if self._grants is not None:
+            written = self._properties.get(key, "")
+            # A path that a reference gave is not shown, nor what stands beside it.
+            self._grants.check_path(key, path, repr(path) if path in written else "its file")
+
+    def check_system_tickets(self, key: str) -> None:
+        """Refuse the Kerberos tickets of whoever runs this process."""
+        if self._grants is not None:
+            shown = f"no keyTab and no ticketCache, so that ${SYSTEM_TICKETS}"
+            self._grants.check_variable(key, SYSTEM_TICKETS, shown)
 
     def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
         value = self.text(key)
@@ -233,12 +293,15 @@ class _Reader:
         return number
 
 
-def resolve(key: str, value: str, environment: Mapping[str, str]) -> str:
+def resolve(
+    key: str, value: str, environment: Mapping[str, str], grants: Grants | None = None
+) -> str:
     """A value with its references (`${env:NAME}`, ...) replaced by what they refer to.
 
     Raises:
-        UserError: a reference leads nowhere, or to what is no text. What references gave is not in
-            the message; nor is what looks like a reference, and may be a part of a secret.
+        UserError: a reference leads nowhere, to what is no text, or to what `grants` do not allow.
+            What references gave is not in the message; nor is what looks like a reference, and may
+            be a part of a secret.
     """
     parts: list[str] = []
     rest = value
@@ -250,9 +313,22 @@ def resolve(key: str, value: str, environment: Mapping[str, str]) -> str:
         elif provider not in _PROVIDERS:
             raise UserError(f"{key} refers to what is none of env:, file: and directory:")
         else:
+            if grants is not None:
+                _check_grant(key, provider, argument, grants)
             parts += [rest[:start], _found(key, provider, argument, environment)]
         rest = rest[end + 1 :]
     return _encodable(key, "".join([*parts, rest]))
+
+
+def _check_grant(key: str, provider: str, argument: str, grants: Grants) -> None:
+    reference = f"${{{provider}:{argument}}}"
+    grants.check_reference(key, reference)
+    path, _, name = argument.rpartition(":")
+    if provider == "env":
+        grants.check_variable(key, argument, reference)
+    else:
+        file = path if provider == "file" else str(Path(path, name))
+        grants.check_path(key, file, reference)
 
 
 def _found(key: str, provider: str, argument: str, environment: Mapping[str, str]) -> str:
@@ -345,10 +421,11 @@ def _sasl(reader: _Reader) -> Sasl:
             # Not shown: a URL may have a name and a password in it.
             allowed = "file:///PATH of a file that is kept fresh with a token"
             raise UserError(f"{TOKEN_URL}: allowed is {allowed}")
+        reader.check_path(TOKEN_URL, unquote(urlsplit(token_url).path))
         return Sasl(mechanism=mechanism, token_url=token_url)
     options = {} if jaas is None else parse_jaas(jaas, mechanism)
     if mechanism == "GSSAPI":
-        return Sasl(mechanism=mechanism, kerberos=_kerberos(options, service))
+        return Sasl(mechanism=mechanism, kerberos=_kerberos(reader, options, service))
     if not options.get("username") or "password" not in options:
         raise UserError(
             f"sasl.jaas.config has no username or no password, {mechanism} needs both",
@@ -357,8 +434,9 @@ def _sasl(reader: _Reader) -> Sasl:
     return Sasl(mechanism=mechanism, username=options["username"], password=options["password"])
 
 
-def _kerberos(options: Mapping[str, str], service: str | None) -> Kerberos:
+def _kerberos(reader: _Reader, options: Mapping[str, str], service: str | None) -> Kerberos:
     """From the options of Java's `Krb5LoginModule` that say where its tickets come from."""
+    key = "sasl.jaas.config"
     principal, keytab = options.get("principal", ""), ""
     if options.get("useKeyTab", "").lower() == "true":
         keytab = options.get("keyTab", "")
@@ -367,11 +445,17 @@ def _kerberos(options: Mapping[str, str], service: str | None) -> Kerberos:
                 "sasl.jaas.config has no keyTab or no principal, useKeyTab=true needs both",
                 hint='write: ...useKeyTab=true keyTab="/PATH" principal="NAME@REALM";',
             )
+    keytab = keytab.removeprefix("FILE:")
+    ticket_cache = options.get("ticketCache", "").removeprefix("FILE:")
+    for file in filter(None, (keytab, ticket_cache)):
+        reader.check_path(key, file)
+    if not keytab and not ticket_cache:
+        reader.check_system_tickets(key)
     return Kerberos(
         service=service or options.get("serviceName") or "kafka",
         principal=principal,
-        keytab=keytab.removeprefix("FILE:"),
-        ticket_cache=options.get("ticketCache", "").removeprefix("FILE:"),
+        keytab=keytab,
+        ticket_cache=ticket_cache,
     )
 
 
@@ -406,6 +490,7 @@ def _pem_file(reader: _Reader, store: str) -> str | None:
         return None
     if _PEM in location:
         raise UserError(f"{key} is PEM itself: allowed is the path of a file with it")
+    reader.check_path(key, location)
     shown = f"{key} is {reader.shown(key, location)}"
     try:
         text = Path(location).read_bytes()

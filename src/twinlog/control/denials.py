@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from twinlog.cluster.acls import describe_acls, may_alter_acls
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.grants import EVERYTHING, Grants
 from twinlog.cluster.mirrorlog import STATE_TOPIC
 from twinlog.control.failback import read_their_mirrors
 from twinlog.control.made_acls import carry_out
@@ -211,18 +212,23 @@ class ProducerDenials:
 
 
 def acl_source(
-    mirror: Mirror, config: Mapping[str, str] | None
+    mirror: Mirror, config: Mapping[str, str] | None, grants: Grants
 ) -> AbstractAsyncContextManager[KafkaCluster]:
     """A mirror's source, by the mirror's own properties or by others, to alter its ACLs.
+
+    Args:
+        mirror: it.
+        config: the operator's own properties, which may read anything; None: the mirror's.
+        grants: what the mirror's may read of this machine.
 
     Raises:
         Retriable: it does not answer.
         UserError: it refuses us, or is another cluster.
     """
     if config is None:
-        return connected_source(mirror)
+        return connected_source(mirror, grants)
     servers = {"bootstrap.servers": mirror.source["bootstrap.servers"]}
-    return connected_source(replace(mirror, source={**servers, **config}))
+    return connected_source(replace(mirror, source={**servers, **config}), EVERYTHING)
 
 
 async def allow_producers(
@@ -249,8 +255,9 @@ async def allow_producers(
     snapshot, names = await _denied(destination, mirror, topics)
     if not names:
         return Allowed()
-    async with acl_source(snapshot.mirrors[mirror], source_config) as source:
-        async with connected_source(snapshot.mirrors[mirror]) as readable:
+    grants = destination.config.grants
+    async with acl_source(snapshot.mirrors[mirror], source_config, grants) as source:
+        async with connected_source(snapshot.mirrors[mirror], grants) as readable:
             theirs = await _taken_over(readable, destination, snapshot, mirror, names)
         left = await ProducerDenials(source, destination, mirror, theirs).forget()
         taken_back = await ProducerDenials(source, destination, mirror, names - theirs).allow()

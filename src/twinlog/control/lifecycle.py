@@ -110,7 +110,7 @@ async def alter_mirror(destination: KafkaCluster, name: str, properties: Mapping
     check_settings(properties)
     snapshot = await MirrorStore(destination).snapshot()
     altered = _altered(snapshot, name, properties)
-    async with connected_source(altered):
+    async with connected_source(altered, destination.config.grants):
         pass
     await MirrorStore(destination).change(lambda now: [_altered(now, name, properties)])
 

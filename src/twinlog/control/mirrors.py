@@ -22,7 +22,8 @@ from dataclasses import replace
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import ClusterConfig, parse_config
+from twinlog.cluster.config import ClusterConfig, parse_source
+from twinlog.cluster.grants import EVERYTHING, Grants
 from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import ControlTopics
 from twinlog.control.destination_topics import (
@@ -104,18 +105,23 @@ def check_name(name: str) -> None:
         )
 
 
-def check_properties(properties: Mapping[str, str]) -> tuple[ClusterConfig, tuple[str, ...]]:
+def check_properties(
+    properties: Mapping[str, str], grants: Grants
+) -> tuple[ClusterConfig, tuple[str, ...]]:
     """A mirror's properties: its connection's configuration, and warnings.
 
+    Args:
+        properties: they.
+        grants: what they may read of this machine (cluster/grants.py).
+
     Raises:
-        UserError: a setting is unknown or malformed.
+        UserError: a setting is unknown or malformed, or reads what is not granted.
     """
     parse_settings(properties)
     connection = split_settings(properties)[1]
     # What is unknown is said first: it may be why something else is missing.
-    unused = [
-        warning.removesuffix(_UNUSED) for warning in parse_config(_ANY_SERVER | connection).warnings
-    ]
+    parsed = parse_source(_ANY_SERVER | connection, grants)
+    unused = [warning.removesuffix(_UNUSED) for warning in parsed.warnings]
     unknown = [key for key in unused if not key.startswith(("sasl.", "ssl."))]
     if unknown:
         raise UserError(
@@ -123,7 +129,7 @@ def check_properties(properties: Mapping[str, str]) -> tuple[ClusterConfig, tupl
             f"security.protocol, sasl.*, ssl.*, a client's id, timeouts and buffers, and "
             f"{', '.join(SETTINGS)}"
         )
-    return parse_config(connection).config, tuple(f"{key}{_UNUSED}" for key in unused)
+    return parse_source(connection, grants).config, tuple(f"{key}{_UNUSED}" for key in unused)
 
 
 @asynccontextmanager
@@ -161,7 +167,8 @@ async def create_mirror(
     """
     check_name(name)
     check_settings(properties)
-    config, _ = check_properties(properties)
+    # The operator's own file may refer to what the operator may read. Nodes ask for grants.
+    config, _ = check_properties(properties, EVERYTHING)
     if name in (await MirrorStore(destination).snapshot()).mirrors:
         raise MirrorError.MIRROR_ALREADY_EXISTS.error(
             f"there is a mirror {name} already",
@@ -186,15 +193,20 @@ async def create_mirror(
 
 @asynccontextmanager
 async def connected_source(
-    mirror: Mirror, patience: float = CONNECT_TIMEOUT
+    mirror: Mirror, grants: Grants, patience: float = CONNECT_TIMEOUT
 ) -> AsyncIterator[KafkaCluster]:
     """A mirror's source, by its present properties, if it is the cluster that it was made for.
+
+    Args:
+        mirror: it.
+        grants: what its properties may read of this machine.
+        patience: seconds.
 
     Raises:
         Retriable: it does not answer within `patience` seconds.
         UserError: it refuses us, or is another cluster.
     """
-    config, _ = check_properties(mirror.source)
+    config, _ = check_properties(mirror.source, grants)
     async with connected(config, "source", patience) as source:
         if source.cluster_id != mirror.source_cluster_id:
             raise UserError(
@@ -229,7 +241,7 @@ async def add_topics(
     mirror = _mirror(snapshot, mirror_name)
     if isinstance(wanted, str):
         compiled(wanted)
-    async with connected_source(mirror) as source:
+    async with connected_source(mirror, destination.config.grants) as source:
         names = resolve(wanted, (await source.refresh(None)).topics)
         pattern = wanted if isinstance(wanted, str) and names != [wanted] else None
         theirs = await read_their_mirrors(source, destination)

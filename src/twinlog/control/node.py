@@ -20,6 +20,7 @@ from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
+from twinlog.cluster.grants import NOTHING
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import (
     CONFIG_TOPIC,
@@ -110,6 +111,7 @@ class Node:
         self._seen = _NOTHING
         self._stop_before: int | None = None
         self._statuses_before: dict[int, Status] = {}
+        self._grants = NOTHING
         self._stop = asyncio.Event()
         self._observed: Observed | None = None
         self._endpoint = Endpoint(self._answers())
@@ -157,6 +159,7 @@ class Node:
     async def _run(self) -> Progress:
         config = self._config
         async with connected(parse_config(config.destination).config, "destination") as cluster:
+            self._grants = cluster.config.grants
             store = MirrorStore(cluster, background=True)
             await create_control_topics(cluster, config.control_topics)
             # What stands there now is of earlier nodes. No clock is asked: it may jump.
@@ -293,7 +296,7 @@ class Node:
         """
         wanted = {t.mirror for t in self._snapshot.topics if t.wanted is Wanted.MIRRORING}
         for name in sorted(wanted):
-            async with connected_source(self._snapshot.mirrors[name]):
+            async with connected_source(self._snapshot.mirrors[name], self._grants):
                 pass
 
     async def _look(self, store: MirrorStore) -> tuple[Snapshot, Rows]:

@@ -133,7 +133,7 @@ class Refresher:
             if topic.mirror == name and topic.wanted is Wanted.MIRRORING
         ]
         settings = parse_settings(mirror.source)
-        async with connected_source(mirror) as source:
+        async with connected_source(mirror, self._cluster.config.grants) as source:
             there = await self._sync_topics(source, mirror, snapshot, topics)
             known = [topic for topic in topics if topic.topic in there]
             exclude = settings.topic_properties_exclude

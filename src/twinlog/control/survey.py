@@ -136,7 +136,7 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
-            connected_source(subject.mirror, CONNECT_S) as source,
+            connected_source(subject.mirror, destination.config.grants, CONNECT_S) as source,
         ):
             return await survey_live(source, destination, subject, ends)
     except TwinlogError as error:

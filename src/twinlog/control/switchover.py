@@ -263,11 +263,12 @@ async def switch_over(
     async with AsyncExitStack() as stack:
         with _at(Step.READINESS):
             subject = await subject_of(destination, mirror, topics)
-            source = await stack.enter_async_context(connected_source(subject.mirror))
+            grants = destination.config.grants
+            source = await stack.enter_async_context(connected_source(subject.mirror, grants))
         denials = None
         if producers.deny:
             with _at(Step.PRODUCERS):
-                altering = acl_source(subject.mirror, producers.source_config)
+                altering = acl_source(subject.mirror, producers.source_config, grants)
                 denials = ProducerDenials(
                     await stack.enter_async_context(altering),
                     *(destination, subject.mirror.name, subject.names),

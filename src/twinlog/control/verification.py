@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import parse_config
+from twinlog.cluster.config import parse_config, parse_source
 from twinlog.control.mirrors import connected
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal, UserError
@@ -97,7 +97,8 @@ async def _plan(
 ) -> tuple[list[Extent], list[VerifyTask]]:
     """What can be compared of one mirror, cut into tasks."""
     partitions = [TopicPartition(t.topic, index) for t in topics for index in range(t.partitions)]
-    async with connected(parse_config(mirror.source).config, mirror.name) as source:
+    parsed = parse_source(mirror.source, cluster.config.grants)
+    async with connected(parsed.config, mirror.name) as source:
         theirs, ours, compacted = await asyncio.gather(
             KafkaSource(source).bounds(partitions),
             KafkaDestination(cluster, lambda: False).bounds(partitions),

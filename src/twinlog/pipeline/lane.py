@@ -32,7 +32,8 @@ from uuid import UUID
 
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import parse_config
+from twinlog.cluster.config import parse_config, parse_source
+from twinlog.cluster.grants import NOTHING
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import (
     CONFIG_TOPIC,
@@ -134,6 +135,8 @@ class Lane:
     def __init__(self, config: LaneConfig) -> None:
         self.config = config
         self._settings = config.settings
+        self.grants = NOTHING
+        """What the properties of mirrors may read of this machine."""
         self._parent = os.getppid()
         self._random = random.Random()  # noqa: S311 - jitter
         self._stack = AsyncExitStack()
@@ -165,6 +168,7 @@ class Lane:
             destination = parse_config(
                 {"tcp.user.timeout.ms": "2000", **self.config.destination}
             ).config
+            self.grants = destination.grants
             self._cluster = await self._stack.enter_async_context(
                 KafkaCluster(destination, name="destination")
             )
@@ -519,7 +523,7 @@ class _RunningEngine:
             TwinlogError: the source cannot be had.
         """
         name = self.mirror.name
-        config = parse_config(self.mirror.source).config
+        config = parse_source(self.mirror.source, self._lane.grants).config
         cluster = KafkaCluster(config, name=f"source of {name}")
         try:
             await cluster.start(CONNECT_S)

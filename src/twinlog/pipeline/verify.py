@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import parse_config
+from twinlog.cluster.config import parse_config, parse_source
 from twinlog.core.compare import MISSING, Difference, compare
 from twinlog.core.errors import CorruptBatch, PartitionFailed
 from twinlog.core.plan import Data, Gap, Piece, plan_sound
@@ -141,9 +141,11 @@ def verify_task(task: VerifyTask) -> list[Compared]:
 
 
 async def _verify(task: VerifyTask) -> list[Compared]:
+    ours = parse_config(task.destination).config
+    theirs = parse_source(task.source, ours.grants).config
     async with (
-        KafkaCluster(parse_config(task.source).config, name="source") as source,
-        KafkaCluster(parse_config(task.destination).config, name="destination") as destination,
+        KafkaCluster(theirs, name="source") as source,
+        KafkaCluster(ours, name="destination") as destination,
     ):
         comparison = Comparison(KafkaSource(source), KafkaSource(destination))
         return [await comparison.compare(stretch) for stretch in task.stretches]

@@ -1,0 +1,114 @@
+"""A mirror that somebody has written into `__mirror_config`, and the server that it leads to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from twinlog.cluster.config import parse_config
+from twinlog.control.mirrors import connected_source
+from twinlog.core.errors import TwinlogError
+from twinlog.pipeline.lane import _RunningEngine
+from twinlog.pipeline.verify import VerifyTask, verify_task
+from twinlog.wire.config_records import Mirror
+
+SECRET = "the-secret-of-the-node"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+class Listener:
+    """A foreign server, which keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self.port = 0
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            self.heard += data
+        writer.close()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator["Listener"]:
+        server = await asyncio.start_server(self._hear, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+
+
+def _mirror(port: int, properties: dict[str, str]) -> Mirror:
+    source = {"bootstrap.servers": f"127.0.0.1:{port}", "request.timeout.ms": "300", **properties}
+    return Mirror(name="m", source=source, source_cluster_id="s", replication_factor=None)
+
+
+ATTACKS: list[dict[str, str]] = [
+    {"client.id": "${env:NODE_SECRET}"},
+    {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "client.id": "${env:NODE_SECRET}",
+        "sasl.jaas.config": f'{PLAIN} username="a" password="b";',
+    },
+]
+
+
+@pytest.mark.parametrize("properties", ATTACKS)
+@pytest.mark.parametrize("reader", ["node", "lane", "verify"])
+def test_a_secret_of_the_node_is_not_sent_to_a_foreign_server(
+    properties: dict[str, str], reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whichever process connects: what is heard has no secret, and the error names the cause."""
+    monkeypatch.setenv("NODE_SECRET", SECRET)
+    own = parse_config({"bootstrap.servers": "127.0.0.1:1"}).config
+    connect = {"node": _as_node, "lane": _as_lane, "verify": _as_verify}[reader]
+
+    async def attempt() -> tuple[bytes, str]:
+        async with Listener().listening() as listener:
+            said = await connect(_mirror(listener.port, properties), own)
+            return listener.heard, said
+
+    heard, said = asyncio.run(attempt())
+    assert SECRET.encode() not in heard
+    assert SECRET not in said
+    assert "client.id of a mirror has the reference ${env:NODE_SECRET}" in said
+
+
+async def _as_node(mirror: Mirror, own: Any) -> str:
+    with pytest.raises(TwinlogError) as caught:
+        async with connected_source(mirror, own.grants, 1.0):
+            pass
+    return str(caught.value)
+
+
+async def _as_lane(mirror: Mirror, own: Any) -> str:
+    """It says why of the mirror's partitions."""
+    reasons: list[str] = []
+    failing = SimpleNamespace(fail_all=reasons.append)
+    lane: Any = SimpleNamespace(
+        grants=own.grants,
+        config=SimpleNamespace(name="lane"),
+        engine_for=lambda *_: failing,
+        engine_changed=lambda *_, **__: None,
+    )
+    running = _RunningEngine(lane, mirror)
+    try:
+        async with asyncio.timeout(3):
+            while not reasons:
+                await asyncio.sleep(0.01)
+    finally:
+        await running.close()
+    return reasons[0]
+
+
+async def _as_verify(mirror: Mirror, _own: Any) -> str:
+    task = VerifyTask(
+        source=mirror.source, destination={"bootstrap.servers": "127.0.0.1:1"}, stretches=[]
+    )
+    with pytest.raises(TwinlogError) as caught:
+        await asyncio.to_thread(verify_task, task)
+    return str(caught.value)
