@@ -9,21 +9,27 @@ from hypothesis import strategies as st
 
 from captures import NAMES, Capture, as_seen, capture, check_cover, records_of
 from made import BIG, THEN, altered, batch, captures, holed, joined, record, runs
+from twinlog.core.absence import Absence
 from twinlog.core.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batches
 from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.merge import MERGED_BYTES
 from twinlog.core.plan import (
+    MAX_PIECES,
+    MAX_RUN,
     MERGE_MAX_BYTES,
     MERGE_MAX_COUNT,
     MERGE_MIN_RUN,
+    STEP_RECORDS,
     AbortedTransaction,
     Data,
     Gap,
     Piece,
+    finished,
     plan,
     plan_sound,
     plan_with_epoch,
+    planning,
 )
 from twinlog.core.records import decode, encode_tail, raw_records
 from twinlog.core.types import Offset
@@ -355,3 +361,66 @@ def test_a_tail_is_kept_byte_for_byte() -> None:
     [piece] = planned(*(batch([one]) for one in odd), batch([record(3)]))
     assert isinstance(piece, Data)
     assert bytes(raw_records(piece.header, piece.records)[2].tail) == tail
+
+
+# ---- bounds ------------------------------------------------------------------------------------
+
+
+def sparse(count: int, codec: Codec = Codec.NONE) -> bytes:
+    """A batch of which each second record is gone."""
+    return holed(0, 2 * count - 1, [(2 * at, THEN) for at in range(count)], codec=codec)
+
+
+def test_a_plan_of_many_pieces_goes_on_later() -> None:
+    """Goal: whatever a batch contains, a plan is bounded; what is left out is planned next."""
+    data = memoryview(sparse(5 * MAX_PIECES))
+    position, pieces = 0, []
+    while position < 10 * MAX_PIECES:
+        some = plan(data, Offset(position))
+        assert 0 < len(some) <= MAX_PIECES + 2
+        assert check_cover(some, position) > position
+        position = some[-1].end
+        pieces += some
+    assert [r.offset for r in records_of(pieces)] == list(range(0, 10 * MAX_PIECES, 2))
+
+
+@pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
+def test_a_plan_yields_while_it_decodes(attributes: int) -> None:
+    """Goal: no step decodes more than `STEP_RECORDS`, or builds more than a run, at once."""
+    count = 6 * MAX_RUN
+    data = batch([record(at) for at in range(count)], attributes=attributes)
+    steps = planning(memoryview(data), Offset(0 if attributes else 1))
+    yielded = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            pieces = stop.value.pieces
+            break
+        yielded += 1
+    assert yielded >= count // STEP_RECORDS - 1
+    assert all(piece.header.num_records <= MAX_RUN for piece in pieces)
+    assert len(records_of(pieces)) == count - (0 if attributes else 1)
+
+
+def test_a_batch_that_decompresses_to_more_than_allowed() -> None:
+    """Goal: it is refused with its size, whichever way it would be decoded."""
+    data = memoryview(sparse(1000, Codec.ZSTD))
+    with pytest.raises(CorruptBatch, match="decompresses to more than 1000"):
+        finished(planning(data, Offset(0), (), 1000))
+    stamped = batch([record(at) for at in range(100)], codec=Codec.ZSTD, attributes=LOG_APPEND_TIME)
+    with pytest.raises(CorruptBatch, match="decompresses to more than 100"):
+        finished(planning(memoryview(stamped), Offset(0), (), 100))
+
+
+def test_a_gap_tells_why() -> None:
+    """Goal: the evidence of each offset, merged where it is the same, in order."""
+    made = (marker(0, 7, 1), marker(1, 7, 1), batch([record(4)]), marker(5, 7, 1), holed(6, 7, []))
+    gaps = [piece for piece in planned(*made) if isinstance(piece, Gap)]
+    assert [list(gap.reasons(gap.end)) for gap in gaps] == [
+        [(Absence.MARKER, 2), (Absence.COMPACTED, 2)],
+        [(Absence.MARKER, 1), (Absence.COMPACTED, 2)],
+    ]
+    assert list(gaps[0].reasons(Offset(3))) == [(Absence.MARKER, 2), (Absence.COMPACTED, 1)]
+    rest = gaps[0].after(Offset(3))
+    assert (rest.start, rest.end, list(rest.reasons(rest.end))) == (3, 4, [(Absence.COMPACTED, 1)])

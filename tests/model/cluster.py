@@ -23,6 +23,7 @@ from model.coordinator import Coordinator
 from model.log import OFFSET_OUT_OF_RANGE, Log, Marker, stored_batch
 from model.loop import VirtualLoop
 from model.producers import Refused
+from model.unusual import Unusual
 from twinlog.core.batch import batches
 from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.pipeline.ports import Appended, Batch, Bounds, Leader, LogEnd, Markers, Producers
@@ -118,6 +119,8 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.coordinator = Coordinator(self._write_later, self._watch_transaction)
         self.changed: list[asyncio.Future[None]] = []
+        self.unusual = Unusual(loop, random.Random(0))
+        """Legal answers that a reader does not hope for; none unless they are asked for."""
         self._check_producers()
 
     @property

@@ -33,6 +33,7 @@ from twinlog.pipeline.ports import (
     Markers,
     ProducerIdentity,
     Producers,
+    ReadAlone,
 )
 from twinlog.wire.fetch import Fetched
 
@@ -148,6 +149,8 @@ class ModelSource(_Client):
             return self._fetch_now(node, asked, known, max_bytes, partition_max_bytes)
 
         def handle() -> object:
+            if throttle_ms := cluster.unusual.throttle_ms():
+                return FetchResult({}, 0, throttle_ms)
             found = look()
             if _has_news(found):
                 return found
@@ -210,6 +213,9 @@ class ModelSource(_Client):
             )
             if left <= 0 and not found.error:
                 found = found._replace(records=memoryview(b""))
+            if not found.error:
+                log = self.cluster.log(key)
+                found = self.cluster.unusual.alter(key, position.offset, log, found)
             left -= len(found.records)
             size += len(found.records)
             partitions[key] = found
@@ -219,7 +225,32 @@ class ModelSource(_Client):
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
         """Fetch without a session, read_committed."""
-        return await self._read(partitions, partition_max_bytes, committed=True)
+        found = await self._read(partitions, partition_max_bytes, committed=True)
+        return {
+            key: one
+            if one.error
+            else self.cluster.unusual.alter(key, partitions[key], self.cluster.log(key), one)
+            for key, one in found.items()
+        }
+
+    async def read_alone(
+        self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
+    ) -> ReadAlone:
+        """Fetch of one partition without a session; nothing is waited for."""
+        del max_wait_ms
+        found = await self._read({partition: offset}, partition_max_bytes, committed=True)
+        fetched = found[partition]
+        unusual = self.cluster.unusual
+        if fetched.error:
+            return ReadAlone(fetched, 0, -1)
+        log = self.cluster.log(partition)
+        fetched = unusual.alter(partition, offset, log, fetched, alone=True)
+        throttle_ms = unusual.throttle_ms()
+        if throttle_ms:
+            fetched = Fetched(0, -1, -1, -1, (), memoryview(b""))
+        local_start = unusual.local_start(partition, log)
+        compacts = self.cluster.topics[partition.topic].compact
+        return ReadAlone(fetched, throttle_ms, log.leader_epoch, local_start, compacts)
 
 
 def _has_news(found: FetchResult) -> bool:

@@ -14,6 +14,7 @@ from twinlog.core.errors import Refusal, Retriable, TwinlogError
 from twinlog.core.plan import Gap
 from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.fetcher import Steps
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.ports import (
     WHOLE_TOPIC,
@@ -25,6 +26,7 @@ from twinlog.pipeline.ports import (
 )
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
+from twinlog.wire.fetch import Fetched
 
 KEY = TopicPartition("t", 0)
 
@@ -165,6 +167,89 @@ def test_what_comes_to_an_engine_that_has_ended() -> None:
         for partition in (first, one.partitions[other]):
             assert (partition.stage, partition.reason) == (Stage.FAILED, "the source refuses us")
         await one.disown([other])
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_defect_fails_its_own_partition() -> None:
+    """What nobody has foreseen ends one partition's work, which is tried again, and no engine."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        other = TopicPartition("t", 1)
+        spec = PartitionSpec(partition=other, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        one.own(one.shard(partition), [spec], lease_s=0.0)
+        one._failure = asyncio.get_running_loop().create_future()
+
+        async def breaks() -> None:
+            raise ZeroDivisionError("a test")
+
+        one.start(breaks(), about=[partition])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert partition.stage is Stage.FAILED
+        assert partition.transient
+        assert partition.reason == ("internal error, see the lane's log: ZeroDivisionError: a test")
+        assert one.partitions[other].stage is not Stage.FAILED
+        assert not one._failure.done()
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_while_a_gap_is_filled_its_end_is_fetched() -> None:
+    """Else the same bytes are fetched again and again until the destination has filled it (E4)."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.source_node = 1
+        one.advance(partition)
+        partition.filling = True
+        one.offer(partition, [Gap(Offset(5), Offset(9), seen=True)])
+        one.advance(partition)
+        assert one.fetcher._wanted[1, 0][partition.key].offset == 9
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_another_leader_at_the_destination_is_another_position() -> None:
+    """With nothing in flight no answer tells that it moved, and the new one may know less (A6)."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.append.answered(0)
+        for epoch, phase in ((4, "APPENDING"), (4, "APPENDING"), (-1, "APPENDING"), (5, "PLACING")):
+            node = 1 if epoch >= 0 else -1
+            one._destination_leader(partition, Leader(node, epoch, UUID(int=0)))
+            assert partition.append.phase.name == phase, epoch
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_preferred_replica_is_read_until_it_refuses() -> None:
+    """The leader answers without records and names a replica (KIP-392): that one is read."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.source_node = 1
+        one.advance(partition)
+        empty = Fetched(0, 9, 9, 0, (), memoryview(b""), None, 2)
+        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps())
+        assert (partition.source_node, partition.read_node) == (1, 2)
+        assert partition.key in one.fetcher._wanted[2, 0]
+        assert partition.key not in one.fetcher._wanted[1, 0]
+        one.fetcher._refused(partition, 78)
+        assert partition.read_node == 1
+        assert partition.append.phase.name == "APPENDING"
+        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps())
+        assert partition.read_node == 1, "not again at once"
         await one.close()
 
     asyncio.run(body())

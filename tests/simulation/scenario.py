@@ -19,6 +19,7 @@ from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
 from model.states import StateTopic
+from model.unusual import Unusual
 from simulation.checker import Checker, Violation
 from simulation.history import Profile, Writer, draw_profile
 from simulation.lanes import LATE_SECONDS, MIRROR, Group, Lane, World
@@ -150,6 +151,10 @@ class Simulation:
             loop, rng, timings=_timings(rng, hazards), markers_allowed=rng.random() < 0.5
         )
         self.destination.markers_written_twice = hazards.markers
+        # Draws of its own, as below.
+        unusual = random.Random(f"unusual {seed}")
+        self.source.unusual = Unusual(loop, unusual)
+        self.source.unusual.quiet = hazards.calm or unusual.random() < 0.3
         self.destination.coordinator.first_epoch = rng.choice((0, 0, 0, 32_760))
         faults = Faults(late_seconds=0.0) if hazards.calm else _faults(rng)
         self.networks = (Network(loop, rng, faults), Network(loop, rng, faults))
@@ -401,6 +406,7 @@ class Simulation:
     async def make_peace(self) -> None:
         """Heal everything; then all has to arrive."""
         self._peace = True
+        self.source.unusual.quiet = True
         self.group.cut.clear()
         for network in self.networks:
             network.quiet = True

@@ -40,7 +40,7 @@ def test_the_same_seed_does_the_same() -> None:
     assert "steps" in first
 
 
-@pytest.mark.parametrize("variant", ["resending", "refilling", "shortsighted"])
+@pytest.mark.parametrize("variant", ["resending", "refilling", "shortsighted", "credulous"])
 def test_planted_bugs_are_found(variant: str) -> None:
     """Goal: an engine that is wrong in a known way does not get through a few seeds."""
     done = _simulate("--seeds", "0:20", "--variant", variant, "--until-failed")

@@ -25,7 +25,14 @@ from twinlog.core.types import (
 )
 from twinlog.core.types import Sequence as SequenceNumber
 from twinlog.pipeline.owned import OwnedShard
-from twinlog.pipeline.ports import Appended, Batch, FetchResult, LogEnd, ProducerIdentity
+from twinlog.pipeline.ports import (
+    Appended,
+    Batch,
+    FetchResult,
+    LogEnd,
+    ProducerIdentity,
+    ReadAlone,
+)
 from twinlog.wire.state_records import LastMirrored
 
 
@@ -112,6 +119,20 @@ class Forgetful(ModelSource):
         return await super().fetch(node, bare, **how)  # type: ignore[arg-type]
 
 
+class Credulous(ModelSource):
+    """Takes any empty answer for an empty log, as if all that explains it were excluded."""
+
+    async def read_alone(self, partition: TopicPartition, offset: int, **how: int) -> ReadAlone:
+        """Read it, and tell the last stable offset where a quota tells nothing."""
+        found = await super().read_alone(partition, offset, **how)  # type: ignore[arg-type]
+        if found.fetched.error or len(found.fetched.records):
+            return found
+        fetched = found.fetched._replace(
+            preferred_replica=-1, last_stable=self.cluster.log(partition).stable_end
+        )
+        return found._replace(fetched=fetched, throttle_ms=0, local_start=0, compacts=True)
+
+
 class Hasty(OwnedShard):
     """Says STOPPED before the fence."""
 
@@ -143,5 +164,6 @@ VARIANTS: dict[str, Variant] = {
     "shortsighted": Variant(Shortsighted),
     "unleased": Variant(Unleased),
     "forgetful": Variant(source=Forgetful),
+    "credulous": Variant(source=Credulous),
     "hasty": Variant(owned=Hasty),
 }

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinlog.core.absence import Absence
 from twinlog.core.compression import Codec, compress
 from twinlog.core.errors import ProtocolError
 from twinlog.core.placement import MirrorPartition
@@ -37,6 +38,7 @@ rows = st.builds(
     reason=st.none() | text,
     lag_ms=st.none() | st.integers(0, 2**40),
     source_time_ms=st.none() | st.integers(0, 2**50),
+    filled=st.tuples(*[numbers] * len(Absence)),
 )
 statuses = st.builds(
     Status,
@@ -76,6 +78,17 @@ def test_when_the_source_was_heard_of_is_no_news() -> None:
     assert status is not None
     (found,) = status.partitions
     assert (found.lag_ms, found.source_time_ms) == (7, None)
+    assert found.filled == (0,) * len(Absence)
+
+
+@pytest.mark.parametrize("counts", [[], [3], [3, 0, 0, 0, 0, 9]])
+def test_counts_of_other_versions(counts: list[int]) -> None:
+    """Fewer reasons are padded with 0, reasons of a later version are left out."""
+    row = ["m", "t", 0, 2, 5, 5, 4, 1, 100, None, 7, None, counts, "later"]
+    body = {"version": 1, "lane": "l", "node": "n", "time_ms": 1, "partitions": [row]}
+    status = decode(b"1", bytes(compress(Codec.ZSTD, encode_json(body))))
+    assert status is not None
+    assert status.partitions[0].filled == (*counts, *(0,) * len(Absence))[: len(Absence)]
 
 
 def test_a_thousand_partitions_are_small() -> None:
@@ -145,7 +158,7 @@ def test_a_record_of_before_lanes_said_anything_of_themselves() -> None:
 
 
 def test_a_later_version_may_append_to_a_row() -> None:
-    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, "new"]
+    row = ["m", "t", 0, 2, 1, 1, 1, 0, 0, None, None, None, [], "new"]
     status = decode(b"1", packed({**HEAD, "partitions": [row]}))
     assert status is not None
     assert status.partitions[0].partition == MirrorPartition("m", "t", 0)

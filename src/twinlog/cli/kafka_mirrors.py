@@ -36,6 +36,7 @@ from twinlog.control import mirrors
 from twinlog.control.described import MirrorDescription, PartitionDescription, TopicDescription
 from twinlog.control.mirror_admin import MirrorAdmin
 from twinlog.control.rebuild import Rebuild
+from twinlog.core.absence import Absence
 from twinlog.core.errors import UserError
 from twinlog.core.states import State
 from twinlog.wire.config_records import topic_id_text
@@ -379,6 +380,10 @@ class _Row(NamedTuple):
             "source_topic_id": topic_id_text(self.topic.source_topic_id),
             "records": one.records,
             "bytes": one.bytes,
+            "filled_offsets": {
+                reason.name.lower(): count
+                for reason, count in zip(Absence, one.filled, strict=True)
+            },
             "lane": one.lane,
             "node": one.node,
             "status_time_ms": one.status_time_ms,

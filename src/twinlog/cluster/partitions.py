@@ -41,6 +41,7 @@ class OffsetSpec(IntEnum):
     LATEST = -1
     EARLIEST = -2
     MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
 
 
 class Isolation(IntEnum):

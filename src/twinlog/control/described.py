@@ -18,7 +18,7 @@ from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import MIRROR_PARTITION_STATE, PartitionState
-from twinlog.wire.status_records import PartitionStatus, Status
+from twinlog.wire.status_records import NOTHING_FILLED, PartitionStatus, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class PartitionDescription:
     partition: int
     state: State
     reason: str | None = None
-    """Why it is FAILED, or what keeps it STOPPING."""
+    """Why it is FAILED, what keeps it STOPPING, or why records of the source are waited for."""
     source_offset: int = -1
     """The source's high watermark."""
     source_last_stable_offset: int = -1
@@ -53,6 +53,8 @@ class PartitionDescription:
     """Appended since its owner has it."""
     bytes: int = 0
     """Of batches that were appended since its owner has it."""
+    filled: tuple[int, ...] = NOTHING_FILLED
+    """Offsets without a record for readers, filled since its owner has it, by `Absence`."""
     lane: str | None = None
     node: str | None = None
     status_time_ms: int | None = None
@@ -199,6 +201,7 @@ def _partition(
         last_mirrored_end=None if mirrored is None else mirrored.end,
         records=row.records,
         bytes=row.bytes,
+        filled=row.filled,
         lane=said.status.lane if said else None,
         node=said.status.node if said else None,
         status_time_ms=said.status.time_ms if said else None,
@@ -209,4 +212,6 @@ def _reason(state: PartitionState, row: PartitionStatus) -> str | None:
     """What is written with the state; a status may be of the time before it."""
     if state.state is State.FAILED:
         return state.reason or row.reason
+    if state.state is row.state is State.MIRRORING:
+        return row.reason
     return state.reason if state.state is State.STOPPING else None

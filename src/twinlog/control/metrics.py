@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from twinlog.control.observed import Observed, Seen
 from twinlog.control.refresh import Sync
+from twinlog.core.absence import Absence
 from twinlog.core.errors import UserError
 from twinlog.core.mirror_settings import parse_settings
 from twinlog.core.states import State
@@ -42,6 +43,7 @@ class MirrorCollector(Collector):
         """Called for each scrape."""
         seen = list(self._observed.partitions())
         yield from self._lags(seen)
+        yield self._filled(seen)
         yield from self._states(seen)
         yield from self._fetchers()
         yield from self._throttles()
@@ -68,6 +70,18 @@ class MirrorCollector(Collector):
         yield from (lag, age, source, ours)
         most = self._largest(seen).items()
         yield _by_mirror(_MANAGER + "maxlag", "The largest lag in records.", most)
+
+    def _filled(self, seen: Iterable[Seen]) -> Metric:
+        meaning = "Offsets without a record for readers that were filled, since the owner has it."
+        filled = _counter("twinlog_filled_offsets", meaning, (*_PARTITION, "reason"))
+        for name, _, row in seen:
+            if row is None:
+                continue
+            for reason, count in zip(Absence, row.filled, strict=True):
+                if count:
+                    labels = (name.mirror, name.topic, str(name.partition), reason.name.lower())
+                    filled.add_metric(labels, count)
+        return filled
 
     def _largest(self, seen: Collection[Seen]) -> dict[str, int]:
         """The largest lag of each mirror: nothing where none is known, 0 where nothing can lag."""

@@ -33,6 +33,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from twinlog.core.absence import Absence
 from twinlog.core.plan import Data, Gap, Piece
 from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, advance
 
@@ -148,6 +149,7 @@ class PartitionAppend:
         "_queue",
         "_remembered_ms",
         "_sequence",
+        "filled_offsets",
         "log_end",
         "phase",
         "planned_end",
@@ -160,6 +162,7 @@ class PartitionAppend:
         self.log_end = self.planned_end = Offset(0)
         self.queued_bytes = 0
         self.unguarded_from = unguarded_from
+        self.filled_offsets = [0] * len(Absence)  # by reason, since this machine began
         self._position: Position | None = None
         self._placed_at = 0.0
         self._sequence = Sequence(0)
@@ -335,10 +338,12 @@ class PartitionAppend:
             self.fail()
             return Misplaced(gap.end, log_end)
         self.log_end = log_end
+        for reason, count in gap.reasons(log_end):
+            self.filled_offsets[reason] += count
         if log_end == gap.end:
             self._queue.popleft()
         elif log_end > gap.start:
-            self._queue[0] = Gap(log_end, gap.end, gap.seen)
+            self._queue[0] = gap.after(log_end)
         return None
 
     def fail(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from twinlog.core.batch import Header
-from twinlog.core.compression import TooLong, decompress
+from twinlog.core.compression import MAX_DECOMPRESSED, TooLong, decompress
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.records import (
     SMALL_VARINTS,
@@ -66,8 +66,13 @@ def merge(run: Sequence[Header], buffer: memoryview) -> Iterator[Encoded]:
         yield _join(group)
 
 
-def alone(header: Header, buffer: memoryview) -> Encoded:
+def alone(header: Header, buffer: memoryview, max_bytes: int = MAX_DECOMPRESSED) -> Encoded:
     """A dense batch by itself: as it is, or with the timestamps that its readers see.
+
+    Args:
+        header: the batch.
+        buffer: what its position counts in.
+        max_bytes: the most bytes that its records may decompress to.
 
     Raises:
         CorruptBatch: see `records.raw_records`.
@@ -75,7 +80,7 @@ def alone(header: Header, buffer: memoryview) -> Encoded:
     records = header.records(buffer)
     if header.forwardable:
         return Encoded(header, records)
-    return _join([(header, decompress(header.codec, records))])
+    return _join([(header, decompress(header.codec, records, max_bytes))])
 
 
 def _join(group: Sequence[tuple[Header, memoryview]]) -> Encoded:

@@ -17,11 +17,12 @@ Small batches are merged when several come at once, that is when the mirror is b
 takes one batch of a partition, so a thousand batches of one record would be a thousand requests.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from twinlog.core.absence import Absence, Span
 from twinlog.core.batch import (
     CONTROL,
     HEADER_SIZE,
@@ -31,12 +32,12 @@ from twinlog.core.batch import (
     LegacyBatch,
     batches,
 )
-from twinlog.core.compression import Codec
+from twinlog.core.compression import MAX_DECOMPRESSED, Codec
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import legacy_records
 from twinlog.core.lone import merge_lone
 from twinlog.core.merge import MERGED_BYTES, alone, merge
-from twinlog.core.records import Encoded, RawRecord, build, decode, raw_records
+from twinlog.core.records import Encoded, RawRecord, build, decode, each_record, raw_records
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 
 MERGE_MAX_COUNT: Final = 8
@@ -45,6 +46,13 @@ MERGE_MAX_BYTES: Final = 16 * 1024
 """Nor is one of more bytes."""
 MERGE_MIN_RUN: Final = 4
 """Fewer small batches in a row than this go as they are."""
+MAX_RUN: Final = 2048
+"""Records of a batch that we build; so many are encoded in about 5 ms."""
+STEP_RECORDS: Final = 1024
+"""Records that are decoded in one step of a plan."""
+MAX_PIECES: Final = 4096
+"""Pieces of a plan: a compacted batch may hold a million records that are not neighbours, each of
+which becomes a batch, of about 0.5 KB in memory. What is left out is fetched again."""
 
 _LONE: Final = LOG_APPEND_TIME
 """The attributes that a lone record's batch may have (`merge_lone`)."""
@@ -74,11 +82,27 @@ class Gap:
     `seen` says that each of them was seen as a marker or aborted data, which stays so for ever.
     Otherwise some were not there at all: compacted or deleted, so that an earlier reader may have
     found data in their place.
+
+    `spans` are the evidence, in order of offset up to `end`.
     """
 
     start: Offset
     end: Offset
     seen: bool
+    spans: tuple[Span, ...] = field(default=(), compare=False)
+
+    def after(self, start: Offset) -> "Gap":
+        """What is left of it from an offset within it on."""
+        spans = tuple(span for span in self.spans if span.end > start)
+        return Gap(start, self.end, self.seen, spans)
+
+    def reasons(self, until: Offset) -> Iterator[tuple[Absence, int]]:
+        """Why its offsets up to `until` are absent, and how many are for each reason."""
+        start = self.start
+        for reason, end in self.spans:
+            if min(end, until) > start:
+                yield reason, min(end, until) - start
+            start = max(start, end)
 
 
 Piece: TypeAlias = Data | Gap
@@ -113,7 +137,7 @@ def plan(
 
     Returns:
         Pieces without a hole between them; none if the answer holds no complete batch from
-        `position` on.
+        `position` on. Of more than `MAX_PIECES` the first ones.
 
     Raises:
         CorruptBatch: see `batch.batches`.
@@ -125,15 +149,7 @@ def plan_with_epoch(
     buffer: memoryview, position: Offset, aborted: Iterable[AbortedTransaction] = ()
 ) -> Planned:
     """As `plan`, with the leader epoch of the last batch."""
-    pieces = _Pieces(buffer, position)
-    transactions = _Aborted(aborted)
-    at: _Place | None = _Place(0, 0)
-    while at is not None:
-        try:
-            at = _plan_modern(pieces, transactions, buffer, at)
-        except LegacyBatch as legacy:
-            at = _plan_legacy(pieces, buffer, _Place(legacy.position, legacy.lowest))
-    return Planned(pieces.finish(), pieces.leader_epoch)
+    return finished(planning(buffer, position, aborted))
 
 
 def plan_sound(
@@ -144,17 +160,60 @@ def plan_sound(
     Raises:
         CorruptBatch: nothing does, from `position` on.
     """
+    return finished(planning_sound(buffer, position, aborted))
+
+
+Planning: TypeAlias = Generator[None, None, Planned]
+"""A plan in steps of a few milliseconds: its result is what the generator returns."""
+
+
+def finished(steps: Planning) -> Planned:
+    """All steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            planned: Planned = stop.value
+            return planned
+
+
+def planning_sound(
+    buffer: memoryview,
+    position: Offset,
+    aborted: Iterable[AbortedTransaction] = (),
+    max_decoded: int = MAX_DECOMPRESSED,
+) -> Planning:
+    """`plan_sound` in steps. `max_decoded` bounds a batch that has to be decoded, in bytes."""
+    aborted = tuple(aborted)
     try:
-        return plan_with_epoch(buffer, position, aborted)
+        return (yield from planning(buffer, position, aborted, max_decoded))
     except CorruptBatch:
         end = 0
         with suppress(CorruptBatch, LegacyBatch):
             for header in batches(buffer):
                 end = header.end
-        planned = plan_with_epoch(buffer[:end], position, aborted)
+        planned = yield from planning(buffer[:end], position, aborted, max_decoded)
         if not planned.pieces:
             raise
         return planned
+
+
+def planning(
+    buffer: memoryview,
+    position: Offset,
+    aborted: Iterable[AbortedTransaction] = (),
+    max_decoded: int = MAX_DECOMPRESSED,
+) -> Planning:
+    """`plan_with_epoch` in steps: a batch may hold millions of records that have to be decoded."""
+    pieces = _Pieces(buffer, position, max_decoded)
+    transactions = _Aborted(aborted)
+    at: _Place | None = _Place(0, 0)
+    while at is not None and not pieces.full:
+        try:
+            at = yield from _plan_modern(pieces, transactions, buffer, at)
+        except LegacyBatch as legacy:
+            at = _plan_legacy(pieces, buffer, _Place(legacy.position, legacy.lowest))
+    return Planned(pieces.finish(), pieces.leader_epoch)
 
 
 class _Place(NamedTuple):
@@ -166,7 +225,7 @@ class _Place(NamedTuple):
 
 def _plan_modern(
     pieces: "_Pieces", transactions: "_Aborted", buffer: memoryview, place: _Place
-) -> _Place | None:
+) -> Generator[None, None, _Place | None]:
     """Plan batches of format v2 up to the end of a run of lone records, or of the buffer."""
     tried = 0
     header = None
@@ -177,8 +236,8 @@ def _plan_modern(
             pieces.skip(header)
         elif attributes & TRANSACTIONAL and transactions.holds(header):
             pieces.skip(header)
-        elif header.base_offset < pieces.end or not header.is_dense:
-            pieces.rebuild(header)
+        elif _is_rebuilt(header, pieces.end):
+            yield from pieces.rebuild(header)
         elif header.num_records > MERGE_MAX_COUNT or header.length > MERGE_MAX_BYTES:
             pieces.forward(header)
         else:
@@ -188,16 +247,28 @@ def _plan_modern(
                     pieces.append(lone)
                     return _Place(tried, lone.header.next_offset)
             pieces.collect(header)
+        if pieces.decoded >= STEP_RECORDS:
+            pieces.decoded = 0
+            yield
+        if pieces.full:
+            break
     if header is not None:
         pieces.leader_epoch = LeaderEpoch(header.leader_epoch)
     return None
+
+
+def _is_rebuilt(header: Header, position: Offset) -> bool:
+    """Whether a batch of data has to be decoded, record by record."""
+    stamped = header.is_log_append_time and header.num_records > MAX_RUN
+    return header.base_offset < position or not header.is_dense or stamped
 
 
 def _plan_legacy(pieces: "_Pieces", buffer: memoryview, place: _Place) -> _Place | None:
     """Plan messages of the formats v0 and v1; where a newer batch stands, its place."""
     position, lowest = place
     for run in legacy_records(buffer, position, lowest):
-        pieces.rebuild_records(run.records, run.codec, run.next_position - position)
+        for _ in pieces.rebuild_records(run.records, run.codec, run.next_position - position):
+            pass
         position, lowest = run.next_position, run.records[-1].offset + 1
         pieces.leader_epoch = UNKNOWN_EPOCH
     return _Place(position, lowest) if position > place.position else None
@@ -206,39 +277,51 @@ def _plan_legacy(pieces: "_Pieces", buffer: memoryview, place: _Place) -> _Place
 class _Pieces:
     """The plan as it grows. `end` is where the next piece starts.
 
-    `leader_epoch` is that of the last batch, set where a run of batches ends.
+    `leader_epoch` is that of the last batch, set where a run of batches ends. `decoded` counts
+    records that were decoded or merged since the last step ended.
     """
 
-    def __init__(self, buffer: memoryview, position: Offset) -> None:
+    def __init__(self, buffer: memoryview, position: Offset, max_decoded: int) -> None:
         self._buffer = buffer
+        self._max_decoded = max_decoded
         self._pieces: list[Piece] = []
         self._small: list[Header] = []  # the small batches at the end, not yet pieces
         self._small_bytes = 0
+        self._small_records = 0
         self.end = position
         self.leader_epoch = UNKNOWN_EPOCH
+        self.decoded = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the plan is to end here: more of it would not be held within bounds."""
+        return len(self._pieces) >= MAX_PIECES
 
     def skip(self, header: Header) -> None:
         """A batch that no reader sees: its offsets are a gap."""
-        self.gap(Offset(header.base_offset), seen=False)
-        self.gap(header.next_offset, seen=True)
+        self.gap(Offset(header.base_offset))
+        self.gap(header.next_offset, Absence.MARKER if header.is_control else Absence.ABORTED)
 
-    def gap(self, end: Offset, *, seen: bool) -> None:
-        """Nothing for a reader up to `end`."""
+    def gap(self, end: Offset, reason: Absence = Absence.COMPACTED) -> None:
+        """Nothing for a reader up to `end`: by default because a batch skips these offsets."""
         if end <= self.end:
             return
         self._flush()
+        seen = reason in (Absence.MARKER, Absence.ABORTED)
+        span = Span(reason, end)
         last = self._pieces[-1] if self._pieces else None
         if isinstance(last, Gap):
-            self._pieces[-1] = Gap(last.start, end, last.seen and seen)
+            spans = last.spans[:-1] if last.spans[-1].reason is reason else last.spans
+            self._pieces[-1] = Gap(last.start, end, last.seen and seen, (*spans, span))
         else:
-            self._pieces.append(Gap(self.end, end, seen))
+            self._pieces.append(Gap(self.end, end, seen, (span,)))
         self.end = end
 
     def forward(self, header: Header) -> None:
         """A dense batch that goes by itself."""
         start = Offset(header.base_offset)
         if start > self.end:
-            self.gap(start, seen=False)
+            self.gap(start)
         if self._small:
             self._flush()
         if header.attributes & LOG_APPEND_TIME:
@@ -250,31 +333,40 @@ class _Pieces:
 
     def collect(self, header: Header) -> None:
         """A small dense batch, which goes by itself or merged with its like."""
-        self.gap(Offset(header.base_offset), seen=False)
+        self.gap(Offset(header.base_offset))
         if self._small and (
-            self._small[-1].codec is not header.codec or self._small_bytes > MERGED_BYTES
+            self._small[-1].codec is not header.codec
+            or self._small_bytes > MERGED_BYTES
+            or self._small_records > MAX_RUN
         ):
             self._flush()
         self._small.append(header)
         self._small_bytes += header.length
+        self._small_records += header.num_records
         self.end = header.next_offset
 
     def append(self, batch: Encoded) -> None:
         """A batch that goes as it is."""
-        self.gap(Offset(batch.header.base_offset), seen=False)
+        self.gap(Offset(batch.header.base_offset))
         self._flush()
         self._append(batch)
         self.end = batch.header.next_offset
         self.leader_epoch = LeaderEpoch(batch.header.leader_epoch)
 
-    def rebuild(self, header: Header) -> None:
-        """A batch of which something is missing, or has been read before."""
-        if header.next_offset > self.end:
-            records = raw_records(header, header.records(self._buffer))
-            self.rebuild_records(records, header.codec, header.length)
-            self.gap(header.next_offset, seen=False)
+    def rebuild(self, header: Header) -> Generator[None, None, None]:
+        """A batch that cannot go as it is: of which something is missing, or was read before.
 
-    def rebuild_records(self, records: list[RawRecord], codec: Codec, size: int) -> None:
+        So may one be of LogAppendTime that is too long to be stamped in one step.
+        """
+        if header.next_offset > self.end:
+            records = each_record(header, header.records(self._buffer), self._max_decoded)
+            yield from self.rebuild_records(records, header.codec, header.length)
+            if not self.full:
+                self.gap(header.next_offset)
+
+    def rebuild_records(
+        self, records: Iterable[RawRecord], codec: Codec, size: int
+    ) -> Generator[None, None, None]:
         """Records that cannot go as the batch that they are in: a batch for each dense run.
 
         Args:
@@ -282,15 +374,29 @@ class _Pieces:
             codec: how to compress them.
             size: bytes of the batch that they are from, which the source's broker has taken.
         """
-        kept = [record for record in records if record.offset >= self.end]
-        start = 0
-        for at in range(1, len(kept) + 1):
-            if at == len(kept) or kept[at].offset != kept[at - 1].offset + 1:
-                self.gap(Offset(kept[start].offset), seen=False)
-                self._flush()
-                self._build(kept[start:at], codec, max(size, MERGED_BYTES))
-                self.end = Offset(kept[at - 1].offset + 1)
-                start = at
+        most = max(size, MERGED_BYTES)
+        run: list[RawRecord] = []
+        for record in records:
+            self.decoded += 1
+            if self.decoded >= STEP_RECORDS:
+                self.decoded = 0
+                yield
+            if record.offset < self.end:
+                continue
+            if run and (record.offset != run[-1].offset + 1 or len(run) >= MAX_RUN):
+                self._append_run(run, codec, most)
+                run = []
+                if self.full:
+                    return
+            run.append(record)
+        if run:
+            self._append_run(run, codec, most)
+
+    def _append_run(self, run: list[RawRecord], codec: Codec, most: int) -> None:
+        self.gap(Offset(run[0].offset))
+        self._flush()
+        self._build(run, codec, most)
+        self.end = Offset(run[-1].offset + 1)
 
     def finish(self) -> list[Piece]:
         """The plan."""
@@ -300,6 +406,7 @@ class _Pieces:
     def _flush(self) -> None:
         """The small batches become pieces, merged if they are many."""
         small, self._small, self._small_bytes = self._small, [], 0
+        self.decoded, self._small_records = self.decoded + self._small_records, 0
         if len(small) >= MERGE_MIN_RUN:
             for batch in merge(small, self._buffer):
                 self._append(batch)
@@ -312,11 +419,12 @@ class _Pieces:
 
     def _restamp(self, header: Header) -> None:
         """A batch of LogAppendTime, whose records are to have the time that their readers see."""
-        batch = alone(header, self._buffer)
+        self.decoded += header.num_records
+        batch = alone(header, self._buffer, self._max_decoded)
         if batch.header.length <= max(header.length, MERGED_BYTES):
             self._append(batch)
         else:
-            records = raw_records(header, header.records(self._buffer))
+            records = list(each_record(header, header.records(self._buffer), self._max_decoded))
             self._build(records, header.codec, max(header.length, MERGED_BYTES))
 
     def _build(self, records: list[RawRecord], codec: Codec, most: int) -> None:

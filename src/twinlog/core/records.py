@@ -12,7 +12,7 @@ It is so too where compaction has put its delete horizon in the base timestamp's
 bit 6): the deltas are then from the horizon, so mostly negative.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from twinlog.core.batch import (
@@ -26,7 +26,7 @@ from twinlog.core.batch import (
     Header,
     new_header,
 )
-from twinlog.core.compression import Codec, compress, decompress
+from twinlog.core.compression import MAX_DECOMPRESSED, Codec, compress, decompress
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.types import UNKNOWN_EPOCH
 
@@ -104,18 +104,26 @@ def decode_varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def raw_records(header: Header, records: memoryview) -> list[RawRecord]:
-    """The records of one batch, with the offsets and timestamps that consumers see.
+    """The records of one batch, as `each_record` gives them."""
+    return list(each_record(header, records))
+
+
+def each_record(
+    header: Header, records: memoryview, max_bytes: int = MAX_DECOMPRESSED
+) -> Iterator[RawRecord]:
+    """The records of one batch in order, with the offsets and timestamps that consumers see.
 
     Args:
         header: the batch's header.
         records: its bytes after the header, as compressed as the header says.
+        max_bytes: the most bytes that they may decompress to.
 
     Raises:
+        TooLong: they decompress to more.
         CorruptBatch: the records do not fill the batch exactly, are not as many as it says, or
             their offsets do not grow.
     """
-    data = decompress(header.codec, records)
-    found = []
+    data = decompress(header.codec, records, max_bytes)
     position = next_delta = 0
     for _ in range(header.num_records):
         length, body = decode_varint(data, position)
@@ -135,12 +143,9 @@ def raw_records(header: Header, records: memoryview) -> list[RawRecord]:
             if header.is_log_append_time
             else wrapped(header.base_timestamp + timestamp_delta)
         )
-        found.append(
-            RawRecord(header.base_offset + offset_delta, timestamp, data[body], data[at:position])
-        )
+        yield RawRecord(header.base_offset + offset_delta, timestamp, data[body], data[at:position])
     if position != len(data):
         raise CorruptBatch(f"bytes follow the last record of the batch at {header.base_offset}")
-    return found
 
 
 def decode(record: RawRecord) -> Record:

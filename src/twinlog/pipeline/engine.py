@@ -15,7 +15,7 @@ partitions that it concerns:
 
     to_place     position to be read       ready[node]    a batch to send to this broker
     wanted[...]  to be fetched             gaps[shard]    a gap to be filled
-    holes        behind, yet no data came  to_trim        log start to follow the source's
+    absences     behind, yet no data came  to_trim        log start to follow the source's
 
 One partition's trouble is its own: it waits with backoff and jitter (`trouble`), or is FAILED with
 its reason (`fail`) and is tried again where trying can help. What concerns all, that we may not
@@ -25,13 +25,23 @@ write any more (Fenced), ends `run`.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
 from typing import Final
 from uuid import UUID
 
 from twinlog.cluster.metadata import is_another
+from twinlog.core.absence import Absence
 from twinlog.core.append import Misplaced, PartitionAppend, Phase
 from twinlog.core.batch import patched_header
 from twinlog.core.bulk import empty_records
@@ -47,6 +57,7 @@ from twinlog.core.errors import (
 from twinlog.core.plan import Gap, Piece
 from twinlog.core.throttle import Throttle, TokenBucket
 from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.pipeline.absences import Absences
 from twinlog.pipeline.fetcher import Fetcher
 from twinlog.pipeline.partition import UNKNOWN, MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.placer import Placer
@@ -117,6 +128,7 @@ class Engine:
         self.held_bytes = 0
         self.throttle = Throttle()
         self.fetcher = Fetcher(self)
+        self.absences = Absences(self)
         self._placer = Placer(self)
 
     # ---- ownership -----------------------------------------------------------------------------
@@ -247,19 +259,48 @@ class Engine:
         finally:
             await self.close()
 
-    def start(self, coroutine: Coroutine[object, object, None]) -> None:
-        """Run something beside; if it ends with an exception, `run` does."""
+    def start(
+        self,
+        coroutine: Coroutine[object, object, None],
+        about: Collection[MirrorPartition] | None = None,
+    ) -> None:
+        """Run something beside; if it ends with an exception, `run` does.
+
+        What is about some partitions fails those alone, unless the lane may not write any more.
+        """
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, about))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, about: Collection[MirrorPartition] | None, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             return
         error = task.exception()
-        if error is not None and self._failure is not None and not self._failure.done():
+        if error is not None and about is not None and not isinstance(error, TwinlogError):
+            self._defect(about, error)
+        elif error is not None and self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
+
+    @contextmanager
+    def guard(self, partitions: Collection[MirrorPartition]) -> Iterator[None]:
+        """A defect in what is done for these partitions fails them, and no others.
+
+        They are tried again by themselves; what is raised on purpose goes on.
+        """
+        try:
+            yield
+        except TwinlogError:
+            raise
+        except Exception as error:
+            self._defect(partitions, error)
+
+    def _defect(self, partitions: Collection[MirrorPartition], error: BaseException) -> None:
+        log.error("internal error: %s", ", ".join(map(str, partitions)), exc_info=error)
+        reason = f"internal error, see the lane's log: {type(error).__name__}: {error}"
+        for partition in partitions:
+            if self.holds(partition):
+                self.fail(partition, reason, transient=True)
 
     def shard(self, partition: MirrorPartition) -> Shard:
         """The state partition that a mirror partition belongs to."""
@@ -290,8 +331,16 @@ class Engine:
 
     def advance(self, partition: MirrorPartition) -> None:
         """Put a partition where its machine says that it has to wait."""
+        with self.guard([partition]):
+            self._advance(partition)
+
+    def _advance(self, partition: MirrorPartition) -> None:
         self._news.add(partition.spec.shard)
-        if not self.holds(partition) or partition.filling:
+        if not self.holds(partition):
+            return
+        if partition.filling:
+            if partition.append.phase is Phase.APPENDING:
+                self.fetcher.update(partition)  # else its last position is fetched once more
             return
         now = self.now()
         if partition.retry_at > now:
@@ -340,6 +389,7 @@ class Engine:
 
     def _forget(self, partition: MirrorPartition) -> None:
         self.fetcher.leave(partition)
+        self.absences.clear(partition)
         self._placer.forget(partition)
         self._to_trim.discard(partition)
         for ready in self._ready.values():
@@ -434,7 +484,7 @@ class Engine:
                 return
             self._in_flight[node] += 1
             answers = self.destination.produce(node, batches)
-            self.start(self._answer(node, owners, answers))
+            self.start(self._answer(node, owners, answers), about=owners)
 
     def _next_request(
         self, ready: dict[MirrorPartition, None]
@@ -488,8 +538,10 @@ class Engine:
                 )
         else:
             for partition in owners:
-                self._answer_one(partition, answers.get(partition.key))
-        self._in_flight[node] -= 1
+                with self.guard([partition]):
+                    self._answer_one(partition, answers.get(partition.key))
+        finally:
+            self._in_flight[node] -= 1
         self.fetcher.room()
         self.pump(node)
         if fenced is not None:
@@ -531,6 +583,8 @@ class Engine:
         partition.attempts = 0
         if partition.stage is Stage.PREPARING and data.end >= partition.bulk_until:
             self._set_stage(partition, Stage.MIRRORING, "")
+        if data.end <= partition.bulk_until:
+            partition.append.filled_offsets[Absence.LOG_START] += data.header.num_records
         partition.records_moved += data.header.num_records
         partition.bytes_moved += data.size
         if partition.delete_before > partition.destination_start:
@@ -583,7 +637,9 @@ class Engine:
                 waiting.clear()
                 if not gaps:
                     break
-                progressed = await self._fill_round(shard, gaps)
+                progressed = False
+                with self.guard(gaps):
+                    progressed = await self._fill_round(shard, gaps)
                 waiting.update(p for p in gaps if self._still_gap(p))
                 if progressed:
                     pause = self.settings.backoff_s
@@ -739,6 +795,7 @@ class Engine:
             self.fail(partition, f"the source refuses: {_name(leader.error)}", transient=True)
             return
         if partition.source_node != leader.node:
+            self.fetcher.return_to_leader(partition)
             self.fetcher.leave(partition)
             partition.source_node = leader.node
         partition.source_leader_epoch = LeaderEpoch(leader.epoch)
@@ -758,6 +815,12 @@ class Engine:
         if partition.destination_node != leader.node:
             self._ready[partition.destination_node].pop(partition, None)
             partition.destination_node = leader.node
+        if 0 <= partition.destination_epoch < leader.epoch:
+            # The new leader may not remember the producer. With nothing in flight no answer would
+            # tell, and up to five batches would be compared with nothing.
+            self._release(partition, lambda p: p.append.replace())
+        if leader.epoch >= 0:
+            partition.destination_epoch = LeaderEpoch(leader.epoch)
         self._led(partition)
 
     def _led(self, partition: MirrorPartition) -> None:

@@ -29,7 +29,8 @@ from zlib import crc32
 
 from twinlog.core.append import Phase
 from twinlog.core.errors import CorruptBatch, ProtocolError, Reaction, Retriable, code_of
-from twinlog.core.plan import Gap, plan_sound
+from twinlog.core.jumps import believe
+from twinlog.core.plan import Piece, Planned, Planning, planning_sound
 from twinlog.core.throttle import TokenBucket, whole_bytes
 from twinlog.core.types import EpochEnd, FetchPosition, Offset, TopicPartition
 from twinlog.pipeline.partition import MirrorPartition
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _Key = tuple[int, int]  # source broker, fetcher
 
+_STEP_S: Final = 0.003
+"""How long the loop may be held up by plans."""
 _THROTTLE_LOOK_S: Final = 0.5
 """The longest wait before it is looked again what the rate is."""
 
@@ -59,6 +62,30 @@ class FetchCounts:
     """Requests that were not answered, or refused as a whole."""
 
 
+class Steps:
+    """Lets others run between steps: heartbeats must not wait for a plan."""
+
+    def __init__(self) -> None:
+        self._now = asyncio.get_running_loop().time
+        self._began = self._now()
+
+    async def pause(self) -> None:
+        """Let others run, if they have waited for `_STEP_S`."""
+        if self._now() - self._began > _STEP_S:
+            await asyncio.sleep(0)
+            self._began = self._now()
+
+    async def finish(self, planning: Planning) -> Planned:
+        """Run a plan to its end."""
+        while True:
+            try:
+                next(planning)
+            except StopIteration as stop:
+                planned: Planned = stop.value
+                return planned
+            await self.pause()
+
+
 class Fetcher:
     """All fetch loops of an engine."""
 
@@ -66,7 +93,6 @@ class Fetcher:
         self._engine = engine
         self._wanted: defaultdict[_Key, dict[TopicPartition, FetchPosition]] = defaultdict(dict)
         self._left_out: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
-        self._holes: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
         self._wake: dict[_Key, asyncio.Event] = {}
         self._answered: dict[_Key, float] = {}
         self._room = asyncio.Event()
@@ -79,6 +105,11 @@ class Fetcher:
         self.held_back = False
         """Whether a fetch of throttled partitions has waited since this was last set to False."""
 
+    @property
+    def clock(self) -> int:
+        """The present moment (see the module)."""
+        return self._clock
+
     def touch(self) -> int:
         """A new moment: answers to fetches that are under way are older."""
         self._clock += 1
@@ -89,6 +120,8 @@ class Fetcher:
         append = partition.append
         if partition.source_node < 0 or append.planned_end < partition.bulk_until:
             return
+        if partition.source_replica >= 0 and self._engine.now() >= partition.redirect_at:
+            self.return_to_leader(partition)
         key = self._key(partition)
         if append.queued_bytes >= self._engine.settings.partition_queue_bytes:
             partition.source_heard_at = self.answered_at(partition)
@@ -109,7 +142,6 @@ class Fetcher:
             partition.source_heard_at = self.answered_at(partition)
             self._wanted[key].pop(partition.key, None)
             self._left_out[key].discard(partition)
-            self._holes[key].discard(partition)
 
     def answered_at(self, partition: MirrorPartition) -> float | None:
         """When the last fetch with it was sent that the source has answered; None: none was.
@@ -129,9 +161,9 @@ class Fetcher:
         fetchers = self._engine.settings.fetchers_per_broker
         own = fetchers if partition.throttled else 0
         if fetchers == 1:
-            return partition.source_node, own
+            return partition.read_node, own
         topic, index = partition.key  # topics of one partition have to be dealt out, too
-        return partition.source_node, own + (crc32(topic.encode()) + index) % fetchers
+        return partition.read_node, own + (crc32(topic.encode()) + index) % fetchers
 
     def _bucket(self, key: _Key) -> TokenBucket | None:
         """What limits a fetch loop."""
@@ -179,18 +211,17 @@ class Fetcher:
                 await asyncio.sleep(pause * (0.5 + self._engine.jitter()))
                 continue
             failures = 0
-            self._answered[key] = asked_at
+            if not result.throttle_ms:  # else partitions with news may be left out
+                self._answered[key] = asked_at
             size = sum(len(fetched.records) for fetched in result.partitions.values())
             counts.bytes += size
             if bucket is not None:
                 whole = sum(whole_bytes(fetched.records) for fetched in result.partitions.values())
                 bucket.spend(whole, self._engine.now())
                 self.throttled_bytes += whole
-            self._take_all(result, started)
+            await self._take_all(result, started)
             if result.size < settings.fetch_small_bytes and not self._left_out[key]:
                 await asyncio.sleep(settings.fetch_pace_s - (self._engine.now() - asked_at))
-            if self._holes[key] and not size:
-                await self._probe(key)
 
     async def _something_to_do(self, key: _Key) -> None:
         """Wait for partitions to fetch, for room to hold what comes, and for the rate."""
@@ -209,57 +240,152 @@ class Fetcher:
                 return
 
     def _leaders_may_have_moved(self, key: _Key) -> None:
-        for name in self._wanted[key]:
+        for name in list(self._wanted[key]):
             partition = self._engine.partitions.get(name)
             if partition is not None:
+                self.return_to_leader(partition)
                 self._engine.leaders_are_stale(partition)
 
     # ---- answers -------------------------------------------------------------------------------
 
-    def _take_all(self, result: FetchResult, started: int) -> None:
-        nodes = set()
+    async def _take_all(self, result: FetchResult, started: int) -> None:
+        steps = Steps()
         for name, fetched in result.partitions.items():
+            await steps.pause()
             partition = self._engine.partitions.get(name)
-            if (
-                partition is None
-                or partition.touched > started
-                or partition.append.phase is not Phase.APPENDING
-            ):
-                continue
-            if fetched.error:
-                self._refused(partition, fetched.error)
-            elif fetched.diverging is not None:
-                self._diverged(partition, fetched.diverging)
-            else:
-                self._take(partition, fetched)
-                nodes.add(partition.destination_node)
-        for node in nodes:
-            self._engine.pump(node)
+            if partition is not None and self._belongs(partition, started):
+                with self._engine.guard([partition]):
+                    await self._take(partition, fetched, started, steps)
 
-    def _take(self, partition: MirrorPartition, fetched: Fetched) -> None:
+    def _belongs(self, partition: MirrorPartition, started: int) -> bool:
+        """Whether an answer to what was asked then is about the partition as it is now."""
+        return (
+            self._engine.holds(partition)
+            and partition.touched <= started
+            and partition.append.phase is Phase.APPENDING
+        )
+
+    async def _take(
+        self, partition: MirrorPartition, fetched: Fetched, started: int, steps: "Steps"
+    ) -> None:
+        if fetched.error:
+            self._refused(partition, fetched.error)
+        elif fetched.diverging is not None:
+            self._diverged(partition, fetched.diverging)
+        elif len(fetched.records):
+            self._note_ends(partition, fetched)
+            await self._take_records(partition, fetched, started, steps)
+        else:
+            self._note_ends(partition, fetched)
+            self._take_none(partition, fetched)
+
+    def _note_ends(self, partition: MirrorPartition, fetched: Fetched) -> None:
         partition.source_high_watermark = Offset(fetched.high_watermark)
         partition.source_ends.seen(fetched.high_watermark, self._engine.now())
         partition.source_stable = Offset(fetched.last_stable)
         self._engine.source_starts_at(partition, fetched.log_start)
-        append = partition.append
-        if len(fetched.records):
-            try:
-                pieces, epoch = plan_sound(fetched.records, append.planned_end, fetched.aborted)
-            except CorruptBatch as error:
+
+    async def _take_records(
+        self, partition: MirrorPartition, fetched: Fetched, started: int, steps: "Steps"
+    ) -> None:
+        """Plan what was answered, in steps between which other partitions move on."""
+        position = partition.append.planned_end
+        limit = self._engine.settings.buffer_bytes
+        try:
+            planned = await steps.finish(
+                planning_sound(fetched.records, position, fetched.aborted, limit)
+            )
+        except CorruptBatch as error:
+            if self._belongs(partition, started):
                 self._corrupt(partition, error)
-                return
-            partition.corrupt_reads = 0
-            if pieces:
-                self._engine.offer(partition, pieces)
-                partition.source_epochs.learn(append.planned_end, epoch)
-        if append.idle:
+            return
+        if not self._belongs(partition, started) or partition.append.planned_end != position:
+            return
+        partition.corrupt_reads = 0
+        if planned.pieces:
+            self._engine.absences.clear(partition)
+            self._believe(partition, planned)
+        elif fetched.last_stable > position:
+            self._engine.absences.suspect(partition)  # less than one batch
+        if partition.append.idle:
             partition.attempts = 0  # nothing is left that could go wrong again
-        holes = self._holes[self._key(partition)]
-        if fetched.last_stable > append.planned_end and not len(fetched.records):
-            holes.add(partition)
-        else:
-            holes.discard(partition)
         self._engine.advance(partition)
+        self._engine.pump(partition.destination_node)
+
+    def _believe(self, partition: MirrorPartition, planned: Planned) -> None:
+        """Queue a plan; skipped offsets that nothing explains are read twice (core/jumps.py)."""
+        pieces = planned.pieces
+        if not partition.spec.compacted:
+            pieces, partition.doubted, unexplained = believe(pieces, partition.doubted)
+            for jump in unexplained:
+                log.warning(
+                    "%s: the source skips offsets [%d, %d) although the topic is not compacted; "
+                    "both of two readings do",
+                    partition,
+                    jump.start,
+                    jump.end,
+                )
+        if pieces:
+            self._engine.offer(partition, pieces)
+            if pieces[-1].end == planned.pieces[-1].end:
+                partition.source_epochs.learn(partition.append.planned_end, planned.leader_epoch)
+
+    def _take_none(self, partition: MirrorPartition, fetched: Fetched) -> None:
+        """No records: that proves nothing (core/absence.py)."""
+        append = partition.append
+        if append.idle:
+            partition.attempts = 0
+        if fetched.last_stable <= append.planned_end:
+            self._engine.absences.clear(partition)
+        else:
+            self._engine.absences.suspect(partition)
+            self._redirect(partition, fetched.preferred_replica)
+        self._engine.advance(partition)
+
+    # ---- one partition alone -------------------------------------------------------------------
+
+    def may_read_alone(self, partition: MirrorPartition) -> bool:
+        """Whether there is room for an answer of its own, and its rate allows one."""
+        settings = self._engine.settings
+        if self._engine.held_bytes + settings.partition_fetch_bytes > settings.buffer_bytes:
+            return False
+        bucket = self._bucket(self._key(partition))
+        return bucket is None or not bucket.wait(self._engine.now())
+
+    async def take_alone(self, partition: MirrorPartition, fetched: Fetched, started: int) -> None:
+        """Take the answer to a request of its own; a session's answer that comes later is older."""
+        bucket = self._bucket(self._key(partition))
+        if bucket is not None:
+            size = whole_bytes(fetched.records)
+            bucket.spend(size, self._engine.now())
+            self.throttled_bytes += size
+        await self._take(partition, fetched, started, Steps())
+        partition.touched = self.touch()
+
+    def touch_and_offer(self, partition: MirrorPartition, pieces: list[Piece]) -> None:
+        """Queue what no session's answer has shown."""
+        partition.touched = self.touch()
+        self._engine.offer(partition, pieces)
+        self._engine.advance(partition)
+
+    # ---- preferred replicas --------------------------------------------------------------------
+
+    def _redirect(self, partition: MirrorPartition, replica: int) -> None:
+        """Read from the replica that the leader names (KIP-392): it answers no records itself."""
+        now = self._engine.now()
+        if replica < 0 or replica == partition.read_node or now < partition.redirect_at:
+            return
+        self.leave(partition)
+        partition.source_replica = replica
+        partition.redirect_at = now + self._engine.settings.leaders_max_age_s
+        partition.touched = self.touch()
+
+    def return_to_leader(self, partition: MirrorPartition) -> None:
+        """Read from the leader again, which may name another replica."""
+        if partition.source_replica >= 0:
+            self.leave(partition)
+            partition.source_replica = -1
+            partition.touched = self.touch()
 
     def _corrupt(self, partition: MirrorPartition, error: CorruptBatch) -> None:
         """Read it again, in case the network did it; if it stays, a person has to look."""
@@ -292,42 +418,13 @@ class Fetcher:
             )
 
     def _refused(self, partition: MirrorPartition, code: int) -> None:
-        if code_of(code).reaction is Reaction.METADATA:
+        if partition.source_replica >= 0:
+            self.return_to_leader(partition)
+            self._engine.advance(partition)
+        elif code_of(code).reaction is Reaction.METADATA:
             self.leave(partition)
             partition.source_node = -1
             self._engine.leaders_are_stale(partition)
         else:
             # Among these OFFSET_OUT_OF_RANGE: the placer finds out which end was passed.
             self._engine.trouble(partition, "the source refused a fetch", code)
-
-    async def _probe(self, key: _Key) -> None:
-        """Find out whether nothing is left where the source has offsets, yet sends no data.
-
-        Compaction can remove the last records of a log. A whole answer without a byte was not cut
-        short for its size, so what reads as empty up to the last stable offset is empty.
-        """
-        asked = {p.key: p.append.planned_end for p in self._holes[key]}
-        touched = {p.key: p.touched for p in self._holes[key]}
-        self._holes[key].clear()
-        try:
-            found = await self._engine.source.read(
-                asked, partition_max_bytes=self._engine.settings.partition_fetch_bytes
-            )
-        except Retriable as error:
-            log.info("source broker %d: %s", key[0], error)
-            return
-        for name, fetched in found.items():
-            partition = self._engine.partitions.get(name)
-            if (
-                partition is None
-                or fetched.error
-                or len(fetched.records)
-                or partition.touched != touched[name]
-                or partition.append.phase is not Phase.APPENDING
-                or partition.append.planned_end != asked[name]
-                or fetched.last_stable <= asked[name]
-            ):
-                continue
-            hole = Gap(Offset(asked[name]), Offset(fetched.last_stable), seen=False)
-            self._engine.offer(partition, [hole])
-            self._engine.advance(partition)

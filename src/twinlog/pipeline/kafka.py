@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from twinlog.cluster import admin, transactions
 from twinlog.cluster import partitions as questions
-from twinlog.cluster import transactions
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.fetch_session import SESSION_ERRORS, FetchSession
 from twinlog.cluster.metadata import Leader as KnownLeader
@@ -25,7 +25,7 @@ from twinlog.cluster.partitions import DEBUGGING, Isolation, ListedOffset, Offse
 from twinlog.cluster.topic_keys import TopicKeys
 from twinlog.core.errors import Disconnected, Fenced, ProtocolError, Refusal, Retriable, check
 from twinlog.core.types import FetchPosition, TopicPartition
-from twinlog.pipeline.node_reader import Limits, NodeReader
+from twinlog.pipeline.node_reader import MAX_READ, Limits, NodeReader
 from twinlog.pipeline.node_writer import Answers, NodeWriter
 from twinlog.pipeline.ports import (
     WHOLE_TOPIC,
@@ -37,6 +37,7 @@ from twinlog.pipeline.ports import (
     Markers,
     ProducerIdentity,
     Producers,
+    ReadAlone,
 )
 from twinlog.wire.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched, FetchResponse
 
@@ -44,6 +45,9 @@ MAX_MARKERS: Final = 10_000
 """Markers of one WriteTxnMarkers request; on 4.3.1 it takes half a second."""
 
 _MARKERS_LANE: Final = "markers"
+_LIST_OFFSETS: Final = 2
+_LOCAL_START_VERSION: Final = 8
+_CLEANUP_POLICY: Final = "cleanup.policy"
 _TRIES: Final = 3
 _NOT_ATTEMPTED: Final = 55
 _OF_A_TOPIC: Final = frozenset({3, 29})
@@ -132,6 +136,49 @@ class KafkaSource:
     ) -> Mapping[TopicPartition, Fetched]:
         """What stands at these offsets now, without a session (read_committed, no waiting)."""
         return await self._reader.read(partitions, READ_COMMITTED, partition_max_bytes)
+
+    async def read_alone(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        partition_max_bytes: int,
+    ) -> ReadAlone:
+        """What the leader answers to a request for nothing but this (read_committed)."""
+        limits = Limits(READ_COMMITTED, max_wait_ms, MAX_READ, partition_max_bytes)
+        found = ReadAlone(*await self._reader.read_alone(partition, offset, limits))
+        if found.fetched.error or len(found.fetched.records):
+            return found
+        local_start, compacts = await asyncio.gather(
+            self._local_start(partition), self._compacts(partition.topic)
+        )
+        return found._replace(local_start=local_start, compacts=compacts)
+
+    async def _local_start(self, partition: TopicPartition) -> int:
+        """The first offset on the leader's own disk; -1 where it is not known.
+
+        A broker that cannot be asked for it (before 3.5) has no remote storage: its log start.
+        """
+        leader = (await self._cluster.leaders([partition]))[partition]
+        if isinstance(leader, Refusal):
+            return -1
+        connection = await self._cluster.connection(leader.node_id)
+        await connection.ready()
+        _, newest = connection.versions.get(_LIST_OFFSETS, (0, 0))
+        tiered = newest >= _LOCAL_START_VERSION
+        spec = OffsetSpec.EARLIEST_LOCAL if tiered else OffsetSpec.EARLIEST
+        answer = (await questions.list_offsets(self._cluster, [partition], spec))[partition]
+        return -1 if isinstance(answer, Refusal) else answer.offset
+
+    async def _compacts(self, topic: str) -> bool | None:
+        """Whether its cleanup.policy contains `compact`; None where that cannot be read."""
+        resource = admin.topic_resource(topic)
+        answers = await admin.describe_configs(self._cluster, [resource], [_CLEANUP_POLICY])
+        entries = answers.get(resource)
+        if entries is None or isinstance(entries, Refusal) or _CLEANUP_POLICY not in entries:
+            return None
+        return "compact" in (entries[_CLEANUP_POLICY].value or "")
 
     async def bounds(
         self, partitions: Collection[TopicPartition]

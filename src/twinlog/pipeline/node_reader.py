@@ -8,7 +8,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.connection import Connection
 from twinlog.cluster.topic_keys import TopicKeys
 from twinlog.core.errors import Disconnected, ProtocolError, Refusal, check
-from twinlog.core.types import FetchPosition, TopicPartition
+from twinlog.core.types import UNKNOWN_EPOCH, FetchPosition, Offset, TopicPartition
 from twinlog.wire import fetch
 from twinlog.wire.fetch import Fetched
 
@@ -115,6 +115,31 @@ class NodeReader:
             p: failed(answer.code) if isinstance(answer, Refusal) else answer
             for p, answer in answers.items()
         }
+
+    async def read_alone(
+        self, partition: TopicPartition, offset: int, limits: Limits
+    ) -> tuple[Fetched, int, int]:
+        """What the leader answers to this alone; the answer's throttle time, the leader's epoch.
+
+        Raises:
+            Retriable: there is no leader, or no answer.
+        """
+        leader = (await self._cluster.leaders([partition]))[partition]
+        if isinstance(leader, Refusal):
+            return failed(leader.code), 0, UNKNOWN_EPOCH
+        connection = await self._cluster.connection(leader.node_id, READ_LANE)
+        await connection.ready()
+        self._keys.learn(self._cluster.metadata, self._renew)
+        if partition.topic not in self._keys:
+            return failed(_UNKNOWN_TOPIC), 0, UNKNOWN_EPOCH
+        wanted = {partition: FetchPosition(Offset(offset), leader_epoch=leader.epoch)}
+        response, _ = await self.exchange(connection, wanted, (), (0, fetch.NO_SESSION), limits)
+        check(response.error, "read")
+        fetched = response.partitions.get(partition)
+        if fetched is None:
+            # A quota's answer names no partition, and so no offset of its.
+            fetched = failed(0)
+        return fetched, response.throttle_ms, leader.epoch
 
 
 def failed(code: int) -> Fetched:

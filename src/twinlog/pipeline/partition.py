@@ -7,6 +7,7 @@ from uuid import UUID
 
 from twinlog.core.append import PartitionAppend, Phase
 from twinlog.core.epochs import SourceEpochs
+from twinlog.core.jumps import Jump
 from twinlog.core.lag import LagClock
 from twinlog.core.types import UNKNOWN_EPOCH, FetchPosition, LeaderEpoch, Offset, TopicPartition
 
@@ -53,6 +54,11 @@ class MirrorPartition:
     retry_at: float = 0.0  # no step before this time
     filling: bool = False  # a filler is under way: its position must not be read
     source_node: int = -1
+    source_replica: int = -1  # read instead of the leader, as the leader asks (KIP-392)
+    redirect_at: float = 0.0  # not before this time to another replica, or back to the leader
+    destination_epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the leader that was last told
+    doubted: tuple[Jump, ...] = ()  # skipped offsets that are read again before they are believed
+    held_back: str = ""  # why the source answers no records although it has offsets there
     source_leader_epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the election that made it lead
     source_epochs: SourceEpochs = field(default_factory=SourceEpochs)  # of what was read there
     destination_node: int = -1
@@ -77,6 +83,11 @@ class MirrorPartition:
     def key(self) -> TopicPartition:
         """The topic partition, the same in both clusters."""
         return self.spec.partition
+
+    @property
+    def read_node(self) -> int:
+        """The source broker that it is read from."""
+        return self.source_node if self.source_replica < 0 else self.source_replica
 
     @property
     def fetch_position(self) -> FetchPosition:

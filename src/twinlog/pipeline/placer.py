@@ -6,34 +6,34 @@ has reached it, so that nothing below it can still be lost by a clean election. 
 while the destination's leaders are asked for: their answer tells whether the topic is the mirror's
 still, or was made again under its name and is empty.
 
-Then the destination's last batch is compared with what the source holds at the same offsets: what
-somebody else wrote while nobody mirrored would otherwise be taken for ours, and every offset after
-it would be wrong. Where we know the leader epoch of the source's last record that was mirrored, the
-source's own has to be the same.
+Then the destination's last batch is compared with what the source holds at the same offsets
+(`proof.py`): what another producer has written while the partition was not mirrored would otherwise
+count as mirrored, and every offset after it would be wrong. Where the leader epoch of the source's
+last mirrored record is known, the source's own has to be the same.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from twinlog.core.absence import Absence, Span
 from twinlog.core.append import Phase, Position, position_of
-from twinlog.core.batch import batches
-from twinlog.core.bulk import is_bulk
-from twinlog.core.compare import compare
-from twinlog.core.epochs import epoch_at
-from twinlog.core.errors import CorruptBatch, Retriable
-from twinlog.core.plan import Gap, plan_sound
+from twinlog.core.errors import Retriable
+from twinlog.core.plan import Gap
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 from twinlog.pipeline.partition import MirrorPartition
 from twinlog.pipeline.ports import Bounds
-from twinlog.wire.fetch import Fetched
+from twinlog.pipeline.proof import Claim, Differs, Proven, prove
 
 if TYPE_CHECKING:
     from twinlog.pipeline.engine import Engine
 
 log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 2
+"""Groups of partitions of one pair of brokers whose positions are read at the same time."""
 
 
 class _Found(NamedTuple):
@@ -51,6 +51,9 @@ class Placer:
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._due: dict[MirrorPartition, None] = {}
+        self._turns: defaultdict[tuple[int, int], asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_AT_ONCE)
+        )
         self._placing: set[MirrorPartition] = set()
         self._scheduled = False
 
@@ -74,22 +77,24 @@ class Placer:
         for partition in due:
             groups[partition.source_node, partition.destination_node].append(partition)
         size = self._engine.settings.read_partitions_at_once
-        for group in groups.values():
+        for brokers, group in groups.items():
             for start in range(0, len(group), size):
                 batch = group[start : start + size]
                 self._placing.update(batch)
-                self._engine.start(self._place(batch))
+                self._engine.start(self._place(batch, self._turns[brokers]), about=batch)
 
-    async def _place(self, batch: Sequence[MirrorPartition]) -> None:
+    async def _place(self, batch: Sequence[MirrorPartition], turns: asyncio.Semaphore) -> None:
         found: dict[MirrorPartition, _Found] = {}
         trouble = ""
-        read_at = self._engine.now()
-        try:
-            found = await self._read(batch)
-            await self._prove(found)
-        except Retriable as error:
-            trouble = str(error)
-        self._placing.difference_update(batch)
+        async with turns:
+            read_at = self._engine.now()
+            try:
+                found = await self._read(batch)
+                await self._prove(found)
+            except Retriable as error:
+                trouble = str(error)
+            finally:
+                self._placing.difference_update(batch)
         for partition in batch:
             if not self._engine.holds(partition) or partition.append.phase is not Phase.PLACING:
                 continue
@@ -176,45 +181,30 @@ class Placer:
     # ---- proving -------------------------------------------------------------------------------
 
     async def _prove(self, found: dict[MirrorPartition, _Found]) -> None:
-        """Drop from `found`, as FAILED, what does not end as the source's log does."""
+        """Drop from `found` what does not end as the source's log does: FAILED, or tried again."""
         engine = self._engine
-        size = engine.settings.partition_fetch_bytes
-        to_read = {
-            p.key: f.position.log_end - 1
+        claims = {
+            p.key: Claim(
+                log_end=f.position.log_end,
+                destination_start=p.destination_start,
+                source_start=Offset(f.source.start),
+                compacted=p.spec.compacted,
+                epoch=p.source_epochs.before(f.position.log_end),
+            )
             for p, f in found.items()
-            if f.position.log_end > p.destination_start
         }
-        tails = await engine.destination.read(to_read, partition_max_bytes=size) if to_read else {}
-        starts = {}
-        for partition, (position, source, *_) in list(found.items()):
-            tail = tails.get(partition.key)
-            header = None if tail is None else next(batches(tail.records), None)
-            if tail is None or header is None:
-                found[partition] = _Found(position, source, fresh=position.log_end == 0)
-            elif is_bulk(header.records(tail.records), header.num_records):
-                found[partition] = _Found(position, source, fresh=partition.destination_start == 0)
-            elif source.start < position.log_end:
-                starts[partition.key] = max(header.base_offset, source.start)
-        theirs = await engine.source.read(starts, partition_max_bytes=size) if starts else {}
+        results = await prove(engine.source, engine.destination, claims)
         for partition, before in list(found.items()):
-            key, position = partition.key, before.position
-            if key not in starts:
+            result = results[partition.key]
+            if isinstance(result, Proven):
+                found[partition] = before._replace(fresh=result.fresh, epoch=result.epoch)
                 continue
-            if tails[key].error or key not in theirs or theirs[key].error:
-                del found[partition]
-                self._placing.discard(partition)
-                engine.trouble(partition, "the last batch cannot be compared")
-                continue
-            start, end = Offset(starts[key]), position.log_end
-            compared = _Compared(theirs[key], tails[key], start, end)
-            known = partition.source_epochs.before(end)
-            reason, epoch = compared.difference(known, compacted=partition.spec.compacted)
-            if reason:
-                del found[partition]
-                self._placing.discard(partition)
-                engine.fail(partition, reason)
+            del found[partition]
+            self._placing.discard(partition)
+            if isinstance(result, Differs):
+                engine.fail(partition, result.reason)
             else:
-                found[partition] = before._replace(epoch=epoch)
+                engine.trouble(partition, f"the last batch cannot be compared: {result.reason}")
 
     # ---- going on ------------------------------------------------------------------------------
 
@@ -234,45 +224,14 @@ class Placer:
                 # PREPARING until the log start is moved; nobody reads it before.
                 partition.bulk_until = Offset(source.start)
             else:
-                append.offer([Gap(position.log_end, Offset(source.start), seen=False)])
+                end = Offset(source.start)
+                spans = (Span(Absence.LOG_START, end),)
+                append.offer([Gap(position.log_end, end, seen=False, spans=spans)])
+                log.warning(
+                    "%s: the source has deleted records before they were mirrored: its log starts "
+                    "at offset %d, the destination's ends at %d",
+                    partition,
+                    source.start,
+                    position.log_end,
+                )
         self._engine.placed(partition)
-
-
-class _Compared(NamedTuple):
-    """The last batch of the destination, and what the source holds in its offsets."""
-
-    source: Fetched
-    destination: Fetched
-    start: Offset
-    end: Offset
-
-    def difference(self, known: LeaderEpoch, *, compacted: bool) -> tuple[str, LeaderEpoch]:
-        """Why the two are not the same log, empty if they are; the source's epoch at their end.
-
-        Args:
-            known: the epoch that the source's last record had when it was mirrored; or -1.
-            compacted: the destination's own cleaner may have taken records.
-        """
-        try:
-            reason = self._records_differ(compacted=compacted)
-            epoch = epoch_at(self.source.records, self.end - 1)
-        except CorruptBatch as error:
-            return f"the last batch cannot be compared: {error}", UNKNOWN_EPOCH
-        if UNKNOWN_EPOCH not in (known, epoch) and known != epoch:
-            reason = (
-                f"the source has lost records that were mirrored: offset {self.end - 1} was of "
-                f"leader epoch {known}, on the source it is of epoch {epoch} now"
-            )
-        return reason, epoch
-
-    def _records_differ(self, *, compacted: bool) -> str:
-        theirs = plan_sound(self.source.records, self.start, self.source.aborted).pieces
-        ours = plan_sound(self.destination.records, self.start).pieces
-        # The source's answer may be shorter; what it does not show cannot be compared.
-        end = Offset(min(self.end, theirs[-1].end if theirs else self.start))
-        for difference in compare(theirs, ours, self.start, end, compacted=compacted):
-            return (
-                f"the destination differs from the source at offset {difference.start}: "
-                f"{difference.reason}"
-            )
-        return ""

@@ -116,6 +116,20 @@ class FetchResult(NamedTuple):
     throttle_ms: int = 0
 
 
+class ReadAlone(NamedTuple):
+    """What one request for one partition alone was answered, and what explains an empty answer.
+
+    `local_start` and `compacts` are asked for only where there is neither an error nor a record
+    (`core/absence.py`, `Reading`).
+    """
+
+    fetched: Fetched
+    throttle_ms: int
+    leader_epoch: int
+    local_start: int = -1
+    compacts: bool | None = None
+
+
 class SourcePort(Protocol):
     """The source, read only."""
 
@@ -144,7 +158,25 @@ class SourcePort(Protocol):
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
-        """What stands at these offsets now, without a session (read_committed, no waiting)."""
+        """What stands at these offsets now, without a session (read_committed, no waiting).
+
+        An answer without records proves nothing: another partition's may have used up its size.
+        """
+        ...
+
+    async def read_alone(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        partition_max_bytes: int,
+    ) -> ReadAlone:
+        """What the leader answers to a request for nothing but this (read_committed).
+
+        Raises:
+            Retriable: it could not be asked.
+        """
         ...
 
     async def bounds(

@@ -204,7 +204,8 @@ def _row(mirror: str, engine: Engine, partition: MirrorPartition, now: float) ->
         destination_end=partition.append.log_end if partition.append.position else -1,
         records=partition.records_moved,
         bytes=partition.bytes_moved,
-        reason=partition.reason or None,
+        reason=partition.reason or partition.held_back or None,
         lag_ms=engine.lag_ms(partition, now),
         source_time_ms=None if answered is None else (time.time_ns() - age_ns) // 1_000_000,
+        filled=tuple(partition.append.filled_offsets),
     )

@@ -152,7 +152,7 @@ class Shard:
         free = [partition for partition in gaps if not self._held_up(partition)]
         found = dict(await self._destination.log_ends(free)) if free else {}
         now = {
-            p: Gap(Offset(end.log_end), gaps[p].end, gaps[p].seen)
+            p: gaps[p].after(Offset(end.log_end))
             for p, end in found.items()
             if not end.error and gaps[p].start <= end.log_end < gaps[p].end
         }

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from twinlog.core.absence import Absence
 from twinlog.core.compression import Codec, compress, decompress
 from twinlog.core.errors import CorruptBatch, ProtocolError
 from twinlog.core.placement import MirrorPartition
@@ -24,6 +25,7 @@ from twinlog.core.states import State, state_of
 from twinlog.wire.json_fields import JsonObject, decode_json, encode_json
 
 UNKNOWN_OFFSET: Final = -1
+NOTHING_FILLED: Final = (0,) * len(Absence)
 
 MAX_STATUS: Final = 64 * 1024 * 1024
 """Bytes of JSON: some 400,000 mirror partitions in one state partition."""
@@ -52,7 +54,7 @@ class PartitionStatus:
     bytes: int = 0
     """Of batches, as they were appended, since this owner has the partition."""
     reason: str | None = None
-    """Why it is FAILED."""
+    """Why it is FAILED; or why the source answers no records although it has offsets there."""
     lag_ms: int | None = None
     """Age of the oldest record below `source_end` that is not mirrored yet, in milliseconds.
 
@@ -64,6 +66,8 @@ class PartitionStatus:
     source_time_ms: int | None = field(default=None, compare=False)
     """When the source was last heard of: its offsets are of then. None: not known. Two rows that
     differ in nothing else are equal, as nothing has happened between them."""
+    filled: tuple[int, ...] = NOTHING_FILLED
+    """Offsets that were filled since this owner has the partition, by `Absence`."""
 
     @property
     def lag(self) -> int:
@@ -146,6 +150,7 @@ def _row(one: PartitionStatus) -> list[Any]:
         one.reason,
         one.lag_ms,
         one.source_time_ms,
+        one.filled,
     ]
 
 
@@ -201,7 +206,8 @@ def _rows(body: JsonObject, name: str, kinds: tuple[type, ...]) -> list[list[Any
 def _partition(row: Any, body: JsonObject) -> PartitionStatus:
     if not isinstance(row, list) or len(row) < len(_ROW) + 2:
         raise body.error("partitions", "a list of rows")
-    reason, lag_ms, source_time_ms, *_ = [*row[len(_ROW) :], None]
+    tail = row[len(_ROW) :]
+    reason, lag_ms, source_time_ms, filled = [*tail, *(None, None, None, ())[len(tail) :]][:4]
     if (
         not all(type(cell) is kind for cell, kind in zip(row, _ROW, strict=False))
         or not (reason is None or isinstance(reason, str))
@@ -221,4 +227,12 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
         reason=reason,
         lag_ms=lag_ms,
         source_time_ms=source_time_ms,
+        filled=_filled(filled, body),
     )
+
+
+def _filled(counts: Any, body: JsonObject) -> tuple[int, ...]:
+    """Counts by reason, as many as are known here; those that are missing are 0."""
+    if not isinstance(counts, list | tuple) or not all(type(count) is int for count in counts):
+        raise body.error("partitions", "rows whose counts of filled offsets are numbers")
+    return (*counts, *NOTHING_FILLED)[: len(Absence)] if counts else NOTHING_FILLED

@@ -1,0 +1,251 @@
+"""Proof that a partition ends on the destination as the source's log does at the same offsets.
+
+The last batch of the destination is compared with what the source holds there. Reading is bounded
+and never believed when it is empty: many partitions are read in one request, whose answer may be
+too short for all of them, so what an answer leaves out is read alone, and what cannot be read
+proves nothing (`Unread`, tried again).
+
+    destination  ... │ last batch [start, end) │
+    source       ... │ b │ b │ b │ b │ b ...        read on until `end` is covered
+
+In a log that the destination has compacted the last records may be gone; then the last batch of an
+earlier stretch is compared.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeAlias
+
+from twinlog.core.batch import HEADER_SIZE, Header, batches
+from twinlog.core.bulk import is_bulk
+from twinlog.core.compare import compare
+from twinlog.core.epochs import epoch_at
+from twinlog.core.errors import CorruptBatch
+from twinlog.core.plan import Piece, plan_sound
+from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.pipeline.ports import DestinationPort, ReadAlone, SourcePort
+from twinlog.wire.fetch import Fetched
+
+TAIL_BYTES: Final = 64 * 1024
+"""Of each partition, in an answer of many. A batch that is longer is read alone."""
+_READS: Final = 64
+"""Requests for one partition alone."""
+
+
+class Claim(NamedTuple):
+    """Where a partition ends, and what is known around it."""
+
+    log_end: Offset
+    destination_start: Offset
+    source_start: Offset
+    compacted: bool
+    epoch: LeaderEpoch
+    """Of the source's last record when it was mirrored; -1 if that is not known."""
+
+
+class Proven(NamedTuple):
+    """It is the source's log. `fresh`: nobody has read it, it is empty, or bulk as far as it goes.
+
+    `epoch` is the source's leader epoch at its end, -1 if that is not known.
+    """
+
+    fresh: bool
+    epoch: LeaderEpoch = UNKNOWN_EPOCH
+
+
+class Differs(NamedTuple):
+    """It is another log."""
+
+    reason: str
+
+
+class Unread(NamedTuple):
+    """It could not be compared; to be tried again."""
+
+    reason: str
+
+
+Result: TypeAlias = Proven | Differs | Unread
+
+
+class _Tail(NamedTuple):
+    """The last batch on the destination, up to the log's end."""
+
+    header: Header
+    records: memoryview
+    start: Offset
+    end: Offset
+
+
+async def prove(
+    source: SourcePort, destination: DestinationPort, claims: Mapping[TopicPartition, Claim]
+) -> dict[TopicPartition, Result]:
+    """Compare the ends of these partitions.
+
+    Raises:
+        Retriable: a cluster could not be asked.
+    """
+    results: dict[TopicPartition, Result] = {}
+    tails: dict[TopicPartition, _Tail] = {}
+    asked = {p: c.log_end - 1 for p, c in claims.items() if c.log_end > c.destination_start}
+    answers = await destination.read(asked, partition_max_bytes=TAIL_BYTES) if asked else {}
+    for partition, claim in claims.items():
+        if partition not in asked:
+            results[partition] = Proven(fresh=claim.log_end == 0)
+            continue
+        tail = await _tail(destination, partition, claim, answers.get(partition))
+        if isinstance(tail, _Tail):
+            tails[partition] = tail
+        else:
+            results[partition] = tail
+    starts = {}
+    for partition, tail in tails.items():
+        claim = claims[partition]
+        if is_bulk(tail.records[HEADER_SIZE:], tail.header.num_records):
+            results[partition] = Proven(fresh=claim.destination_start == 0)
+        elif claim.source_start >= tail.end:
+            results[partition] = Proven(fresh=False)  # the source has deleted it since
+        else:
+            starts[partition] = max(tail.start, claim.source_start)
+    sources = await source.read(starts, partition_max_bytes=TAIL_BYTES) if starts else {}
+    for partition in starts:
+        results[partition] = await _compared(
+            source, partition, tails[partition], claims[partition], sources.get(partition)
+        )
+    return results
+
+
+# ---- the destination -------------------------------------------------------------------------
+
+
+async def _tail(
+    destination: DestinationPort,
+    partition: TopicPartition,
+    claim: Claim,
+    answer: Fetched | None,
+) -> _Tail | Proven | Unread:
+    """The last batch, from the answer to many or by requests of its own."""
+    distance = 1
+    for _ in range(_READS):
+        if answer is not None and answer.error:
+            return Unread(f"the destination refuses to be read (code {answer.error})")
+        if answer is not None and (tail := _last_batch(answer, claim.log_end)) is not None:
+            return tail
+        start = max(claim.log_end - distance, claim.destination_start)
+        found = await destination.read({partition: start}, partition_max_bytes=TAIL_BYTES)
+        answer = found.get(partition)
+        if answer is None or answer.error or len(answer.records):
+            continue
+        if not claim.compacted:
+            return Unread("the destination has answered without records")
+        if start == claim.destination_start:
+            return Proven(fresh=False)  # its cleaner has left nothing that could be compared
+        distance *= 4
+    return Unread("the destination does not answer with its last batch")
+
+
+def _last_batch(answer: Fetched, log_end: Offset) -> _Tail | None:
+    """The last whole batch of an answer."""
+    last = None
+    with suppress(CorruptBatch):  # of a corrupt batch nothing is read: it is tried again
+        for header in batches(answer.records):
+            last = header
+    if last is None:
+        return None
+    end = Offset(min(last.next_offset, log_end))
+    whole = answer.records[last.position : last.end]
+    return _Tail(last, whole, Offset(last.base_offset), end)
+
+
+# ---- the source ------------------------------------------------------------------------------
+
+
+class _Stretch(NamedTuple):
+    """The source's records in the offsets of a tail, up to `end`; the epoch of the tail's last."""
+
+    pieces: list[Piece]
+    end: Offset
+    epoch: LeaderEpoch
+
+
+async def _compared(
+    source: SourcePort,
+    partition: TopicPartition,
+    tail: _Tail,
+    claim: Claim,
+    answer: Fetched | None,
+) -> Result:
+    """Compare the destination's last batch with the source's records in its offsets."""
+    start = max(tail.start, claim.source_start)
+    try:
+        stretch = await _stretch(source, partition, tail, claim, answer)
+        if isinstance(stretch, Unread):
+            return stretch
+        result = _of_epoch(claim, tail, stretch.epoch)
+        if isinstance(result, Differs):
+            return result
+        mirrored = plan_sound(tail.records, start).pieces
+        end = Offset(min(tail.end, stretch.end))
+        for difference in compare(stretch.pieces, mirrored, start, end, compacted=claim.compacted):
+            return Differs(
+                f"the destination differs from the source at offset {difference.start}: "
+                f"{difference.reason}"
+            )
+    except CorruptBatch as error:
+        return Unread(str(error))
+    return result
+
+
+async def _stretch(
+    source: SourcePort,
+    partition: TopicPartition,
+    tail: _Tail,
+    claim: Claim,
+    answer: Fetched | None,
+) -> _Stretch | Unread:
+    """Read the source on from an answer to many partitions, by requests of its own."""
+    pieces: list[Piece] = []
+    covered, epoch = max(tail.start, claim.source_start), UNKNOWN_EPOCH
+    size = max(TAIL_BYTES, 2 * len(tail.records))
+    for _ in range(_READS):
+        if answer is None or not (answer.error or len(answer.records)):
+            alone = await source.read_alone(
+                partition, covered, max_wait_ms=0, partition_max_bytes=size
+            )
+            answer = alone.fetched
+            if not (answer.error or len(answer.records)):
+                if claim.compacted and _is_gone(alone, covered, tail.end):
+                    return _Stretch(pieces, covered, epoch)
+                return Unread("the source has answered without records")
+        if answer.error:
+            return Unread(f"the source refuses to be read (code {answer.error})")
+        planned = plan_sound(answer.records, covered, answer.aborted)
+        if planned.pieces:
+            pieces += planned.pieces
+            covered = planned.pieces[-1].end
+        epoch = epoch_at(answer.records, tail.end - 1)
+        answer = None
+        if covered >= tail.end:
+            return _Stretch(pieces, covered, epoch)
+    return Unread(f"the source does not answer up to offset {tail.end}")
+
+
+def _is_gone(alone: ReadAlone, offset: Offset, end: Offset) -> bool:
+    """Whether an answer without records means that compaction has removed them."""
+    return (
+        not alone.throttle_ms
+        and alone.fetched.preferred_replica < 0
+        and 0 <= alone.local_start <= offset
+        and alone.fetched.last_stable >= end
+    )
+
+
+def _of_epoch(claim: Claim, tail: _Tail, epoch: LeaderEpoch) -> Result:
+    """The same records, if they are of the same leader epoch as when they were mirrored."""
+    known = claim.epoch if tail.end == claim.log_end else UNKNOWN_EPOCH
+    if UNKNOWN_EPOCH not in (known, epoch) and known != epoch:
+        return Differs(
+            f"the source has lost records that were mirrored: offset {tail.end - 1} was of "
+            f"leader epoch {known}, on the source it is of epoch {epoch} now"
+        )
+    return Proven(fresh=False, epoch=epoch if tail.end == claim.log_end else UNKNOWN_EPOCH)

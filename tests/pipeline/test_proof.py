@@ -1,0 +1,107 @@
+"""Twin of twinlog.pipeline.proof: an empty or short answer proves nothing, and is repeated."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from made import batch, record
+from twinlog.core.batch import batches
+from twinlog.core.types import UNKNOWN_EPOCH, Offset, TopicPartition
+from twinlog.pipeline.ports import DestinationPort, ReadAlone, SourcePort
+from twinlog.pipeline.proof import Claim, Differs, Proven, Result, Unread, prove
+from twinlog.wire.fetch import Fetched
+
+KEY = TopicPartition("t", 0)
+LOG = b"".join(batch([record(at, value=b"%d" % at)]) for at in range(10))
+
+
+@dataclass
+class Scripted:
+    """A cluster with one log, whose answers are as its fields say."""
+
+    log: bytes = LOG
+    crowded: bool = False  # an answer to many partitions has no room for this one
+    silent: bool = False  # nor has one of its own any records
+    batches: int = 100  # in one answer
+    throttle_ms: int = 0
+    alone: list[int] = field(default_factory=list)
+
+    def answer(self, offset: int) -> Fetched:
+        found = [h for h in batches(memoryview(self.log)) if h.next_offset > offset]
+        data = b"".join(self.log[h.position : h.end] for h in found[: self.batches])
+        return Fetched(0, 10, 10, 0, (), memoryview(b"" if self.silent else data))
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        del partition_max_bytes
+        first, self.crowded = not self.crowded, False
+        nothing = memoryview(b"")
+        found = {p: self.answer(offset) for p, offset in partitions.items()}
+        return found if first else {p: f._replace(records=nothing) for p, f in found.items()}
+
+    async def read_alone(self, partition: TopicPartition, offset: int, **_: int) -> ReadAlone:
+        assert partition == KEY
+        self.alone.append(offset)
+        return ReadAlone(self.answer(offset), self.throttle_ms, 0, 0, True)
+
+
+def proven(source: Scripted, destination: Scripted, *, compacted: bool = False) -> Result:
+    claim = Claim(Offset(10), Offset(0), Offset(0), compacted, UNKNOWN_EPOCH)
+    ports = cast("SourcePort", source), cast("DestinationPort", destination)
+    return asyncio.run(prove(*ports, {KEY: claim}))[KEY]
+
+
+def test_the_same_log() -> None:
+    assert proven(Scripted(), Scripted()) == Proven(fresh=False)
+
+
+def test_another_record() -> None:
+    other = LOG[: -len(batch([record(9)]))] + batch([record(9, value=b"x")])
+    result = proven(Scripted(), Scripted(other))
+    assert isinstance(result, Differs)
+    assert "at offset 9" in result.reason
+
+
+def test_answers_without_room_are_asked_for_alone() -> None:
+    """Goal: a partition behind others' bytes is compared like any other (A7)."""
+    other = LOG[: -len(batch([record(9)]))] + batch([record(9, value=b"x")])
+    assert isinstance(proven(Scripted(crowded=True), Scripted(other, crowded=True)), Differs)
+    source = Scripted(crowded=True)
+    assert proven(source, Scripted(crowded=True)) == Proven(fresh=False)
+    assert source.alone == [9]
+
+
+def test_a_merged_batch_is_compared_to_its_end() -> None:
+    """Goal: the source's batches are smaller; it is read on until all of it is covered."""
+    good = batch([record(at, value=b"%d" % at) for at in range(10)])
+    bad = batch([*(record(at, value=b"%d" % at) for at in range(9)), record(9, value=b"x")])
+    source = Scripted(batches=3)
+    assert proven(source, Scripted(good)) == Proven(fresh=False)
+    assert source.alone == [3, 6, 9]
+    assert isinstance(proven(Scripted(batches=3), Scripted(bad)), Differs)
+
+
+def test_silence_proves_nothing() -> None:
+    """Goal: neither of the source nor of the destination."""
+    assert isinstance(proven(Scripted(silent=True), Scripted()), Unread)
+    assert isinstance(proven(Scripted(), Scripted(silent=True)), Unread)
+
+
+def test_a_compacted_source_whose_end_is_gone() -> None:
+    """Goal: an empty answer is taken for that only when no quota explains it."""
+    shorter = Scripted(LOG[: -len(batch([record(9)]))])
+    assert proven(shorter, Scripted(), compacted=True) == Proven(fresh=False)
+    shorter.throttle_ms = 5
+    assert isinstance(proven(shorter, Scripted(), compacted=True), Unread)
+
+
+def test_a_compacted_destination_whose_end_is_gone() -> None:
+    """Goal: an earlier batch is compared."""
+    size = len(batch([record(9)]))
+    shorter = LOG[: -2 * size]
+    assert proven(Scripted(), Scripted(shorter), compacted=True) == Proven(fresh=False)
+    bad = LOG[: -3 * size] + batch([record(7, value=b"x")])
+    assert isinstance(proven(Scripted(), Scripted(bad), compacted=True), Differs)
+    assert isinstance(proven(Scripted(), Scripted(shorter)), Unread)
