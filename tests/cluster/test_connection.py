@@ -234,7 +234,7 @@ def test_a_malformed_body_closes() -> None:
 
 
 def test_a_throttle_is_obeyed_in_order() -> None:
-    """What is sent meanwhile waits in order; a deadline that ends there sent nothing."""
+    """What is sent meanwhile waits in order, whatever its timeout: a throttle is a wait."""
 
     async def throttled(request: Request) -> bytes:
         if request.version == 4:
@@ -250,14 +250,59 @@ def test_a_throttle_is_obeyed_in_order() -> None:
             assert not connection.can_send
             hasty = connection.send_raw(HEARTBEAT, 0, [b"no"], flexible=False, timeout=0.05)
             futures = [_raw(connection, b"%d" % i) for i in range(3)]
+            await connection.ready(0.05)
+            bodies = [bytes(await f)[-1:] for f in (hasty, *futures)]
+            assert bodies == [b"o", b"0", b"1", b"2"]
+            assert loop.time() - began >= 0.19
+            assert 0.15 < connection.counters.throttled_seconds < MAX_THROTTLE
+            assert len(broker.requests) == 6
+            assert not connection.throttled
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_requests_in_flight_wait_for_the_end_of_a_throttle() -> None:
+    """The broker has muted the connection behind the first answer, and reads them afterwards."""
+
+    async def throttled(request: Request) -> bytes:
+        if request.version == 4:
+            return framed(request.correlation_id, _heartbeat(400), flexible=True)
+        await asyncio.sleep(0.45)
+        return await echo(request)
+
+    async def run() -> None:
+        async with FakeBroker(throttled) as broker:
+            connection = await _open(broker)
+            first = asyncio.create_task(connection.call(HeartbeatRequest(group_id="g")))
+            await asyncio.sleep(0)
+            second = connection.send_raw(HEARTBEAT, 0, [b"2"], flexible=False, timeout=0.3)
+            await first
+            assert connection.throttled
+            assert bytes(await second).endswith(b"2")
+            third = connection.send_raw(HEARTBEAT, 0, [b"3"], flexible=False, timeout=0.05)
+            with pytest.raises(Disconnected, match="no answer"):
+                await third
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_closed_gate_that_is_no_throttle_has_a_deadline() -> None:
+    """A session that is being renewed, say."""
+
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            connection = await _open(broker)
+            connection._gate("authentication", True)
+            with pytest.raises(Retriable, match="not sent") as caught:
+                await connection.ready(0.05)
+            assert type(caught.value) is Retriable
+            hasty = connection.send_raw(HEARTBEAT, 0, [b"no"], flexible=False, timeout=0.05)
             with pytest.raises(Retriable, match="not sent") as caught:
                 await hasty
             assert type(caught.value) is Retriable
-            bodies = [bytes(await f)[-1:] for f in futures]
-            assert bodies == [b"0", b"1", b"2"]
-            assert loop.time() - began >= 0.19
-            assert 0.15 < connection.counters.throttled_seconds < MAX_THROTTLE
-            assert len(broker.requests) == 5
+            assert len(broker.requests) == 1
             await connection.close()
 
     asyncio.run(run())

@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
 from clients import client, make_topic
-from twinlog.cluster import controllog
+from twinlog.cluster import controllog, controlwriter
 from twinlog.cluster.controllog import ControlRecord, Tail, latest, read_last, read_whole
 from twinlog.cluster.controlwriter import ALL, Entry, TransactionalWriter, append
 from twinlog.cluster.transactions import add_partitions_to_txn, end_txn
@@ -87,6 +88,38 @@ def test_a_fenced_writer_leaves_nothing(
             await old.fence()
             with pytest.raises(Fenced):
                 await new.write(entries(topic, (0, b"k", b"newer")))
+
+    asyncio.run(run())
+
+
+def test_a_transaction_begins_after_a_throttle(
+    kafka: LocalCluster,
+    topic: str,
+    fresh_name: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The coordinator would abort one that waits for a quota for longer than its timeout."""
+    throttled: list[bool] = []
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic, 1, configs=COMPACTED)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
+            await writer.write(entries(topic, (0, b"k", b"1")))
+            (node,) = cluster.metadata.brokers
+            connection = cluster.connected(node, controlwriter._LANE)
+            assert connection is not None
+
+            async def add(*args: Any, **options: Any) -> Any:
+                throttled.append(connection.throttled)
+                return await add_partitions_to_txn(*args, **options)
+
+            monkeypatch.setattr(controlwriter, "add_partitions_to_txn", add)
+            connection.throttle(500)
+            await writer.write(entries(topic, (0, b"k", b"2")))
+            assert throttled == [False]
+            assert values(await read_whole(cluster, topic)) == [b"1", b"2"]
 
     asyncio.run(run())
 

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from kafka.protocol.admin import DeleteTopicsRequest
+from kafka.protocol.admin import AlterClientQuotasRequest, DeleteTopicsRequest
 
 from clients import client, make_topic
 from twinlog.cluster import transactions
@@ -394,6 +395,44 @@ def test_calls_land_in_their_order(
             assert landed == [Appended(0, COUNT * at, 0) for at in range(120)]
 
     run(scenario())
+
+
+def test_a_quota_is_a_wait(
+    kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """A broker throttles for longer than a request may take: all batches land, none is an error."""
+
+    async def scenario() -> None:
+        name = fresh_name("client")
+        async with client(kafka) as cluster:
+            await limit(cluster, name, 50_000)
+        config = replace(client(kafka).config, client_id=name, request_timeout=1.5)
+        async with KafkaCluster(config) as cluster:
+            ports = Ports(cluster, KafkaSource(cluster), KafkaDestination(cluster, lambda: True))
+            await make(cluster, topic, 1)
+            node, p = await node_of(ports, topic), TopicPartition(topic, 0)
+            who = (await ports.destination.init_producer(fresh_name("data")))[1:]
+            answers = [
+                ports.destination.produce(node, [batch(p, who, COUNT * at, bytes(50_000))])
+                for at in range(6)
+            ]
+            landed = [(await answer)[p] for answer in answers]
+            assert landed == [Appended(0, COUNT * at, 0) for at in range(6)]
+            assert cluster.counters.throttled_seconds > config.request_timeout
+
+    run(scenario())
+
+
+async def limit(cluster: KafkaCluster, client_id: str, producer_byte_rate: float) -> None:
+    """A quota for one client id."""
+    entry = AlterClientQuotasRequest.EntryData
+    item = entry(
+        entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
+        ops=[entry.OpData(key="producer_byte_rate", value=producer_byte_rate, remove=False)],
+    )
+    request = AlterClientQuotasRequest(entries=[item], validate_only=False)
+    response = await cluster.call(request, node=CONTROLLER)
+    assert response.entries[0].error_code == 0
 
 
 def test_what_waits_falls_with_its_connection(

@@ -488,7 +488,8 @@ class KafkaCluster:
 
     def _idle(self, _key: Key, connection: Connection) -> bool:
         since = asyncio.get_running_loop().time() - connection.last_used
-        return not connection.in_flight and since > self.config.max_idle
+        busy = connection.in_flight or connection.throttled
+        return not busy and since > self.config.max_idle
 
     async def _refresh_old(self) -> None:
         try:

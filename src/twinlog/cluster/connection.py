@@ -21,11 +21,15 @@ What is sent waits in `_outbox` while a gate is closed: `writing` (the kernel ta
 `throttle` (the broker asked for a pause, KIP-219), `authentication` (a session is being renewed,
 KIP-368: nothing but the exchange may be sent). Together with what is in flight it is bounded.
 
+A throttle is a wait and no failure: timeouts count from its end. That holds for requests in flight,
+too: a broker that throttles mutes the connection, and reads them only afterwards (KIP-219).
+
 Who we are is asked for when a connection is opened and when its session is renewed: a password that
 was changed meanwhile, there and here, is used by then.
 """
 
 import asyncio
+import logging
 import random
 import ssl
 from collections import deque
@@ -52,10 +56,16 @@ from twinlog.core.errors import (
 from twinlog.version import __version__
 from twinlog.wire import frames
 
+log = logging.getLogger(__name__)
+
 Buffer = bytes | bytearray | memoryview
 
-MAX_THROTTLE: Final = 60.0
-"""Seconds: no broker's wish for a pause is obeyed for longer."""
+MAX_THROTTLE: Final = 3600.0
+"""Seconds: no throttle is obeyed for longer. Brokers compute it from the excess over the quota and
+do not limit it: 4 MiB under a quota of 10 KB/s are about 400 s. Sending earlier gains nothing,
+since the broker has muted the connection."""
+LONG_THROTTLE: Final = 10.0
+"""Seconds: a throttle from here on is logged."""
 WRITE_HIGH: Final = 4 << 20
 """Bytes that the kernel has not taken yet; above it nothing more is written."""
 LARGE: Final = 32 << 10
@@ -208,6 +218,11 @@ class Connection:
         return len(self._in_flight) + len(self._outbox)
 
     @property
+    def throttled(self) -> bool:
+        """Whether the broker has asked for a pause that has not ended (KIP-219)."""
+        return self._throttled_until > self._loop.time()
+
+    @property
     def can_send(self) -> bool:
         """Whether a request would be written at once."""
         return not self._gates and not self.closed and self.in_flight < self._options.max_in_flight
@@ -228,16 +243,27 @@ class Connection:
             )
         return version
 
-    async def ready(self) -> None:
-        """Wait until a request can be written at once. The caller bounds the wait.
+    async def ready(self, timeout: float | None = None) -> None:
+        """Wait until a request can be written at once.
+
+        Args:
+            timeout: seconds, not counted while the broker throttles; None: the caller bounds it.
 
         Raises:
             Disconnected: the connection is closed.
+            Retriable: it could not be written within `timeout`.
         """
+        began = self._loop.time()
         while not self.can_send:
             self._raise_if_closed()
             self._room.clear()
-            await self._room.wait()
+            try:
+                async with asyncio.timeout_at(timeout and self._limit(began, timeout)):
+                    await self._room.wait()
+            except TimeoutError as error:
+                assert timeout is not None
+                if self._limit(began, timeout) <= self._loop.time():
+                    raise Retriable(f"{self.address}: not sent within {timeout:g} s") from error
 
     async def call(self, request: Any, *, timeout: float | None = None) -> Any:
         """Send one of kafka-python's requests; its response, decoded.
@@ -279,6 +305,8 @@ class Connection:
         until = self._loop.time() + pause
         if pause <= 0 or until <= self._throttled_until or self.closed:
             return
+        if pause >= LONG_THROTTLE:
+            log.warning("%s: throttled for %.0f s by a quota of the broker", self.address, pause)
         self.counters.throttled_seconds += until - max(self._throttled_until, self._loop.time())
         self._throttled_until = until
         self._gate("throttle", True)
@@ -381,20 +409,16 @@ class Connection:
         self, request: Any, version: int, timeout: float | None, *, urgent: bool = False
     ) -> Any:
         timeout = self._options.request_timeout if timeout is None else timeout
-        deadline = self._loop.time() + timeout
+        began = self._loop.time()
         if not urgent:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self.ready()
-            except TimeoutError as error:
-                raise Retriable(f"{self.address}: not sent within {timeout:g} s") from error
+            await self.ready(timeout)
         body = request.encode(version=version)
         view = await self._submit(
             request.API_KEY,
             version,
             (body,),
             flexible=frames.request_flexible(request, version),
-            timeout=deadline - self._loop.time(),
+            timeout=max(self._limit(began, timeout) - self._loop.time(), 0.0),
             urgent=urgent,
         )
         try:
@@ -421,7 +445,8 @@ class Connection:
         future: asyncio.Future[memoryview] = self._loop.create_future()
         request = _Request(api_key, api_version, flexible, future, parts=parts)
         timeout = self._options.request_timeout if timeout is None else timeout
-        request.timer = self._loop.call_later(timeout, self._timed_out, request, timeout)
+        began = self._loop.time()
+        request.timer = self._loop.call_later(timeout, self._timed_out, request, began, timeout)
         if urgent or not self._gates:
             self._transmit(request)
         else:
@@ -486,7 +511,15 @@ class Connection:
             request.future.set_result(frame[body_at:])
         self._make_room()
 
-    def _timed_out(self, request: _Request, timeout: float) -> None:
+    def _limit(self, began: float, timeout: float) -> float:
+        """When a wait that began then is over."""
+        return max(began, self._throttled_until) + timeout
+
+    def _timed_out(self, request: _Request, began: float, timeout: float) -> None:
+        limit = self._limit(began, timeout)
+        if limit > self._loop.time():  # throttled meanwhile
+            request.timer = self._loop.call_at(limit, self._timed_out, request, began, timeout)
+            return
         if request.correlation_id < 0:
             self._outbox.remove(request)
             if not request.future.done():

@@ -21,13 +21,14 @@ itself (KIP-890), and ends the epoch with each transaction.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.producer import ProduceRequest
 
 from twinlog.cluster.client import BeforeSend, KafkaCluster, nothing
+from twinlog.cluster.metadata import Leader
 from twinlog.cluster.partitions import TRIES, Answers, Asked, by_leader
 from twinlog.cluster.transactions import (
     ProducerId,
@@ -151,6 +152,7 @@ class TransactionalWriter:
     ) -> dict[TopicPartition, int]:
         """Everything but the end. What fails here is aborted, now or by the next `fence`."""
         groups = _by_partition(entries)
+        await self._wait_for_quotas(groups)
         try:
             added = await add_partitions_to_txn(
                 self._cluster,
@@ -173,6 +175,14 @@ class TransactionalWriter:
                     timeout=ABORT_TIMEOUT,
                 )
             raise
+
+    async def _wait_for_quotas(self, partitions: Collection[TopicPartition]) -> None:
+        """Wait for throttles before the transaction begins: within it they could outlast it."""
+        for leader in (await self._cluster.leaders(partitions)).values():
+            if isinstance(leader, Leader):
+                connection = self._cluster.connected(leader.node_id, _LANE)
+                if connection is not None and connection.throttled:
+                    await connection.ready(self._cluster.config.request_timeout)
 
     async def _produce(
         self, producer: ProducerId, groups: Mapping[TopicPartition, list[Entry]]

@@ -11,6 +11,7 @@ So a request either follows the one before it on the same connection, or is not 
     is not there                   waits until it is
     is lost, or late               is refused (Retriable: nothing was sent), and so is all that
                                    waits behind it
+    is throttled by a quota        waits, for as long as that takes
 
 What has waited while some topic was found to have another id is refused, too: it was meant for the
 topic that was there before.
@@ -82,15 +83,14 @@ class NodeWriter:
         """Send what waits, in its order, on one connection, or refuse all that is left."""
         failure: TwinlogError = self._unsent("closed")
         try:
-            async with asyncio.timeout(self._timeout) as deadline:
-                if connection is None:
+            if connection is None:
+                async with asyncio.timeout(self._timeout):
                     connection = await self._cluster.connection(self._node, LANE)
-                while self._waiting:
-                    await connection.ready()
-                    self._transmit(connection, self._waiting.popleft())
-                    deadline.reschedule(asyncio.get_running_loop().time() + self._timeout)
+            while self._waiting:
+                await connection.ready(self._timeout)
+                self._transmit(connection, self._waiting.popleft())
         except TimeoutError:
-            failure = self._unsent(f"not sent within {self._timeout:g} s")
+            failure = self._unsent(f"no connection within {self._timeout:g} s")
         except Retriable as error:
             failure = self._unsent(str(error))
         except TwinlogError as error:
