@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from twinlog.cluster.offsets import Committed
+from twinlog.control.group_survey import offset_facts
 from twinlog.control.groups import Log
 from twinlog.control.readiness import (
     WEIGHTS,
@@ -15,6 +16,7 @@ from twinlog.control.readiness import (
     PartitionFacts,
     Readiness,
     Reason,
+    Skip,
     SourceLog,
     SourceTopic,
     Standing,
@@ -22,7 +24,6 @@ from twinlog.control.readiness import (
     Verdict,
     judge,
 )
-from twinlog.control.survey import offset_facts
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 
@@ -223,6 +224,7 @@ def test_what_a_group_has_committed() -> None:
             group="g",
             due=2,
             behind=30 + 20,
+            missing=1,
             ahead=10,
             unread=10 + 50,
             unread_from=(Standing(zero, 90), Standing(one, 50)),
@@ -230,3 +232,50 @@ def test_what_a_group_has_committed() -> None:
     }
     done = {zero: Committed(95), one: Committed(40), two: Committed(3)}
     assert offset_facts("g", logs, bounds, there, done)["t"].due == 0
+
+
+def test_a_rewound_group_would_skip() -> None:
+    """The finding has both offsets; what the mirror committed itself follows."""
+    zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
+    logs = dict.fromkeys((zero, one), SourceLog(0, 100, 100))
+    bounds = dict.fromkeys((zero, one), Log(0, 100))
+    source = {zero: Committed(10), one: Committed(20)}
+    destination = {zero: Committed(90), one: Committed(80)}
+    facts = offset_facts("g", logs, bounds, source, destination, own={zero})["t"]
+    assert facts.skips == (
+        Skip(zero, 10, 90, follows=True),
+        Skip(one, 20, 80, follows=False),
+    )
+    assert (facts.due, facts.behind, facts.pending) == (0, 0, True)
+    found = reasons(of_topic(replace(TOPIC, groups=(facts,))))
+    assert found.keys() == {Reason.GROUP_REWOUND, Reason.GROUP_SKIPS}
+    assert "t-0 (source 10, destination 90)" in found[Reason.GROUP_REWOUND]
+    assert "t-1 (source 20, destination 80)" in found[Reason.GROUP_SKIPS]
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (GroupFacts(group="g", due=1, behind=5, missing=1), ["mirror.groups.include", "5 offsets"]),
+        (GroupFacts(group="g", kind="streams", due=1, behind=5), ["streams groups are not"]),
+        (
+            GroupFacts(group="g", skips=(Skip(TopicPartition("t", 0), 10, 90, follows=True),)),
+            ["t-0 (source 10, destination 90)"],
+        ),
+    ],
+)
+def test_a_group_that_is_not_copied_is_a_finding(facts: GroupFacts, words: list[str]) -> None:
+    """If it would read records again or skip some, and not otherwise."""
+    found = reasons(of_topic(replace(TOPIC, groups=(replace(facts, followed=False),))))
+    assert list(found) == [Reason.GROUP_NOT_COPIED]
+    assert all(word in found[Reason.GROUP_NOT_COPIED] for word in words)
+    assert not replace(facts, followed=False).pending
+    equal = GroupFacts(group="g", followed=False)
+    assert not reasons(of_topic(replace(TOPIC, groups=(equal,))))
+
+
+def test_what_a_share_group_has_acknowledged_is_not_copied() -> None:
+    share = GroupFacts(group="g", kind="share", unread=7)
+    found = reasons(of_topic(replace(TOPIC, groups=(share,))))
+    assert "7 offsets" in found[Reason.GROUP_NOT_COPIED]
+    assert not reasons(of_topic(replace(TOPIC, groups=(replace(share, unread=0),))))

@@ -37,6 +37,7 @@ from twinlog.cluster.connection import Connection, Counters
 from twinlog.cluster.metadata import EMPTY, Leader, Metadata, merge
 from twinlog.cluster.pool import Backoff, Key, Lane, Pool
 from twinlog.core.errors import (
+    DENIED,
     Disconnected,
     ProtocolError,
     Reaction,
@@ -375,6 +376,8 @@ class KafkaCluster:
 
     def _named(self, error: TwinlogError) -> TwinlogError:
         error.cluster = error.cluster or self.name
+        if error.code in DENIED:
+            error.principal = self.config.security.principal
         return error
 
     def _pause(self, failure: TwinlogError, tries: int) -> float:

@@ -3,21 +3,23 @@
 list_groups        ListGroups, of every broker: a broker knows the groups that it coordinates
 static_members     DescribeGroups: who is in a group under a name of its own
 committed_offsets  OffsetFetch, of all topics that the group has committed for
-commit_offsets     OffsetCommit as a client that is no member: taken while the group is empty
+commit_offsets     OffsetCommit as a client that is no member: accepted while the group is empty
+in_parts           what one such request may hold
 start_offsets      DescribeShareGroupOffsets: where a share group's partitions start (SPSO)
 set_start_offsets  AlterShareGroupOffsets: taken while the share group is empty, or not there yet
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from twinlog.cluster.client import Coordinator, KafkaCluster
-from twinlog.core.errors import Refusal, check
+from twinlog.core.errors import Refusal, UserError, check
 from twinlog.core.types import TopicPartition
 from twinlog.wire.share_messages import (
     AlterShareGroupOffsetsRequest,
@@ -25,10 +27,19 @@ from twinlog.wire.share_messages import (
 )
 
 _EMPTY: Final = frozenset({"Empty", "Dead"})
-_UNSTABLE: Final = 88
+MAX_COMMIT: Final = 256 * 1024
+"""Bytes of records that one commit may become in `__consumer_offsets`: the coordinator writes them
+as one batch, and refuses all of them above max.message.bytes, 1 MiB by default."""
+_RECORD: Final = 100
+"""Bytes of such a record beside the names and the metadata, at most."""
+COMMIT_S: Final = 10.0
+"""Seconds within which a commit is sent: what it is based on was read just before."""
 _NO_MEMBER: Final = -1
-_NO_EPOCH: Final = -1
+NO_EPOCH: Final = -1
 _BROKER_DEFAULT: Final = -1
+_TOPIC_GONE: Final = frozenset({3, 100})
+"""UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID: brokers drop its offsets, too."""
+_GROUP_DENIED: Final = 30
 _GROUP_ID_NOT_FOUND: Final = 69
 
 
@@ -50,6 +61,8 @@ class Committed(NamedTuple):
 
     offset: int
     metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+    """Of the record before it, where the consumer has committed one."""
 
 
 async def list_groups(cluster: KafkaCluster) -> dict[str, Group]:
@@ -62,6 +75,19 @@ async def list_groups(cluster: KafkaCluster) -> dict[str, Group]:
     brokers = cluster.metadata.brokers
     answers = await asyncio.gather(*(_list(cluster, node) for node in brokers))
     return {group.name: group for groups in answers for group in groups}
+
+
+@contextmanager
+def _needing(cluster: KafkaCluster, operation: str, group: str) -> Iterator[None]:
+    """Name the principal, the operation and the group where the right to it is missing."""
+    try:
+        yield
+    except UserError as error:
+        if error.code == _GROUP_DENIED:
+            error.cluster = error.cluster or cluster.name
+            error.principal = cluster.config.security.principal
+            error.hint = f"grant it {operation} on the group {group}"
+        raise
 
 
 async def _list(cluster: KafkaCluster, node: int) -> list[Group]:
@@ -111,23 +137,50 @@ async def committed_offsets(
         group_id=group,
         topics=None,
         require_stable=stable,
-        min_version=7 if stable else 2,
+        min_version=7,  # Kafka 2.8 has it
         max_version=7,
     )
-    response = await cluster.call_coordinator(Coordinator.GROUP, group, request)
-    check(response.error_code, f"fetch the offsets of group {group}")
+    what = f"fetch the offsets of group {group}"
+    with _needing(cluster, "DESCRIBE", group):
+        response = await cluster.call_coordinator(Coordinator.GROUP, group, request)
+        check(response.error_code, what)
     for topic in response.topics:
         for part in topic.partitions:
-            if part.error_code == _UNSTABLE:
-                check(part.error_code, f"fetch the offsets of group {group}")
+            # A partition with an error is not one without an offset, unless its topic is gone.
+            if part.error_code and part.error_code not in _TOPIC_GONE:
+                Refusal(part.error_code).fail(what, topic=topic.name)
     return {
         TopicPartition(topic.name, part.partition_index): Committed(
-            part.committed_offset, part.metadata or ""
+            part.committed_offset, part.metadata or "", part.committed_leader_epoch
         )
         for topic in response.topics
         for part in topic.partitions
-        if part.committed_offset >= 0 and not part.error_code
+        if part.committed_offset >= 0
     }
+
+
+def in_parts(
+    group: str, offsets: Mapping[TopicPartition, Committed], most: int = MAX_COMMIT
+) -> Iterator[dict[TopicPartition, Committed]]:
+    """Cut offsets into what one request may commit, at least one partition each.
+
+    Args:
+        group: whose they are; its name is in each record.
+        offsets: by partition.
+        most: bytes of one part.
+    """
+    part: dict[TopicPartition, Committed] = {}
+    size = 0
+    for partition, committed in offsets.items():
+        names = (group, partition.topic, committed.metadata)
+        record = _RECORD + sum(len(one.encode("utf-8", "surrogatepass")) for one in names)
+        if part and size + record > most:
+            yield part
+            part, size = {}, 0
+        part[partition] = committed
+        size += record
+    if part:
+        yield part
 
 
 async def commit_offsets(
@@ -135,14 +188,20 @@ async def commit_offsets(
 ) -> dict[TopicPartition, Refusal | None]:
     """Commit for a group that has no members; what became of each partition.
 
-    The leader epoch is -1: those of another cluster mean nothing here.
+    The leader epoch is -1: that of another cluster means nothing on this one. A group with members
+    is refused: 25 UNKNOWN_MEMBER_ID for each partition. `offsets` is one of `in_parts`.
 
     Raises:
         Retriable: the coordinator does not answer.
         UserError: a right is missing.
     """
     request = _commit_request(group, offsets)
-    response = await cluster.call_coordinator(Coordinator.GROUP, group, request, code=_about_all)
+    with _needing(cluster, "READ", group):
+        response = await cluster.call_coordinator(
+            Coordinator.GROUP, group, request, code=_about_all, timeout=COMMIT_S
+        )
+        if denied := _all_codes(response) & {_GROUP_DENIED}:
+            check(denied.pop(), f"commit for group {group}")
     return {
         TopicPartition(topic.name, part.partition_index): Refusal(part.error_code)
         if part.error_code
@@ -155,11 +214,11 @@ async def commit_offsets(
 def _commit_request(group: str, offsets: Mapping[TopicPartition, Committed]) -> Any:
     topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
     by_topic: defaultdict[str, list[Any]] = defaultdict(list)
-    for (topic, index), (offset, metadata) in offsets.items():
+    for (topic, index), (offset, metadata, _) in offsets.items():
         part = topic_type.OffsetCommitRequestPartition(
             partition_index=index,
             committed_offset=offset,
-            committed_leader_epoch=_NO_EPOCH,
+            committed_leader_epoch=NO_EPOCH,
             committed_metadata=metadata,
         )
         by_topic[topic].append(part)
@@ -180,8 +239,11 @@ _ABOUT_ALL: Final = frozenset({14, 15, 16})
 
 
 def _about_all(response: Any) -> int:
-    codes = {part.error_code for topic in response.topics for part in topic.partitions}
-    return next(iter(codes & _ABOUT_ALL), 0)
+    return next(iter(_all_codes(response) & _ABOUT_ALL), 0)
+
+
+def _all_codes(response: Any) -> set[int]:
+    return {part.error_code for topic in response.topics for part in topic.partitions}
 
 
 async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartition, Committed]:
@@ -197,17 +259,23 @@ async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartitio
     request = DescribeShareGroupOffsetsRequest(
         groups=[asked(group_id=group, topics=None)], max_version=0
     )
-    response = await cluster.call_coordinator(
-        Coordinator.GROUP, group, request, code=lambda found: found.groups[0].error_code
-    )
-    [found] = response.groups
-    if found.error_code != _GROUP_ID_NOT_FOUND:
-        check(found.error_code, f"describe the offsets of share group {group}")
+    what = f"describe the offsets of share group {group}"
+    with _needing(cluster, "DESCRIBE", group):
+        response = await cluster.call_coordinator(
+            Coordinator.GROUP, group, request, code=lambda found: found.groups[0].error_code
+        )
+        [found] = response.groups
+        if found.error_code != _GROUP_ID_NOT_FOUND:
+            check(found.error_code, what)
+    for topic in found.topics:
+        for part in topic.partitions:
+            if part.error_code and part.error_code not in _TOPIC_GONE:
+                Refusal(part.error_code).fail(what, topic=topic.topic_name)
     return {
         TopicPartition(topic.topic_name, part.partition_index): Committed(part.start_offset)
         for topic in found.topics
         for part in topic.partitions
-        if part.start_offset >= 0 and not part.error_code
+        if part.start_offset >= 0
     }
 
 
@@ -225,7 +293,7 @@ async def set_start_offsets(
     """
     topic_type = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
     by_topic: defaultdict[str, list[Any]] = defaultdict(list)
-    for (topic, index), (offset, _) in offsets.items():
+    for (topic, index), (offset, *_) in offsets.items():
         part = topic_type.AlterShareGroupOffsetsRequestPartition(
             partition_index=index, start_offset=offset
         )
@@ -234,8 +302,12 @@ async def set_start_offsets(
         group_id=group,
         topics=[topic_type(topic_name=name, partitions=parts) for name, parts in by_topic.items()],
     )
-    response = await cluster.call_coordinator(Coordinator.GROUP, group, request)
-    check(response.error_code, f"set the offsets of share group {group}", response.error_message)
+    with _needing(cluster, "READ", group):
+        response = await cluster.call_coordinator(
+            Coordinator.GROUP, group, request, timeout=COMMIT_S
+        )
+        what = f"set the offsets of share group {group}"
+        check(response.error_code, what, response.error_message)
     return {
         TopicPartition(topic.topic_name, part.partition_index): Refusal(part.error_code)
         if part.error_code

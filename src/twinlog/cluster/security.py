@@ -172,6 +172,20 @@ class Security:
     sasl: Sasl | None = None
     tls: Tls | None = None
 
+    @property
+    def principal(self) -> str:
+        """Who the brokers take us for, as far as it is known here: for messages about rights.
+
+        A broker may map names (`sasl.kerberos.principal.to.local.rules`,
+        `ssl.principal.mapping.rules`).
+        """
+        if self.sasl is not None:
+            name = self.sasl.username or self.sasl.kerberos.principal.partition("@")[0]
+            return f"User:{name}" if name else f"of the {self.sasl.mechanism} credentials"
+        if self.tls is not None and (self.tls.identity_file or self.tls.chain):
+            return "of the client certificate"
+        return "User:ANONYMOUS"
+
     def ssl_context(self) -> ssl.SSLContext | None:
         """A new context, from the files as they are now; None without TLS."""
         return None if self.tls is None else self.tls.context()

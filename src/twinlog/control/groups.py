@@ -1,19 +1,41 @@
 """Group offsets follow their topics (KIP-545, KIP-1279 "Consumer Group Offset Synchronization").
 
 A mirrored record has its offset in both clusters, so a committed offset is copied as it is, and so
-is the offset at which a partition starts for a share group (KIP-932). What is copied for a group,
-partition by partition:
+is the offset at which a partition starts for a share group (KIP-932). This module has the rules;
+group_sync.py applies them.
 
-    only while                                 because
-    -----------------------------------------  ---------------------------------------------------
-    the group has no member on the destination whoever reads there decides himself
-    the partition is MIRRORING                 after a failover its readers go on by themselves
-    it is further than the destination's own   a group must not read twice what it has read there
-    up to the destination's log end            an offset that is not there yet would be reset
-    the source's topic is the mirrored one     one that was made again has other records there
+Whose an offset on the destination is decides what may become of it. It is the *mirror's own* while
+it is exactly what the mirror committed last (offset, metadata, no leader epoch; group_records.py
+remembers it). Else the group, or an operator, has committed it there.
 
-An offset beyond the log end is committed as the log end, and follows with the next look. One below
-the log start is committed as the log start. The leader epoch is -1.
+    on the destination      the source's is higher        the source's is lower
+    ----------------------  ----------------------------  ------------------------------------------
+    no offset               copied                        (copied)
+    the mirror's own        copied                        copied: the group was rewound, and would
+                                                          skip records after a failover otherwise
+    the group's own         copied, once the group has    kept (KIP-545: what the group has read
+                            been quiet for a while        there it is not to read again), and
+                                                          `GROUP_SKIPS` in readiness
+
+In all cases only
+
+    while                                       because
+    ------------------------------------------  ---------------------------------------------------
+    the group has no member on the destination  whoever reads there decides for itself
+    it has been quiet there for `quiet` seconds a consumer that restarts has no member for a moment
+    the partition is MIRRORING, and still       after a failover its readers go on by themselves
+      wanted when the commit is sent
+    the source's topic is the mirrored one      a recreated topic has other records there
+
+An offset beyond the log end is committed as the log end, and follows with the next check. One below
+the log start is committed as the log start. Neither has the metadata of the original: it may speak
+of that very offset. The leader epoch is -1.
+
+**Races.** Kafka has no conditional commit. A commit of a client that is no member is refused while
+the group has members (25 UNKNOWN_MEMBER_ID), so a group that becomes active after the check is not
+disturbed. One that becomes active, commits and leaves between the last read of its offsets and the
+commit (a few ms; `COMMIT_S` at most) is overwritten. An offset is lowered only after it was read a
+second time, and a lowered offset loses no record: the group reads some again.
 
 What a share group has acquired or acknowledged beyond its start is no offset, and brokers tell the
 start late (tests/end_to_end/test_groups.py): on the destination it gets some of it again. Brokers
@@ -21,30 +43,27 @@ before 4.1 have no share groups to copy.
 """
 
 import asyncio
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from re import Pattern
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.offsets import (
+    NO_EPOCH,
     Committed,
     Group,
-    commit_offsets,
     committed_offsets,
-    list_groups,
-    set_start_offsets,
     start_offsets,
 )
 from twinlog.cluster.partitions import OffsetSpec, list_offsets
-from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.core.errors import Refusal
 from twinlog.core.types import TopicPartition
+from twinlog.wire.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
 
-log = logging.getLogger(__name__)
-
-_KINDS: Final = frozenset({"classic", "consumer", "share"})
-"""Kinds of groups whose offsets a client can read and write by name."""
+SHARE: Final = "share"
+_KINDS: Final = frozenset({"classic", "consumer", SHARE})
+"""Kinds of groups whose offsets are copied. A streams group's (KIP-1071) are not: its state stores
+and repartition topics belong to them."""
 
 
 class Log(NamedTuple):
@@ -54,17 +73,50 @@ class Log(NamedTuple):
     end: int
 
 
+def own_offsets(
+    destination: Mapping[TopicPartition, Committed], memory: GroupMemory | None
+) -> frozenset[TopicPartition]:
+    """The partitions whose offset on the destination is the mirror's own."""
+    known = {} if memory is None else memory.partitions
+    return frozenset(
+        partition
+        for partition, committed in destination.items()
+        if committed.leader_epoch == NO_EPOCH
+        and (one := known.get(partition)) is not None
+        and (one.copied, one.metadata) == (committed.offset, metadata_checksum(committed.metadata))
+    )
+
+
+def moved_by_others(
+    destination: Mapping[TopicPartition, Committed],
+    own: Collection[TopicPartition],
+    memory: GroupMemory | None,
+) -> bool:
+    """Whether an offset on the destination has changed since the last check by another hand.
+
+    An offset of another hand that is seen for the first time may be new.
+    """
+    known = {} if memory is None else memory.partitions
+    return any(
+        committed.offset != known.get(partition, PartitionMemory()).other
+        for partition, committed in destination.items()
+        if partition not in own
+    )
+
+
 def due_offsets(
     source: Mapping[TopicPartition, Committed],
     destination: Mapping[TopicPartition, Committed],
     logs: Mapping[TopicPartition, Log],
+    own: Collection[TopicPartition] = frozenset(),
 ) -> dict[TopicPartition, Committed]:
     """What is to be committed on the destination for one group.
 
     Args:
-        source: what it has committed there.
-        destination: what it has committed here.
+        source: what it has committed on the source.
+        destination: what it has committed on the destination.
         logs: the partitions whose offsets follow, as they are on the destination.
+        own: those whose offset on the destination is the mirror's own.
     """
     due = {}
     for partition, committed in source.items():
@@ -72,58 +124,67 @@ def due_offsets(
             continue
         start, end = logs[partition]
         offset = max(start, min(committed.offset, end))
-        ours = destination.get(partition)
-        if ours is None or ours.offset < offset:
-            due[partition] = Committed(offset, committed.metadata)
+        target = Committed(offset, committed.metadata if offset == committed.offset else "")
+        found = destination.get(partition)
+        if (
+            found is None
+            or found.offset < offset
+            or (partition in own and _follows_back(committed, target, found))
+        ):
+            due[partition] = target
     return due
 
 
-async def sync_groups(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    include: Collection[Pattern[str]],
-    partitions: Mapping[TopicPartition, UUID],
-) -> int:
-    """Copy the offsets of the source's groups for these partitions; how many groups could not be.
+def _follows_back(source: Committed, target: Committed, found: Committed) -> bool:
+    """Whether the mirror's own offset is to be lowered, or gets other metadata.
 
-    One group's trouble is its own: it is said, and the others are served.
-
-    Args:
-        source: the mirror's source.
-        destination: where offsets are committed.
-        include: a group is served whose whole name matches one of these.
-        partitions: those that are MIRRORING, and the ids of the source's topics that they mirror.
-
-    Raises:
-        Retriable: a cluster does not answer.
-        UserError: a right is missing, to list groups or to read offsets.
+    The source has to say so: a log end that is lower for a moment, after an election, does not.
     """
-    groups = served((await list_groups(source)).values(), include)
-    if not groups or not partitions:
-        return 0
-    busy = {group.name for group in (await list_groups(destination)).values() if not group.idle}
-    logs = await log_bounds(destination, partitions)
-    topic_ids = {partition.topic: topic_id for partition, topic_id in partitions.items()}
-    committed = failed = 0
-    for group in groups:
-        if group.name in busy:
-            continue
-        try:
-            committed += await _sync(source, destination, group, logs, topic_ids)
-        except TwinlogError as error:
-            failed += 1
-            log.warning("the offsets of group %s cannot be copied: %s", group.name, error)
-    log.info("%d group offsets copied", committed)
-    return failed
+    if target.offset == source.offset == found.offset:
+        return target.metadata != found.metadata
+    return max(source.offset, target.offset) < found.offset
 
 
 def served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[Group]:
-    """The groups whose offsets follow."""
-    return [
-        group
-        for group in groups
-        if group.kind in _KINDS and any(pattern.fullmatch(group.name) for pattern in include)
-    ]
+    """The groups whose offsets are copied."""
+    return [group for group in groups if is_served(group, include)]
+
+
+def is_served(group: Group, include: Collection[Pattern[str]]) -> bool:
+    """Whether a group's offsets are copied."""
+    return group.kind in _KINDS and any(pattern.fullmatch(group.name) for pattern in include)
+
+
+def remembered(
+    source: Mapping[TopicPartition, Committed],
+    destination: Mapping[TopicPartition, Committed],
+    own: Collection[TopicPartition],
+    memory: GroupMemory | None,
+) -> dict[TopicPartition, PartitionMemory]:
+    """What to remember of a group's partitions after a check.
+
+    Args:
+        source: what it has committed on the source, of the partitions that were checked.
+        destination: what it has committed on the destination, the mirror's commits included.
+        own: those whose offset on the destination is the mirror's own.
+        memory: what was remembered before; what it says of other partitions' copies stays.
+    """
+    kept = {} if memory is None else memory.partitions
+    found = {
+        partition: one._replace(source=NO_OFFSET)
+        for partition, one in kept.items()
+        if partition not in source and one.copied != NO_OFFSET
+    }
+    for partition, committed in source.items():
+        here = destination.get(partition)
+        mine = here is not None and partition in own
+        found[partition] = PartitionMemory(
+            source=committed.offset,
+            copied=here.offset if here is not None and mine else NO_OFFSET,
+            metadata=metadata_checksum(here.metadata) if here is not None and mine else 0,
+            other=NO_OFFSET if here is None or mine else here.offset,
+        )
+    return found
 
 
 async def log_bounds(
@@ -152,48 +213,6 @@ async def group_offsets(
         Retriable: the coordinator does not answer.
         UserError: a right is missing.
     """
-    if group.kind == "share":
+    if group.kind == SHARE:
         return await start_offsets(cluster, group.name)
     return await committed_offsets(cluster, group.name, stable=stable)
-
-
-async def _sync(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    group: Group,
-    logs: Mapping[TopicPartition, Log],
-    topic_ids: Mapping[str, UUID],
-) -> int:
-    """Copy one group's offsets; how many partitions were committed."""
-    write = set_start_offsets if group.kind == "share" else commit_offsets
-    theirs = await group_offsets(source, group)
-    if not theirs.keys() & logs.keys():
-        return 0
-    due = due_offsets(theirs, await group_offsets(destination, group), logs)
-    # Asked after the offsets were read: one made again before that is seen to be another.
-    made_again = await _made_again(source, {partition.topic for partition in due}, topic_ids)
-    due = {partition: one for partition, one in due.items() if partition.topic not in made_again}
-    if not due:
-        return 0
-    answers = await write(destination, group.name, due)
-    for partition, refusal in answers.items():
-        if refusal is not None:
-            refusal.fail(f"commit for group {group.name}", topic=partition.topic)
-    return len(answers)
-
-
-async def _made_again(
-    source: KafkaCluster, names: Collection[str], topic_ids: Mapping[str, UUID]
-) -> set[str]:
-    """Those of these topics that are not the mirrored ones any more, or not known to be."""
-    if not names:
-        return set()
-    there = (await source.refresh(names)).topics
-    found = {
-        name
-        for name in names
-        if (topic := there.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
-    }
-    for name in found:
-        log.warning("%s may be another topic on the source by now: no group offsets of it", name)
-    return found

@@ -52,6 +52,9 @@ class Reason(enum.Enum):
     OPEN_TRANSACTION = "records of the source whose transactions are not decided"
     GROUP_BEHIND = "a group would read records again"
     GROUP_AHEAD = "a group has read what is not mirrored yet"
+    GROUP_REWOUND = "a group was rewound on the source, and not yet on the destination"
+    GROUP_SKIPS = "a group would skip records"
+    GROUP_NOT_COPIED = "a group's offsets are not copied"
     GROUP_UNREADABLE = "groups' offsets cannot be looked at"
     CONFIGURATION = "configurations that are not the source's"
     CONFIGURATION_UNREADABLE = "configurations cannot be looked at"
@@ -59,6 +62,8 @@ class Reason(enum.Enum):
     ACL_UNREADABLE = "ACLs cannot be looked at"
 
 
+_SHARE: Final = "share"
+_STREAMS: Final = "streams"
 WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.NO_NODE: Verdict.NOT_READY,
     Reason.DESTINATION_UNREADABLE: Verdict.NOT_READY,
@@ -76,6 +81,9 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.OPEN_TRANSACTION: Verdict.WARNING,
     Reason.GROUP_BEHIND: Verdict.WARNING,
     Reason.GROUP_AHEAD: Verdict.WARNING,
+    Reason.GROUP_REWOUND: Verdict.WARNING,
+    Reason.GROUP_SKIPS: Verdict.WARNING,
+    Reason.GROUP_NOT_COPIED: Verdict.WARNING,
     Reason.GROUP_UNREADABLE: Verdict.WARNING,
     Reason.CONFIGURATION: Verdict.WARNING,
     Reason.CONFIGURATION_UNREADABLE: Verdict.WARNING,
@@ -143,23 +151,47 @@ class Standing(NamedTuple):
     offset: int
 
 
+class Skip(NamedTuple):
+    """A partition in which the destination's committed offset is ahead of the source's."""
+
+    partition: TopicPartition
+    source: int
+    destination: int
+    follows: bool
+    """Whether the destination's is the mirror's own, and is lowered at the next check."""
+
+    def __str__(self) -> str:
+        return f"{self.partition} (source {self.source}, destination {self.destination})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
     """A group that has committed for a topic on the source."""
 
     group: str
+    kind: str = "classic"
+    followed: bool = True
+    """Whether its offsets are copied."""
     idle_on_source: bool = True
     idle_on_destination: bool = True
     due: int = 0
-    """Partitions whose offsets are still to be copied."""
+    """Partitions whose offsets are still to be copied, those in `skips` left out."""
     behind: int = 0
     """Offsets that it would read again without them."""
+    missing: int = 0
+    """Partitions without an offset on the destination: there auto.offset.reset decides."""
+    skips: tuple[Skip, ...] = ()
     ahead: int = 0
     """Offsets that it has read on the source and that are not on the destination."""
     unread: int = 0
     """Offsets that it has not read on the source, in the partitions that it has committed for."""
     unread_from: tuple[Standing, ...] = ()
     """Where these begin."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next check copies something."""
+        return self.followed and (self.due > 0 or any(one.follows for one in self.skips))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,22 +423,74 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
 def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
     """Groups and configurations."""
     for group in topic.groups:
-        if group.due:
-            why = "" if group.idle_on_destination else ", as it has members on the destination"
-            yield Finding(
-                Reason.GROUP_BEHIND,
-                f"group {group.group}: its offsets of {group.due} partition(s) are not copied yet"
-                f"{why}; it would read {group.behind} offsets again",
-            )
-        if group.ahead:
-            yield Finding(
-                Reason.GROUP_AHEAD,
-                f"group {group.group} has read {group.ahead} offsets that are not mirrored yet",
-            )
+        yield from _of_group(group)
     if topic.configurations:
         yield Finding(Reason.CONFIGURATION, f"not as on the source: {few(topic.configurations)}")
     if topic.configurations_unknown:
         yield Finding(Reason.CONFIGURATION_UNREADABLE, topic.configurations_unknown)
+
+
+def _of_group(group: GroupFacts) -> Iterator[Finding]:
+    """What a group would read again or skip."""
+    name = f"{'share ' if group.kind == _SHARE else ''}group {group.group}"
+    if group.due and group.followed:
+        why = "" if group.idle_on_destination else ", as it has members on the destination"
+        yield Finding(
+            Reason.GROUP_BEHIND,
+            f"{name}: its offsets of {group.due} partition(s) are not copied yet{why}; it would "
+            f"read {group.behind} offsets again{_reset(group)}",
+        )
+    if group.due and not group.followed:
+        why = "streams groups are not" if group.kind == _STREAMS else "see mirror.groups.include"
+        yield Finding(
+            Reason.GROUP_NOT_COPIED,
+            f"{name}: its offsets of {group.due} partition(s) are not copied ({why}); it would "
+            f"read {group.behind} offsets again{_reset(group)}",
+        )
+    if group.kind == _SHARE and group.unread:
+        yield Finding(
+            Reason.GROUP_NOT_COPIED,
+            f"{name}: which records it has acknowledged above its start offsets is not copied; up "
+            f"to {group.unread} offsets would be delivered again",
+        )
+    if group.ahead:
+        yield Finding(
+            Reason.GROUP_AHEAD,
+            f"{name} has read {group.ahead} offsets that are not mirrored yet",
+        )
+    if not group.followed and group.skips:
+        yield Finding(
+            Reason.GROUP_NOT_COPIED,
+            f"{name} would skip records of {_places(group.skips)}, unless it has read them on the "
+            f"destination: its offsets are not copied",
+        )
+        return
+    if rewound := [one for one in group.skips if one.follows]:
+        yield Finding(
+            Reason.GROUP_REWOUND,
+            f"{name} was rewound on the source; until the next check copies that, it would skip "
+            f"records of {_places(rewound)}",
+        )
+    if kept := [one for one in group.skips if not one.follows]:
+        yield Finding(
+            Reason.GROUP_SKIPS,
+            f"{name} would skip records of {_places(kept)}, unless it has read them on the "
+            f"destination; the mirror did not commit these offsets and does not lower them: reset "
+            f"them on the destination (kafka-consumer-groups --reset-offsets)",
+        )
+
+
+def _places(skips: Iterable[Skip]) -> str:
+    return few([str(one) for one in skips])
+
+
+def _reset(group: GroupFacts) -> str:
+    if not group.missing:
+        return ""
+    return (
+        f"; {group.missing} partition(s) have no offset on the destination, where "
+        f"auto.offset.reset decides: latest skips records"
+    )
 
 
 def _partitions(found: Sequence[PartitionFacts]) -> str:

@@ -23,7 +23,7 @@ from twinlog.cluster.metadata import is_another
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, partition_count
 from twinlog.control.acl_sync import AclSync
 from twinlog.control.config_sync import set_configs_back, sync_configs
-from twinlog.control.groups import sync_groups
+from twinlog.control.group_sync import QUIET_CHECKS, GroupSync
 from twinlog.control.mirrors import connected_source
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
@@ -75,10 +75,12 @@ class Refresher:
         self._missing: dict[str, set[MirrorTopic]] = {}
         self.read_only = ReadOnly(cluster, store, self._is_ours, self._acls_failed, self._set_back)
         self._acls = AclSync(cluster, store, self.read_only)
+        self._groups = GroupSync(cluster)
 
     async def on_assigned(self, partitions: set[int]) -> None:
         """These partitions of `__mirror_config` are ours."""
         self._ours |= partitions
+        self._groups.forget()
 
     async def on_revoked(self, partitions: set[int]) -> None:
         """These are another's now."""
@@ -141,11 +143,26 @@ class Refresher:
             await self._try(name, Sync.CONFIGS, configs)
             # A topic that was made again is MIRRORING until its lane has seen that.
             partitions = await self._mirroring(known)
-            groups = sync_groups(source, self._cluster, settings.groups_include, partitions)
+            groups = self._groups.sync(
+                source,
+                name,
+                settings.groups_include,
+                partitions,
+                quiet_s=QUIET_CHECKS * settings.refresh_interval,
+                wanted=lambda: self._wanted(name),
+            )
             await self._try(name, Sync.GROUPS, groups)
             if topics:
                 acls = self._acls.sync(source, name, settings.acl_include)
                 await self._try(name, Sync.ACLS, acls)
+
+    def _wanted(self, mirror: str) -> set[str]:
+        """The topics that are to be mirrored now, as `__mirror_config` is followed."""
+        return {
+            topic.topic
+            for topic in self._latest().topics
+            if topic.mirror == mirror and topic.wanted is Wanted.MIRRORING
+        }
 
     def _acls_failed(self, mirror: str, count: int) -> None:
         self.errors[mirror, Sync.ACLS] += count

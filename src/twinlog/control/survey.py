@@ -7,7 +7,6 @@ and mirrored in between counts as lag, so that a loss is never made smaller than
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Final
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import LANES_GROUP
-from twinlog.cluster.offsets import Committed, Group, list_groups
+from twinlog.cluster.offsets import list_groups
 from twinlog.cluster.partitions import (
     CONSUMER,
     Isolation,
@@ -28,20 +27,18 @@ from twinlog.cluster.transactions import transactional_ids
 from twinlog.control.acl_sync import Compared, compare_acls
 from twinlog.control.config_sync import Difference, Unreadable, compare_configs
 from twinlog.control.described import MirrorDescription, PartitionDescription, describe
-from twinlog.control.groups import Log, due_offsets, group_offsets, log_bounds, served
+from twinlog.control.group_survey import ByTopic, group_facts, remembered_facts
 from twinlog.control.lifecycle import Topics, choose
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.mirrors import connected_source
 from twinlog.control.readiness import (
     AclFacts,
     Finding,
-    GroupFacts,
     MirrorFacts,
     PartitionFacts,
     Reason,
     SourceLog,
     SourceTopic,
-    Standing,
     TopicFacts,
 )
 from twinlog.control.store import MirrorStore
@@ -57,11 +54,8 @@ CONNECT_S: Final = 5.0
 """Seconds after which a source that does not answer is taken for dead: somebody waits."""
 PATIENCE_S: Final = 60.0
 """Seconds after which one that answers some questions is, too."""
-AT_ONCE: Final = 20
-"""Groups whose offsets are asked for side by side."""
 
 Logs = dict[TopicPartition, SourceLog]
-ByTopic = dict[str, tuple[GroupFacts, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +137,16 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         trouble = str(error)
     except TimeoutError:
         trouble = f"the source gives no answers within {PATIENCE_S:g} s"
-    return _as_was_said(subject, ends, await _partition_counts(destination, subject), trouble)
+    here = await _partition_counts(destination, subject)
+    groups, unknown = await remembered_facts(
+        destination, subject.mirror.name, subject.partitions, int(time.time() * 1000)
+    )
+    facts = _as_was_said(subject, ends, here, trouble)
+    return replace(
+        facts,
+        unknown=(*facts.unknown, *unknown),
+        topics=tuple(replace(topic, groups=groups.get(topic.topic, ())) for topic in facts.topics),
+    )
 
 
 async def _partition_counts(destination: KafkaCluster, subject: Subject) -> dict[str, int]:
@@ -180,7 +183,10 @@ async def survey_live(
     unknown: list[Finding] = []
     groups: ByTopic = {}
     try:
-        groups = await group_facts(source, destination, subject, logs)
+        groups, unreadable = await group_facts(
+            *(source, destination, subject.mirror.name, subject.settings.groups_include, logs)
+        )
+        unknown += unreadable
     except TwinlogError as error:
         unknown.append(Finding(Reason.GROUP_UNREADABLE, f"groups: {error}"))
     compared: dict[str, Difference | Unreadable] = {}
@@ -339,95 +345,6 @@ async def holders(
 
 
 # ---- what follows ------------------------------------------------------------------------------
-
-
-async def group_facts(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    subject: Subject,
-    logs: Logs,
-    *,
-    stable: bool = False,
-) -> ByTopic:
-    """The groups whose offsets follow and that have committed for the topics, by topic.
-
-    Args:
-        source: the mirror's.
-        destination: the mirror's cluster.
-        subject: the topics, and which groups follow.
-        logs: the source's, of the partitions to look at.
-        stable: no offset on the source may be part of an open transaction.
-
-    Raises:
-        Retriable: a cluster does not answer, or an offset is not stable.
-        UserError: a right is missing, to list groups or to read offsets.
-    """
-    theirs = await list_groups(source)
-    groups = served(theirs.values(), subject.settings.groups_include)
-    if not groups or not logs:
-        return {}
-    ours = await list_groups(destination)
-    bounds = await log_bounds(destination, list(logs))
-    limit = asyncio.Semaphore(AT_ONCE)
-
-    async def facts(group: Group) -> list[tuple[str, GroupFacts]]:
-        async with limit:
-            there = await group_offsets(source, group, stable=stable)
-            if not there.keys() & logs.keys():
-                return []
-            here = await group_offsets(destination, group)
-        idle = group.name not in ours or ours[group.name].idle
-        return [
-            (topic, replace(found, idle_on_source=group.idle, idle_on_destination=idle))
-            for topic, found in offset_facts(group.name, logs, bounds, there, here).items()
-        ]
-
-    by_topic: defaultdict[str, list[GroupFacts]] = defaultdict(list)
-    for found in await asyncio.gather(*(facts(group) for group in sorted(groups))):
-        for topic, fact in found:
-            by_topic[topic].append(fact)
-    return {topic: tuple(found) for topic, found in by_topic.items()}
-
-
-def offset_facts(
-    group: str,
-    logs: Logs,
-    bounds: Mapping[TopicPartition, Log],
-    there: Mapping[TopicPartition, Committed],
-    here: Mapping[TopicPartition, Committed],
-) -> dict[str, GroupFacts]:
-    """What a group has committed, by topic.
-
-    Args:
-        group: its name.
-        logs: the source's, of the partitions to look at.
-        bounds: the destination's.
-        there: what it has committed on the source.
-        here: what it has committed on the destination.
-    """
-    due = due_offsets(there, here, bounds)
-    partitions: defaultdict[str, list[TopicPartition]] = defaultdict(list)
-    for one in sorted(there.keys() & logs.keys() & bounds.keys()):
-        partitions[one.topic].append(one)
-    return {
-        topic: GroupFacts(
-            group=group,
-            due=sum(one in due for one in some),
-            behind=sum(
-                due[one].offset - (here[one].offset if one in here else bounds[one].start)
-                for one in some
-                if one in due
-            ),
-            ahead=sum(max(there[one].offset - bounds[one].end, 0) for one in some),
-            unread=sum(max(logs[one].high_watermark - there[one].offset, 0) for one in some),
-            unread_from=tuple(
-                Standing(one, there[one].offset)
-                for one in some
-                if there[one].offset < logs[one].high_watermark
-            ),
-        )
-        for topic, some in partitions.items()
-    }
 
 
 async def _acls(source: KafkaCluster, destination: KafkaCluster, subject: Subject) -> AclFacts:

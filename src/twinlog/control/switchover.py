@@ -41,7 +41,8 @@ from typing import Final, NamedTuple
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.partitions import DEBUGGING, Isolation, list_offsets
 from twinlog.control.denials import Outlook, ProducerDenials, acl_source
-from twinlog.control.groups import sync_groups
+from twinlog.control.group_survey import group_facts
+from twinlog.control.group_sync import GroupSync
 from twinlog.control.lifecycle import Topics, remove_topics
 from twinlog.control.mirrors import connected_source
 from twinlog.control.readable import Readable
@@ -50,7 +51,6 @@ from twinlog.control.store import MirrorStore
 from twinlog.control.survey import (
     Subject,
     destination_ends,
-    group_facts,
     holders,
     subject_of,
     survey_live,
@@ -83,15 +83,18 @@ HARMLESS: Final = frozenset(
         Reason.ACL,
         Reason.ACL_UNREADABLE,
         Reason.EXTRA_PARTITIONS,
+        Reason.GROUP_NOT_COPIED,
     }
 )
-"""What loses nothing."""
+"""What loses no record, and a switchover does not end."""
+_COPIED_AGAIN: Final = frozenset({Reason.GROUP_BEHIND, Reason.GROUP_REWOUND})
 PASSING: Final = HARMLESS | {
     Reason.LAG,
     Reason.OPEN_TRANSACTION,
     Reason.PURGED,
     Reason.GROUP_BEHIND,
     Reason.GROUP_AHEAD,
+    Reason.GROUP_REWOUND,
 }
 """What does not stand against a switchover that begins: it ends while one waits."""
 
@@ -228,7 +231,7 @@ def standing_against(found: Readiness) -> list[Finding]:
 
 
 def harmless(found: Readiness) -> list[Finding]:
-    """What is only told of: the switchover ends none of it, and loses nothing by it."""
+    """What is reported and passed over: the switchover ends none of it."""
     return [one for one in found.all_findings() if one.reason in HARMLESS]
 
 
@@ -327,7 +330,7 @@ class _Switchover:
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
         for one in harmless(found):
-            self._say(Step.READINESS, f"passed, as it loses nothing: {one.text}")
+            self._say(Step.READINESS, f"passed over: {one.text}")
         names = self._subject.names
         self._done(Step.READINESS, f"{len(names)} topic(s): {few(names)}")
 
@@ -427,18 +430,21 @@ class _Switchover:
         served: set[str] = set()
 
         async def look() -> str:
-            by_topic = await group_facts(
-                self._source, self._destination, self._subject, logs, stable=True
+            by_topic, _ = await group_facts(
+                *(self._source, self._destination, self._subject.mirror.name, include, logs),
+                stable=True,
             )
             facts = [group for groups in by_topic.values() for group in groups]
             served.update(group.group for group in facts)
             live = [group for group in facts if not group.idle_on_source]
             if reading := {group.group for group in live if await self._reads(group, ends)}:
                 return f"still reading on the source: {few(sorted(reading))}"
-            if not any(one.due for one in facts):
+            pending = [one for one in facts if one.pending]
+            if not pending:
                 return ""
-            await sync_groups(self._source, self._destination, include, topic_ids)
-            held = {one.group for one in facts if one.due and not one.idle_on_destination}
+            sync = GroupSync(self._destination, remembers=False)
+            await sync.sync(self._source, self._subject.mirror.name, include, topic_ids)
+            held = {one.group for one in pending if not one.idle_on_destination}
             return f"with members on the destination: {few(sorted(held))}" if held else "copying"
 
         self._begin(Step.GROUPS)
@@ -490,7 +496,7 @@ class _Switchover:
         )
         found = await self._judge(subject)
         against = [one for one in found.all_findings() if one.reason not in HARMLESS]
-        if any(one.reason is not Reason.GROUP_BEHIND for one in against):
+        if any(one.reason not in _COPIED_AGAIN for one in against):
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.FAILOVER, f"no longer ready: {text}", gone_back=True)
         logs = await self._source_ends()

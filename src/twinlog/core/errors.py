@@ -72,11 +72,18 @@ class TwinlogError(Exception):
         self.partition = partition
         self.offset = offset
         self.code = code
+        self.principal: str | None = None
+        """Who lacks a right, where one is missing and it is known."""
 
     def __str__(self) -> str:
         """One line: where, what, and what to do."""
         place = self.topic if self.partition is None else f"{self.topic}-{self.partition}"
-        labels = {"cluster ": self.cluster, "node ": self.node, "": place}
+        labels = {
+            "cluster ": self.cluster,
+            "node ": self.node,
+            "principal ": self.principal,
+            "": place,
+        }
         where = "".join(f"{label}{value}: " for label, value in labels.items() if value is not None)
         at = "" if self.offset is None else f" (offset {self.offset})"
         return f"{where}{self.message}{at}{'; ' if self.hint else ''}{self.hint}"
@@ -295,7 +302,8 @@ CODES: Final = _codes()
 
 _HINTS: Final = {
     29: "grant this principal the operation on the topic",
-    30: "grant this principal READ on the group",
+    30: "grant this principal the operation on the group (DESCRIBE to see it and its offsets, READ "
+    "to commit or to be a member)",
     31: "grant this principal the operation on the cluster",
     33: "compare sasl.mechanism with the broker's sasl.enabled.mechanisms",
     35: "the broker is older than Kafka 2.8, or the request's version was capped",
@@ -304,6 +312,10 @@ _HINTS: Final = {
     10: "raise max.message.bytes of the destination's topic",
     18: "raise segment.bytes of the destination's topic",
 }
+
+
+DENIED: Final = frozenset({29, 30, 31, 53, 65})
+"""Codes of a missing right: ..._AUTHORIZATION_FAILED."""
 
 
 def code_of(number: int) -> Code:

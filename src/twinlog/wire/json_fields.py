@@ -69,6 +69,10 @@ class JsonObject:
         """A list of anything."""
         return self._typed(name, list)
 
+    def object(self, name: str) -> dict[str, Any]:
+        """An object of anything."""
+        return self._typed(name, dict)
+
     def properties(self, name: str) -> dict[str, str]:
         """An object whose values are strings."""
         values = self._typed(name, dict)
