@@ -114,6 +114,8 @@ class Cluster:
         self.timings = Timings() if timings is None else timings
         self.markers_allowed = markers_allowed
         self.markers_written_twice = True
+        self.markers_cut = 0.0
+        """Of the requests for several markers of a partition, how many find a follower behind."""
         self.read_only: set[str] = set()
         """Topics that nobody has WRITE on."""
         self.topics: dict[str, Topic] = {}
@@ -487,7 +489,7 @@ class Cluster:
                 continue
             results[key] = 0
             try:
-                for each in self._in_sync(partition, _markers(markers, marker)):
+                for each in self._in_sync(_markers(markers, marker)):
                     partition.log.append_marker(each, self.now_ms)
             except Refused as refused:
                 results[key] = refused.code
@@ -502,13 +504,13 @@ class Cluster:
         self._answer_after(waits, answer, results)
         return answer
 
-    def _in_sync(self, partition: Partition, markers: Sequence[Marker]) -> Sequence[Marker]:
+    def _in_sync(self, markers: Sequence[Marker]) -> Sequence[Marker]:
         """Those that are appended: where a follower falls out meanwhile, later ones are refused.
 
         Earlier ones are answered later, and hide that (KAFKA_FACTS: a broker merges the results of
         one partition's markers in the order in which they complete).
         """
-        if not partition.lagging or len(markers) < 2 or self.rng.random() < 0.5:
+        if len(markers) < 2 or not self.markers_cut or self.rng.random() >= self.markers_cut:
             return markers
         return markers[: self.rng.randint(1, len(markers))]
 

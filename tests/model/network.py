@@ -13,6 +13,10 @@ chooses,
 every call that waits gets Disconnected at once, and the next call opens a new connection, which may
 overtake what the old one still delivers. Late means by at most `late_seconds`.
 
+Or the connection is *held*: something in between keeps what is sent from then on, for up to
+`held_seconds`, and delivers all of it then, whatever has become of the client: it has timed out, is
+dead, or has connected anew and gone on.
+
 Several calls that need no order have a connection for each.
 """
 
@@ -34,7 +38,11 @@ Handler = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How bad the network is. `break_share` of the requests see their connection break."""
+    """How bad the network is.
+
+    `break_share` of the requests see their connection break, `held_share` see it held, of those
+    that carry data only where `holds_data`.
+    """
 
     break_share: float = 0.0
     late_seconds: float = 2.0
@@ -42,6 +50,9 @@ class Faults:
     slow_share: float = 0.0
     slow_seconds: float = 0.5
     request_timeout_s: float = 10.0
+    held_share: float = 0.0
+    held_seconds: float = 40.0
+    holds_data: bool = False
 
 
 class Network:
@@ -53,15 +64,28 @@ class Network:
         self.faults = faults
         self.quiet = False
         self.broken = 0
+        self.held_until = 0.0
+        """When the last request arrives that is held."""
+        self.on_write: Callable[[str], None] = lambda _: None
+        """Told which client sends a request that writes, just before."""
         self._alone = 0
         self._cut: set[tuple[str, int]] = set()
         self._dead: set[str] = set()
         self._connections: dict[tuple[str, int, str], Connection] = {}
 
     def send(
-        self, client: str, node: int, purpose: str, handler: Handler, *, risk: float = 1.0
+        self,
+        client: str,
+        node: int,
+        purpose: str,
+        handler: Handler,
+        *,
+        risk: float = 1.0,
+        writes: bool = False,
     ) -> "asyncio.Future[Any]":
         """Send a request on the client's connection for this purpose, now."""
+        if writes:
+            self.on_write(client)
         future: asyncio.Future[Any] = self.loop.create_future()
         if client in self._dead or (client, node) in self._cut:
             refused = Disconnected(f"{client} cannot reach node {node}")
@@ -70,12 +94,18 @@ class Network:
         key = (client, node, purpose)
         connection = self._connections.get(key)
         if connection is None or connection.closed:
-            connection = self._connections[key] = Connection(self, client, node)
+            connection = self._connections[key] = Connection(self, client, node, purpose)
         connection.send(handler, future, risk)
         return future
 
     def send_alone(
-        self, client: str, node: int, handler: Handler, *, risk: float = 1.0
+        self,
+        client: str,
+        node: int,
+        handler: Handler,
+        *,
+        risk: float = 1.0,
+        writes: bool = False,
     ) -> "asyncio.Future[Any]":
         """Send a request on a connection of its own: in no order with others.
 
@@ -83,7 +113,7 @@ class Network:
         """
         self._alone += 1
         purpose = f"alone {self._alone}"
-        future = self.send(client, node, purpose, handler, risk=risk)
+        future = self.send(client, node, purpose, handler, risk=risk, writes=writes)
         future.add_done_callback(
             lambda _: self._connections.pop((client, node, purpose), None),
             context=self.loop.outside,
@@ -119,6 +149,15 @@ class Network:
             return self.rng.uniform(0.0, faults.slow_seconds)
         return self.rng.uniform(0.1, 1.0) * faults.delay_seconds
 
+    def holds(self, risk: float) -> float:
+        """Until when the connection of this request is held, if it is."""
+        share = self.faults.held_share
+        if self.quiet or not share or self.rng.random() >= risk * share:
+            return 0.0
+        until = self.loop.time() + self.rng.uniform(0.0, self.faults.held_seconds)
+        self.held_until = max(self.held_until, until)
+        return until
+
     def breaks(self, risk: float) -> float | None:
         """After how long the connection of this request breaks, if it does."""
         if self.quiet or self.rng.random() >= risk * self.faults.break_share:
@@ -135,15 +174,16 @@ class _Request:
 class Connection:
     """One stream between a client and a broker."""
 
-    def __init__(self, network: Network, client: str, node: int) -> None:
+    def __init__(self, network: Network, client: str, node: int, purpose: str) -> None:
         self._network = network
         self._loop = network.loop
         self._name = f"{client} to {node}"
+        self._purpose = purpose
         self._wire: deque[_Request] = deque()  # sent, not delivered
         self._inbox: deque[_Request] = deque()  # delivered, not begun
         self._waiting: list[_Request] = []  # callers without an answer
         self._busy = False
-        self._last_arrival = self._last_answer = 0.0
+        self._last_arrival = self._last_answer = self._held_until = 0.0
         self.closed = False
 
     def send(self, handler: Handler, future: "asyncio.Future[Any]", risk: float) -> None:
@@ -152,7 +192,10 @@ class Connection:
         self._wire.append(request)
         self._waiting.append(request)
         now = self._loop.time()
-        self._last_arrival = max(self._last_arrival, now + self._network.delay())
+        if self._network.faults.holds_data or self._purpose != "produce":
+            self._held_until = max(self._held_until, self._network.holds(risk))
+        arrival = now + self._network.delay()
+        self._last_arrival = max(self._last_arrival, arrival, self._held_until)
         self._loop.later(self._last_arrival - now, self._deliver)
         self._loop.later(self._network.faults.request_timeout_s, lambda: self._time_out(request))
         after = self._network.breaks(risk)
@@ -169,6 +212,8 @@ class Connection:
         rng = network.rng
         still = rng.randint(0, len(self._wire))
         late = rng.uniform(0.0, network.faults.late_seconds) if rng.random() < 0.5 else 0.0
+        if self._held_until > self._loop.time():
+            still, late = len(self._wire), self._held_until - self._loop.time()
         on_wire = list(self._wire)
         self._wire.clear()
         for request in on_wire[:still]:

@@ -313,7 +313,11 @@ class ModelDestination(_Client):
         taken = [b._replace(records=memoryview(bytes(b.records))) for b in batches]
         known = dict(self._ids)
         return self.network.send(
-            self.name, node, "produce", lambda: self.cluster.produce(node, taken, known)
+            self.name,
+            node,
+            "produce",
+            lambda: self.cluster.produce(node, taken, known),
+            writes=True,
         )
 
     async def log_ends(
@@ -395,7 +399,7 @@ class ModelDestination(_Client):
         nodes = self.cluster.nodes
         node = nodes[len(transactional_id) % len(nodes)]
         return self.network.send(
-            self.name, node, f"transactions {transactional_id}", step, risk=4.0
+            self.name, node, f"transactions {transactional_id}", step, risk=4.0, writes=True
         )
 
     async def _persist(self, attempt: Callable[[], Awaitable[T | None]]) -> T:
@@ -435,6 +439,7 @@ class ModelDestination(_Client):
                     self.cluster.write_markers, wanted, Marker(*producer[1:], committed=committed)
                 ),
                 risk=10.0,
+                writes=True,
             )
             for node, wanted in by_node.items()
         ]

@@ -79,7 +79,7 @@ class ModelStates:
         """A new epoch, and all that was written."""
         self._permit()
         self._epoch, found = await self._network.send_alone(
-            self._name, self._node, lambda: self._topic.fence(self._number), risk=4.0
+            self._name, self._node, lambda: self._topic.fence(self._number), risk=4.0, writes=True
         )
         return found  # type: ignore[no-any-return]
 
@@ -92,6 +92,7 @@ class ModelStates:
             self._node,
             lambda: self._topic.write(self._number, epoch, told, mirrored),
             risk=10.0,
+            writes=True,
         ):
             raise Fenced(f"{self._name} was fenced")
 

@@ -168,6 +168,23 @@ async def test_stopped_is_neither_written_nor_fenced_twice(bench: Bench) -> None
 
 
 @on_bench
+async def test_an_owner_with_nothing_to_write_notices_that_it_is_fenced(bench: Bench) -> None:
+    """A former owner had taken the state partition back within its lease, and written PREPARING.
+
+    Found by the simulation (seed 7): the partition was MIRRORING, and its state PREPARING for ever.
+    """
+    next_owner = await bench.owner("next")
+    await next_owner.enter({NAME: State.PREPARING})
+    await next_owner.enter({NAME: State.MIRRORING})
+    former = await bench.owner("former")
+    await former.enter({NAME: State.PREPARING})
+    await next_owner.write_states()
+    await asyncio.sleep(LEASE_S)
+    with pytest.raises(Fenced):
+        await next_owner.write_states()
+
+
+@on_bench
 async def test_what_another_owner_has_written_stands(bench: Bench) -> None:
     """A write of ours failed, and another one was faster: what he wrote is not written over."""
     former = await bench.owner("former")

@@ -69,16 +69,19 @@ class Group:
     owners: dict[int, str] = field(default_factory=dict)
     commands: Commands = field(default_factory=lambda: Commands(0, {}))
     cut: set[str] = field(default_factory=set)
+    leases: dict[str, float] = field(default_factory=dict)
+    """Until when each lane may write, as the coordinator could have told it."""
 
     def want(self, topic: MirrorTopic) -> None:
         """One more command."""
         count, topics = self.commands
         self.commands = Commands(count + 1, {**topics, topic.topic: topic})
 
-    def heartbeat(self, lane: str) -> tuple[frozenset[int], Commands] | None:
+    def heartbeat(self, lane: str, now: float) -> tuple[frozenset[int], Commands] | None:
         """What the lane owns, and what is wanted; None where no answer comes."""
         if lane in self.cut:
             return None
+        self.leases[lane] = now + LEASE_SECONDS
         ours = frozenset(shard for shard, owner in self.owners.items() if owner == lane)
         return ours, self.commands
 
@@ -166,7 +169,7 @@ class Lane:
             if self._engine is not None:
                 self._engine.set_throttle(self._throttle, lanes=1)
             sent = self._world.loop.time()
-            answer = self._world.group.heartbeat(self.name)
+            answer = self._world.group.heartbeat(self.name, sent)
             if answer is not None:
                 self._lease_until = sent + LEASE_SECONDS
                 ours, commands = answer

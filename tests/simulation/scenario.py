@@ -155,9 +155,14 @@ class Simulation:
         unusual = random.Random(f"unusual {seed}")
         self.source.unusual = Unusual(loop, unusual)
         self.source.unusual.quiet = hazards.calm or unusual.random() < 0.3
+        self.destination.markers_cut = rng.choice((0.0, 0.2))
         self.destination.coordinator.first_epoch = rng.choice((0, 0, 0, 32_760))
         faults = Faults(late_seconds=0.0) if hazards.calm else _faults(rng)
+        if self.dangers.unclean or hazards.expiry:
+            # A partition that has lost what it knew of a producer takes whatever comes first.
+            faults = replace(faults, held_share=0.0)
         self.networks = (Network(loop, rng, faults), Network(loop, rng, faults))
+        self.networks[1].on_write = self._check_lease
         self.checker = Checker(self.source, self.destination)
         self.settings = LaneSettings(
             lease_s=6.0,
@@ -178,7 +183,8 @@ class Simulation:
         self._throttle = Throttle()
         self._variant = VARIANTS[variant]
         self._peace = False
-        late_s = 0.0 if hazards.calm else self.settings.lease_s
+        late_s = self.settings.lease_s + (faults.held_seconds if faults.held_share else 0.0)
+        late_s = 0.0 if hazards.calm else late_s
         self.life = Life(self.destination, self.checker, rng, late_s)
         self._to_add: list[MirrorTopic] = []
         self._world = World(
@@ -286,6 +292,14 @@ class Simulation:
         lane.throttle(self._throttle)
         lane.start()
         return lane
+
+    def _check_lease(self, client: str) -> None:
+        """Fail the simulation where a lane sends a request that writes, and has no lease."""
+        lease = self.group.leases.get(client, 0.0)
+        if self.loop.time() >= lease:
+            self.loop.broken = Violation(
+                f"{client} writes at {self.loop.time():.3f}, its lease ended at {lease:.3f}"
+            )
 
     # --- trouble ----------------------------------------------------------------------------
 
@@ -429,6 +443,9 @@ class Simulation:
             writer.stop()
         await asyncio.sleep(1.0)
         await self._wait(lambda: self._not_settled(last), last)
+        # What is held still arrives, and changes nothing.
+        await asyncio.sleep(max(network.held_until for network in self.networks) - self.loop.time())
+        await self._wait(lambda: self._not_settled(last), last)
         self.life.quiet = True
         self.checker.final()
 
@@ -470,6 +487,7 @@ def _faults(rng: random.Random) -> Faults:
         late_seconds=LATE_SECONDS,
         slow_share=rng.choice((0.0, 0.01)),
         request_timeout_s=3.0,
+        held_share=rng.choice((0.0, 0.0, 0.002, 0.01)),
     )
 
 

@@ -40,9 +40,17 @@ def test_the_same_seed_does_the_same() -> None:
     assert "steps" in first
 
 
-@pytest.mark.parametrize("variant", ["resending", "refilling", "shortsighted", "credulous"])
+@pytest.mark.parametrize(
+    "variant",
+    ["resending", "refilling", "shortsighted", "unleased", "reusing", "computing", "credulous"],
+)
 def test_planted_bugs_are_found(variant: str) -> None:
-    """Goal: an engine that is wrong in a known way does not get through a few seeds."""
+    """Goal: an engine that is wrong in a known way does not get through a few seeds.
+
+    The last four: a lane that writes without a lease; markers that carry the same epochs after a
+    lost answer; a log end that is computed from the markers sent; an answer without records that is
+    taken for an empty log.
+    """
     done = _simulate("--seeds", "0:20", "--variant", variant, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
@@ -70,6 +78,13 @@ def test_stopped_too_early_is_found() -> None:
     arguments = ("--seeds", "0:4", "--hazards", "commands", "--variant", "hasty")
     done = _simulate(*arguments, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+
+
+def test_late_markers_behind_a_stop_are_found() -> None:
+    """Goal: an owner that fences no written markers at a stop does not get through (G1)."""
+    arguments = ("--seeds", "0:40", "--hazards", "commands", "--variant", "unfenced")
+    done = _simulate(*arguments, "--until-failed")
+    assert "behind STOPPED" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_source_that_loses_its_end() -> None:

@@ -9,9 +9,12 @@ from uuid import UUID
 from model.cluster import Cluster
 from model.network import Network
 from model.ports import ModelDestination, ModelSource
+from model.producers import INVALID_PRODUCER_EPOCH
+from model.states import ModelStates
 from simulation.lanes import DestinationMaker, OwnedMaker, SourceMaker
 from twinlog.core.batch import batches, patched_header
 from twinlog.core.errors import Disconnected
+from twinlog.core.markers import LastMarker
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State
 from twinlog.core.types import (
@@ -24,15 +27,18 @@ from twinlog.core.types import (
     advance,
 )
 from twinlog.core.types import Sequence as SequenceNumber
+from twinlog.pipeline.markers import MarkerWriter
 from twinlog.pipeline.owned import OwnedShard
 from twinlog.pipeline.ports import (
     Appended,
     Batch,
     FetchResult,
     LogEnd,
+    Markers,
     ProducerIdentity,
     ReadAlone,
 )
+from twinlog.pipeline.shard import Shard
 from twinlog.wire.state_records import LastMirrored
 
 
@@ -80,13 +86,73 @@ class Refilling(ModelDestination):
     """Writes markers again when no answer came."""
 
     async def write_markers(
-        self, partitions: Mapping[TopicPartition, int], producer: ProducerIdentity
+        self,
+        partitions: Mapping[TopicPartition, Markers],
+        producer: ProducerIdentity,
+        *,
+        committed: bool = False,
     ) -> Mapping[TopicPartition, int]:
         """Write markers, and again."""
         try:
-            return await super().write_markers(partitions, producer)
+            return await super().write_markers(partitions, producer, committed=committed)
         except Disconnected:
-            return await super().write_markers(partitions, producer)
+            return await super().write_markers(partitions, producer, committed=committed)
+
+
+class Reusing(MarkerWriter):
+    """Writes markers in one epoch for ever, whatever was lost (FINDINGS E1, A4)."""
+
+    async def _send(
+        self,
+        wanted: Mapping[TopicPartition, Markers],
+        identity: ProducerIdentity,
+        *,
+        committed: bool = False,
+    ) -> Mapping[TopicPartition, int]:
+        try:
+            codes = await super()._send(wanted, identity, committed=committed)
+        except Disconnected:
+            self._identity = identity
+            raise
+        if INVALID_PRODUCER_EPOCH not in codes.values():
+            self._identity = identity
+        return codes
+
+    async def _find_lasts(
+        self, partitions: Collection[TopicPartition], identity: ProducerIdentity
+    ) -> tuple[dict[TopicPartition, LastMarker], dict[TopicPartition, LogEnd]]:
+        return dict.fromkeys(partitions, LastMarker(identity.epoch, 0)), {}
+
+
+class Computing(MarkerWriter):
+    """Computes the log end from how many markers it has sent (FINDINGS A2)."""
+
+    async def _log_ends(
+        self, partitions: Collection[TopicPartition], computed: Mapping[TopicPartition, LogEnd]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        refused = [p for p in partitions if computed[p].error]
+        return await super()._log_ends(refused, computed)
+
+
+class Unfenced(MarkerWriter):
+    """Fences no written markers at a stop (FINDINGS G1)."""
+
+    async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Do nothing."""
+        return dict.fromkeys(partitions, 0)
+
+
+def with_markers(made: type[MarkerWriter]) -> OwnedMaker:
+    """An owner whose shards write markers like that."""
+
+    def owned(
+        shard: Shard, states: ModelStates, may_write: Callable[[], bool], lease_s: float
+    ) -> OwnedShard:
+        name, at_once = f"twinlog.{shard.number}.marker", shard.settings.markers_at_once
+        shard.markers = made(name, shard._destination, at_once)
+        return OwnedShard(shard, states, may_write, lease_s)
+
+    return owned
 
 
 class Shortsighted(ModelDestination):
@@ -165,5 +231,8 @@ VARIANTS: dict[str, Variant] = {
     "unleased": Variant(Unleased),
     "forgetful": Variant(source=Forgetful),
     "credulous": Variant(source=Credulous),
+    "reusing": Variant(owned=with_markers(Reusing)),
+    "computing": Variant(owned=with_markers(Computing)),
+    "unfenced": Variant(owned=with_markers(Unfenced)),
     "hasty": Variant(owned=Hasty),
 }

@@ -116,10 +116,19 @@ class MarkerWriter:
             if code in _OUTRUN or (not code and (p not in own or wanted[p].number > 1))
         ]
         found |= {p: LogEnd(code, -1, -1) for p, code in codes.items()}
-        found |= {p: LogEnd(0, gaps[p].start + 1, -1) for p, code in codes.items() if not code}
-        if to_read:
-            found |= await self._destination.log_ends(to_read)
-        return found
+        found |= {
+            p: LogEnd(0, gaps[p].start + wanted[p].number, -1)
+            for p, code in codes.items()
+            if not code
+        }
+        return {**found, **await self._log_ends(to_read, found)}
+
+    async def _log_ends(
+        self, partitions: Collection[TopicPartition], computed: Mapping[TopicPartition, LogEnd]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Where these logs end, which what was sent does not tell (`computed`)."""
+        del computed
+        return await self._destination.log_ends(partitions) if partitions else {}
 
     async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Let no marker of an earlier request land any more on these; an error code for each.

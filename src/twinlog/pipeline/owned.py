@@ -322,6 +322,8 @@ class OwnedShard:
         Raises:
             Fenced: the state partition has another owner.
         """
+        if self._open and self._confirmed < self._alone_from <= self._now():
+            await self._confirm()
         async with self._writes():
             if not self._open or not (self._said or self._mirrored_said or self._lost):
                 return
@@ -373,7 +375,9 @@ class OwnedShard:
     async def _confirm(self) -> None:
         """Read again what a former owner may have written within his lease, if he could have.
 
-        He had taken back what we had taken over, and has stopped these perhaps.
+        He had taken back what we had taken over, and has stopped these perhaps. Or he has written
+        an older state, which nobody would correct: an owner that has nothing to write does not
+        notice that it is fenced.
         """
         async with self._writes():
             if self._confirmed < self._alone_from:
