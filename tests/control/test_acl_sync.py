@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -13,13 +14,13 @@ from conftest import Pair
 from secured import Secured, sasl
 from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
-from twinlog.control.acl_sync import AclSync
+from twinlog.control.acl_sync import ABSENT_S, AclSync
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
-from twinlog.core.acls import Acl, AclRule, Operation, PatternType, Permission, ResourceType
+from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import UserError
-from twinlog.core.mirror_settings import ACLS, parse_settings
-from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror
+from twinlog.core.mirror_settings import ACLS, MirrorSettings, parse_settings
+from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
 from waiting import until_async
 
 pytestmark = pytest.mark.broker
@@ -46,12 +47,17 @@ class Both:
     def __init__(self, name: str, source: KafkaCluster, destination: KafkaCluster) -> None:
         self.name, self.source, self.destination = name, source, destination
         self.store = MirrorStore(destination)
-        self.rules = parse_settings({ACLS: f"TOPIC;{name}.*"}).acl_include
+        self.settings = parse_settings({ACLS: f"TOPIC;{name}.*"})
+        self.now = 0.0
+        guarding = read_only(destination)
+        self._sync = AclSync(destination, self.store, guarding, lambda: self.now)
 
-    async def sync(self, rules: Collection[AclRule] | None = None) -> int:
-        sync = AclSync(self.destination, self.store, read_only(self.destination))
-        rules = self.rules if rules is None else rules
-        failed = await sync.sync(self.source, self.name, rules)
+    async def sync(self, settings: MirrorSettings | None = None) -> int:
+        """As often as it takes to see that something is absent."""
+        settings = self.settings if settings is None else settings
+        for _ in range(2):
+            failed = await self._sync.sync(self.source, self.name, settings)
+            self.now += ABSENT_S
         made = (await self.store.snapshot()).made_acls(self.name, MadeFor.SOURCE)
         await self._seen(self.destination, made)
         return failed
@@ -76,7 +82,7 @@ class Both:
 
     async def _seen(self, cluster: KafkaCluster, acls: Collection[Acl]) -> None:
         async def seen() -> bool:
-            return set(acls) <= await self._ours(cluster)
+            return set(acls) <= (await describe_acls(cluster) or frozenset())
 
         await until_async(seen)
 
@@ -99,13 +105,13 @@ def test_acls_follow(secured_pair: tuple[Secured, Secured], topic: str) -> None:
     async def run() -> None:
         async with both(secured_pair, topic) as it:
             first, second, foreign = (acl(f"{topic}-{n}") for n in ("first", "second", "foreign"))
-            await it.give(it.source, first, second)
+            await it.give(it.source, first, second, acl("other", f"User:{topic}"))
             await it.give(it.destination, second, foreign)
             assert await it.sync() == 0
             assert await it.here() == {first, second, foreign}
             assert await it.made() == {first}
             await it.give(it.source, acl(f"{topic}-third"))
-            assert await it.sync([]) == 0
+            assert await it.sync(parse_settings({ACLS: ""})) == 0
             assert await it.here() == {first, second, foreign}, "without a rule"
             await it.take(it.source, acl(f"{topic}-third"))
             await it.take(it.source, first, second)
@@ -113,7 +119,7 @@ def test_acls_follow(secured_pair: tuple[Secured, Secured], topic: str) -> None:
             assert await it.here() == {second, foreign}
             assert await it.made() == frozenset()
             await it.give(it.source, first)
-            await it.sync(parse_settings({ACLS: "GROUP"}).acl_include)
+            await it.sync(parse_settings({ACLS: "GROUP"}))
             assert await it.here() == {second, foreign}, "the rules do not have it"
 
     asyncio.run(run())
@@ -146,6 +152,44 @@ def test_what_the_sources_own_mirrors_have_made_is_not_copied(
             await there.delete_mirror(back, lambda *_: None)
             assert await it.sync() == 0
             assert await it.here() == {own, guard, copied}, "they are the source's own now"
+
+    asyncio.run(run())
+
+
+def test_the_sources_administrators_are_none_of_the_destinations(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """With the default rules: ALL on the cluster, control topics, every group, every id.
+
+    And the usual way to freeze a source, a denial of everybody, stops no node.
+    """
+    mallory = f"User:{topic}"
+
+    def everything(kind: ResourceType, name: str, pattern: PatternType) -> Acl:
+        return Acl(kind, name, pattern, mallory, "*", Operation.ALL, Permission.ALLOW)
+
+    literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
+    orders = everything(ResourceType.TOPIC, topic, literal)
+    attack = [
+        everything(ResourceType.CLUSTER, "kafka-cluster", literal),
+        everything(ResourceType.TOPIC, "__", prefixed),
+        everything(ResourceType.TOPIC, "*", literal),
+        everything(ResourceType.GROUP, "*", literal),
+        everything(ResourceType.TRANSACTIONAL_ID, "*", literal),
+        everything(ResourceType.TRANSACTIONAL_ID, "twinlog.", prefixed),
+        orders._replace(principal="User:*", permission=Permission.DENY),
+    ]
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            mirrored = MirrorTopic(mirror=topic, topic=topic, topic_id=uuid4(), partitions=1)
+            await it.store.change(lambda _: [mirrored])
+            await it.give(it.source, orders, *attack)
+            await it.sync(parse_settings({ACLS: "*"}))
+            there = await describe_acls(it.destination) or frozenset()
+            assert {one for one in there if one.principal == mallory} == {orders}
+            assert attack[-1] not in there
+            await delete_acls(it.source, [orders, *attack])
 
     asyncio.run(run())
 
@@ -191,12 +235,12 @@ def test_rights_that_are_missing(
             await it.give(it.source, acl(f"{topic}-1"), acl(f"{topic}-2"))
             sync = AclSync(weak, it.store, read_only(weak))
             with pytest.raises(UserError, match="read the ACLs: CLUSTER_AUTHORIZATION_FAILED"):
-                await sync.sync(it.source, topic, it.rules)
+                await sync.sync(it.source, topic, it.settings)
             await create_acls(it.destination, [see])
 
             async def counted() -> bool:
                 try:
-                    return await sync.sync(it.source, topic, it.rules) == 2
+                    return await sync.sync(it.source, topic, it.settings) == 2
                 except UserError:
                     return False
 
@@ -219,7 +263,7 @@ def test_without_an_authorizer(pair: Pair, topic: str, caplog: Any) -> None:
         async with client(pair.source) as source, client(pair.destination) as destination:
             sync = AclSync(destination, MirrorStore(destination), read_only(destination))
             for _ in range(3):
-                assert await sync.sync(source, topic, [AclRule()]) == 0
+                assert await sync.sync(source, topic, parse_settings({})) == 0
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())

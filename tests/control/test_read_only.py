@@ -69,7 +69,10 @@ def test_guarded_until_stopped(
 
     first = {
         denial(names[0], "User:app", Operation.WRITE),
-        *(denial(names[0], "User:boss", what) for what in (Operation.WRITE, Operation.ALTER)),
+        *(
+            denial(names[0], "User:boss", what)
+            for what in (Operation.WRITE, Operation.ALTER, Operation.ALTER_CONFIGS)
+        ),
     }
     second = {denial(names[1], "User:app", Operation.WRITE)}
 

@@ -159,7 +159,9 @@ def test_a_guard_keeps_out_all_but_nodes(there: frozenset[Acl], topics: frozense
         for topic in ("a", "ab", "b", "c", STATES):
             for operation in Operation:
                 before = may(there, principal, operation, topic)
-                changing = operation in {Operation.WRITE, Operation.DELETE, Operation.ALTER}
+                changing = operation in {
+                    *(Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
+                }
                 now = may(after, principal, operation, topic)
                 if node or topic not in topics or not changing:
                     assert now is before, (principal, operation, topic)
@@ -191,6 +193,7 @@ def test_guards() -> None:
     denials, open_to, everywhere = guard(those, ["orders", "x"], STATES)
     assert sorted(map(str, denials)) == [
         "DENY User:all ALTER on TOPIC orders",
+        "DENY User:all ALTER_CONFIGS on TOPIC orders",
         "DENY User:all DELETE on TOPIC orders",
         "DENY User:all WRITE on TOPIC orders",
         "DENY User:app WRITE on TOPIC orders",

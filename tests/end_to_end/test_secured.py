@@ -18,7 +18,7 @@ from typing import Any, Self
 import javaproperties
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 import outside
 from rights import granted
@@ -415,7 +415,8 @@ def test_read_only_until_the_failover(place: Place) -> None:
     outside.write(source, topic, outside.simple(10))
 
     begin(place, mirror, topic)
-    guarded = {f"DENY User:alice {one} on TOPIC {topic}" for one in ("ALTER", "DELETE", "WRITE")}
+    changing = ("ALTER", "ALTER_CONFIGS", "DELETE", "WRITE")
+    guarded = {f"DENY User:alice {one} on TOPIC {topic}" for one in changing}
     until(lambda: place.destination.acls(topic) == {str(alice), *guarded}, 60, "the guard")
     place.stage.await_no_lag([topic])
     with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
@@ -423,6 +424,10 @@ def test_read_only_until_the_failover(place: Place) -> None:
     admin = AdminClient(client)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         admin.delete_topics([topic])[topic].result(30)
+    short = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[short])
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        admin.incremental_alter_configs([resource])[resource].result(30)
     outside.write(source, topic, outside.simple(10, 0, "later"))
     place.stage.await_no_lag([topic])
     done(place.mirrors("--remove", "--topic", topic, "--mirror", mirror))

@@ -106,7 +106,12 @@ def as_object(found: Readiness) -> dict[str, Any]:
         "readiness": found.verdict.name,
         "lag": found.lag,
         "findings": [_finding(one) for one in found.findings],
-        "acls": {"to_make": list(found.acls.to_make), "to_remove": list(found.acls.to_remove)},
+        "acls": {
+            "to_make": list(found.acls.to_make),
+            "to_remove": list(found.acls.to_remove),
+            "denying": list(found.acls.denying),
+            "missed": list(found.acls.missed),
+        },
         "topics": [_topic(topic) for topic in found.topics],
     }
 

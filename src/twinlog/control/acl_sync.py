@@ -1,11 +1,13 @@
 """ACLs follow the source's (KIP-1279, "ACL Synchronization"), by their difference (core/acls.py).
 
-    rules of mirror.acl.include     which of the source's ACLs are copied
+    rules of mirror.acl.include     which of the source's ACLs are copied, within the mirror's scope
+                                    (core/acl_scope.py)
     less                            those on control topics of ours, which are another cluster's
                                     own; those that a switchover has made there (denials.py); those
                                     that keep the source's own mirror topics read-only; and those
                                     that it has from us
-    left alone, on both sides       those on topics that are in this mirror and paused or removed
+    left alone, on both sides       those that cover topics that are in this mirror and paused or
+                                    removed, or groups that read one
 
 Where two clusters mirror different topics from each other, a denial that keeps a topic read-only in
 one would else lock producers out of it in the other, where it lives; and what is removed in one
@@ -14,35 +16,52 @@ would come back from its copy in the other.
 Who makes ACLs remembers them before, and forgets them when no broker has them any more. So what is
 remembered is read before the source's ACLs and after.
 
+**An ACL that one answer does not list is not gone.** A broker that has just started, or a cluster
+whose ACLs were lost or are being restored, lists too few. A copy is removed only if
+
+1. two looks, `ABSENT_S` apart, do not list the ACL, and
+2. no broker of the source lists it, and each of them lists some ACL: its authorizer has answered
+   (or `mirror.acl.empty.source.trusted`).
+
 Where one of the clusters has no authorizer there is nothing to copy, or nowhere to; that is said
 once. What is made, and removed again, is remembered: made_acls.py.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, NamedTuple
 
 from twinlog.cluster.acls import describe_acls
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.mirrorlog import STATE_TOPIC
+from twinlog.cluster.offsets import list_groups
+from twinlog.control.groups import group_offsets, served
 from twinlog.control.made_acls import carry_out
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
+from twinlog.core.acl_scope import AclScope, Choice, choose, missed
 from twinlog.core.acls import (
+    ANY_NAME,
     Acl,
     AclChanges,
-    AclRule,
     PatternType,
     ResourceType,
     acl_changes,
-    included,
+    nodes_among,
 )
+from twinlog.core.errors import TwinlogError
+from twinlog.core.mirror_settings import MirrorSettings
+from twinlog.core.text import few
 from twinlog.wire.config_records import MadeFor, Wanted
 from twinlog.wire.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-_CONTROL: Final = "__mirror"
-"""How control topics' names begin."""
+ABSENT_S: Final = 10.0
+"""How long the source has not listed an ACL before its copy is removed."""
+_NONE: Final[frozenset[Acl]] = frozenset()
 
 
 class Compared(NamedTuple):
@@ -52,6 +71,13 @@ class Compared(NamedTuple):
     """What has to be done."""
     ours: frozenset[Acl]
     """The destination's."""
+    absent: frozenset[Acl]
+    """What of `changes.remove` this answer of the source does not list."""
+    denying: frozenset[Acl]
+    """The source's denials that are not copied, since they would stop nodes."""
+    missed: frozenset[Acl]
+    """The source's that are not copied, that the destination does not have either, and that
+    applications may miss after a failover."""
 
 
 async def compare_acls(
@@ -59,7 +85,7 @@ async def compare_acls(
     destination: KafkaCluster,
     store: MirrorStore,
     mirror: str,
-    rules: Collection[AclRule],
+    settings: MirrorSettings,
 ) -> Compared | Literal["source", "destination"]:
     """How the destination's ACLs differ from the source's that are copied; nothing is done.
 
@@ -68,7 +94,7 @@ async def compare_acls(
         destination: the mirror's cluster.
         store: what mirrors there are, and have made.
         mirror: its name.
-        rules: which ACLs are copied.
+        settings: which ACLs are copied, and which groups' offsets.
 
     Returns:
         The difference, or which cluster has no authorizer.
@@ -85,13 +111,83 @@ async def compare_acls(
         return "destination"
     not_its_own |= await _not_its_own(source, destination, store)
     snapshot = await store.snapshot()
-    alone = _left_alone(snapshot, mirror)
-    wanted = {acl for acl in included(theirs - not_its_own, rules) if not alone(acl)}
-    made = {acl for acl in snapshot.made_acls(mirror, MadeFor.SOURCE) if not alone(acl)}
-    changes = acl_changes(wanted, ours, made)
+    made = snapshot.made_acls(mirror, MadeFor.SOURCE)
+    scope = await _scope(source, snapshot, mirror, settings, about=theirs | made, ours=ours)
+    choices = {acl: choose(acl, settings.acl_include, scope) for acl in theirs | made}
+    by_choice = {
+        choice: frozenset(acl for acl, chosen in choices.items() if chosen is choice)
+        for choice in Choice
+    }
+    candidates = theirs - not_its_own
+    wanted = candidates & by_choice[Choice.COPIED]
+    kept = candidates & made & by_choice[Choice.BEYOND]
+    changes = acl_changes(wanted | kept, ours, made - by_choice[Choice.LEFT])
+    # What an earlier version has copied is not made again.
+    beyond = by_choice[Choice.BEYOND]
+    changes = changes._replace(remember=changes.remember - beyond, make=changes.make - beyond)
     # What was made so that others cannot write, and is the source's as well, stays with it.
     also = wanted & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
-    return Compared(changes._replace(remember=changes.remember | also), ours)
+    return Compared(
+        changes._replace(remember=changes.remember | also),
+        ours,
+        absent=changes.remove - theirs,
+        denying=candidates & by_choice[Choice.DENYING],
+        missed=missed(candidates & beyond, scope) - ours,
+    )
+
+
+async def _scope(
+    source: KafkaCluster,
+    snapshot: Snapshot,
+    mirror: str,
+    settings: MirrorSettings,
+    *,
+    about: Collection[Acl],
+    ours: Collection[Acl],
+) -> AclScope:
+    """What ACLs may concern: those of `about`. `ours` are the destination's."""
+    topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+    mirrored = frozenset(t.topic for t in topics if t.wanted is Wanted.MIRRORING)
+    copied = frozenset[Acl]().union(
+        *(snapshot.made_acls(name, MadeFor.SOURCE) for name in snapshot.mirrors)
+    )
+    nodes, _ = nodes_among(ours, STATE_TOPIC, copied)
+    every = frozenset(topic.topic for topic in topics)
+    return AclScope(
+        topics=mirrored,
+        left=every - mirrored,
+        groups=await _groups(source, settings, about, every),
+        nodes=nodes,
+    )
+
+
+async def _groups(
+    source: KafkaCluster, settings: MirrorSettings, acls: Collection[Acl], topics: frozenset[str]
+) -> Mapping[str, frozenset[str]] | None:
+    """Groups that ACLs are about, whose offsets follow, and of which of these topics; see AclScope.
+
+    A group is asked for its offsets only if an ACL names it, or the beginning of its name.
+    """
+    about = [
+        acl
+        for acl in acls
+        if acl.resource_type is ResourceType.GROUP and acl.resource_name != ANY_NAME
+    ]
+    if not about or not topics:
+        return {}
+    names = {acl.resource_name for acl in about if acl.pattern_type is PatternType.LITERAL}
+    prefixes = tuple(acl.resource_name for acl in about if acl.pattern_type is PatternType.PREFIXED)
+    found: dict[str, frozenset[str]] = {}
+    try:
+        for group in served((await list_groups(source)).values(), settings.groups_include):
+            if group.name in names or group.name.startswith(prefixes):
+                committed = await group_offsets(source, group)
+                if read := frozenset(one.topic for one in committed) & topics:
+                    found[group.name] = read
+    except TwinlogError as error:
+        log.warning("ACLs of groups stay as they are: the source's groups are not known: %s", error)
+        return None
+    return found
 
 
 async def _not_its_own(
@@ -109,13 +205,21 @@ async def _not_its_own(
 class AclSync:
     """Copies the ACLs of mirrors' sources to one destination."""
 
-    def __init__(self, destination: KafkaCluster, store: MirrorStore, read_only: ReadOnly) -> None:
+    def __init__(
+        self,
+        destination: KafkaCluster,
+        store: MirrorStore,
+        read_only: ReadOnly,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._destination = destination
         self._store = store
         self._read_only = read_only
+        self._clock = clock
         self._told: set[tuple[str, str]] = set()
+        self._absent_since: dict[str, dict[Acl, float]] = {}
 
-    async def sync(self, source: KafkaCluster, mirror: str, rules: Collection[AclRule]) -> int:
+    async def sync(self, source: KafkaCluster, mirror: str, settings: MirrorSettings) -> int:
         """Make the destination's ACLs what the source's are; how many could not be.
 
         Without any rule nothing is looked at, and what was made stays.
@@ -124,40 +228,75 @@ class AclSync:
             UserError: a right is missing, to see ACLs.
             Retriable: a cluster does not answer.
         """
-        if not rules:
+        if not settings.acl_include:
             return 0
-        found = await compare_acls(source, self._destination, self._store, mirror, rules)
+        found = await compare_acls(source, self._destination, self._store, mirror, settings)
         if not isinstance(found, Compared):
-            self._tell(mirror, found)
+            self._tell(mirror, f"ACLs do not follow, as the {found} has no authorizer")
             return 0
-        changes, ours = found
+        self._report(mirror, found)
+        gone = await self._gone(source, mirror, found.absent, settings)
+        stays = found.absent - gone
+        changes = found.changes._replace(
+            remove=found.changes.remove - stays, forget=found.changes.forget - stays
+        )
         cluster, store = self._destination, self._store
         return await self._read_only.allow(
             mirror,
-            ours,
+            found.ours,
             changes.make,
             lambda: carry_out(cluster, store, mirror, changes, MadeFor.SOURCE),
         )
 
-    def _tell(self, mirror: str, side: str) -> None:
-        if (mirror, side) not in self._told:
-            self._told.add((mirror, side))
-            log.warning("mirror %s: ACLs do not follow, as the %s has no authorizer", mirror, side)
+    async def _gone(
+        self,
+        source: KafkaCluster,
+        mirror: str,
+        absent: frozenset[Acl],
+        settings: MirrorSettings,
+    ) -> frozenset[Acl]:
+        """Which of these the source does not have any more; see the module.
 
+        Raises:
+            Retriable, UserError: a broker of the source does not answer, or refuses.
+        """
+        now, before = self._clock(), self._absent_since.get(mirror, {})
+        since = {acl: before.get(acl, now) for acl in absent}
+        self._absent_since[mirror] = since
+        due = frozenset(acl for acl in absent if acl in before and now - since[acl] >= ABSENT_S)
+        if not due:
+            return _NONE
+        brokers = list((await source.refresh([])).brokers)
+        answers = await asyncio.gather(*(describe_acls(source, node) for node in brokers))
+        silent = [str(node) for node, one in zip(brokers, answers, strict=True) if not one]
+        disabled = any(one is None for one in answers)
+        if not brokers or disabled or (silent and not settings.acl_empty_source_trusted):
+            self._tell(
+                mirror,
+                f"broker(s) {', '.join(silent)} of the source list no ACL at all: {len(due)} "
+                "copied ACL(s) are kept; if the source has none on purpose, set "
+                "mirror.acl.empty.source.trusted=true",
+            )
+            return _NONE
+        return due.difference(*(one or _NONE for one in answers))
 
-def _left_alone(snapshot: Snapshot, mirror: str) -> Callable[[Acl], bool]:
-    """Which ACLs are neither made nor removed."""
-    topics = {
-        topic.topic
-        for topic in snapshot.topics
-        if topic.mirror == mirror and topic.wanted is not Wanted.MIRRORING
-    }
+    def _report(self, mirror: str, found: Compared) -> None:
+        if found.denying:
+            self._tell(
+                mirror,
+                f"{len(found.denying)} denial(s) of the source are not copied, since they would "
+                f"stop nodes or cover control topics: {few(sorted(found.denying), '; ')}",
+            )
+        if found.missed:
+            self._tell(
+                mirror,
+                f"{len(found.missed)} ACL(s) of the source are not copied, since they reach beyond "
+                "the mirror's topics and groups; applications may need them after a failover: "
+                f"{few(sorted(found.missed), '; ')} (a rule of mirror.acl.include may name them)",
+            )
 
-    def alone(acl: Acl) -> bool:
-        if acl.resource_type is not ResourceType.TOPIC:
-            return False
-        if acl.resource_name.startswith(_CONTROL):
-            return True
-        return acl.pattern_type is PatternType.LITERAL and acl.resource_name in topics
-
-    return alone
+    def _tell(self, mirror: str, text: str) -> None:
+        """Log it once."""
+        if (mirror, text) not in self._told:
+            self._told.add((mirror, text))
+            log.warning("mirror %s: %s", mirror, text)

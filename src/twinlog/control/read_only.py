@@ -231,7 +231,11 @@ class ReadOnly:
         after: frozenset[Acl],
     ) -> int:
         """Make and remove ACLs so that these topics are guarded, and no others."""
-        denials, open_to, _ = guard(after, topics, STATE_TOPIC)
+        # What a source has decided makes nobody a node.
+        copied = (after - there).union(
+            *(snapshot.made_acls(name, MadeFor.SOURCE) for name in snapshot.mirrors)
+        )
+        denials, open_to, _ = guard(after, topics, STATE_TOPIC, copied=copied)
         if open_to and (mirror, open_to) not in self._told:
             self._told.add((mirror, open_to))
             log.warning(

@@ -216,6 +216,10 @@ class AclFacts:
 
     to_make: tuple[str, ...] = ()
     to_remove: tuple[str, ...] = ()
+    denying: tuple[str, ...] = ()
+    """The source's denials that are not copied, since they would stop nodes."""
+    missed: tuple[str, ...] = ()
+    """The source's ACLs that are not copied, and that applications may need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +330,18 @@ def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
     for acls, what in ((facts.acls.to_make, "made"), (facts.acls.to_remove, "removed")):
         if acls:
             yield Finding(Reason.ACL, f"{len(acls)} ACL(s) are still to be {what}: {few(acls)}")
+    if denying := facts.acls.denying:
+        yield Finding(
+            Reason.ACL,
+            f"{len(denying)} denial(s) of the source are not copied, since they would stop nodes "
+            f"or cover control topics: {few(denying)}",
+        )
+    if missed := facts.acls.missed:
+        yield Finding(
+            Reason.ACL,
+            f"{len(missed)} ACL(s) of the source that applications may need are not copied, since "
+            f"they reach beyond the mirror's topics and groups: {few(missed)}",
+        )
 
 
 def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> TopicReadiness:

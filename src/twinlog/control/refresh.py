@@ -153,7 +153,7 @@ class Refresher:
             )
             await self._try(name, Sync.GROUPS, groups)
             if topics:
-                acls = self._acls.sync(source, name, settings.acl_include)
+                acls = self._acls.sync(source, name, settings)
                 await self._try(name, Sync.ACLS, acls)
 
     def _wanted(self, mirror: str) -> set[str]:

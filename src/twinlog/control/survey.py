@@ -358,14 +358,15 @@ async def _acls(source: KafkaCluster, destination: KafkaCluster, subject: Subjec
     if not rules or all(topic.wanted is not Wanted.MIRRORING for topic in subject.topics):
         return AclFacts()
     found = await compare_acls(
-        *(source, destination, MirrorStore(destination)), subject.mirror.name, rules
+        source, destination, MirrorStore(destination), subject.mirror.name, subject.settings
     )
     if not isinstance(found, Compared):
         return AclFacts()
-    make, remove = (
-        tuple(map(str, sorted(acls))) for acls in (found.changes.make, found.changes.remove)
+    make, remove, denying, missed = (
+        tuple(map(str, sorted(acls)))
+        for acls in (found.changes.make, found.changes.remove, found.denying, found.missed)
     )
-    return AclFacts(to_make=make, to_remove=remove)
+    return AclFacts(to_make=make, to_remove=remove, denying=denying, missed=missed)
 
 
 def _differing(found: Difference | Unreadable | None) -> tuple[str, ...]:

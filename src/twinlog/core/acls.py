@@ -144,8 +144,57 @@ def acl_changes(
 
 EVERYBODY: Final = "User:*"
 ANY_NAME: Final = "*"
-_CHANGING: Final = (Operation.WRITE, Operation.DELETE, Operation.ALTER)
-"""What changes a topic: records, its existence and their deletion, its partitions."""
+_CHANGING: Final = (
+    Operation.WRITE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.ALTER_CONFIGS,
+)
+"""What changes a topic: records, its existence and their deletion, its partitions, and its
+configurations. The last one is denied only to whoever is denied WRITE as well: an application with
+ALL could set `message.timestamp.type` or `retention.ms`, and no partition survives that, while an
+administrator who may not write sets what is the destination's own (`min.insync.replicas`)."""
+
+
+def nodes_among(
+    there: Iterable[Acl], states: str, copied: Collection[Acl] = ()
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Who may write to the topic of states, and so is a node.
+
+    A broker's denial wins over whatever allows the same, so whoever is denied it is none. Nor is
+    whoever is allowed it only by an ACL that was copied from a source: the source decides who gets
+    one, and a node has its rights from the destination's administrator.
+
+    Args:
+        there: all ACLs of the cluster.
+        states: the topic that only nodes write to.
+        copied: those that mirrors have copied from their sources, or are about to.
+
+    Returns:
+        All of them, and those of them that are allowed by something else than `*`.
+    """
+    writing = [
+        acl
+        for acl in there
+        if acl.resource_type is ResourceType.TOPIC
+        and acl.operation in {Operation.ALL, Operation.WRITE}
+        and _covers(acl, states)
+    ]
+    denied = {
+        acl.principal
+        for acl in writing
+        if acl.permission is Permission.DENY and acl.host == ANY_NAME
+    }
+    allowing = [
+        acl
+        for acl in writing
+        if acl.permission is Permission.ALLOW
+        and acl not in copied
+        and denied.isdisjoint({acl.principal, EVERYBODY})
+    ]
+    everyone = frozenset(acl.principal for acl in allowing)
+    named = frozenset(acl.principal for acl in allowing if acl.resource_name != ANY_NAME)
+    return everyone, named
 
 
 class Guard(NamedTuple):
@@ -163,6 +212,7 @@ def guard(
     topics: Collection[str],
     states: str,
     operations: Collection[Operation] = _CHANGING,
+    copied: Collection[Acl] = (),
 ) -> Guard:
     """What denies everybody but nodes to change topics (docs/decisions/0006-read-only-topics.md).
 
@@ -173,7 +223,10 @@ def guard(
         topics: those that are to be read-only.
         states: the topic that only nodes write to; whoever may is one.
         operations: what is denied, WRITE among it.
+        copied: ACLs that mirrors have copied from their sources: they make nobody a node.
     """
+    there = list(there)
+    nodes, named = nodes_among(there, states, copied)
     allowed = [
         acl
         for acl in there
@@ -181,13 +234,6 @@ def guard(
         and acl.permission is Permission.ALLOW
         and acl.operation in {Operation.ALL, *operations}
     ]
-    writing_states = [
-        acl
-        for acl in allowed
-        if acl.operation in {Operation.ALL, Operation.WRITE} and _covers(acl, states)
-    ]
-    nodes = {acl.principal for acl in writing_states}
-    named = {acl.principal for acl in writing_states if acl.resource_name != ANY_NAME}
     denials: set[Acl] = set()
     open_to: set[str] = set()
     everywhere: set[str] = set()
@@ -201,6 +247,15 @@ def guard(
             denials |= {_denial(name, acl.principal, one) for name in names for one in denied}
         elif names and acl.principal not in named:
             everywhere.add(acl.principal)
+    writers = {
+        (one.resource_name, one.principal) for one in denials if one.operation is Operation.WRITE
+    }
+    denials -= {
+        one
+        for one in denials
+        if one.operation is Operation.ALTER_CONFIGS
+        and (one.resource_name, one.principal) not in writers
+    }
     return Guard(frozenset(denials), frozenset(open_to), frozenset(everywhere))
 
 

@@ -20,6 +20,7 @@ from twinlog.core.throttle import ALL, UNLIMITED, Throttle
 EXCLUDE: Final = "mirror.topic.properties.exclude"
 GROUPS: Final = "mirror.groups.include"
 ACLS: Final = "mirror.acl.include"
+ACLS_EMPTY: Final = "mirror.acl.empty.source.trusted"
 REFRESH: Final = "mirror.metadata.refresh.interval.ms"
 RATE: Final = "mirror.replication.throttled.rate"
 REPLICAS: Final = "mirror.replication.throttled.replicas"
@@ -54,7 +55,12 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "*",
         "rules, comma-separated: resourceType;resourceName;operation;permissionType;principal, "
         "`*` matches all, trailing fields may be left out, resourceName and principal are regular "
-        "expressions",
+        "expressions; what concerns no topic or group of the mirror is copied only if a rule names "
+        "both its resourceType and its resourceName",
+    ),
+    ACLS_EMPTY: Setting(
+        "false",
+        "true: where the source lists no ACL at all, all copied ACLs are removed; false: they stay",
     ),
     REFRESH: Setting("30000", "milliseconds between two looks at the source's metadata"),
     RATE: Setting(str(UNLIMITED), "bytes per second that a node fetches of throttled partitions"),
@@ -77,6 +83,8 @@ class MirrorSettings:
     topic_properties_exclude: tuple[Pattern[str], ...]
     groups_include: tuple[Pattern[str], ...]
     acl_include: tuple[AclRule, ...]
+    acl_empty_source_trusted: bool
+    """Whether a source that lists no ACL at all is believed to have none."""
     refresh_interval: float
     """Seconds."""
     throttle: Throttle
@@ -111,6 +119,7 @@ def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
         topic_properties_exclude=_patterns(EXCLUDE, value[EXCLUDE]),
         groups_include=_patterns(GROUPS, value[GROUPS]),
         acl_include=tuple(_rule(rule) for rule in _items(value[ACLS])),
+        acl_empty_source_trusted=_boolean(ACLS_EMPTY, value[ACLS_EMPTY]),
         refresh_interval=_number(REFRESH, value[REFRESH], MIN_REFRESH_MS, MAX_REFRESH_MS) / 1000,
         throttle=Throttle(_number(RATE, value[RATE], 1, UNLIMITED), _replicas(value[REPLICAS])),
     )
@@ -183,6 +192,12 @@ def _choice(text: str, kind: type[E]) -> E | None:
     if text not in kind.__members__:
         raise _bad(ACLS, text, f"{ANY} or one of {', '.join(kind.__members__)}")
     return kind[text]
+
+
+def _boolean(key: str, text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise _bad(key, text, "true or false")
+    return text == "true"
 
 
 def _number(key: str, text: str, lowest: int, highest: int) -> int:

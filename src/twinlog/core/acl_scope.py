@@ -1,0 +1,186 @@
+"""Which of the source's ACLs are copied: those that concern a mirror, and harm no node.
+
+An administrator of the source must not become one of the destination. So an ACL is copied by
+default only if it concerns a topic or a synchronised group of the mirror; whatever reaches beyond
+them has to be named by a rule of `mirror.acl.include`. The first line that fits decides:
+
+    an ACL of the source                                                   what becomes of it
+    ---------------------------------------------------------------------  -----------------
+    no rule matches                                                        REMOVED
+    a control topic (`__mirror...`), by its name or a prefix of it         LEFT
+    a DENY that covers a node, everybody, or what nodes work with          DENYING
+    covers a topic of the mirror that is paused or removed, or a group
+    that reads one (other kinds: any such topic)                           LEFT
+    a rule names it: by kind and name, both of which are not `*`           COPIED
+    covers a topic or a synchronised group of the mirror, and nothing
+    that nodes work with                                                   COPIED
+    all else                                                               BEYOND
+
+    COPIED    made, and removed when the source has it no more
+    LEFT      neither made nor removed: a failover has taken it from the source
+    REMOVED   not made, and removed if this mirror has made it
+    DENYING   the same, and reported: with it, nodes could not carry out a failover
+    BEYOND    not made; one that an earlier version has made stays while the source has it
+
+What nodes work with: topics `__...`, groups and transactional ids `twinlog...`, and whatever covers
+them: `*`, a prefix such as `_` or `t`; and everything that is neither a topic nor a group nor a
+transactional id.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from twinlog.core.acls import (
+    ANY_NAME,
+    EVERYBODY,
+    Acl,
+    AclRule,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+CONTROL: Final = "__mirror"
+"""How the names of control topics begin."""
+_RESERVED: Final = {
+    ResourceType.TOPIC: "__",
+    ResourceType.GROUP: "twinlog",
+    ResourceType.TRANSACTIONAL_ID: "twinlog",
+}
+"""How the names begin of what nodes work with."""
+_ALL_NAMES: Final = frozenset({".*", ".+"})
+"""Expressions that name nothing, since they match everything."""
+_NEEDED: Final = frozenset({Operation.ALL, Operation.READ, Operation.WRITE})
+
+
+class Choice(Enum):
+    """What becomes of an ACL; see the module's table."""
+
+    COPIED = auto()
+    LEFT = auto()
+    REMOVED = auto()
+    DENYING = auto()
+    BEYOND = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclScope:
+    """What a mirror's ACLs may concern."""
+
+    topics: frozenset[str] = frozenset()
+    """The topics that are mirrored."""
+    left: frozenset[str] = frozenset()
+    """The mirror's topics that are paused or removed."""
+    groups: Mapping[str, frozenset[str]] | None = field(default_factory=dict)
+    """The groups whose offsets are copied, and which of the mirror's topics each has committed
+    offsets of. None: not known, so that ACLs of groups are left as they are."""
+    nodes: frozenset[str] = frozenset()
+    """Principals that are nodes on the destination."""
+
+
+def choose(acl: Acl, rules: Collection[AclRule], scope: AclScope) -> Choice:
+    """What becomes of an ACL of the source; see the module's table."""
+    matching = [rule for rule in rules if rule.matches(acl)]
+    if not matching:
+        return Choice.REMOVED
+    if acl.resource_type is ResourceType.TOPIC and acl.resource_name.startswith(CONTROL):
+        return Choice.LEFT
+    if acl.permission is Permission.DENY and (
+        acl.principal in scope.nodes | {EVERYBODY} or _covers_reserved(acl)
+    ):
+        return Choice.DENYING
+    if _is_left(acl, scope):
+        return Choice.LEFT
+    if any(_names(rule) for rule in matching) or _concerns(acl, scope):
+        return Choice.COPIED
+    return Choice.BEYOND
+
+
+def _names(rule: AclRule) -> bool:
+    """Whether a rule names what it matches, and does not only match everything."""
+    return (
+        rule.resource_type is not None
+        and rule.resource_name is not None
+        and rule.resource_name.pattern not in _ALL_NAMES
+    )
+
+
+def _covers(acl: Acl, name: str) -> bool:
+    if acl.pattern_type is PatternType.PREFIXED:
+        return name.startswith(acl.resource_name)
+    return acl.resource_name in {name, ANY_NAME}
+
+
+def _covered(acl: Acl, names: Iterable[str]) -> list[str]:
+    return [name for name in names if _covers(acl, name)]
+
+
+def _covers_reserved(acl: Acl) -> bool:
+    """Whether something is covered that nodes work with."""
+    reserved = _RESERVED.get(acl.resource_type)
+    if reserved is None or acl.resource_name == ANY_NAME:
+        return True
+    name = acl.resource_name
+    begins = name.startswith(reserved)
+    return begins or (acl.pattern_type is PatternType.PREFIXED and reserved.startswith(name))
+
+
+def _is_left(acl: Acl, scope: AclScope) -> bool:
+    """Whether a failover, or a pause, has taken it from the source."""
+    match acl.resource_type:
+        case ResourceType.TOPIC:
+            return bool(_covered(acl, scope.left))
+        case ResourceType.GROUP:
+            if scope.groups is None:
+                return True
+            readers = _covered(acl, scope.groups)
+            reads_left = any(scope.groups[name] & scope.left for name in readers)
+            return reads_left or (bool(scope.left) and not readers)
+        case _:
+            return bool(scope.left)
+
+
+def _concerns(acl: Acl, scope: AclScope) -> bool:
+    """Whether it is about the mirror's topics or groups, and nothing that nodes work with."""
+    names: Collection[str] = ()
+    if acl.resource_type is ResourceType.TOPIC:
+        names = scope.topics
+    elif acl.resource_type is ResourceType.GROUP:
+        names = scope.groups or ()
+    if acl.resource_type is ResourceType.TOPIC and acl.pattern_type is PatternType.LITERAL:
+        return acl.resource_name in names
+    return not _covers_reserved(acl) and bool(_covered(acl, names))
+
+
+def missed(acls: Iterable[Acl], scope: AclScope) -> frozenset[Acl]:
+    """Those that are BEYOND and that applications may miss after a failover.
+
+    They allow somebody to read or to write, and cover what the mirror has: `*`, short prefixes,
+    and transactional ids, of which is not known whose they are.
+    """
+    return frozenset(
+        acl
+        for acl in acls
+        if acl.permission is Permission.ALLOW
+        and acl.operation in _NEEDED
+        and acl.principal not in scope.nodes
+        and _may_be_needed(acl, scope)
+    )
+
+
+def _may_be_needed(acl: Acl, scope: AclScope) -> bool:
+    reserved = _RESERVED.get(acl.resource_type)
+    if reserved is not None and acl.resource_name.startswith(reserved):
+        return False
+    match acl.resource_type:
+        case ResourceType.TOPIC:
+            return bool(_covered(acl, scope.topics))
+        case ResourceType.GROUP:
+            return bool(_covered(acl, scope.groups or ())) or acl.resource_name == ANY_NAME
+        case ResourceType.TRANSACTIONAL_ID:
+            return True
+        case _:
+            return False

@@ -1,0 +1,171 @@
+"""Which of the source's ACLs are copied: what an administrator of the source may try."""
+
+import pytest
+
+from twinlog.core.acl_scope import AclScope, Choice, choose, missed
+from twinlog.core.acls import (
+    EVERYBODY,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    guard,
+    nodes_among,
+)
+from twinlog.core.mirror_settings import ACLS, parse_settings
+
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+IDS, CLUSTER = ResourceType.TRANSACTIONAL_ID, ResourceType.CLUSTER
+
+SCOPE = AclScope(
+    topics=frozenset({"orders", "customers"}),
+    left=frozenset({"orders-removed", "clicks"}),
+    groups={
+        "billing": frozenset({"orders"}),
+        "both": frozenset({"orders", "clicks"}),
+        "twinlog": frozenset({"orders"}),
+    },
+    nodes=frozenset({"User:node"}),
+)
+
+
+def acl(
+    kind: ResourceType,
+    name: str,
+    pattern: PatternType = LITERAL,
+    principal: str = "User:alice",
+    permission: Permission = ALLOW,
+) -> Acl:
+    return Acl(kind, name, pattern, principal, "*", Operation.ALL, permission)
+
+
+def chosen(one: Acl, rules: str = "*", scope: AclScope = SCOPE) -> Choice:
+    return choose(one, parse_settings({ACLS: rules}).acl_include, scope)
+
+
+@pytest.mark.parametrize(
+    ("one", "choice"),
+    [
+        (acl(TOPIC, "orders"), Choice.COPIED),
+        (acl(TOPIC, "cust", PREFIXED), Choice.COPIED),
+        (acl(TOPIC, "c", PREFIXED), Choice.LEFT),  # clicks was removed
+        (acl(TOPIC, "orders", PREFIXED), Choice.LEFT),
+        (acl(TOPIC, "clicks"), Choice.LEFT),
+        (acl(TOPIC, "other"), Choice.BEYOND),
+        (acl(TOPIC, "oth", PREFIXED), Choice.BEYOND),
+        (acl(GROUP, "billing"), Choice.COPIED),
+        (acl(GROUP, "bill", PREFIXED), Choice.COPIED),
+        (acl(GROUP, "both"), Choice.LEFT),
+        (acl(GROUP, "b", PREFIXED), Choice.LEFT),
+        (acl(GROUP, "unknown"), Choice.LEFT),
+        (acl(TOPIC, "__mirror_state"), Choice.LEFT),
+        (acl(TOPIC, "__mirror", PREFIXED), Choice.LEFT),
+        (acl(TOPIC, "*"), Choice.LEFT),
+        (acl(CLUSTER, "kafka-cluster"), Choice.LEFT),
+        (acl(TOPIC, "orders", permission=DENY), Choice.COPIED),
+        (acl(TOPIC, "orders", principal=EVERYBODY, permission=DENY), Choice.DENYING),
+        (acl(TOPIC, "orders", principal="User:node", permission=DENY), Choice.DENYING),
+        (acl(TOPIC, "*", permission=DENY), Choice.DENYING),
+        (acl(TOPIC, "_", PREFIXED, permission=DENY), Choice.DENYING),
+        (acl(GROUP, "t", PREFIXED, permission=DENY), Choice.DENYING),
+        (acl(IDS, "twinlog.", PREFIXED, permission=DENY), Choice.DENYING),
+        (acl(CLUSTER, "kafka-cluster", permission=DENY), Choice.DENYING),
+    ],
+    ids=str,
+)
+def test_after_a_partial_failover(one: Acl, choice: Choice) -> None:
+    """What covers something that was removed follows the source no more."""
+    assert chosen(one) is choice
+
+
+WHOLE = AclScope(topics=SCOPE.topics, groups={"billing": SCOPE.topics, "twinlog": SCOPE.topics})
+BEYOND = [
+    acl(CLUSTER, "kafka-cluster"),
+    acl(TOPIC, "*"),
+    acl(TOPIC, "__", PREFIXED),
+    acl(TOPIC, "_", PREFIXED),
+    acl(TOPIC, "__consumer_offsets"),
+    acl(GROUP, "*"),
+    acl(GROUP, "t", PREFIXED),
+    acl(GROUP, "twinlog"),
+    acl(GROUP, "local-group"),
+    acl(IDS, "*"),
+    acl(IDS, "twinlog.", PREFIXED),
+    acl(IDS, "app"),
+    acl(ResourceType.USER, "alice"),
+    acl(ResourceType.DELEGATION_TOKEN, "token"),
+]
+
+
+@pytest.mark.parametrize("one", BEYOND, ids=str)
+def test_what_reaches_beyond_the_mirror_has_to_be_named(one: Acl) -> None:
+    """By a rule with a kind and a name; a rule that matches everything names nothing."""
+    kind = one.resource_type.name
+    for rules in ("*", f"{kind}", f"{kind};.*", "*;.*;*;*;User:alice", "*;alice|.*"):
+        assert chosen(one, rules, WHOLE) is Choice.BEYOND, rules
+    name = one.resource_name.replace("*", r"\*")
+    assert chosen(one, f"{kind};{name}", WHOLE) is Choice.COPIED
+    assert chosen(one, "TOPIC;orders", WHOLE) is Choice.REMOVED
+
+
+def test_control_topics_are_copied_by_no_rule() -> None:
+    assert chosen(acl(TOPIC, "__mirror_state"), "TOPIC;__mirror_state", WHOLE) is Choice.LEFT
+
+
+def test_groups_that_are_not_known_are_left() -> None:
+    unknown = AclScope(topics=SCOPE.topics, groups=None)
+    assert chosen(acl(GROUP, "billing"), scope=unknown) is Choice.LEFT
+
+
+def test_what_applications_may_miss() -> None:
+    """Rights of nodes, and of whoever only looks, are none of it."""
+    names = {(TOPIC, "*"), (GROUP, "*"), (GROUP, "t"), (IDS, "*"), (IDS, "app")}
+    needed = {one for one in BEYOND if (one.resource_type, one.resource_name) in names}
+    assert missed(BEYOND, WHOLE) == needed
+    describe = acl(TOPIC, "*")._replace(operation=Operation.DESCRIBE)
+    assert missed([describe, acl(TOPIC, "*", principal="User:node")], SCOPE) == frozenset()
+
+
+STATES = "__mirror_state"
+
+
+def test_a_copied_right_makes_nobody_a_node() -> None:
+    """ALLOW on `*` comes from the source without the DENY that stands beside it there."""
+    node = acl(TOPIC, "__mirror", PREFIXED, "User:node")
+    everywhere = acl(TOPIC, "*", principal="User:mallory")
+    denied = acl(TOPIC, "__mirror", PREFIXED, "User:mallory", DENY)
+    there = [node, everywhere, acl(TOPIC, "*", principal="User:node")]
+    assert nodes_among(there, STATES) == ({"User:node", "User:mallory"}, {"User:node"})
+    assert nodes_among(there, STATES, [everywhere]) == ({"User:node"}, {"User:node"})
+    assert nodes_among([*there, denied], STATES) == ({"User:node"}, {"User:node"})
+    for acls, copied in (([*there, denied], []), (there, [everywhere])):
+        found = guard(acls, ["orders"], STATES, copied=copied)
+        assert {one.principal for one in found.denials} == {"User:mallory"}
+        assert Operation.WRITE in {one.operation for one in found.denials}
+        assert found.everywhere == frozenset()
+
+
+def test_a_denial_from_one_host_leaves_a_node_a_node() -> None:
+    node = acl(TOPIC, STATES, principal="User:node")
+    denied = node._replace(permission=DENY, host="10.0.0.1")
+    assert nodes_among([node, denied], STATES) == ({"User:node"}, {"User:node"})
+
+
+def test_who_may_not_write_may_not_configure() -> None:
+    """ALL on a prefix set LogAppendTime; an administrator who may not write is not denied."""
+    app = acl(TOPIC, "ord", PREFIXED, "User:app")
+    both = [
+        acl(TOPIC, "orders", principal="User:both")._replace(operation=one)
+        for one in (Operation.WRITE, Operation.ALTER_CONFIGS)
+    ]
+    admin = acl(TOPIC, "orders", principal="User:admin")
+    admin = admin._replace(operation=Operation.ALTER_CONFIGS)
+    denials = guard([app, *both, admin], ["orders"], STATES).denials
+    assert {one.principal for one in denials if one.operation is Operation.ALTER_CONFIGS} == {
+        "User:app",
+        "User:both",
+    }
+    assert "User:admin" not in {one.principal for one in denials}
