@@ -18,7 +18,8 @@ from twinlog.control.config_sync import sync_configs
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.readiness import Reason, judge
 from twinlog.control.store import MirrorStore
-from twinlog.control.survey import subject_of, survey
+from twinlog.control.subject import subject_of
+from twinlog.control.survey import survey
 from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import Refusal, UserError
 from waiting import until_async

@@ -3,12 +3,14 @@
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from twinlog.cluster.mirrorlog import States
-from twinlog.control.described import PartitionDescription, describe
+from twinlog.control.described import FRESH_S, PartitionDescription, ages_of, describe
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset
-from twinlog.wire.config_records import Mirror, MirrorTopic, encode
+from twinlog.wire.config_records import Mirror, MirrorTopic, NotMirrored, encode, key_of
 from twinlog.wire.snapshot import Snapshot, Written
 from twinlog.wire.state_records import (
     MIRROR_PARTITION_STATE,
@@ -45,6 +47,7 @@ def first(states: States, *statuses: Status) -> PartitionDescription:
 def test_all_mirrors_in_order() -> None:
     """Without a status offsets are unknown."""
     found = describe(SNAPSHOT, NO_STATES, ())
+    unknown = "no lane has reported it; the last stored state is UNKNOWN"
     assert [(one.mirror, one.source_bootstrap, one.source_cluster_id) for one in found] == [
         ("m", "h:1", "c"),
         ("n", "", "d"),
@@ -55,9 +58,9 @@ def test_all_mirrors_in_order() -> None:
         for topic in one.topics
         for part in topic.partitions
     ] == [
-        ("t", UUID(int=1), PartitionDescription(partition=0, state=State.UNKNOWN)),
-        ("t", UUID(int=1), PartitionDescription(partition=1, state=State.UNKNOWN)),
-        ("u", UUID(int=2), PartitionDescription(partition=0, state=State.UNKNOWN)),
+        ("t", UUID(int=1), PartitionDescription(partition=0, state=State.UNKNOWN, reason=unknown)),
+        ("t", UUID(int=1), PartitionDescription(partition=1, state=State.UNKNOWN, reason=unknown)),
+        ("u", UUID(int=2), PartitionDescription(partition=0, state=State.UNKNOWN, reason=unknown)),
     ]
 
 
@@ -110,3 +113,39 @@ def test_what_was_mirrored_last() -> None:
     epochs = {FIRST: LastMirrored(LeaderEpoch(3), Offset(9))}
     one = first(States({}, epochs, ()))
     assert (one.last_mirrored_epoch, one.last_mirrored_end) == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("stored", "age", "shown", "lag", "why"),
+    [
+        (State.MIRRORING, 15.0, State.MIRRORING, 0, "in status"),
+        (State.MIRRORING, 40.0, State.UNKNOWN, -1, "no lane has reported it for 40 s"),
+        (State.PREPARING, 40.0, State.UNKNOWN, -1, "no lane has reported it for 40 s"),
+        (State.MIRRORING, -40.0, State.UNKNOWN, -1, "dated 40 s after this clock's time"),
+        (State.STOPPING, 40.0, State.STOPPING, -1, "the last stored state is STOPPING"),
+        (State.PAUSING, 40.0, State.PAUSING, -1, "the last stored state is PAUSING"),
+        (State.PAUSED, 40.0, State.PAUSED, -1, None),
+        (State.STOPPED, 40.0, State.STOPPED, 0, None),
+    ],
+)
+def test_without_a_fresh_status_nothing_is_mirrored(
+    stored: State, age: float, shown: State, lag: int, why: str | None
+) -> None:
+    """What was stored once does not show that a lane is there: no lag of 0, and no MIRRORING."""
+    states = States({FIRST: PartitionState(FIRST, stored)}, {}, ())
+    (mirror,) = describe(SNAPSHOT, states, [status(1, 10)], ["m"], ages={1: age})
+    one = mirror.topics[0].partitions[0]
+    assert (one.state, one.lag, one.fresh) == (shown, lag, abs(age) <= FRESH_S)
+    assert (one.reason is None) if why is None else (why in (one.reason or ""))
+
+
+def test_ages() -> None:
+    assert ages_of({3: status(2_000, 1)}, 5.0) == {3: 3.0}
+
+
+def test_what_is_not_mirrored_stands_with_its_mirror() -> None:
+    record = NotMirrored(mirror="m", topics=(("u", "occupied"),), total=1)
+    snapshot = replace(SNAPSHOT, records={**SNAPSHOT.records, key_of(record): record})
+    found = describe(snapshot, NO_STATES, ())
+    assert [one.not_mirrored.total for one in found] == [1, 0]
+    assert found[0].not_mirrored == record

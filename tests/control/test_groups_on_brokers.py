@@ -25,7 +25,8 @@ from twinlog.control.group_sync import GroupSync
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.readiness import MirrorFacts, Reason, judge
 from twinlog.control.store import MirrorStore
-from twinlog.control.survey import subject_of, survey
+from twinlog.control.subject import subject_of
+from twinlog.control.survey import survey
 from twinlog.core.errors import Retriable
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition

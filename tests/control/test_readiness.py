@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from twinlog.cli.readiness import _sentence
 from twinlog.cluster.offsets import Committed
 from twinlog.control.group_survey import offset_facts
 from twinlog.control.groups import Log
 from twinlog.control.readiness import (
+    BEYOND_LAG,
     WEIGHTS,
     AclFacts,
     Finding,
@@ -28,7 +30,7 @@ from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 
 GOOD = PartitionFacts(
-    partition=0, state=State.MIRRORING, source=SourceLog(0, 100, 100), destination_end=100
+    partition=0, state=State.MIRRORING, source=SourceLog(0, 100, 100, 100), destination_end=100
 )
 TOPIC = TopicFacts(topic="t", on_source=SourceTopic.SAME, source_partitions=1, partitions=(GOOD,))
 MIRROR = MirrorFacts(mirror="m", topics=(TOPIC,))
@@ -44,7 +46,7 @@ def of_partition(one: PartitionFacts) -> Readiness:
 
 
 def of_log(start: int | None, end: int, stable: int, destination: int) -> Readiness:
-    log = SourceLog(start, end, stable)
+    log = SourceLog(start, end, stable, end)
     return of_partition(replace(GOOD, source=log, destination_end=destination))
 
 
@@ -74,6 +76,7 @@ def test_every_reason_has_a_weight() -> None:
             Reason.GROUP_UNREADABLE,
         ),
         (replace(MIRROR, acls=AclFacts(to_make=("x",))), Reason.ACL),
+        (replace(MIRROR, not_mirrored={"u": "occupied"}), Reason.NOT_MIRRORED),
     ],
 )
 def test_what_concerns_the_mirror_concerns_its_topics(facts: MirrorFacts, reason: Reason) -> None:
@@ -135,7 +138,7 @@ def test_logs(
 
 def test_who_holds_a_transaction_open_is_named() -> None:
     """Once, of those partitions alone that it keeps from being mirrored."""
-    log = SourceLog(0, 100, 95)
+    log = SourceLog(0, 100, 95, 100)
     some = [
         replace(GOOD, partition=at, source=log, destination_end=95, held_by=("a", "b"))
         for at in (0, 1)
@@ -157,7 +160,7 @@ def test_acls_that_are_not_the_sources() -> None:
 
 def test_an_old_status_does_not_diverge() -> None:
     """The destination's end is of now, the source's of when it was last heard of."""
-    ahead = replace(GOOD, source=SourceLog(None, 90, 90))
+    ahead = replace(GOOD, source=SourceLog(None, 90, 90), reported_end=100)
     facts = replace(
         MIRROR,
         topics=(replace(TOPIC, on_source=SourceTopic.UNKNOWN, partitions=(ahead,)),),
@@ -167,8 +170,95 @@ def test_an_old_status_does_not_diverge() -> None:
     found = judge(facts)
     assert (found.lag, found.verdict) == (0, Verdict.WARNING)
     assert reasons(found) == {
-        Reason.SOURCE_UNREACHABLE: "dead; it was last heard of 12 s ago",
+        Reason.SOURCE_UNREACHABLE: "dead; it was last heard of 12 s ago, and what it holds since "
+        "then, or has not replicated, is not known",
     }
+    assert not found.lag_is_all
+    assert found.source_age_ms == 12_345
+
+
+def dead(**change: object) -> Readiness:
+    """A source that does not answer, and a partition of it."""
+    one = replace(GOOD, source=SourceLog(None, 100, 100), reported_end=100)
+    changed = replace(one, **change)  # type: ignore[arg-type]
+    topic = replace(TOPIC, on_source=SourceTopic.UNKNOWN, partitions=(changed,))
+    return judge(replace(MIRROR, topics=(topic,), source_trouble="dead"))
+
+
+@pytest.mark.parametrize(
+    ("change", "lag", "named"),
+    [
+        ({}, 0, []),
+        ({"destination_end": 103}, 0, [Reason.FOREIGN_RECORDS]),
+        ({"reported_end": None}, 0, [Reason.NOT_COMPARED]),
+        ({"source": None}, None, [Reason.SOURCE_UNREADABLE]),
+        (
+            {"source": None, "state": State.PAUSED, "reported_end": None},
+            None,
+            [Reason.PAUSED, Reason.SOURCE_UNREADABLE, Reason.NOT_COMPARED],
+        ),
+    ],
+)
+def test_a_dead_source(change: dict[str, object], lag: int | None, named: list[Reason]) -> None:
+    """What fresh statuses do not tell is not known, and never 0."""
+    found = dead(**change)
+    assert found.lag == lag
+    assert list(reasons(found)) == [Reason.SOURCE_UNREACHABLE, *named]
+    assert not found.lag_is_all
+
+
+def test_a_paused_partition_that_another_client_wrote_to() -> None:
+    """Also while the source is there: its end, which is further, hides nothing."""
+    log = SourceLog(0, 200, 200, 200)
+    one = replace(GOOD, state=State.PAUSED, source=log, destination_end=103, reported_end=100)
+    assert list(reasons(of_partition(one))) == [
+        Reason.PAUSED,
+        Reason.LAG,
+        Reason.FOREIGN_RECORDS,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("log_end", "destination", "lag", "named"),
+    [
+        (100, 100, 0, []),
+        (107, 100, 7, [Reason.UNREPLICATED, Reason.LAG]),
+        (107, 90, 17, [Reason.UNREPLICATED, Reason.LAG]),
+        (107, 107, 0, [Reason.DIVERGED]),
+        (None, 100, 0, [Reason.LOG_END_UNREADABLE]),
+    ],
+)
+def test_records_that_the_source_has_not_replicated(
+    log_end: int | None, destination: int, lag: int, named: list[Reason]
+) -> None:
+    """They are acknowledged to producers with acks=1, so they count as lag."""
+    log = SourceLog(0, 100, 100, log_end)
+    found = of_partition(replace(GOOD, source=log, destination_end=destination))
+    assert (found.lag, list(reasons(found))) == (lag, named)
+    assert found.lag_is_all is (log_end is not None and destination <= 100)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_no_record_would_be_lost_only_where_all_was_seen(reason: Reason) -> None:
+    """The sentence at the end claims nothing that a finding doubts."""
+    found = judge(replace(MIRROR, unknown=(Finding(reason, "x"),)))
+    said = _sentence(found)
+    assert "nothing would be lost" not in said
+    assert ("no record would be lost" in said) is (
+        WEIGHTS[reason] is Verdict.WARNING and reason not in BEYOND_LAG
+    )
+
+
+def test_what_the_sentence_rests_on() -> None:
+    found = judge(replace(MIRROR, age_ms=2_100, status_age_ms=3_400))
+    assert _sentence(found) == (
+        "Mirror m can be failed over: nothing would be lost (destination asked 2.1 s ago, source "
+        "last seen 2.1 s ago, statuses up to 3.4 s old)"
+    )
+    behind = replace(TOPIC, partitions=(replace(GOOD, destination_end=90),))
+    lost = judge(replace(MIRROR, topics=(behind,), source_trouble="dead"))
+    assert "at least 10 offsets would be lost (" in _sentence(lost)
+    assert "source last seen unknown time ago" in _sentence(lost)
 
 
 def test_what_is_not_known_is_no_zero() -> None:

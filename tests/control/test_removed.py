@@ -144,8 +144,8 @@ async def refresh_adds_nothing(one: Again) -> None:
         topic_patterns=(one.topic,),
     )
     snapshot = await one.store.snapshot()
-    assert await add_new_topics(one.source, one.destination, mirror, snapshot) == 0
-    assert await add_new_topics(one.source, one.destination, mirror, Snapshot()) == 1
+    assert await add_new_topics(one.source, one.destination, one.store, mirror, snapshot) == 0
+    assert await add_new_topics(one.source, one.destination, one.store, mirror, Snapshot()) == 1
     assert (await one.known()).wanted is Wanted.STOPPED
 
 

@@ -17,6 +17,7 @@ from twinlog.wire.config_records import (
     MadeFor,
     Mirror,
     MirrorTopic,
+    NotMirrored,
     Removed,
     StopRequest,
     Wanted,
@@ -41,6 +42,14 @@ acls = st.builds(
 )
 records = st.one_of(
     st.builds(
+        NotMirrored,
+        mirror=text,
+        topics=st.dictionaries(text, text, max_size=4).map(
+            lambda found: tuple(sorted(found.items()))
+        ),
+        total=st.integers(0, 10_000),
+    ),
+    st.builds(
         Mirror,
         name=text,
         source=st.dictionaries(text, text, max_size=4),
@@ -55,6 +64,7 @@ records = st.one_of(
         topic_id=st.uuids(),
         partitions=st.integers(1, 10_000),
         wanted=st.sampled_from(Wanted),
+        source_deleted=st.booleans(),
         origins=st.lists(text, max_size=3).map(tuple),
         set_back=st.none()
         | st.dictionaries(text, text, max_size=3).map(lambda found: tuple(sorted(found.items()))),

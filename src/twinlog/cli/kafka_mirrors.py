@@ -33,16 +33,19 @@ from twinlog.cli.tables import print_table
 from twinlog.cluster.config import read_properties
 from twinlog.cluster.grants import EVERYTHING
 from twinlog.control import mirrors
-from twinlog.control.described import MirrorDescription, PartitionDescription, TopicDescription
+from twinlog.control.described import (
+    FRESH_S,
+    NEEDS_OWNER,
+    MirrorDescription,
+    PartitionDescription,
+    TopicDescription,
+)
 from twinlog.control.mirror_admin import MirrorAdmin
 from twinlog.control.rebuild import Rebuild
 from twinlog.core.absence import Absence
 from twinlog.core.errors import UserError
 from twinlog.core.states import State
-from twinlog.wire.config_records import topic_id_text
-
-OLD_STATUS: Final = 15.0
-"""Seconds after which a status is called old: lanes write one at least each 5 s."""
+from twinlog.wire.config_records import NotMirrored, topic_id_text
 
 LIST_COLUMNS: Final = ("MIRROR", "TOPICS", "CLUSTER-ID", "BOOTSTRAP-SERVER")
 DESCRIBE_COLUMNS: Final = (
@@ -338,12 +341,17 @@ async def _list(admin: MirrorAdmin, arguments: Arguments) -> None:
         names = ("mirror", "topics", "cluster_id", "bootstrap_servers")
         _print_json(
             [
-                {**dict(zip(names, row, strict=True)), "config": one.config}
+                {
+                    **dict(zip(names, row, strict=True)),
+                    "config": one.config,
+                    "not_mirrored": dict(one.not_mirrored.topics),
+                }
                 for row, one in zip(rows, result.mirrors, strict=True)
             ]
         )
     else:
         print_table(LIST_COLUMNS, rows)
+    _warn_not_mirrored(one.not_mirrored for one in result.mirrors)
     _warn_unreadable(result.unreadable)
 
 
@@ -387,6 +395,7 @@ class _Row(NamedTuple):
             "lane": one.lane,
             "node": one.node,
             "status_time_ms": one.status_time_ms,
+            "fresh": one.fresh,
             "source_time_ms": one.source_time_ms,
         }
 
@@ -404,11 +413,12 @@ async def _describe(admin: MirrorAdmin, arguments: Arguments) -> None:
     else:
         print_table(DESCRIBE_COLUMNS, [row.columns() for row in rows])
         for mirror, topic, one in rows:
-            if one.reason is not None:
+            if one.reason is not None and (one.fresh or one.state not in NEEDS_OWNER):
                 name = f"{mirror.mirror}/{topic.topic}-{one.partition}"
                 _say(f"{name} is {one.state.name}: {one.reason}")
-        _warn_old([row.one for row in rows])
+        _warn_old(rows)
         _warn_silent(rows)
+    _warn_not_mirrored(one.not_mirrored for one in result.mirrors)
     _warn_unreadable(result.unreadable)
 
 
@@ -425,16 +435,24 @@ _ACTIONS: Final = {
 }
 
 
-def _warn_old(rows: Sequence[PartitionDescription]) -> None:
-    """Nobody writes statuses: the offsets are those of the past, or not known at all."""
-    active = [row for row in rows if row.state not in {State.STOPPED, State.PAUSED}]
-    old = time.time() - OLD_STATUS
-    silent = [row for row in active if (row.status_time_ms or 0) / 1000 < old]
+def _warn_old(rows: Sequence[_Row]) -> None:
+    """What needs an owner and is not reported by one: its offsets are past ones, or unknown."""
+    silent = [row for row in rows if row.one.state in NEEDS_OWNER and not row.one.fresh]
     if silent:
+        mirror, topic, one = silent[0]
         _say(
-            f"{len(silent)} of {len(rows)} partitions have no status of the last "
-            f"{OLD_STATUS:g} s: is a node running? (twinlog run)"
+            f"{len(silent)} of {len(rows)} partitions have no status of the last {FRESH_S:g} s: "
+            f"is a node running? (twinlog run) For example "
+            f"{mirror.mirror}/{topic.topic}-{one.partition}: {one.reason}"
         )
+
+
+def _warn_not_mirrored(mirrors: Iterable[NotMirrored]) -> None:
+    for one in mirrors:
+        for topic, reason in one.topics:
+            _say(f"{one.mirror}: source topic {topic} is not mirrored: {reason}")
+        if one.total > len(one.topics):
+            _say(f"{one.mirror}: {one.total} source topics are not mirrored")
 
 
 def _warn_silent(rows: Iterable[_Row]) -> None:
@@ -443,7 +461,7 @@ def _warn_silent(rows: Iterable[_Row]) -> None:
     for mirror, _, one in rows:
         if one.source_time_ms is not None and one.status_time_ms is not None:
             silent_ms = one.status_time_ms - one.source_time_ms
-            if one.state is State.MIRRORING and silent_ms > OLD_STATUS * 1000:
+            if one.state is State.MIRRORING and silent_ms > FRESH_S * 1000:
                 heard.setdefault(mirror.mirror, []).append(one.source_time_ms)
     for name, times in heard.items():
         since = time.time() - min(times) / 1000

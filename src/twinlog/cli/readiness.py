@@ -16,18 +16,17 @@ from twinlog.control.mirrors import connected
 from twinlog.control.readiness import (
     Finding,
     Readiness,
-    Reason,
     TopicReadiness,
     Verdict,
     judge,
 )
-from twinlog.control.survey import subject_of, survey
+from twinlog.control.subject import subject_of
+from twinlog.control.survey import survey
 
 STATUSES: Final = {Verdict.READY: 0, Verdict.WARNING: 3, Verdict.NOT_READY: 4}
 """Exit statuses. 1 and 2 say, as with every command, that there is no verdict."""
 COLUMNS: Final = ("MIRROR", "TOPIC", "READINESS", "LAG", "LAG-SECONDS")
 ALL: Final = ".*"
-UNSURE: Final = frozenset({Reason.SOURCE_UNREACHABLE, Reason.SOURCE_UNREADABLE})
 
 
 @click.command()
@@ -86,17 +85,29 @@ def _or_unknown(number: int | None) -> str:
 def _sentence(found: Readiness) -> str:
     if found.verdict is Verdict.NOT_READY:
         return f"Mirror {found.mirror} is not ready to be failed over"
+    return f"Mirror {found.mirror} can be failed over: {_loss(found)} ({_rests_on(found)})"
+
+
+def _loss(found: Readiness) -> str:
+    """What it costs. That nothing is lost is said only where everything was seen."""
     if found.verdict is Verdict.READY:
-        loss = "nothing would be lost"
-    elif found.lag == 0:
-        loss = "no record would be lost"
-    elif found.lag is None:
-        loss = "what would be lost is not known of every topic"
-    else:
-        loss = f"{found.lag} offsets would be lost"
-    if any(one.reason in UNSURE for one in found.all_findings()):
-        loss += ", as far as is known"
-    return f"Mirror {found.mirror} can be failed over: {loss}"
+        return "nothing would be lost"
+    if found.lag_is_all:
+        return f"{found.lag} offsets would be lost" if found.lag else "no record would be lost"
+    if found.lag:
+        return f"at least {found.lag} offsets would be lost"
+    return "what would be lost is not known"
+
+
+def _rests_on(found: Readiness) -> str:
+    """How old the facts are that the verdict rests on."""
+    facts = f"destination asked {_seconds(found.age_ms)} ago"
+    facts += f", source last seen {_seconds(found.source_age_ms)} ago"
+    return f"{facts}, statuses up to {_seconds(found.status_age_ms)} old"
+
+
+def _seconds(milliseconds: int | None) -> str:
+    return "unknown time" if milliseconds is None else f"{milliseconds / 1000:.1f} s"
 
 
 def as_object(found: Readiness) -> dict[str, Any]:
@@ -105,6 +116,11 @@ def as_object(found: Readiness) -> dict[str, Any]:
         "mirror": found.mirror,
         "readiness": found.verdict.name,
         "lag": found.lag,
+        "lag_is_all": found.lag_is_all,
+        "age_ms": found.age_ms,
+        "source_age_ms": found.source_age_ms,
+        "status_age_ms": found.status_age_ms,
+        "not_mirrored": dict(found.not_mirrored),
         "findings": [_finding(one) for one in found.findings],
         "acls": {
             "to_make": list(found.acls.to_make),
@@ -137,7 +153,9 @@ def _topic(topic: TopicReadiness) -> dict[str, Any]:
                 "source_last_stable_offset": (
                     None if one.source is None else one.source.last_stable
                 ),
+                "source_log_end": None if one.source is None else one.source.log_end,
                 "destination_offset": one.destination_end,
+                "reported_end": one.reported_end,
                 "held_by": list(one.held_by),
             }
             for one in topic.facts.partitions

@@ -2,6 +2,7 @@
 
 list_groups        ListGroups, of every broker: a broker knows the groups that it coordinates
 static_members     DescribeGroups: who is in a group under a name of its own
+group_members      DescribeGroups: who is in a group, and what each subscribes to
 committed_offsets  OffsetFetch, of all topics that the group has committed for
 commit_offsets     OffsetCommit as a client that is no member: accepted while the group is empty
 in_parts           what one such request may hold
@@ -27,6 +28,7 @@ from twinlog.wire.share_messages import (
 )
 
 _EMPTY: Final = frozenset({"Empty", "Dead"})
+_STABLE: Final = "Stable"
 MAX_COMMIT: Final = 256 * 1024
 """Bytes of records that one commit may become in `__consumer_offsets`: the coordinator writes them
 as one batch, and refuses all of them above max.message.bytes, 1 MiB by default."""
@@ -101,6 +103,34 @@ async def _list(cluster: KafkaCluster, node: int) -> list[Group]:
     ]
 
 
+class Member(NamedTuple):
+    """A member of a classic group, as its coordinator describes it."""
+
+    member_id: str
+    instance_id: str | None
+    host: str
+    subscription: bytes
+    """What it has sent to the group's leader."""
+
+
+async def group_members(cluster: KafkaCluster, group: str) -> tuple[Member, ...]:
+    """The members of a classic group that is stable: while it rebalances, none is given.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    found = await _described(cluster, group)
+    if found.group_state != _STABLE:
+        return ()
+    return tuple(
+        Member(
+            one.member_id, one.group_instance_id, one.client_host, bytes(one.member_metadata or b"")
+        )
+        for one in found.members
+    )
+
+
 async def static_members(cluster: KafkaCluster, group: str) -> frozenset[str]:
     """The instance ids of a classic group's members; a group that does not exist has none.
 
@@ -108,6 +138,13 @@ async def static_members(cluster: KafkaCluster, group: str) -> frozenset[str]:
         Retriable: the coordinator does not answer.
         UserError: a right is missing.
     """
+    found = await _described(cluster, group)
+    return frozenset(
+        member.group_instance_id for member in found.members if member.group_instance_id
+    )
+
+
+async def _described(cluster: KafkaCluster, group: str) -> Any:
     request = DescribeGroupsRequest(
         groups=[group], include_authorized_operations=False, min_version=4, max_version=5
     )
@@ -116,9 +153,7 @@ async def static_members(cluster: KafkaCluster, group: str) -> frozenset[str]:
     )
     [found] = response.groups
     check(found.error_code, f"describe group {group}")
-    return frozenset(
-        member.group_instance_id for member in found.members if member.group_instance_id
-    )
+    return found
 
 
 async def committed_offsets(

@@ -3,22 +3,34 @@
 Three control topics say it (cluster/mirrorlog.py). Where they differ, the state that an owner has
 written into `__mirror_state` counts; offsets are those of the last status of the state partition
 where it stands: a topic that was made again has another one, and a former one's last status stays.
+
+A stored state is what an owner wrote once. That the partition is mirrored *now* is concluded only
+from a fresh status: one that is at most `FRESH_S` old. Without it a partition that needs an owner
+(`NEEDS_OWNER`) has no lag, and one that was PREPARING or MIRRORING is UNKNOWN, with the reason.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from twinlog.cluster.mirrorlog import States
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
-from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.config_records import Mirror, MirrorTopic, NotMirrored, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import MIRROR_PARTITION_STATE, PartitionState
 from twinlog.wire.status_records import NOTHING_FILLED, PartitionStatus, Status
+
+FRESH_S: Final = 15.0
+"""Seconds for which a status counts: lanes write each one every 5 s (pipeline/reporting.py)."""
+NEEDS_OWNER: Final = frozenset(
+    {State.UNKNOWN, State.PREPARING, State.MIRRORING, State.PAUSING, State.STOPPING}
+)
+"""States in which a partition stands still without a lane."""
+_RUNNING: Final = frozenset({State.UNKNOWN, State.PREPARING, State.MIRRORING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +43,8 @@ class PartitionDescription:
     partition: int
     state: State
     reason: str | None = None
-    """Why it is FAILED, what keeps it STOPPING, or why records of the source are waited for."""
+    """Why it is FAILED, what keeps it STOPPING, why records of the source are waited for, or that
+    no lane reports it."""
     source_offset: int = -1
     """The source's high watermark."""
     source_last_stable_offset: int = -1
@@ -39,8 +52,9 @@ class PartitionDescription:
     destination_offset: int = -1
     """The destination's log end offset."""
     lag: int = -1
-    """Offsets that the destination is behind the source's high watermark. -1 while PAUSED: nobody
-    looks at the source then, and its offsets are those of the pause."""
+    """Offsets that the destination is behind the source's high watermark. -1 where the status is
+    not fresh, and while PAUSED: nobody looks at the source then, and its offsets are those of the
+    pause."""
     lag_ms: int | None = None
     """Age of the oldest record that is not mirrored yet; None where it is not known."""
     source_time_ms: int | None = None
@@ -59,6 +73,8 @@ class PartitionDescription:
     node: str | None = None
     status_time_ms: int | None = None
     """When its owner wrote its last status; None where none has."""
+    fresh: bool = False
+    """Whether that status is fresh (see the module)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +99,8 @@ class MirrorDescription:
     replication_factor: int | None
     """Of the topics that are created for it; None: the destination's default."""
     topics: tuple[TopicDescription, ...]
+    not_mirrored: NotMirrored
+    """What else the mirror stands for on its source, as of the last refresh."""
 
 
 class _Said(NamedTuple):
@@ -101,7 +119,9 @@ def describe(
     states: States,
     statuses: Iterable[Status],
     mirrors: Collection[str] | None = None,
+    *,
     log_ends: Mapping[TopicPartition, int] | None = None,
+    ages: Mapping[int, float] | None = None,
 ) -> tuple[MirrorDescription, ...]:
     """All mirrors, or those of these names, in the order of their names.
 
@@ -111,6 +131,8 @@ def describe(
         statuses: `__mirror_status`.
         mirrors: names; None: all.
         log_ends: of the destination's partitions of which no status tells one.
+        ages: seconds since each status was written, by state partition (`ages_of`); None: all
+            are fresh.
     """
     rows: defaultdict[MirrorPartition, dict[int, _Said]] = defaultdict(dict)
     for status in sorted(statuses, key=lambda one: one.time_ms):
@@ -124,10 +146,11 @@ def describe(
             topic_patterns=mirror.topic_patterns,
             replication_factor=mirror.replication_factor,
             topics=tuple(
-                _topic(topic, states, rows, log_ends or {})
+                _topic(topic, states, rows, log_ends or {}, ages)
                 for topic in snapshot.topics
                 if topic.mirror == name
             ),
+            not_mirrored=snapshot.not_mirrored(name),
         )
         for name, mirror in _chosen(snapshot.mirrors, mirrors)
     )
@@ -155,13 +178,14 @@ def _topic(
     states: States,
     rows: _Rows,
     log_ends: Mapping[TopicPartition, int],
+    ages: Mapping[int, float] | None,
 ) -> TopicDescription:
     return TopicDescription(
         topic=topic.topic,
         source_topic_id=topic.topic_id,
         wanted=topic.wanted,
         partitions=tuple(
-            _partition(name, states, rows, log_ends) for name in topic.mirror_partitions
+            _partition(name, states, rows, log_ends, ages) for name in topic.mirror_partitions
         ),
     )
 
@@ -173,24 +197,38 @@ def _said(partition: MirrorPartition, states: States, rows: _Rows) -> _Said | No
     return next(reversed(found.values()), None) if place is None else found.get(place)
 
 
+def ages_of(statuses: Mapping[int, Status], now_s: float) -> dict[int, float]:
+    """How many seconds ago each status was written: less than 0 by a lane's clock that is ahead."""
+    return {number: now_s - status.time_ms / 1000 for number, status in statuses.items()}
+
+
+def is_fresh(age_s: float) -> bool:
+    """Whether a status of this age counts. One from the future has no known age."""
+    return abs(age_s) <= FRESH_S
+
+
 def _partition(
     partition: MirrorPartition,
     states: States,
     rows: _Rows,
     log_ends: Mapping[TopicPartition, int],
+    ages: Mapping[int, float] | None,
 ) -> PartitionDescription:
     said = _said(partition, states, rows)
     row = said.row if said else PartitionStatus(partition=partition, state=State.UNKNOWN)
     state = states.states.get(partition) or PartitionState(partition, row.state, row.reason)
     mirrored = states.epochs.get(partition)
-    watched = state.state is not State.PAUSED
+    age = _age(said, ages)
+    fresh = age is not None and is_fresh(age)
+    silent = state.state in NEEDS_OWNER and not fresh
+    watched = state.state is not State.PAUSED and not silent
     log_end = row.destination_end
     if log_end < 0:
         log_end = log_ends.get(TopicPartition(partition.topic, partition.partition), -1)
     return PartitionDescription(
         partition=partition.partition,
-        state=state.state,
-        reason=_reason(state, row),
+        state=State.UNKNOWN if silent and state.state in _RUNNING else state.state,
+        reason=_silence(state, age) if silent else _reason(state, row),
         source_offset=row.source_end,
         source_last_stable_offset=row.source_last_stable,
         destination_offset=log_end,
@@ -205,7 +243,27 @@ def _partition(
         lane=said.status.lane if said else None,
         node=said.status.node if said else None,
         status_time_ms=said.status.time_ms if said else None,
+        fresh=fresh,
     )
+
+
+def _age(said: _Said | None, ages: Mapping[int, float] | None) -> float | None:
+    """Of the status in which a partition is; None where it is in none."""
+    if said is None:
+        return None
+    return 0.0 if ages is None else ages.get(said.status.state_partition, float("inf"))
+
+
+def _silence(state: PartitionState, age_s: float | None) -> str:
+    """That no lane reports a partition, since when, and what was stored of it last."""
+    last = f"the last stored state is {state.state.name}"
+    if state.state is State.STOPPING and state.reason:
+        last += f" ({state.reason})"
+    if age_s is None:
+        return f"no lane has reported it; {last}"
+    if age_s < 0:
+        return f"its last status is dated {-age_s:.0f} s after this clock's time; {last}"
+    return f"no lane has reported it for {age_s:.0f} s; {last}"
 
 
 def _reason(state: PartitionState, row: PartitionStatus) -> str | None:

@@ -48,6 +48,7 @@ class MirrorCollector(Collector):
         yield from self._fetchers()
         yield from self._throttles()
         yield from self._errors()
+        yield self._not_mirrored()
         yield from self._lanes()
 
     def _lags(self, seen: Collection[Seen]) -> Iterator[Metric]:
@@ -143,6 +144,12 @@ class MirrorCollector(Collector):
             for mirror in self._observed.snapshot.mirrors:
                 counter.add_metric([mirror], self._observed.errors[mirror, sync])
             yield counter
+
+    def _not_mirrored(self) -> Metric:
+        snapshot = self._observed.snapshot
+        counts = [(mirror, snapshot.not_mirrored(mirror).total) for mirror in snapshot.mirrors]
+        meaning = "Source topics that a mirror stands for and does not mirror."
+        return _by_mirror("twinlog_topics_not_mirrored", meaning, counts)
 
     def _lanes(self) -> Iterator[Metric]:
         ours, alive = len(self._observed.ours), len(self._observed.alive)

@@ -9,6 +9,7 @@ Topics are named in two ways: a text is what `--topic` is, the name of a topic o
 expression that has to match in full; a collection holds names, each of which has to be one.
 """
 
+import time
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,10 +22,16 @@ from twinlog.cluster.mirrorlog import take_control_topics
 from twinlog.cluster.partitions import DEBUGGING, list_offsets
 from twinlog.cluster.shown import shown
 from twinlog.control import lifecycle, mirrors
-from twinlog.control.described import MirrorDescription, describe, without_log_end
+from twinlog.control.described import (
+    MirrorDescription,
+    ages_of,
+    describe,
+    without_log_end,
+)
 from twinlog.control.rebuild import Rebuild
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal
+from twinlog.wire.config_records import NotMirrored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,8 @@ class MirrorListing:
     source_bootstrap: str
     config: Mapping[str, str]
     """Its properties as they were set; secrets that are no references are hidden."""
+    not_mirrored: NotMirrored
+    """What it stands for on its source and does not mirror, as of the last refresh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +236,7 @@ class MirrorAdmin:
                     source_cluster_id=mirror.source_cluster_id,
                     source_bootstrap=mirror.source.get("bootstrap.servers", ""),
                     config=shown(mirror.source),
+                    not_mirrored=snapshot.not_mirrored(mirror.name),
                 )
                 for mirror in snapshot.mirrors.values()
             ),
@@ -248,11 +258,12 @@ class MirrorAdmin:
                 raise unknown_mirror(name, snapshot)
         states = await store.states()
         statuses, unreadable = await store.statuses()
-        found = describe(snapshot, states, statuses.values(), mirrors)
+        ages = ages_of(statuses, time.time())
+        found = describe(snapshot, states, statuses.values(), mirrors, ages=ages)
         if unknown := without_log_end(found):
             answers = await list_offsets(self._cluster, unknown, replica_id=DEBUGGING)
             ends = {p: end.offset for p, end in answers.items() if not isinstance(end, Refusal)}
-            found = describe(snapshot, states, statuses.values(), mirrors, ends)
+            found = describe(snapshot, states, statuses.values(), mirrors, log_ends=ends, ages=ages)
         return DescribeMirrorsResult(
             mirrors=found,
             unreadable=(*snapshot.unreadable.values(), *states.unreadable, *unreadable),

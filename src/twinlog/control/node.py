@@ -28,6 +28,7 @@ from twinlog.cluster.mirrorlog import (
     ControlTopics,
     create_control_topics,
 )
+from twinlog.control.described import FRESH_S
 from twinlog.control.endpoint import Answer, Answers, Endpoint
 from twinlog.control.health import Health, live, ready
 from twinlog.control.metrics import CONTENT_TYPE, exposition
@@ -58,6 +59,7 @@ With what follows it is less than the 30 s after which Kubernetes, for one, kill
 to end: a node whose destination is gone ends by itself, too.
 """
 LAST_LOOK_S: Final = 5.0
+_LONG_AGO: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ class Node:
         self._snapshot = Snapshot()
         self._seen = _NOTHING
         self._stop_before: int | None = None
-        self._statuses_before: dict[int, Status] = {}
+        self._heard: dict[int, tuple[int, float]] = {}  # a status's time, and when it was new
         self._grants = NOTHING
         self._stop = asyncio.Event()
         self._observed: Observed | None = None
@@ -165,7 +167,7 @@ class Node:
             # What stands there now is of earlier nodes. No clock is asked: it may jump.
             request = (await store.snapshot()).stops.get(config.node)
             self._stop_before = None if request is None else request.requested_ms
-            self._statuses_before, _ = await store.statuses()
+            self._hear((await store.statuses())[0], _LONG_AGO)
             spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)
             lanes = config.lanes or spark.defaultParallelism
             arguments = [self._lane(index, lanes) for index in range(lanes)]
@@ -304,13 +306,24 @@ class Node:
         statuses, _ = await store.statuses()
         if self._observed is not None:
             await self._observed.look(snapshot, statuses)
+        self._hear(statuses, time.monotonic())
+        oldest = time.monotonic() - FRESH_S
         rows = {
             row.partition: row
-            for status in statuses.values()
-            if status != self._statuses_before.get(status.state_partition)
+            for number, status in statuses.items()
+            if self._heard[number][1] > oldest
             for row in status.partitions
         }
         return snapshot, rows
+
+    def _hear(self, statuses: Mapping[int, Status], now: float) -> None:
+        """Note when statuses were seen to change, by this process's clock.
+
+        One that does not change has no owner any more: its partitions are waiting, not done.
+        """
+        for number, status in statuses.items():
+            if self._heard.get(number, (None, 0.0))[0] != status.time_ms:
+                self._heard[number] = status.time_ms, now
 
     @staticmethod
     def _measure(snapshot: Snapshot, rows: Rows) -> Progress:

@@ -17,7 +17,7 @@ took are among them, so of transactional and compacted topics it is at most so m
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from twinlog.core.states import State
@@ -40,6 +40,9 @@ class Reason(enum.Enum):
     DESTINATION_UNREADABLE = "the destination's log cannot be looked at"
     NOT_MIRRORING = "partitions that are not MIRRORING"
     PAUSED = "partitions that are paused"
+    NOT_MIRRORED = "source topics that the mirror stands for and does not mirror"
+    FOREIGN_MEMBER = "members of the nodes' groups that are not twinlog's"
+    CONTROL_UNREADABLE = "records of the control topics that cannot be read"
     SOURCE_UNREACHABLE = "what the source holds by now is not known"
     SOURCE_UNREADABLE = "what some of its partitions hold by now is not known"
     TOPIC_GONE = "the source's topic was deleted"
@@ -48,6 +51,10 @@ class Reason(enum.Enum):
     EXTRA_PARTITIONS = "somebody has added partitions to the destination's topic"
     PURGED = "the source has deleted what was not mirrored yet"
     DIVERGED = "the destination holds what the source does not"
+    FOREIGN_RECORDS = "the destination holds more than its mirror has written"
+    NOT_COMPARED = "whether the destination holds more than its mirror has written is not known"
+    LOG_END_UNREADABLE = "what the source has acknowledged and not replicated is not known"
+    UNREPLICATED = "records of the source that it has not replicated itself"
     LAG = "records that are not mirrored yet"
     OPEN_TRANSACTION = "records of the source whose transactions are not decided"
     GROUP_BEHIND = "a group would read records again"
@@ -69,6 +76,9 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.DESTINATION_UNREADABLE: Verdict.NOT_READY,
     Reason.NOT_MIRRORING: Verdict.NOT_READY,
     Reason.PAUSED: Verdict.WARNING,
+    Reason.NOT_MIRRORED: Verdict.WARNING,
+    Reason.FOREIGN_MEMBER: Verdict.WARNING,
+    Reason.CONTROL_UNREADABLE: Verdict.WARNING,
     Reason.SOURCE_UNREACHABLE: Verdict.WARNING,
     Reason.SOURCE_UNREADABLE: Verdict.WARNING,
     Reason.TOPIC_GONE: Verdict.WARNING,
@@ -77,6 +87,10 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.EXTRA_PARTITIONS: Verdict.WARNING,
     Reason.PURGED: Verdict.WARNING,
     Reason.DIVERGED: Verdict.WARNING,
+    Reason.FOREIGN_RECORDS: Verdict.WARNING,
+    Reason.NOT_COMPARED: Verdict.WARNING,
+    Reason.LOG_END_UNREADABLE: Verdict.WARNING,
+    Reason.UNREPLICATED: Verdict.WARNING,
     Reason.LAG: Verdict.WARNING,
     Reason.OPEN_TRANSACTION: Verdict.WARNING,
     Reason.GROUP_BEHIND: Verdict.WARNING,
@@ -90,6 +104,24 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.ACL: Verdict.WARNING,
     Reason.ACL_UNREADABLE: Verdict.WARNING,
 }
+
+BEYOND_LAG: Final = frozenset(
+    {
+        Reason.NOT_MIRRORED,
+        Reason.CONTROL_UNREADABLE,
+        Reason.SOURCE_UNREACHABLE,
+        Reason.SOURCE_UNREADABLE,
+        Reason.LOG_END_UNREADABLE,
+        Reason.TOPIC_GONE,
+        Reason.TOPIC_MADE_AGAIN,
+        Reason.NEW_PARTITIONS,
+        Reason.PURGED,
+        Reason.DIVERGED,
+        Reason.FOREIGN_RECORDS,
+        Reason.NOT_COMPARED,
+    }
+)
+"""With these, records may be lost, or may differ, that no lag counts."""
 
 
 class Finding(NamedTuple):
@@ -105,11 +137,25 @@ class Finding(NamedTuple):
 
 
 class SourceLog(NamedTuple):
-    """A partition on the source; `start` is None where only an old status tells of it."""
+    """A partition on the source.
+
+    Attributes:
+        start: the log start offset; None where only a status tells of the partition.
+        high_watermark: up to here all in-sync replicas have the log.
+        last_stable: up to here no transaction is open.
+        log_end: the leader's log end offset, which is above the high watermark while a follower
+            lags: a producer with acks=1 has been answered for these records. None: not known.
+    """
 
     start: int | None
     high_watermark: int
     last_stable: int
+    log_end: int | None = None
+
+    @property
+    def end(self) -> int:
+        """Where the log ends, as far as that is known."""
+        return max(self.high_watermark, self.log_end or 0)
 
     @property
     def is_open(self) -> bool:
@@ -135,13 +181,17 @@ class PartitionFacts:
     reason: str | None = None
     """Why it is FAILED."""
     source: SourceLog | None = None
-    """None: it cannot be looked at, and no status tells."""
+    """None: it cannot be looked at, and no fresh status tells."""
     destination_end: int | None = None
     """The destination's high watermark, read before the source's."""
     lag_ms: int | None = None
     """Age of the oldest record that is not mirrored yet, as its owner said; None: not known."""
     held_by: tuple[str, ...] = ()
     """Who holds transactions open on the source, for people; none where it cannot be asked."""
+    reported_end: int | None = None
+    """The destination's log end as the partition's owner reported it after `destination_end` was
+    read, or when it stopped to write. None: no such report, or none needed as the source was asked.
+    """
 
 
 class Standing(NamedTuple):
@@ -234,6 +284,12 @@ class MirrorFacts:
     """Where it was not asked: how long ago it was last heard of, by what statuses say; None: no
     status says."""
     node_runs: bool = True
+    not_mirrored: Mapping[str, str] = field(default_factory=dict)
+    """Source topics that the mirror stands for and that are none of its topics, with the reason."""
+    age_ms: int = 0
+    """How long ago the first of these facts was asked for."""
+    status_age_ms: int | None = None
+    """Age of the oldest status that counts; None: none does."""
     unknown: tuple[Finding, ...] = ()
     """What else could not be looked at."""
     acls: AclFacts = AclFacts()
@@ -265,12 +321,24 @@ class Readiness:
     """Those that concern the whole mirror."""
     topics: tuple[TopicReadiness, ...]
     acls: AclFacts = AclFacts()
+    not_mirrored: Mapping[str, str] = field(default_factory=dict)
+    age_ms: int = 0
+    status_age_ms: int | None = None
+    source_age_ms: int | None = 0
+    """How long ago the source was last seen, by whomever; None: not known."""
 
     @property
     def lag(self) -> int | None:
         """Offsets that would be lost; None where it is not known of some topic."""
         lags = [topic.lag for topic in self.topics]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+    @property
+    def lag_is_all(self) -> bool:
+        """Whether `lag` counts all records that a failover may lose, as far as was seen."""
+        return self.lag is not None and not any(
+            one.reason in BEYOND_LAG for one in self.all_findings()
+        )
 
     def all_findings(self) -> Iterator[Finding]:
         """Those of the mirror, and those of its topics, which they name."""
@@ -291,6 +359,10 @@ def judge(facts: MirrorFacts) -> Readiness:
         findings=findings,
         topics=topics,
         acls=facts.acls,
+        not_mirrored=facts.not_mirrored,
+        age_ms=facts.age_ms,
+        status_age_ms=facts.status_age_ms,
+        source_age_ms=facts.age_ms if facts.source_trouble is None else facts.known_until_ms,
     )
 
 
@@ -301,7 +373,17 @@ def lag_of(one: PartitionFacts) -> int | None:
     """
     if one.source is None or one.destination_end is None:
         return None
-    return max(one.source.high_watermark - max(one.destination_end, one.source.start or 0), 0)
+    return max(one.source.end - max(one.destination_end, one.source.start or 0), 0)
+
+
+def unreplicated_of(one: PartitionFacts) -> int:
+    """Offsets of the lag that lie above the source's high watermark.
+
+    Nobody can read them, and the source itself loses them with its leader.
+    """
+    if one.source is None or one.destination_end is None:
+        return 0
+    return max(one.source.end - max(one.source.high_watermark, one.destination_end), 0)
 
 
 def undecided_of(one: PartitionFacts) -> int:
@@ -321,11 +403,21 @@ def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
         yield Finding(Reason.NO_NODE, "no node runs, and a failover needs one (twinlog run)")
     if facts.source_trouble is not None:
         known = (
-            "nobody says when it was last heard of"
+            "when it was last heard of is not known"
             if facts.known_until_ms is None
             else f"it was last heard of {facts.known_until_ms / 1000:.0f} s ago"
         )
-        yield Finding(Reason.SOURCE_UNREACHABLE, f"{facts.source_trouble}; {known}")
+        yield Finding(
+            Reason.SOURCE_UNREACHABLE,
+            f"{facts.source_trouble}; {known}, and what it holds since then, or has not "
+            f"replicated, is not known",
+        )
+    if facts.not_mirrored:
+        named = [f"{topic} ({why})" for topic, why in sorted(facts.not_mirrored.items())]
+        yield Finding(
+            Reason.NOT_MIRRORED,
+            f"{len(named)} source topic(s) are not mirrored: {few(named, '; ')}",
+        )
     yield from facts.unknown
     for acls, what in ((facts.acls.to_make, "made"), (facts.acls.to_remove, "removed")):
         if acls:
@@ -346,7 +438,12 @@ def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
 
 def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> TopicReadiness:
     live = mirror.source_trouble is None
-    findings = (*_of_topic(topic), *_of_logs(topic, live=live), *_of_followers(topic))
+    findings = (
+        *_of_topic(topic),
+        *_of_logs(topic, live=live),
+        *_of_reports(topic, live=live),
+        *_of_followers(topic),
+    )
     lags = [lag_of(one) for one in topic.partitions]
     ages = [0 if lag == 0 else one.lag_ms for one, lag in zip(topic.partitions, lags, strict=True)]
     return TopicReadiness(
@@ -406,6 +503,19 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
             Reason.SOURCE_UNREADABLE,
             f"it is not known what the source holds ({_partitions(found)})",
         )
+    if live and (found := [one for one in topic.partitions if _log_end_unknown(one)]):
+        yield Finding(
+            Reason.LOG_END_UNREADABLE,
+            f"the source's log end offset cannot be read ({_partitions(found)}): records above the "
+            f"high watermark, which acks=1 acknowledges, are not counted",
+        )
+    if unreplicated := sum(unreplicated_of(one) for one in topic.partitions):
+        found = [one for one in topic.partitions if unreplicated_of(one)]
+        yield Finding(
+            Reason.UNREPLICATED,
+            f"{unreplicated} offsets are above the source's high watermark ({_partitions(found)}): "
+            f"acknowledged with acks=1 perhaps, and not readable yet",
+        )
     if lag := sum(lag_of(one) or 0 for one in topic.partitions):
         found = [one for one in topic.partitions if lag_of(one)]
         yield Finding(Reason.LAG, f"{lag} offsets are not mirrored yet ({_partitions(found)})")
@@ -434,6 +544,34 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
                 f"partition {one.partition}: the destination ends at {one.destination_end}, "
                 f"the source at {one.source.high_watermark}",
             )
+
+
+def _of_reports(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
+    """Whether the destination's log holds more than its mirror has written.
+
+    It is asked without the source: of paused partitions, and of all where the source is dead.
+    """
+    for one in topic.partitions:
+        if one.destination_end is None or one.reported_end is None:
+            continue
+        if one.destination_end > one.reported_end:
+            yield Finding(
+                Reason.FOREIGN_RECORDS,
+                f"partition {one.partition}: the destination ends at {one.destination_end}, its "
+                f"owner reports {one.reported_end}: another client has written there",
+            )
+    mirrored = {State.MIRRORING, State.PAUSED}
+    found = [one for one in topic.partitions if one.state in mirrored and one.reported_end is None]
+    if found and not live:
+        yield Finding(
+            Reason.NOT_COMPARED,
+            f"no status tells where the mirror's records end ({_partitions(found)}): whether "
+            f"another client has written to the destination is not known",
+        )
+
+
+def _log_end_unknown(one: PartitionFacts) -> bool:
+    return one.source is not None and one.source.log_end is None
 
 
 def _of_followers(topic: TopicFacts) -> Iterator[Finding]:

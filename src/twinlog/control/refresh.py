@@ -221,7 +221,7 @@ class Refresher:
         await self._try(mirror.name, Sync.METADATA, growth)
         origins = follow_origins(source, self._cluster, self._store, topics)
         await self._try(mirror.name, Sync.METADATA, origins)
-        news = add_new_topics(source, self._cluster, mirror, snapshot)
+        news = add_new_topics(source, self._cluster, self._store, mirror, snapshot)
         await self._try(mirror.name, Sync.METADATA, news)
         return there
 

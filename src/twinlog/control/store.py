@@ -53,6 +53,7 @@ from twinlog.wire.config_records import (
     MadeAcl,
     Mirror,
     MirrorTopic,
+    NotMirrored,
     Removed,
     StopRequest,
     Wanted,
@@ -231,7 +232,8 @@ class MirrorStore:
             its = [
                 key_of(record)
                 for record in snapshot.records.values()
-                if isinstance(record, MirrorTopic | MadeAcl) and record.mirror == mirror
+                if isinstance(record, MirrorTopic | MadeAcl | NotMirrored)
+                and record.mirror == mirror
             ]
             removed = [Removed(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]
             return [*await self._without_states(topics), *removed]

@@ -3,22 +3,45 @@
 What the source holds is asked of it; where it does not answer, the statuses of its partitions'
 owners say what it held when it was last heard of. The destination is asked first: what is written
 and mirrored in between counts as lag, so that a loss is never made smaller than it is.
+
+Each question may be answered late, in part, with an error, or by a peer that knows less than others
+do. What is concluded then:
+
+    question                  no answer, or not all of it       an answer that misleads
+    ------------------------  --------------------------------  -------------------------------
+    config and state records  error, no verdict                 -
+      one that is unreadable  CONTROL_UNREADABLE                -
+    statuses                  error, no verdict                 old, or dated ahead: read again
+                                                                (reports.py), then UNKNOWN
+    the nodes' groups         by fresh statuses                 foreign members: FOREIGN_MEMBER
+    ends of the destination   DESTINATION_UNREADABLE            -
+    the source at all         SOURCE_UNREACHABLE; offsets       of a pause, or stale: they are
+                              by fresh statuses                 taken for unknown
+    all topics of the source  as stored by the last refresh     without Describe a topic is not
+                                                                listed (docs/readiness.md)
+    the mirror's topics       TOPIC_GONE, SOURCE_UNREADABLE     -
+    log start, stable, end    SOURCE_UNREADABLE                 a follower's: refused by the
+                                                                leader epoch (KIP-320)
+    the leader's log end      LOG_END_UNREADABLE                below the high watermark: taken
+                                                                for unknown
+    groups, configs, ACLs     ..._UNREADABLE                    -
+    holders of transactions   left out: no verdict rests on it  -
 """
 
 import asyncio
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic
-from twinlog.cluster.mirrorlog import LANES_GROUP
-from twinlog.cluster.offsets import list_groups
 from twinlog.cluster.partitions import (
     CONSUMER,
+    DEBUGGING,
     Isolation,
+    ListedOffset,
     OffsetSpec,
     list_offsets,
     open_transactions,
@@ -26,10 +49,9 @@ from twinlog.cluster.partitions import (
 from twinlog.cluster.transactions import transactional_ids
 from twinlog.control.acl_sync import Compared, compare_acls
 from twinlog.control.config_sync import Difference, Unreadable, compare_configs
-from twinlog.control.described import MirrorDescription, PartitionDescription, describe
+from twinlog.control.described import PartitionDescription
+from twinlog.control.failback import read_their_mirrors
 from twinlog.control.group_survey import ByTopic, group_facts, remembered_facts
-from twinlog.control.lifecycle import Topics, choose
-from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.mirrors import connected_source
 from twinlog.control.readiness import (
     AclFacts,
@@ -42,82 +64,21 @@ from twinlog.control.readiness import (
     TopicFacts,
 )
 from twinlog.control.store import MirrorStore
+from twinlog.control.subject import Subject, confirmed, status_age_ms
+from twinlog.control.topic_sync import not_mirrored
 from twinlog.core.errors import Refusal, TwinlogError
-from twinlog.core.mirror_settings import MirrorSettings, parse_settings
+from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
-from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.config_records import MirrorTopic, Wanted
 
-FRESH_S: Final = 15.0
-"""Where the lanes' group is not to be seen, a status of the last so many seconds shows that a node
-runs: lanes write one each 5 s."""
 CONNECT_S: Final = 5.0
 """Seconds after which a source that does not answer is taken for dead: somebody waits."""
 PATIENCE_S: Final = 60.0
 """Seconds after which one that answers some questions is, too."""
 
+_UNDISCOVERED: Final = "not discovered yet; the next refresh adds it"
+
 Logs = dict[TopicPartition, SourceLog]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is to be surveyed, and what the control topics say of it."""
-
-    mirror: Mirror
-    topics: tuple[MirrorTopic, ...]
-    described: MirrorDescription
-    node_runs: bool
-
-    @property
-    def settings(self) -> MirrorSettings:
-        """The mirror's."""
-        return parse_settings(self.mirror.source)
-
-    @property
-    def names(self) -> list[str]:
-        """Of the topics, in order."""
-        return [topic.topic for topic in self.topics]
-
-    @property
-    def partitions(self) -> list[TopicPartition]:
-        """All of the topics' partitions, in order."""
-        return [
-            TopicPartition(topic.topic, index)
-            for topic in self.topics
-            for index in range(topic.partitions)
-        ]
-
-
-async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> Subject:
-    """Topics of a mirror that were not removed, and what is said of them.
-
-    Raises:
-        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
-            INVALID_REGULAR_EXPRESSION.
-        Retriable, UserError: the destination does not answer, or refuses.
-    """
-    store = MirrorStore(destination)
-    snapshot = await store.snapshot()
-    chosen = choose(
-        snapshot,
-        mirror,
-        topics,
-        lambda one: (
-            MirrorError.MIRROR_TOPIC_BEING_REMOVED if one.wanted is Wanted.STOPPED else None
-        ),
-    )
-    names = {topic.topic for topic in chosen}
-    statuses, _ = await store.statuses()
-    (described,) = describe(snapshot, await store.states(), statuses.values(), [mirror])
-    newest = max((status.time_ms for status in statuses.values()), default=0)
-    lanes = (await list_groups(destination)).get(LANES_GROUP)
-    return Subject(
-        mirror=snapshot.mirrors[mirror],
-        topics=tuple(chosen),
-        described=replace(
-            described, topics=tuple(one for one in described.topics if one.topic in names)
-        ),
-        node_runs=(time.time() - newest / 1000 < FRESH_S if lanes is None else not lanes.idle),
-    )
 
 
 async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
@@ -126,6 +87,7 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
     Raises:
         Retriable, UserError: the destination does not answer, or refuses.
     """
+    began = time.monotonic()
     ends = await destination_ends(destination, subject.partitions)
     try:
         async with (
@@ -137,13 +99,15 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         trouble = str(error)
     except TimeoutError:
         trouble = f"the source gives no answers within {PATIENCE_S:g} s"
-    here = await _partition_counts(destination, subject)
+    subject = await confirmed(destination, subject, ends)
+    counts = await _partition_counts(destination, subject)
     groups, unknown = await remembered_facts(
         destination, subject.mirror.name, subject.partitions, int(time.time() * 1000)
     )
-    facts = _as_was_said(subject, ends, here, trouble)
+    facts = _as_reported(subject, ends, counts, trouble)
     return replace(
         facts,
+        age_ms=int((time.monotonic() - began) * 1000),
         unknown=(*facts.unknown, *unknown),
         topics=tuple(replace(topic, groups=groups.get(topic.topic, ())) for topic in facts.topics),
     )
@@ -172,6 +136,8 @@ async def survey_live(
     Raises:
         TwinlogError: the source does not answer, or refuses.
     """
+    began = time.monotonic()
+    missed = await _not_mirrored(source, destination, subject)
     there = (await source.refresh(subject.names)).topics
     here = await _partition_counts(destination, subject)
     found = {topic.topic: _on_source(topic, there.get(topic.topic)) for topic in subject.topics}
@@ -204,7 +170,10 @@ async def survey_live(
     return MirrorFacts(
         mirror=subject.mirror.name,
         node_runs=subject.node_runs,
-        unknown=tuple(unknown),
+        not_mirrored=missed,
+        age_ms=int((time.monotonic() - began) * 1000),
+        status_age_ms=status_age_ms(subject),
+        unknown=(*subject.findings, *unknown),
         acls=acls,
         topics=tuple(
             TopicFacts(
@@ -215,7 +184,7 @@ async def survey_live(
                 ),
                 destination_partitions=here.get(topic.topic),
                 partitions=tuple(
-                    _partition(one, ends.get(key), logs.get(key), held.get(key, ()))
+                    _partition(one, ends.get(key), logs.get(key), held.get(key, ()), live=True)
                     for one in topic.partitions
                     for key in [TopicPartition(topic.topic, one.partition)]
                 ),
@@ -228,6 +197,24 @@ async def survey_live(
     )
 
 
+async def _not_mirrored(
+    source: KafkaCluster, destination: KafkaCluster, subject: Subject
+) -> dict[str, str]:
+    """The source's topics that the mirror does not mirror, with the reason as far as known."""
+    mirror, snapshot = subject.mirror, subject.snapshot
+    there = (await source.refresh(None)).topics
+    found = not_mirrored(mirror, snapshot, there, ())
+    if found:
+        theirs = await read_their_mirrors(source, destination)
+        found = not_mirrored(mirror, snapshot, there, theirs.loops)
+    stored = dict(snapshot.not_mirrored(mirror.name).topics)
+    return {
+        name: why or stored.get(name, _UNDISCOVERED)
+        for name, why in found.items()
+        if subject.named(name)
+    }
+
+
 def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
     if found is None:
         return SourceTopic.GONE
@@ -236,24 +223,31 @@ def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
     return SourceTopic.SAME if found.topic_id == topic.topic_id else SourceTopic.MADE_AGAIN
 
 
-def _as_was_said(
+def _as_reported(
     subject: Subject, ends: Mapping[TopicPartition, int], here: Mapping[str, int], trouble: str
 ) -> MirrorFacts:
     """The facts of a source that does not answer: what it held when it was last heard of."""
     rows = [one for topic in subject.described.topics for one in topic.partitions]
-    heard = [one.source_time_ms for one in rows if one.source_time_ms is not None]
+    heard = [one.source_time_ms for one in rows if one.fresh and one.source_time_ms is not None]
+    stored = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
     return MirrorFacts(
         mirror=subject.mirror.name,
         node_runs=subject.node_runs,
         source_trouble=trouble,
         known_until_ms=int(time.time() * 1000) - min(heard) if heard else None,
+        not_mirrored={name: why for name, why in stored.items() if subject.named(name)},
+        status_age_ms=status_age_ms(subject),
+        unknown=subject.findings,
         topics=tuple(
             TopicFacts(
                 topic=topic.topic,
                 destination_partitions=here.get(topic.topic),
                 partitions=tuple(
                     _partition(
-                        one, ends.get(TopicPartition(topic.topic, one.partition)), _said(one)
+                        one,
+                        ends.get(TopicPartition(topic.topic, one.partition)),
+                        _reported_source(one),
+                        live=False,
                     )
                     for one in topic.partitions
                 ),
@@ -263,8 +257,14 @@ def _as_was_said(
     )
 
 
-def _said(one: PartitionDescription) -> SourceLog | None:
-    if one.source_offset < 0:
+def _reported_source(one: PartitionDescription) -> SourceLog | None:
+    """What the source held when a partition's owner last heard of it.
+
+    None of a partition that no lane fetches: its status is of the time of the pause, of the
+    failure, or of an owner that is gone.
+    """
+    watched = one.state is State.MIRRORING and one.fresh and one.source_time_ms is not None
+    if not watched or one.source_offset < 0:
         return None
     return SourceLog(None, one.source_offset, one.source_last_stable_offset)
 
@@ -274,6 +274,8 @@ def _partition(
     end: int | None,
     source: SourceLog | None,
     held_by: tuple[str, ...] = (),
+    *,
+    live: bool,
 ) -> PartitionFacts:
     return PartitionFacts(
         partition=one.partition,
@@ -283,7 +285,18 @@ def _partition(
         destination_end=end,
         lag_ms=one.lag_ms,
         held_by=held_by,
+        reported_end=_reported_end(one, live=live),
     )
+
+
+def _reported_end(one: PartitionDescription, *, live: bool) -> int | None:
+    """Where the mirror's records end by a status that is not older than the destination's end.
+
+    Of a partition that is mirrored, from a source that answers, there is none, and none is needed:
+    the source's own end tells.
+    """
+    counts = one.state is State.PAUSED or (one.state is State.MIRRORING and one.fresh and not live)
+    return one.destination_offset if counts and one.destination_offset >= 0 else None
 
 
 async def destination_ends(
@@ -298,13 +311,15 @@ async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartitio
     """Where these partitions' logs begin and end, of those that can be asked.
 
     The last stable offset is read before the high watermark, so that what is open is never made
-    smaller than it is.
+    smaller than it is; and the leader's log end last (replica id -2, which needs no other right:
+    tests/contract/test_log.py), so that what is not replicated is not, either.
     """
     starts, stable = await asyncio.gather(
         list_offsets(source, partitions, OffsetSpec.EARLIEST),
         list_offsets(source, partitions, OffsetSpec.LATEST, isolation=Isolation.READ_COMMITTED),
     )
     ends = await list_offsets(source, partitions, OffsetSpec.LATEST)
+    log_ends = await list_offsets(source, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
     logs = {}
     for one in partitions:
         start, last_stable, end = starts[one], stable[one], ends[one]
@@ -313,8 +328,16 @@ async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartitio
             and not isinstance(last_stable, Refusal)
             and not isinstance(end, Refusal)
         ):
-            logs[one] = SourceLog(start.offset, end.offset, last_stable.offset)
+            log_end = _log_end(log_ends[one], end.offset)
+            logs[one] = SourceLog(start.offset, end.offset, last_stable.offset, log_end)
     return logs
+
+
+def _log_end(answer: ListedOffset | Refusal, high_watermark: int) -> int | None:
+    """A leader's log end. Below the high watermark, it is not the leader's, and so not known."""
+    if isinstance(answer, Refusal) or answer.offset < high_watermark:
+        return None
+    return answer.offset
 
 
 async def holders(

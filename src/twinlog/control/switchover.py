@@ -48,11 +48,10 @@ from twinlog.control.mirrors import connected_source
 from twinlog.control.readable import Readable
 from twinlog.control.readiness import Finding, GroupFacts, Readiness, Reason, SourceLog, judge
 from twinlog.control.store import MirrorStore
+from twinlog.control.subject import Subject, subject_of
 from twinlog.control.survey import (
-    Subject,
     destination_ends,
     holders,
-    subject_of,
     survey_live,
 )
 from twinlog.core.acls import Acl
@@ -84,6 +83,8 @@ HARMLESS: Final = frozenset(
         Reason.ACL_UNREADABLE,
         Reason.EXTRA_PARTITIONS,
         Reason.GROUP_NOT_COPIED,
+        Reason.NOT_MIRRORED,
+        Reason.FOREIGN_MEMBER,
     }
 )
 """What loses no record, and a switchover does not end."""
@@ -91,6 +92,7 @@ _COPIED_AGAIN: Final = frozenset({Reason.GROUP_BEHIND, Reason.GROUP_REWOUND})
 PASSING: Final = HARMLESS | {
     Reason.LAG,
     Reason.OPEN_TRANSACTION,
+    Reason.UNREPLICATED,
     Reason.PURGED,
     Reason.GROUP_BEHIND,
     Reason.GROUP_AHEAD,

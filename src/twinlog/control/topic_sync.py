@@ -14,6 +14,11 @@
 
 A topic that was made again under its name is not the one that was mirrored: its partitions are
 FAILED, and the operator decides.
+
+Every topic of the source that the mirror stands for is either one of its topics or *not mirrored*
+with a reason. Which these are is concluded from all topics of the source (`not_mirrored`), not from
+what adding them has answered. They are stored with the mirror (wire/config_records.py), so that
+--describe and readiness name them also while the source is dead, and counted at each refresh.
 """
 
 import logging
@@ -23,14 +28,23 @@ from typing import Final
 
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.metadata import Topic
+from twinlog.cluster.metadata import Topic, is_another
 from twinlog.cluster.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.control.failback import read_their_mirrors
 from twinlog.control.mirrors import add_named, matching
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, TwinlogError
 from twinlog.core.types import TopicPartition
-from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.config_records import (
+    MAX_NAMED,
+    MAX_REASON,
+    Mirror,
+    MirrorTopic,
+    NotMirrored,
+    Removed,
+    Wanted,
+    key_of,
+)
 from twinlog.wire.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -38,35 +52,113 @@ log = logging.getLogger(__name__)
 _INVALID_PARTITIONS: Final = 37  # it has as many already
 
 
+def not_mirrored(
+    mirror: Mirror, snapshot: Snapshot, there: Mapping[str, Topic], loops: Collection[str]
+) -> dict[str, str]:
+    """The source's topics that a mirror stands for and does not mirror, by name.
+
+    A mirror stands for what matches one of its patterns, and for what was taken from it because the
+    source had it no more. Not so for what an operator has removed, what comes from this cluster,
+    and what another mirror of the same source has.
+
+    Args:
+        mirror: the mirror.
+        snapshot: all mirrors of the destination.
+        there: all topics of the source.
+        loops: those of them that the source mirrors from the destination.
+
+    Returns:
+        Why, as far as `snapshot` tells; empty where nothing is known to keep it from being added.
+    """
+    own = {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror.name}
+    others = {
+        topic.topic: topic.mirror
+        for topic in snapshot.topics
+        if topic.mirror != mirror.name and topic.wanted is not Wanted.STOPPED
+    }
+    names = {name for regex in mirror.topic_patterns for name in matching(regex, there)}
+    names |= {name for name, topic in own.items() if topic.source_deleted and name in there}
+    found = {}
+    for name in sorted(names.difference(loops)):
+        if name in others:
+            if snapshot.mirrors[others[name]].source_cluster_id != mirror.source_cluster_id:
+                found[name] = f"the destination's topic belongs to mirror {others[name]}"
+        elif name not in own:
+            found[name] = ""
+        elif own[name].wanted is Wanted.STOPPED and (why := _removed(own[name], there[name])):
+            found[name] = why
+    return found
+
+
+def _removed(topic: MirrorTopic, there: Topic) -> str:
+    """Why a topic that was removed from its mirror is missed there; empty: an operator did it."""
+    if is_another(topic.topic_id, there.topic_id):
+        return "the source topic was deleted and recreated; --add mirrors the new topic"
+    if topic.source_deleted:
+        return "it was removed while the source did not list it; --add mirrors it again"
+    return ""
+
+
 async def add_new_topics(
-    source: KafkaCluster, destination: KafkaCluster, mirror: Mirror, snapshot: Snapshot
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    store: MirrorStore,
+    mirror: Mirror,
+    snapshot: Snapshot,
 ) -> int:
-    """Add what matches one of the mirror's patterns; how many topics could not be added.
+    """Add what matches one of the mirror's patterns, and store what is not mirrored after that.
 
     What was removed from a mirror is not added again.
+
+    Returns:
+        How many of the source's topics the mirror stands for and does not mirror.
 
     Raises:
         Retriable: the source does not answer.
     """
-    if not mirror.topic_patterns:
-        return 0
-    there = (await source.refresh(None)).topics
-    found = {name: regex for regex in mirror.topic_patterns for name in matching(regex, there)}
-    news = sorted(found.keys() - {topic.topic for topic in snapshot.topics})
-    if not news:
-        return 0
-    theirs = await read_their_mirrors(source, destination)
-    failed = 0
-    for name in [name for name in news if name not in theirs.loops]:
-        try:
-            await add_named(
-                destination, source, mirror.name, [name], theirs, while_matching=found[name]
+    before = snapshot.not_mirrored(mirror.name)
+    missed: dict[str, str] = {}
+    if mirror.topic_patterns or any(topic.source_deleted for topic in snapshot.topics):
+        there = (await source.refresh(None)).topics
+        missed = not_mirrored(mirror, snapshot, there, ())
+    if missed:
+        theirs = await read_their_mirrors(source, destination)
+        missed = not_mirrored(mirror, snapshot, there, theirs.loops)
+        taken = {topic.topic for topic in snapshot.topics}
+        for name in sorted(missed.keys() - taken):
+            pattern = next(
+                one for one in mirror.topic_patterns if matching(one, {name: there[name]})
             )
-            log.info("mirror %s: added the new topic %s", mirror.name, name)
-        except TwinlogError as error:
-            failed += 1
-            log.warning("mirror %s: the new topic %s is not added: %s", mirror.name, name, error)
-    return failed
+            try:
+                await add_named(
+                    destination, source, mirror.name, [name], theirs, while_matching=pattern
+                )
+                log.info("mirror %s: added the new topic %s", mirror.name, name)
+                del missed[name]
+            except TwinlogError as error:
+                missed[name] = str(error)
+    await _store_not_mirrored(store, mirror.name, before, missed)
+    return len(missed)
+
+
+async def _store_not_mirrored(
+    store: MirrorStore, mirror: str, before: NotMirrored, missed: Mapping[str, str]
+) -> None:
+    """Log and store what is not mirrored, where it is something else than before."""
+    named = {name: missed[name][:MAX_REASON] for name in sorted(missed)[:MAX_NAMED]}
+    now = NotMirrored(mirror=mirror, topics=tuple(named.items()), total=len(missed))
+    if now == before:
+        return
+    for name, why in now.topics:
+        if (name, why) not in before.topics:
+            log.warning("mirror %s: source topic %s is not mirrored: %s", mirror, name, why)
+    if now.total > len(now.topics):
+        log.warning("mirror %s: %d source topics are not mirrored", mirror, now.total)
+    await store.change(
+        lambda snapshot: (
+            [now if missed else Removed(key_of(now))] if mirror in snapshot.mirrors else []
+        )
+    )
 
 
 async def follow_origins(
@@ -226,7 +318,9 @@ async def stop_deleted(store: MirrorStore, deleted: Collection[MirrorTopic]) -> 
         log.warning("%s is gone on the source: removed from mirror %s", topic.topic, topic.mirror)
     await store.change(
         lambda now: [
-            replace(topic, wanted=Wanted.STOPPED) for topic in now.topics if topic in deleted
+            replace(topic, wanted=Wanted.STOPPED, source_deleted=True)
+            for topic in now.topics
+            if topic in deleted
         ]
     )
     return 0

@@ -12,7 +12,10 @@ destination's metadata log, which a stock broker does not let a client write to.
                                          destination_topic_id, absent where it was not known,
                                          set_back: {name: value}, what the failover sets back;
                                          absent where there is nothing to be set back any more,
+                                         source_deleted: true, only where the topic was removed
+                                         from the mirror because the source had it no more,
                                          wanted: MIRRORING, PAUSED or STOPPED
+    ["not-mirrored", mirror]             topics: {topic: reason}, total: how many there are
     ["stop", node]                       requested_ms
     ["acl", mirror, resource type, resource name, pattern type, principal, host, operation,
      permission]                         made_for: SOURCE (it has one) or READ_ONLY (core/acls.py)
@@ -26,6 +29,8 @@ that whoever does not know one can say so. Records of unknown kinds are left alo
 
 `destination_topic_id` is newer than level 1, which it leaves as it is: who does not know it leaves
 it out, and where it is absent nobody can tell whether the destination's topic was made again.
+
+`not-mirrored` and `source_deleted` are newer, too; who does not know them leaves them out.
 
 A mirror, its topics and the ACLs that it has made stand in one partition, that of the mirror's
 name (core/placement.py), so that they are read in the order in which they were written. A stop
@@ -54,6 +59,10 @@ MIRROR_VERSION: Final = "mirror.version"
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_config"
 _UUID_BYTES: Final = 16
+MAX_NAMED: Final = 500
+"""Topics in a `NotMirrored`: with names of 249 characters it stays below 1 MB."""
+MAX_REASON: Final = 300
+"""Characters of a reason in it."""
 
 
 class Wanted(enum.Enum):
@@ -107,6 +116,10 @@ class MirrorTopic:
     destination_topic_id: UUID | None = None
     """Of the topic on the destination; None where it was not known when the topic was added."""
 
+    source_deleted: bool = False
+    """Whether it was removed because the source did not have it any more, and not by an operator.
+    """
+
     @property
     def mirror_partitions(self) -> list[MirrorPartition]:
         """Its partitions, in order."""
@@ -123,6 +136,17 @@ class MadeAcl:
     mirror: str
     acl: Acl
     made_for: MadeFor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotMirrored:
+    """Source topics that a mirror stands for and does not mirror, as of its last refresh."""
+
+    mirror: str
+    topics: tuple[tuple[str, str], ...]
+    """Names with the reason, in order; at most `MAX_NAMED` of them."""
+    total: int
+    """How many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +172,7 @@ class Removed:
     key: tuple[str, ...]
 
 
-ConfigRecord: TypeAlias = Mirror | MirrorTopic | MadeAcl | StopRequest | Feature
+ConfigRecord: TypeAlias = Mirror | MirrorTopic | MadeAcl | NotMirrored | StopRequest | Feature
 ConfigChange: TypeAlias = ConfigRecord | Removed
 
 
@@ -183,6 +207,8 @@ def key_of(record: ConfigRecord) -> tuple[str, ...]:
             # The same ACL may stand in both clusters.
             there = "source-acl" if record.made_for is MadeFor.SWITCHOVER else "acl"
             return (there, record.mirror, *_acl_fields(record.acl))
+        case NotMirrored():
+            return ("not-mirrored", record.mirror)
         case StopRequest():
             return ("stop", record.node)
         case Feature():
@@ -236,9 +262,12 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 **({"origins": record.origins} if record.origins else {}),
                 **({} if record.set_back is None else {"set_back": dict(record.set_back)}),
                 **_destination(record),
+                **({"source_deleted": True} if record.source_deleted else {}),
             }
         case MadeAcl():
             return {"made_for": record.made_for.value}
+        case NotMirrored():
+            return {"topics": dict(record.topics), "total": record.total}
         case StopRequest():
             return {"requested_ms": record.requested_ms}
         case Feature():
@@ -260,7 +289,7 @@ def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ProtocolError(f"the key of {_WHAT} is no list of strings")
     match parts:
-        case ["mirror", _] | ["topic", _, _] | ["stop", _] | ["feature", _]:
+        case ["mirror", _] | ["topic", _, _] | ["stop", _] | ["feature", _] | ["not-mirrored", _]:
             pass
         case ["acl" | "source-acl", _, *fields] if len(fields) == len(Acl._fields):
             pass
@@ -301,6 +330,13 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                     if body.has("destination_topic_id")
                     else None
                 ),
+                source_deleted=body.has("source_deleted") and body.flag("source_deleted"),
+            )
+        case ["not-mirrored", mirror]:
+            return NotMirrored(
+                mirror=mirror,
+                topics=tuple(sorted(body.properties("topics").items())),
+                total=body.number("total"),
             )
         case ["feature", name]:
             return Feature(name=name, level=body.number("level"))

@@ -54,6 +54,10 @@ class JsonObject:
             raise self.error(name, "a whole number")
         return value
 
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        return self._typed(name, bool)
+
     def optional_number(self, name: str) -> int | None:
         """A whole number, or null, or not there."""
         return None if self._fields.get(name) is None else self.number(name)

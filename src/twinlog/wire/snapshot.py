@@ -21,6 +21,7 @@ from twinlog.wire.config_records import (
     MadeFor,
     Mirror,
     MirrorTopic,
+    NotMirrored,
     StopRequest,
     Wanted,
     decode,
@@ -90,6 +91,13 @@ class Snapshot:
             if mirror.source_cluster_id == source_cluster_id
         }
         return frozenset(acl for name in from_there for acl in self.made_acls(name, made_for))
+
+    def not_mirrored(self, mirror: str) -> NotMirrored:
+        """What a mirror does not mirror of its source, as of its last refresh."""
+        found = self.records.get(("not-mirrored", mirror))
+        if isinstance(found, NotMirrored):
+            return found
+        return NotMirrored(mirror=mirror, topics=(), total=0)
 
     @property
     def stops(self) -> dict[str, StopRequest]:

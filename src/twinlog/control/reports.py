@@ -1,0 +1,97 @@
+"""Which statuses of lanes count: how old each one is, and who else is in the lanes' groups.
+
+A status is dated by its lane's clock, which may differ from ours. So one that looks too old, or
+dated in the future, is not taken for old at once where a lane is alive: it is read again for
+`WATCH_S`, in which each living lane writes (pipeline/reporting.py), and one that has changed is
+fresh. One that has not changed has no owner.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from twinlog.cluster.assignment import foreign_reason
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC
+from twinlog.cluster.offsets import group_members
+from twinlog.control.described import ages_of, is_fresh
+from twinlog.control.store import MirrorStore
+from twinlog.core.errors import TwinlogError
+from twinlog.wire.status_records import Status
+
+WATCH_S: Final = 7.0
+"""Seconds in which a living lane writes each status again: every 5 s, and time to do it."""
+LOOK_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """The last status of each state partition.
+
+    Attributes:
+        statuses: by state partition.
+        ages: seconds since each was written; 0 where it was seen to change.
+        unreadable: records of `__mirror_status` that cannot be read.
+    """
+
+    statuses: Mapping[int, Status]
+    ages: Mapping[int, float]
+    unreadable: tuple[str, ...] = ()
+
+
+async def read_reports(store: MirrorStore, *, alive: bool) -> Reports:
+    """The statuses and their ages.
+
+    Args:
+        store: the destination's mirrors.
+        alive: whether there are lanes, so that it is worth while to watch doubtful statuses.
+
+    Raises:
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    statuses, unreadable = await store.statuses()
+    ages = ages_of(statuses, time.time())
+    found = Reports(statuses=statuses, ages=ages, unreadable=unreadable)
+    doubtful = {number for number, age in ages.items() if not is_fresh(age)}
+    return await renewed(store, found, doubtful) if alive and doubtful else found
+
+
+async def renewed(store: MirrorStore, before: Reports, numbers: Collection[int]) -> Reports:
+    """The statuses, once each of these was written again; or after `WATCH_S`.
+
+    Those that were not written again keep what they had.
+
+    Raises:
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    statuses, ages = dict(before.statuses), dict(before.ages)
+    waiting, until = set(numbers), time.monotonic() + WATCH_S
+    while waiting and time.monotonic() < until:
+        await asyncio.sleep(LOOK_S)
+        found, _ = await store.statuses()
+        for number in waiting & found.keys():
+            if found[number].time_ms != before.statuses[number].time_ms:
+                statuses[number], ages[number] = found[number], 0.0
+                waiting = waiting - {number}
+    return Reports(statuses=statuses, ages=ages, unreadable=before.unreadable)
+
+
+async def foreign_members(destination: KafkaCluster) -> tuple[str, ...]:
+    """Members of the nodes' groups that are not twinlog's, for people.
+
+    None where a group cannot be described: what they cause shows in statuses that are not fresh.
+    """
+    found: list[str] = []
+    for group, topic in ((LANES_GROUP, STATE_TOPIC), (f"{LANES_GROUP}.mirrors", CONFIG_TOPIC)):
+        try:
+            members = await group_members(destination, group)
+        except TwinlogError:
+            continue
+        found += [
+            f"group {group}: member {one.member_id} at {one.host}: {why}"
+            for one in members
+            if (why := foreign_reason(topic, one.subscription))
+        ]
+    return tuple(found)

@@ -1,0 +1,174 @@
+"""What is to be surveyed before a failover, and what the control topics say of it.
+
+A `Subject` is read once. What it says of partitions is as old as the statuses in it; `confirmed`
+reads those again that are older than what they are compared with.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.mirrorlog import LANES_GROUP, States
+from twinlog.cluster.offsets import list_groups
+from twinlog.control.described import MirrorDescription, describe, is_fresh
+from twinlog.control.lifecycle import Topics, choose
+from twinlog.control.mirror_errors import MirrorError
+from twinlog.control.mirrors import compiled
+from twinlog.control.readiness import Finding, Reason
+from twinlog.control.reports import Reports, foreign_members, read_reports, renewed
+from twinlog.control.store import MirrorStore
+from twinlog.core.mirror_settings import MirrorSettings, parse_settings
+from twinlog.core.text import few
+from twinlog.core.types import TopicPartition
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is to be surveyed, and what the control topics say of it."""
+
+    mirror: Mirror
+    topics: tuple[MirrorTopic, ...]
+    described: MirrorDescription
+    node_runs: bool
+    snapshot: Snapshot
+    states: States
+    reports: Reports
+    expression: Topics
+    """How the topics were named."""
+    findings: tuple[Finding, ...] = ()
+    """What the control topics and the nodes' groups show beside."""
+    read_at: float
+    """When it was read, by the monotonic clock."""
+
+    @property
+    def settings(self) -> MirrorSettings:
+        """The mirror's."""
+        return parse_settings(self.mirror.source)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the topics, in order."""
+        return [topic.topic for topic in self.topics]
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All of the topics' partitions, in order."""
+        return [
+            TopicPartition(topic.topic, index)
+            for topic in self.topics
+            for index in range(topic.partitions)
+        ]
+
+    def named(self, topic: str) -> bool:
+        """Whether a topic of this name is among those that were asked for."""
+        if not isinstance(self.expression, str):
+            return topic in self.expression
+        if self.expression in self.names:
+            return topic == self.expression
+        return compiled(self.expression).fullmatch(topic) is not None
+
+    def with_reports(self, reports: Reports) -> "Subject":
+        """The same by other statuses."""
+        return replace(
+            self,
+            reports=reports,
+            described=_described(self.snapshot, self.states, reports, self.mirror.name, self.names),
+        )
+
+
+def _described(
+    snapshot: Snapshot, states: States, reports: Reports, mirror: str, names: Collection[str]
+) -> MirrorDescription:
+    (found,) = describe(snapshot, states, reports.statuses.values(), [mirror], ages=reports.ages)
+    return replace(found, topics=tuple(one for one in found.topics if one.topic in names))
+
+
+async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> Subject:
+    """Topics of a mirror that were not removed, and what is said of them.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
+            INVALID_REGULAR_EXPRESSION.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    store = MirrorStore(destination)
+    snapshot = await store.snapshot()
+    chosen = choose(
+        snapshot,
+        mirror,
+        topics,
+        lambda one: (
+            MirrorError.MIRROR_TOPIC_BEING_REMOVED if one.wanted is Wanted.STOPPED else None
+        ),
+    )
+    read_at = time.monotonic()
+    lanes = (await list_groups(destination)).get(LANES_GROUP)
+    reports = await read_reports(store, alive=lanes is None or not lanes.idle)
+    states = await store.states()
+    names = {topic.topic for topic in chosen}
+    unreadable = (*snapshot.unreadable.values(), *states.unreadable, *reports.unreadable)
+    return Subject(
+        mirror=snapshot.mirrors[mirror],
+        topics=tuple(chosen),
+        described=_described(snapshot, states, reports, mirror, names),
+        node_runs=any(map(is_fresh, reports.ages.values())) if lanes is None else not lanes.idle,
+        snapshot=snapshot,
+        states=states,
+        reports=reports,
+        expression=topics,
+        findings=tuple(_of_control(unreadable, await foreign_members(destination))),
+        read_at=read_at,
+    )
+
+
+def _of_control(unreadable: Sequence[str], foreign: Sequence[str]) -> Iterator[Finding]:
+    if unreadable:
+        yield Finding(
+            Reason.CONTROL_UNREADABLE,
+            f"{len(unreadable)} record(s) of the control topics cannot be read: "
+            f"{few(unreadable, '; ')}",
+        )
+    for one in foreign:
+        yield Finding(Reason.FOREIGN_MEMBER, one)
+
+
+async def confirmed(
+    destination: KafkaCluster, subject: Subject, ends: Mapping[TopicPartition, int]
+) -> Subject:
+    """With statuses that are younger than these ends, of the partitions whose log is longer.
+
+    What such a status does not know of its mirror has not written.
+    """
+    longer = {
+        TopicPartition(topic.topic, one.partition)
+        for topic in subject.described.topics
+        for one in topic.partitions
+        if one.fresh
+        and 0 <= one.destination_offset < ends.get(TopicPartition(topic.topic, one.partition), 0)
+    }
+    numbers = {
+        number
+        for number, status in subject.reports.statuses.items()
+        for row in status.partitions
+        if row.partition.mirror == subject.mirror.name
+        and TopicPartition(row.partition.topic, row.partition.partition) in longer
+    }
+    if not numbers:
+        return subject
+    return subject.with_reports(await renewed(MirrorStore(destination), subject.reports, numbers))
+
+
+def status_age_ms(subject: Subject) -> int | None:
+    """Age of the oldest status that counts, by now."""
+    rows = [one for topic in subject.described.topics for one in topic.partitions if one.fresh]
+    lanes = {(one.lane, one.status_time_ms) for one in rows}
+    ages = [
+        subject.reports.ages[number]
+        for number, status in subject.reports.statuses.items()
+        if (status.lane, status.time_ms) in lanes
+    ]
+    since = time.monotonic() - subject.read_at
+    return int((max(ages) + since) * 1000) if ages else None

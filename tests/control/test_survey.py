@@ -1,0 +1,347 @@
+"""What readiness sees, on real brokers: what lanes would have written is by hand."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer
+
+import outside
+from clients import client, describe_quorum, make_topic, write_state
+from conftest import Pair
+from twinlog.cli.readiness import _sentence, find_readiness
+from twinlog.cluster.admin import delete_topics
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controlwriter import ALL, Entry, append
+from twinlog.cluster.mirrorlog import (
+    CONFIG_TOPIC,
+    LANES_GROUP,
+    partition_count,
+    status_entry,
+)
+from twinlog.cluster.partitions import Refusal
+from twinlog.control.mirror_admin import MirrorAdmin
+from twinlog.control.mirrors import add_topics, create_mirror
+from twinlog.control.readiness import Readiness, Reason, Verdict
+from twinlog.control.refresh import Refresher, Sync
+from twinlog.control.store import MirrorStore
+from twinlog.control.survey import source_logs
+from twinlog.core.placement import MirrorPartition, config_partition, state_partition
+from twinlog.core.states import State
+from twinlog.core.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.status_records import PartitionStatus, Status
+from waiting import until, until_async
+
+pytestmark = pytest.mark.broker
+RECORDS = 20
+NOWHERE = "127.0.0.1:1"
+
+
+class Scene:
+    """A mirror of the source, and lanes' records for its topics."""
+
+    def __init__(self, pair: Pair, source: KafkaCluster, destination: KafkaCluster, name: str):
+        self.source, self.destination, self.mirror = source, destination, name
+        self.servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+        self.store = MirrorStore(destination)
+
+    async def topic(self, name: str) -> MirrorTopic | None:
+        """What is stored of a topic of the mirror."""
+        topics = (await self.store.snapshot()).topics
+        found = [one for one in topics if (one.mirror, one.topic) == (self.mirror, name)]
+        return found[0] if found else None
+
+    async def mirrored(self, name: str) -> MirrorTopic:
+        """A topic of one partition with the same records in both clusters."""
+        await make_topic(self.source, name)
+        outside.write_same(self.servers[0], name, 0, 0, RECORDS)
+        await add_topics(self.destination, self.mirror, name)
+        outside.write_same(self.servers[1], name, 0, 0, RECORDS)
+        topic = await self.topic(name)
+        assert topic is not None
+        return topic
+
+    async def report(self, topic: MirrorTopic, state: State, *, age_s: float = 0.0) -> None:
+        """Write state and status of its one partition, as its owner would have."""
+        await write_state(self.destination, topic, state)
+        row = PartitionStatus(
+            partition=MirrorPartition(self.mirror, topic.topic, 0),
+            state=State.MIRRORING,
+            source_end=RECORDS,
+            source_last_stable=RECORDS,
+            destination_end=RECORDS,
+            source_time_ms=int((time.time() - age_s) * 1000),
+        )
+        count = await partition_count(self.destination) or 0
+        status = Status(
+            state_partition=state_partition(self.mirror, topic.topic_id, 0, count),
+            lane="lane",
+            node="node",
+            time_ms=int((time.time() - age_s) * 1000),
+            partitions=(row,),
+        )
+        await write(self.destination, status_entry(status))
+
+    async def source_dies(self) -> None:
+        """Its addresses lead nowhere from now on."""
+        await self.store.change(lambda now: [dead(now.mirrors[self.mirror])])
+
+    async def readiness(self, topic: str = ".*") -> Readiness:
+        return await find_readiness({"bootstrap.servers": self.servers[1]}, self.mirror, topic)
+
+
+def dead(mirror: Mirror) -> Mirror:
+    return replace(mirror, source={**mirror.source, "bootstrap.servers": NOWHERE})
+
+
+async def write(destination: KafkaCluster, entry: Entry) -> None:
+    answers = await append(destination, [entry], acks=ALL)
+    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+
+
+@asynccontextmanager
+async def scene(pair: Pair, name: str) -> AsyncIterator[Scene]:
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        properties = {
+            "bootstrap.servers": pair.source.bootstrap_servers,
+            "mirror.metadata.refresh.interval.ms": "1000",
+        }
+        await create_mirror(destination, name, properties)
+        yield Scene(pair, source, destination, name)
+
+
+@asynccontextmanager
+async def refreshing(one: Scene) -> AsyncIterator[Refresher]:
+    """A node's refresher that owns the mirror."""
+    snapshot = await one.store.snapshot()
+    only = replace(snapshot, records={("mirror", one.mirror): snapshot.mirrors[one.mirror]})
+    refresher = Refresher(one.destination, one.store, lambda: only)
+    await refresher.on_assigned(set(range(8)))
+    task = asyncio.create_task(refresher.run())
+    try:
+        yield refresher
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def reasons(found: Readiness) -> dict[Reason, str]:
+    return {finding.reason: finding.text for finding in found.all_findings()}
+
+
+def test_source_topics_that_are_not_mirrored(
+    pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each with the reason: in readiness, also of a dead source, in --describe, and counted."""
+    prefix = fresh_name("topic")
+    good, taken, again, new = (f"{prefix}-{name}" for name in ("good", "taken", "again", "new"))
+
+    async def run() -> None:
+        async with scene(pair, fresh_name("mirror")) as one:
+            await make_topic(one.source, good)
+            await make_topic(one.source, again)
+            await add_topics(one.destination, one.mirror, f"{prefix}-.*")
+            await make_topic(one.destination, taken, 3)
+            await make_topic(one.source, taken, 2)
+            assert "not discovered yet" in (await one.readiness()).not_mirrored[taken]
+            async with refreshing(one) as refresher:
+                await delete_topics(one.source, [again])
+
+                async def stopped() -> bool:
+                    found = await one.topic(again)
+                    return found is not None and found.wanted is Wanted.STOPPED
+
+                await until_async(stopped, what="the deleted topic's end")
+                await make_topic(one.source, again)
+
+                async def stored() -> bool:
+                    found = (await one.store.snapshot()).not_mirrored(one.mirror)
+                    return dict(found.topics).keys() == {taken, again}
+
+                await until_async(stored, what="both topics named")
+                before = refresher.errors[one.mirror, Sync.METADATA]
+
+                async def counted() -> bool:
+                    return refresher.errors[one.mirror, Sync.METADATA] >= before + 4
+
+                await until_async(counted, what="both topics, counted at each refresh")
+            for name in (taken, again):
+                logged = [r for r in caplog.messages if f"{name} is not mirrored: " in r]
+                assert len(logged) == 1, "named once"
+            await make_topic(one.source, new)
+            found = await one.readiness()
+            assert found.verdict is not Verdict.READY
+            assert not found.lag_is_all
+            assert "3 source topic(s) are not mirrored" in reasons(found)[Reason.NOT_MIRRORED]
+            assert "TOPIC_ALREADY_EXISTS" in found.not_mirrored[taken]
+            assert "deleted and recreated" in found.not_mirrored[again]
+            assert "not discovered yet" in found.not_mirrored[new]
+            only = await one.readiness(good)
+            assert Reason.NOT_MIRRORED not in reasons(only), "not what was asked for"
+            async with MirrorAdmin({"bootstrap.servers": one.servers[1]}) as admin:
+                (described,) = (await admin.describe_mirrors([one.mirror])).mirrors
+            assert dict(described.not_mirrored.topics).keys() == {taken, again}
+            await one.source_dies()
+            found = await one.readiness()
+            assert found.not_mirrored.keys() == {taken, again}, "as the last refresh has stored"
+
+    asyncio.run(run())
+
+
+def test_without_a_fresh_status_nothing_is_mirrored(pair: Pair, topic: str) -> None:
+    """Neither a stored state nor an old status with lag 0 shows that there is a lane."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await one.report(mirrored, State.MIRRORING)
+            assert Reason.NOT_MIRRORING not in reasons(await one.readiness())
+            for age_s in (60.0, -60.0):
+                await one.report(mirrored, State.MIRRORING, age_s=age_s)
+                found = await one.readiness()
+                assert found.verdict is Verdict.NOT_READY
+                assert "the last stored state is MIRRORING" in reasons(found)[Reason.NOT_MIRRORING]
+                async with MirrorAdmin({"bootstrap.servers": one.servers[1]}) as admin:
+                    (described,) = (await admin.describe_mirrors([one.mirror])).mirrors
+                shown = described.topics[0].partitions[0]
+                assert (shown.state, shown.lag, shown.fresh) == (State.UNKNOWN, -1, False)
+
+    asyncio.run(run())
+
+
+def test_a_lane_whose_clock_is_wrong_is_fresh(pair: Pair, topic: str) -> None:
+    """Its statuses look an hour old, and are seen to change."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await one.report(mirrored, State.MIRRORING, age_s=3600)
+            with foreign_member(one, topic):
+                asking = asyncio.create_task(one.readiness())
+                while not asking.done():
+                    await asyncio.sleep(1)
+                    await one.report(mirrored, State.MIRRORING, age_s=3600)
+                found = asking.result()
+            assert Reason.NOT_MIRRORING not in reasons(found), reasons(found)
+
+    asyncio.run(run())
+
+
+@contextmanager
+def foreign_member(one: Scene, topic: str) -> Iterator[None]:
+    """A consumer of a topic of the destination with the lanes' group.id."""
+    consumer = Consumer({"bootstrap.servers": one.servers[1], "group.id": LANES_GROUP})
+    consumer.subscribe([topic])
+    try:
+        until(lambda: (consumer.poll(0.1), consumer.assignment())[1], 30, "membership")
+        yield
+    finally:
+        consumer.close()
+
+
+def test_a_foreign_member_of_the_lanes_group(pair: Pair, topic: str) -> None:
+    """It is named, with where it is and what it subscribes to."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await one.report(await one.mirrored(topic), State.MIRRORING)
+            with foreign_member(one, topic):
+
+                async def named() -> str:
+                    return reasons(await one.readiness()).get(Reason.FOREIGN_MEMBER, "")
+
+                text = await until_async(named, what="the member")
+            assert f"group {LANES_GROUP}: member " in text
+            assert f"it subscribes to {topic}, not to __mirror_state" in text
+
+    asyncio.run(run())
+
+
+def test_a_paused_topic_of_a_dead_source(pair: Pair, topic: str) -> None:
+    """The status of the time of the pause is not the source's end: the loss is unknown."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await one.report(await one.mirrored(topic), State.PAUSED)
+            outside.write(one.servers[0], topic, outside.simple(7))
+            found = await one.readiness()
+            assert (found.lag, found.lag_is_all) == (7, True), "asked while it is there"
+            await one.source_dies()
+            found = await one.readiness()
+            assert found.lag is None
+            assert reasons(found).keys() >= {
+                Reason.SOURCE_UNREACHABLE,
+                Reason.SOURCE_UNREADABLE,
+                Reason.PAUSED,
+            }
+            assert "what would be lost is not known" in _sentence(
+                replace(found, verdict=Verdict.WARNING)
+            )
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("state", [State.MIRRORING, State.PAUSED])
+def test_records_of_others_on_the_destination(pair: Pair, topic: str, state: State) -> None:
+    """Without a source they show in a log that is longer than its owner reports."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await one.report(await one.mirrored(topic), state)
+            await one.source_dies()
+            assert Reason.FOREIGN_RECORDS not in reasons(await one.readiness())
+            outside.write(one.servers[1], topic, outside.simple(3, text="foreign"))
+            found = await one.readiness()
+            assert f"ends at {RECORDS + 3}" in reasons(found)[Reason.FOREIGN_RECORDS]
+            assert f"reports {RECORDS}" in reasons(found)[Reason.FOREIGN_RECORDS]
+
+    asyncio.run(run())
+
+
+def test_records_that_cannot_be_read(pair: Pair, topic: str) -> None:
+    """A configuration record of a later version may hide a topic."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await one.report(await one.mirrored(topic), State.MIRRORING)
+            key = f'["topic","{one.mirror}","{topic}-other"]'.encode()
+            place = config_partition(one.mirror, 8)
+            await write(one.destination, Entry(CONFIG_TOPIC, place, key, b'{"version":99}'))
+            found = await one.readiness()
+            assert f"{CONFIG_TOPIC}-{place}, offset " in reasons(found)[Reason.CONTROL_UNREADABLE]
+            assert not found.lag_is_all
+            await write(one.destination, Entry(CONFIG_TOPIC, place, key, None))
+
+    asyncio.run(run())
+
+
+def test_acknowledged_records_that_a_follower_lacks(trio: LocalCluster, topic: str) -> None:
+    """With acks=1 they are above the high watermark: the leader's own log end counts them."""
+
+    async def run() -> None:
+        partition = TopicPartition(topic, 0)
+        async with client(trio) as source:
+            await make_topic(source, topic, replication_factor=3)
+            outside.write(trio.bootstrap_servers, topic, outside.simple(5), acks="all")
+            leader = (await source.leaders([partition]))[partition].node_id  # type: ignore[union-attr]
+            controller = (await describe_quorum(trio)).leader
+            follower = next(n for n in trio.node_ids if n not in (leader, controller))
+            trio.pause(follower)
+            try:
+                late = outside.simple(3, text="late")
+                await asyncio.to_thread(
+                    outside.write,
+                    *(trio.bootstrap_servers, topic, late),
+                    **{"acks": "1", "enable.idempotence": False},
+                )
+                log = (await source_logs(source, [partition]))[partition]
+            finally:
+                trio.resume(follower)
+            assert (log.high_watermark, log.log_end, log.end) == (5, 8, 8)
+
+    asyncio.run(run())
