@@ -320,7 +320,7 @@ class _Switchover:
         self._denials = denials
         self._denied: frozenset[Acl] | None = None  # what has to be, once it was begun with
         self._step = Step.READINESS
-        self._readable = Readable(source)
+        self._readable = Readable.of(source)
         self._timeout_s = timeout_s
         self._tell = tell
 
