@@ -15,6 +15,7 @@ from twinlog.core.plan import Gap
 from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.fetcher import Steps
+from twinlog.pipeline.markers import MarkerWriter
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.ports import (
     WHOLE_TOPIC,
@@ -149,6 +150,50 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
         assert (partition.stage, partition.transient) == (Stage.FAILED, True)
         assert partition.reason.startswith(reason)
         assert not partition.filling
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_hung_broker_holds_up_its_own_gaps_only() -> None:
+    """Of two gaps of one shard, the one whose broker answers is filled."""
+    hung, other = TopicPartition("t", 0), TopicPartition("t", 1)
+
+    class Writer(MarkerWriter):
+        async def write(
+            self, gaps: Mapping[TopicPartition, Gap]
+        ) -> Mapping[TopicPartition, LogEnd]:
+            if hung in gaps:
+                await asyncio.Event().wait()
+            return {p: LogEnd(0, gap.end, -1) for p, gap in gaps.items()}
+
+    async def body() -> None:
+        one = engine()
+        shard = Shard(0, "p", one.destination, LaneSettings())
+        shard.markers = Writer("p.0.marker", one.destination, 10)
+        start = Position(
+            log_end=Offset(0),
+            producer_id=ProducerId(7),
+            epoch=ProducerEpoch(0),
+            sequence=Sequence(0),
+            guarded=True,
+        )
+        for key in (hung, other):
+            spec = PartitionSpec(
+                partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False
+            )
+            one.own(shard, [spec], lease_s=0.0)
+            partition = one.partitions[key]
+            partition.destination_node = key.partition
+            partition.append.place(start, one.now())
+            one.offer(partition, [Gap(Offset(0), Offset(5), seen=True)])
+        for partition in one.partitions.values():
+            one.advance(partition)
+        async with asyncio.timeout(5):
+            while one.partitions[other].append.log_end < 5:
+                await asyncio.sleep(0)
+        assert one.partitions[hung].filling
+        assert one.partitions[hung].append.log_end == 0
         await one.close()
 
     asyncio.run(body())

@@ -13,6 +13,7 @@ from kafka.protocol.admin import AlterClientQuotasRequest, DeleteTopicsRequest
 from clients import client, make_topic
 from twinlog.cluster import transactions
 from twinlog.cluster.client import CONTROLLER, KafkaCluster
+from twinlog.cluster.partitions import PATIENCE
 from twinlog.core.append import ProducerState
 from twinlog.core.batch import Header, batches, new_header, patched_header
 from twinlog.core.errors import Disconnected, Fenced, Retriable
@@ -650,6 +651,42 @@ def test_a_partition_led_elsewhere_is_its_own_error(trio: LocalCluster, topic: s
                 dict.fromkeys(partitions, 0), partition_max_bytes=1 << 20
             )
             assert {part.error for part in read.values()} == {0}
+
+    run(scenario())
+
+
+def test_a_hung_broker_stops_only_its_own_partitions(trio: LocalCluster, topic: str) -> None:
+    """SIGSTOP of one of three brokers, before the controller has noticed: the others answer."""
+
+    async def scenario() -> None:
+        async with ports_of(trio) as ports:
+            await make(ports.cluster, topic, 6)
+            destination, leaders = ports.destination, await leaders_of(ports, topic)
+            hung = leaders[TopicPartition(topic, 0)].node
+            own = {p for p, leader in leaders.items() if leader.node == hung}
+            await destination.read(dict.fromkeys(leaders, 0), partition_max_bytes=1000)
+            trio.pause(hung)
+            try:
+                loop = asyncio.get_running_loop()
+                began = loop.time()
+                ends = await destination.log_ends(leaders)
+                assert loop.time() - began < 3 * PATIENCE
+                assert {p for p, end in ends.items() if end.error} == own
+                began = loop.time()
+                await asyncio.gather(
+                    destination.bounds(leaders),
+                    destination.producers(leaders),
+                    destination.leaders([topic]),
+                )
+                assert loop.time() - began < 3 * PATIENCE
+            finally:
+                trio.resume(hung)
+
+            async def whole() -> bool:
+                ends = await destination.log_ends(leaders)
+                return not any(end.error for end in ends.values())
+
+            await until_async(whole, 60)
 
     run(scenario())
 

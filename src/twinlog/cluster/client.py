@@ -62,6 +62,11 @@ MAX_TRIES: Final = 100
 MAX_NONSENSE: Final = 3
 """Tries of one call whose answers cannot be read."""
 MAX_HOUSEKEEPING: Final = 30.0
+METADATA_PATIENCE: Final = (5.0, 10.0)
+"""Seconds that the first and the second known broker have to answer, before a bootstrap server is
+asked: any broker can tell the same. That one has request.timeout.ms, for a cluster that is slow."""
+SILENT: Final = 1.0
+"""Seconds without an answer after which other brokers are preferred."""
 
 _CONCURRENT_TRANSACTIONS: Final = 51
 _CONCURRENT_BACKOFF: Final = Backoff(0.002, 0.1)
@@ -226,6 +231,11 @@ class KafkaCluster:
         if broker is None:
             raise Retriable("no broker has this id now", cluster=self.name, node=node_id)
         return await self._pool.get(Key(node_id, lane), Address(broker.host, broker.port))
+
+    def hangs(self, node_id: int, patience: float, lane: Lane = CONTROL) -> bool:
+        """Whether a broker has left requests open for so many seconds."""
+        connection = self.connected(node_id, lane)
+        return connection is not None and connection.silent_s >= patience
 
     def borrow_lane(self) -> Lane:
         """A lane that nobody else has until `return_lane`; its open connections outlast that.
@@ -407,15 +417,21 @@ class KafkaCluster:
             return node
         if node is CONTROLLER and self.metadata.controller_id in self.metadata.brokers:
             return self.metadata.controller_id
-        brokers = list(self.metadata.brokers)
-        if not brokers:
+        if not self.metadata.brokers:
             raise Retriable("the metadata names no broker", cluster=self.name)
-        self.rng.shuffle(brokers)
-        return min(brokers, key=self._reluctance)
+        return self._willing()[0]
 
-    def _reluctance(self, node_id: int) -> tuple[int, bool]:
+    def _willing(self) -> list[int]:
+        """All brokers, those first that will probably answer soon."""
+        brokers = list(self.metadata.brokers)
+        self.rng.shuffle(brokers)
+        return sorted(brokers, key=self._reluctance)
+
+    def _reluctance(self, node_id: int) -> tuple[int, bool, bool]:
+        """Brokers that cannot be reached or do not answer come last."""
         key = Key(node_id, CONTROL)
-        return self._pool.failures(key), self._pool.peek(key) is None
+        connection = self._pool.peek(key)
+        return self._pool.failures(key), self.hangs(node_id, SILENT), connection is None
 
     async def _run(self, batch: _Batch) -> Metadata:
         async with self._refreshing:
@@ -428,14 +444,20 @@ class KafkaCluster:
                 self._not_before = self._clock() + self.config.retry_backoff
 
     async def _fetch_metadata(self, topics: set[str] | None) -> Metadata:
-        """From a broker that we know; if it does not answer, from a bootstrap server."""
-        try:
-            node = self.metadata.brokers[self._pick(None)]
-            address = Address(node.host, node.port)
-            connection = await self._pool.get(Key(node.node_id, CONTROL), address)
-            return await self._ask(connection, topics)
-        except (Retriable, ProtocolError):
-            return await self._bootstrap(topics)
+        """From a broker that we know; if none answers soon, from a bootstrap server.
+
+        All wait for this, so a broker that hangs must not hold it up for request.timeout.ms.
+        """
+        brokers = self.metadata.brokers
+        for node_id, patience in zip(self._willing(), METADATA_PATIENCE, strict=False):
+            address = Address(brokers[node_id].host, brokers[node_id].port)
+            try:
+                async with asyncio.timeout(patience):
+                    connection = await self._pool.get(Key(node_id, CONTROL), address)
+                    return await self._ask(connection, topics)
+            except (Retriable, ProtocolError, TimeoutError) as error:
+                log.debug("no metadata from node %d: %s", node_id, error)
+        return await self._bootstrap(topics)
 
     async def _bootstrap(
         self, topics: Collection[str] | None = (), each: float | None = None

@@ -96,6 +96,8 @@ class _Request:
     api_version: int
     flexible: bool
     future: asyncio.Future[memoryview]
+    began: float
+    """When it was submitted; from when it is in flight, when it was sent."""
     timer: asyncio.TimerHandle | None = None
     correlation_id: int = -1
     parts: Sequence[Buffer] = field(default=(), repr=False)
@@ -146,6 +148,7 @@ class Connection:
         self._renewal: asyncio.Task[None] | None = None
         self._broker_versions: Any = None
         self.last_used = self._loop.time()
+        self._answered_at = 0.0
 
     @classmethod
     async def open(
@@ -221,6 +224,17 @@ class Connection:
     def throttled(self) -> bool:
         """Whether the broker has asked for a pause that has not ended (KIP-219)."""
         return self._throttled_until > self._loop.time()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which the broker has left its next answer open; 0 while it throttles."""
+        if not self._in_flight:
+            return 0.0
+        return max(
+            self._loop.time()
+            - max(self._in_flight[0].began, self._answered_at, self._throttled_until),
+            0.0,
+        )
 
     @property
     def can_send(self) -> bool:
@@ -443,10 +457,11 @@ class Connection:
         if self.in_flight >= self._options.max_in_flight and not urgent:
             raise Retriable(f"{self.address}: {self.in_flight} requests are in flight")
         future: asyncio.Future[memoryview] = self._loop.create_future()
-        request = _Request(api_key, api_version, flexible, future, parts=parts)
+        request = _Request(api_key, api_version, flexible, future, self._loop.time(), parts=parts)
         timeout = self._options.request_timeout if timeout is None else timeout
-        began = self._loop.time()
-        request.timer = self._loop.call_later(timeout, self._timed_out, request, began, timeout)
+        request.timer = self._loop.call_later(
+            timeout, self._timed_out, request, request.began, timeout
+        )
         if urgent or not self._gates:
             self._transmit(request)
         else:
@@ -468,7 +483,7 @@ class Connection:
             body_size=size,
         )
         self._in_flight.append(request)
-        self.last_used = self._loop.time()
+        self.last_used = request.began = self._loop.time()
         self.counters.requests += 1
         self.counters.bytes_out += len(header) + size
         self._write([header, *parts])
@@ -504,6 +519,7 @@ class Connection:
                 f"{request.correlation_id} is next"
             )
         self._in_flight.popleft()
+        self._answered_at = self._loop.time()
         self._count_in()
         self.counters.responses += 1
         _stop_timer(request)

@@ -3,6 +3,10 @@
 Every function takes many partitions and gives a result for each: the value, or a `Refusal` with
 Kafka's code. What a broker refuses because leadership has moved, or because it was not reachable
 (13 NETWORK_EXCEPTION), is asked again, for those partitions only, a bounded number of times.
+
+With `patience` a broker that hangs does not hold up the others' answers: its partitions are refused
+(13) when no broker has answered for so many seconds while it has left a request open, and they are
+not asked for again. Without it, as for writes whose outcome matters, all are waited for.
 """
 
 import asyncio
@@ -26,6 +30,9 @@ T = TypeVar("T")
 
 TRIES: Final = 5
 """How often a partition is asked for before its refusal is the result."""
+PATIENCE: Final = 5.0
+"""Seconds that lanes give a broker which alone does not answer. A live broker answers questions
+within milliseconds; one that hangs is fenced by the controller after 9 s."""
 CONSUMER: Final = -1
 """ListOffsets as a consumer: the answer is at most the high watermark."""
 DEBUGGING: Final = -2
@@ -70,17 +77,26 @@ async def by_leader(
     ask: Ask[Q, T],
     *,
     tries: int = TRIES,
+    patience: float | None = None,
 ) -> Answers[T]:
     """Ask each partition's leader its question; `ask(node, its partitions)` is one request.
 
     Leaders are asked at the same time. Raises only what is wrong with the whole: UserError.
+
+    Args:
+        cluster: whose leaders.
+        questions: what is asked, for each partition.
+        ask: one request to one leader.
+        tries: rounds, of which each later one asks again for what may be answered better.
+        patience: seconds that a broker has which alone does not answer; None: request.timeout.ms.
     """
     answers: Answers[T] = {}
     pending = dict(questions)
     backoff = Backoff(cluster.config.retry_backoff, cluster.config.retry_backoff_max)
     for number in range(1, tries + 1):
-        answers.update(await _round(cluster, pending, ask))
-        pending = {p: questions[p] for p in pending if _again(answers[p])}
+        found, hung = await _round(cluster, pending, ask, patience)
+        answers.update(found)
+        pending = {p: questions[p] for p in pending if p not in hung and _again(answers[p])}
         if not pending or number == tries:
             break
         await asyncio.sleep(backoff.delay(number, cluster.rng))
@@ -96,6 +112,7 @@ async def list_offsets(
     replica_id: int = CONSUMER,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     tries: int = TRIES,
+    patience: float | None = None,
 ) -> Answers[ListedOffset]:
     """Offsets of partitions: `spec` for all, or a mapping with each one's (or a timestamp in ms).
 
@@ -134,11 +151,15 @@ async def list_offsets(
             for p in t.partitions
         }
 
-    return await by_leader(cluster, specs, ask, tries=tries)
+    return await by_leader(cluster, specs, ask, tries=tries, patience=patience)
 
 
 async def describe_producers(
-    cluster: KafkaCluster, partitions: Collection[TopicPartition], *, tries: int = TRIES
+    cluster: KafkaCluster,
+    partitions: Collection[TopicPartition],
+    *,
+    tries: int = TRIES,
+    patience: float | None = None,
 ) -> Answers[tuple[ProducerState, ...]]:
     """The producers that each partition's leader remembers (DescribeProducers, Kafka 2.8)."""
 
@@ -151,7 +172,7 @@ async def describe_producers(
             found.coordinator_epoch,
         )
 
-    return await _describe_producers(cluster, partitions, told, tries)
+    return await _describe_producers(cluster, partitions, told, tries, patience)
 
 
 class OpenTransaction(NamedTuple):
@@ -183,6 +204,7 @@ async def _describe_producers(
     partitions: Collection[TopicPartition],
     told: Callable[[Any], T],
     tries: int,
+    patience: float | None = None,
 ) -> Answers[tuple[T, ...]]:
     topic = DescribeProducersRequest.TopicRequest
 
@@ -200,7 +222,8 @@ async def _describe_producers(
             for p in t.partitions
         }
 
-    return await by_leader(cluster, dict.fromkeys(partitions), ask, tries=tries)
+    asked = dict.fromkeys(partitions)
+    return await by_leader(cluster, asked, ask, tries=tries, patience=patience)
 
 
 async def delete_records(
@@ -208,6 +231,7 @@ async def delete_records(
     before: Mapping[TopicPartition, int],
     *,
     tries: int = TRIES,
+    patience: float | None = None,
     before_send: BeforeSend = nothing,
 ) -> Answers[int]:
     """Move log starts up to these offsets; the low watermark of each. Idempotent."""
@@ -234,7 +258,7 @@ async def delete_records(
             for p in t.partitions
         }
 
-    return await by_leader(cluster, before, ask, tries=tries)
+    return await by_leader(cluster, before, ask, tries=tries, patience=patience)
 
 
 async def offset_for_leader_epoch(
@@ -269,9 +293,15 @@ async def offset_for_leader_epoch(
 
 
 async def _round(
-    cluster: KafkaCluster, questions: Mapping[TopicPartition, Q], ask: Ask[Q, T]
-) -> Answers[T]:
-    """Each question once. A partition that an answer leaves out is refused as unreachable."""
+    cluster: KafkaCluster,
+    questions: Mapping[TopicPartition, Q],
+    ask: Ask[Q, T],
+    patience: float | None,
+) -> tuple[Answers[T], set[TopicPartition]]:
+    """Each question once; and the partitions whose leaders hang.
+
+    A partition that an answer leaves out is refused as unreachable.
+    """
     answers: Answers[T] = {
         p: Refusal(_NETWORK_EXCEPTION, "the broker's answer leaves it out") for p in questions
     }
@@ -281,10 +311,44 @@ async def _round(
             answers[partition] = leader
         else:
             nodes[leader.node_id][partition] = (leader, questions[partition])
-    parts = await asyncio.gather(*(_ask_node(node, asked, ask) for node, asked in nodes.items()))
-    for part in parts:
-        answers.update((p, answer) for p, answer in part.items() if p in answers)
-    return answers
+    hanging = {node for node in nodes if patience is not None and cluster.hangs(node, patience)}
+    tasks = {
+        asyncio.create_task(_ask_node(node, asked, ask)): node
+        for node, asked in nodes.items()
+        if node not in hanging or len(hanging) == len(nodes)
+    }
+    try:
+        for task in await _answered(tasks, patience):
+            answers.update((p, answer) for p, answer in task.result().items() if p in answers)
+            del nodes[tasks[task]]
+    finally:
+        for task in tasks:
+            task.cancel()
+    hung = {p: node for node, asked in nodes.items() for p in asked}
+    answers.update(
+        (p, Refusal(_NETWORK_EXCEPTION, f"node {node} does not answer, other brokers do"))
+        for p, node in hung.items()
+    )
+    return answers, set(hung)
+
+
+async def _answered(
+    tasks: Collection[asyncio.Task[T]], patience: float | None
+) -> Collection[asyncio.Task[T]]:
+    """The tasks that are done: all, unless some have answered and the others are late."""
+    done: set[asyncio.Task[T]] = set()
+    pending = set(tasks)
+    while pending:
+        limit = patience if done else None
+        news, pending = await asyncio.wait(
+            pending, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not news:
+            break
+        done |= news
+        if any(task.exception() for task in news):
+            break
+    return done
 
 
 async def _leaders(

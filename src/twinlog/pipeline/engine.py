@@ -76,6 +76,10 @@ from twinlog.wire.config_records import topic_id_text
 
 log = logging.getLogger(__name__)
 
+_Gaps = tuple[int, int]
+"""Which gaps are filled by one request: a shard's, and those on one destination broker, or all."""
+_ALL_NODES: Final = -1
+
 _SOURCE_SILENT_S: Final = 10.0
 """Over the longest wait of a fetch: a source that says nothing for so long may have anything."""
 
@@ -117,8 +121,8 @@ class Engine:
         self._ended_for = ""
         self._ready: defaultdict[int, dict[MirrorPartition, None]] = defaultdict(dict)
         self._in_flight: defaultdict[int, int] = defaultdict(int)
-        self._gaps: defaultdict[int, set[MirrorPartition]] = defaultdict(set)
-        self._filling: set[int] = set()
+        self._gaps: defaultdict[_Gaps, set[MirrorPartition]] = defaultdict(set)
+        self._filling: set[_Gaps] = set()
         self._stale_source: set[str] = set()
         self._stale_destination: set[str] = set()
         self._asked_destination: set[str] = set()
@@ -620,34 +624,41 @@ class Engine:
     # ---- gaps ----------------------------------------------------------------------------------
 
     def _want_filler(self, partition: MirrorPartition) -> None:
-        number = partition.spec.shard
-        self._gaps[number].add(partition)
-        if number not in self._filling:
-            self._filling.add(number)
-            self.start(self._fill(number))
+        """Fill its gap in the next round of those that it shares a request with.
 
-    async def _fill(self, number: int) -> None:
-        """Fill the gaps of one shard, round after round, until there are none."""
+        Written markers go to each broker by itself: one that hangs holds up its own partitions.
+        """
+        node = partition.destination_node if self.shard(partition).markers.allowed else _ALL_NODES
+        key = partition.spec.shard, node
+        self._gaps[key].add(partition)
+        if key not in self._filling:
+            self._filling.add(key)
+            self.start(self._fill(key))
+
+    async def _fill(self, key: _Gaps) -> None:
+        """Fill gaps of one shard, round after round, until there are none."""
         pause = self.settings.backoff_s
-        waiting = self._gaps[number]
-        shard = self._shards[number]
+        waiting = self._gaps[key]
+        shard = self._shards[key[0]]
         try:
             while waiting:
-                gaps = {p: g for p in waiting if (g := self._gap(p))}
+                # What is being filled has had another leader; its round brings it back.
+                gaps = {p: g for p in waiting if not p.filling and (g := self._gap(p))}
                 waiting.clear()
                 if not gaps:
                     break
                 progressed = False
                 with self.guard(gaps):
                     progressed = await self._fill_round(shard, gaps)
-                waiting.update(p for p in gaps if self._still_gap(p))
+                for partition in filter(self._still_gap, gaps):
+                    self._want_filler(partition)
                 if progressed:
                     pause = self.settings.backoff_s
                 elif waiting:
                     await asyncio.sleep(pause * (0.5 + self.jitter()))
                     pause = min(2 * pause, self.settings.backoff_max_s)
         finally:
-            self._filling.discard(number)
+            self._filling.discard(key)
 
     def _still_gap(self, partition: MirrorPartition) -> bool:
         return self.holds(partition) and self._gap(partition) is not None

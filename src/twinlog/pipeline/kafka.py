@@ -21,7 +21,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.fetch_session import SESSION_ERRORS, FetchSession
 from twinlog.cluster.metadata import Leader as KnownLeader
 from twinlog.cluster.metadata import Metadata
-from twinlog.cluster.partitions import DEBUGGING, Isolation, ListedOffset, OffsetSpec
+from twinlog.cluster.partitions import DEBUGGING, PATIENCE, Isolation, ListedOffset, OffsetSpec
 from twinlog.cluster.topic_keys import TopicKeys
 from twinlog.core.errors import Disconnected, Fenced, ProtocolError, Refusal, Retriable, check
 from twinlog.core.types import FetchPosition, TopicPartition
@@ -228,7 +228,9 @@ class KafkaDestination:
     ) -> Mapping[TopicPartition, LogEnd]:
         """Log end offsets (ListOffsets as replica -2, of the leaders)."""
         asked = list(partitions)  # a mapping would be taken for one of timestamps
-        answers = await questions.list_offsets(self._cluster, asked, replica_id=DEBUGGING)
+        answers = await questions.list_offsets(
+            self._cluster, asked, replica_id=DEBUGGING, patience=PATIENCE
+        )
         return {
             p: LogEnd(answer.code, -1, -1)
             if isinstance(answer, Refusal)
@@ -246,7 +248,7 @@ class KafkaDestination:
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Producers]:
         """DescribeProducers."""
-        answers = await questions.describe_producers(self._cluster, partitions)
+        answers = await questions.describe_producers(self._cluster, partitions, patience=PATIENCE)
         return {
             p: Producers(answer.code, ()) if isinstance(answer, Refusal) else Producers(0, answer)
             for p, answer in answers.items()
@@ -358,7 +360,9 @@ class KafkaDestination:
         self, before: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """Move log starts up to these offsets; an error code for each."""
-        answers = await questions.delete_records(self._cluster, before, before_send=self._permit)
+        answers = await questions.delete_records(
+            self._cluster, before, patience=PATIENCE, before_send=self._permit
+        )
         return {p: _code(answer) for p, answer in answers.items()}
 
     def _permit(self) -> None:
@@ -391,10 +395,12 @@ async def _bounds(
 ) -> Mapping[TopicPartition, Bounds]:
     asked = list(partitions)  # a mapping would be taken for one of timestamps
     start, high_watermark, last_stable = await asyncio.gather(
-        questions.list_offsets(cluster, asked, OffsetSpec.EARLIEST),
-        questions.list_offsets(cluster, asked, OffsetSpec.LATEST),
+        questions.list_offsets(cluster, asked, OffsetSpec.EARLIEST, patience=PATIENCE),
+        questions.list_offsets(cluster, asked, OffsetSpec.LATEST, patience=PATIENCE),
         questions.list_offsets(
-            cluster, asked, OffsetSpec.LATEST, isolation=Isolation.READ_COMMITTED
+            *(cluster, asked, OffsetSpec.LATEST),
+            isolation=Isolation.READ_COMMITTED,
+            patience=PATIENCE,
         ),
     )
     return {p: _bound(start[p], high_watermark[p], last_stable[p]) for p in partitions}

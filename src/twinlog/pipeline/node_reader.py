@@ -110,7 +110,9 @@ class NodeReader:
                 for p, part in response.partitions.items()
             }
 
-        answers = await questions.by_leader(self._cluster, offsets, ask)
+        answers = await questions.by_leader(
+            self._cluster, offsets, ask, patience=questions.PATIENCE
+        )
         return {
             p: failed(answer.code) if isinstance(answer, Refusal) else answer
             for p, answer in answers.items()
