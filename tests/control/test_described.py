@@ -111,8 +111,11 @@ def test_a_paused_partition_has_no_lag() -> None:
 
 def test_what_was_mirrored_last() -> None:
     epochs = {FIRST: LastMirrored(LeaderEpoch(3), Offset(9))}
-    one = first(States({}, epochs, ()))
+    stopped = {FIRST: PartitionState(FIRST, State.STOPPED, "foreign records")}
+    one = first(States(stopped, epochs, ()))
     assert (one.last_mirrored_epoch, one.last_mirrored_end) == (3, 9)
+    assert one.reason == "foreign records"
+    assert first(States({}, epochs, ())).last_mirrored_end == -1, "a bound only"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ def written(wanted: Wanted, state: State) -> list[State]:
             case Step.STOP:
                 enter(State.STOPPING)
                 enter(State.STOPPED)
+            case Step.FORGO:
+                enter(State.STOPPED)
             case Step.REST:
                 break
     return states

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from model.cluster import Cluster
+from model.log import StoredBatch
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
@@ -18,7 +19,8 @@ from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.states import State
-from twinlog.core.types import Offset, TopicPartition
+from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.pipeline.foreign import NEAR
 from twinlog.pipeline.owned import OwnedShard
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
@@ -355,3 +357,154 @@ async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
     assert bench.end == 1
     assert bench.written.count(State.STOPPED) == 2
     going.cancel()
+
+
+# ---- where mirroring ended, when others have written before the fence ----
+
+
+def append(bench: Bench, producer_id: int, count: int = 1) -> None:
+    """Append one batch of so many records."""
+    tail = memoryview(encode_tail(b"key", b"value"))
+    records = [RawRecord(at, bench.cluster.now_ms, 0, tail) for at in range(count)]
+    its = [b.header for b in bench.cluster.log(KEY).batches if b.header.producer_id == producer_id]
+    epoch, sequence = (-1, -1) if producer_id < 0 else (0, sum(one.num_records for one in its))
+    data = whole(
+        build(records, Codec.NONE), producer_id=producer_id, epoch=epoch, sequence=sequence
+    )
+    partition = bench.cluster.partition(KEY)
+    partition.log.append(data)
+    bench.cluster._replicate(partition)
+
+
+def fences(bench: Bench) -> list[StoredBatch]:
+    return [one for one in bench.cluster.log(KEY).batches if one.header.is_control]
+
+
+async def know(owned: OwnedShard, end: int) -> None:
+    """Write up to where it is known to be mirrored."""
+    owned._mirrored_said[NAME] = LastMirrored(LeaderEpoch(0), Offset(end))
+    await owned.write_states()
+
+
+async def stopped(bench: Bench, owned: OwnedShard) -> tuple[int, str | None]:
+    """Stop it; its last mirrored end, and the reason that is written with STOPPED."""
+    await owned.stop([NAME])
+    state = bench.topic.last()[NAME]
+    assert state.state is State.STOPPED
+    return bench.ends[NAME].end, state.reason
+
+
+@on_bench
+async def test_without_foreign_records_the_end_is_the_fence(bench: Bench) -> None:
+    owned = await bench.owner()
+    await removed(owned)
+    append(bench, owned.shard.data_producer, 10)
+    assert await stopped(bench, owned) == (10, None)
+
+
+@on_bench
+async def test_foreign_records_before_the_fence_are_not_mirrored(bench: Bench) -> None:
+    """The steps of a failback that diverged: ten are mirrored, five foreign ones are not."""
+    owned = await bench.owner()
+    await removed(owned)
+    append(bench, owned.shard.data_producer, 10)
+    for _ in range(5):
+        append(bench, -1)
+    end, reason = await stopped(bench, owned)
+    assert end == 10
+    assert "5 record(s) at offsets 10 to 14" in (reason or "")
+    assert fences(bench)[-1].header.base_offset == 15
+
+
+@on_bench
+async def test_a_takeover_finds_the_same_end(bench: Bench) -> None:
+    """The node died before the stop, and once more between the fence and STOPPED."""
+    owned = await bench.owner()
+    await removed(owned)
+    append(bench, owned.shard.data_producer, 10)
+    append(bench, 999, 3)
+    await owned.shard.fence([KEY])
+    await owned.close()
+    other = await bench.owner("other")
+    end, reason = await stopped(bench, other)
+    assert end == 10
+    assert "producer id 999" in (reason or "")
+    assert fences(bench)[0].header.base_offset == 13
+
+
+@on_bench
+async def test_what_was_misplaced_behind_foreign_records_is_not_mirrored(bench: Bench) -> None:
+    owned = await bench.owner()
+    await removed(owned)
+    producer = owned.shard.data_producer
+    for _ in range(NEAR + 100):
+        append(bench, producer)
+    append(bench, -1)
+    for _ in range(5):
+        append(bench, producer)
+    assert (await stopped(bench, owned))[0] == NEAR + 100
+
+
+@on_bench
+async def test_a_long_foreign_tail_is_followed_to_its_begin(bench: Bench) -> None:
+    owned = await bench.owner()
+    await removed(owned)
+    for _ in range(20):
+        append(bench, owned.shard.data_producer, 10)
+    for _ in range(3 * NEAR):
+        append(bench, -1)
+    assert (await stopped(bench, owned))[0] == 200
+
+
+@on_bench
+async def test_below_what_is_proven_nothing_is_foreign(bench: Bench) -> None:
+    """Users of an earlier failover wrote it, and the source has taken it over since."""
+    owned = await bench.owner()
+    await removed(owned)
+    for _ in range(50):
+        append(bench, -1)
+    await know(owned, 50)
+    assert await stopped(bench, owned) == (50, None)
+
+
+@on_bench
+async def test_an_id_that_was_given_up_is_still_the_mirrors(bench: Bench) -> None:
+    """Its epochs were used up, or it had expired at its coordinator, before this takeover."""
+    owned = await bench.owner()
+    former = owned.shard.data_producer
+    await owned.prepare("mirror", [KEY])
+    append(bench, former, 10)
+    await owned.close()
+    del bench.cluster.coordinator._ids["twinlog.0"]
+    other = await bench.owner("other")
+    assert other.shard.data_producer != former
+    for state in (State.MIRRORING, State.STOPPING):
+        await other.enter({NAME: state})
+    assert await stopped(bench, other) == (10, None)
+
+
+@on_bench
+async def test_what_was_never_begun_with_gets_no_marker(bench: Bench) -> None:
+    """Its state is UNKNOWN, since it was never written or was lost: users may write to it."""
+    bench.user_writes()
+    owned = await bench.owner()
+    await owned.enter({NAME: State.STOPPED})
+    assert bench.topic.last()[NAME].state is State.STOPPED
+    assert "not" in (bench.topic.last()[NAME].reason or "")
+    assert NAME not in bench.ends
+    assert not fences(bench)
+
+
+@pytest.mark.parametrize("known", [-1, 7])
+def test_the_floor_is_within_the_log(known: int) -> None:
+    """A rebuilt log may be shorter than what is known of the former one."""
+
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        await removed(owned)
+        append(bench, owned.shard.data_producer, 2)
+        append(bench, -1)
+        await know(owned, known)
+        assert (await stopped(bench, owned))[0] == 2
+
+    on_bench(story)()

@@ -279,7 +279,7 @@ class Lane:
             for partition in self._engine.partitions.values():
                 owned = self._owned.get(partition.spec.shard)
                 if owned is not None:
-                    owned.mirrored(Name(MIRROR, *partition.key), partition.mirrored_epoch)
+                    owned.mirrored(Name(MIRROR, *partition.key), partition)
 
     async def _report(self) -> None:
         while True:

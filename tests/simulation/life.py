@@ -6,8 +6,19 @@ the lanes think.
     written    only the ways of core/states.py; at the end each partition is in what is wanted
     PAUSED     nothing is appended until it is resumed, but for what was under way before: that is
                there when a lease has passed, or at once where nothing goes wrong (`strict`)
-    fenced     nothing is appended behind the fence but control records of the mirror's, whoever
-               sends it: fences, and written markers until those are fenced, too
+        if name not in self._begun:
+            self.stopped[key] = -1  # nothing of the mirror's was ever written to it
+            self._checker.ended[key] = 0
+            self._later(key)
+
+Return:
+        firsts, end = self._fences(key, self._destination.log(key).batches), self._ends.get(name)
+        if not firsts:
+            raise Violation(f"{key} is STOPPED and not fenced")
+        ends = [self.foreign[key]] if key in self.foreign else firsts
+        if end not in ends:
+            raise Violation(f"{key} is STOPPED, mirrored up to {ends}, and said to end at {end}")
+        self.stopped[key] = end
     STOPPED    a fence stands there; the end of what was mirrored, as it is written, is where the
                first one stands; from then on the topic is the users', who write to it, and nobody
                else appends anything, nor is that end, or the state, written otherwise any more
@@ -71,6 +82,8 @@ class Life:
         self._paused: dict[Name, float] = {}
         self._ids: dict[TopicPartition, _Ids] = {}
         self._user = False
+        self._begun: set[Name] = set()
+        self.foreign: dict[TopicPartition, int] = {}  # where somebody else wrote first
 
     # ---- what is commanded ---------------------------------------------------------------------
 
@@ -109,6 +122,8 @@ class Life:
             raise Violation(f"{name} goes from {old.name} to {change.state.name}")
         self.states[name] = change.state
         self._paused.pop(name, None)
+        if change.state is State.PREPARING:
+            self._begun.add(name)
         if change.state is State.PAUSED and self.topics[name.topic].wanted is Wanted.PAUSED:
             self._paused[name] = self._destination.loop.time()
         if change.state is State.STOPPED:
@@ -116,11 +131,17 @@ class Life:
 
     def _stop(self, name: Name) -> None:
         key = TopicPartition(name.topic, name.partition)
+        if name not in self._begun:
+            self.stopped[key] = -1  # nothing of the mirror's was ever written to it
+            self._checker.ended[key] = 0
+            self._later(key)
+            return
         firsts, end = self._fences(key, self._destination.log(key).batches), self._ends.get(name)
         if not firsts:
             raise Violation(f"{key} is STOPPED and not fenced")
-        if end not in firsts:
-            raise Violation(f"{key} is STOPPED at {firsts}, and said to end at {end}")
+        ends = [self.foreign[key]] if key in self.foreign else firsts
+        if end not in ends:
+            raise Violation(f"{key} is STOPPED, mirrored up to {ends}, and said to end at {end}")
         self.stopped[key] = end
         self._later(key)
 
@@ -166,6 +187,8 @@ class Life:
         """Whether this is of the mirror's prefix, for the other checker to look at."""
         if self._user:
             return False
+        if key in self.foreign and key not in self.stopped:
+            return False  # not the source's log any more, until it is fenced
         offset = stored.header.base_offset
         if key in self.stopped:
             raise Violation(f"{key}: something is appended at {offset}, behind STOPPED")
@@ -192,10 +215,27 @@ class Life:
         delay = self._rng.expovariate(1 / USER_SECONDS)
         self._destination.loop.later(delay, lambda: self._write(key))
 
+    def intrude(self, topic: str) -> None:
+        """A foreign producer writes to a topic that is removed, and not fenced yet."""
+        for key in [key for key in self.shards if key.topic == topic]:
+            led = self._destination.partition(key).leader >= 0
+            batches = self._destination.log(key).batches
+            fenced = key in self._ids and self._fences(key, batches)
+            if led and Name(MIRROR, *key) in self.states and not fenced:
+                for _ in range(self._rng.randrange(4)):
+                    self.foreign.setdefault(key, self._destination.log(key).end)
+                    self._append(key)
+                if key in self.foreign:
+                    self._checker.ended[key] = self.foreign[key]
+
     def _write(self, key: TopicPartition) -> None:
         """A user's record in a topic that is his."""
         if self.quiet:
             return
+        self._append(key)
+        self._later(key)
+
+    def _append(self, key: TopicPartition) -> None:
         partition = self._destination.partition(key)
         if partition.leader >= 0:
             tail = memoryview(encode_tail(b"user", b"user"))
@@ -207,4 +247,3 @@ class Life:
             self._user = False
             if not partition.lagging:
                 self._destination._replicate(partition)
-        self._later(key)

@@ -50,7 +50,8 @@ class Hazards:
     `lossy`: the source loses its log's end, unclean, and writes other records there.
 
     Not of that kind: `commands`: topics are added, paused, resumed and removed meanwhile, and the
-    destination loses no end. `calm`: nothing else goes wrong.
+    destination loses no end. `calm`: nothing else goes wrong. `foreign`: others write to what is
+    removed before it is fenced.
     """
 
     again: bool = False
@@ -61,6 +62,7 @@ class Hazards:
     lossy: bool = False
     commands: bool = False
     calm: bool = False
+    foreign: bool = False
 
 
 NO_HAZARDS: Final = Hazards()
@@ -266,6 +268,8 @@ class Simulation:
             topic = rng.choice(able)
             removed = rng.random() < REMOVED_SHARE
             self._want(replace(topic, wanted=Wanted.STOPPED if removed else other[topic.wanted]))
+            if removed and self._hazards.foreign:
+                self.life.intrude(topic.topic)
         if rng.random() < 0.3:
             self.loop.later(rng.uniform(0.0, 1.0), lambda: self._peace or self._command())
 

@@ -87,6 +87,19 @@ def test_late_markers_behind_a_stop_are_found() -> None:
     assert "behind STOPPED" in done.stdout, done.stdout + done.stderr
 
 
+def test_what_others_write_before_the_fence_is_not_mirrored() -> None:
+    """Goal: the last mirrored end lies before the first foreign record, whoever stops it when."""
+    done = _simulate("--seeds", "0:10", "--hazards", "commands", "foreign")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_fence_is_not_the_last_mirrored_end() -> None:
+    """Goal: an owner that takes the fence for the end of what it mirrored does not get through."""
+    arguments = ("--seeds", "0:20", "--hazards", "commands", "foreign", "--variant", "boastful")
+    done = _simulate(*arguments, "--until-failed")
+    assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_source_that_loses_its_end() -> None:
     """Goal: the destination stays what the source once was, or becomes what it is: never both."""
     done = _simulate("--seeds", "0:8", "--hazards", "lossy")

@@ -27,6 +27,7 @@ from twinlog.core.types import (
     advance,
 )
 from twinlog.core.types import Sequence as SequenceNumber
+from twinlog.pipeline.foreign import Foreign
 from twinlog.pipeline.markers import MarkerWriter
 from twinlog.pipeline.owned import OwnedShard
 from twinlog.pipeline.ports import (
@@ -215,6 +216,14 @@ class Hasty(OwnedShard):
         await self.shard.fence(keys, topic_ids)
 
 
+class Boastful(OwnedShard):
+    """Says that all before its fence was mirrored, whoever wrote it."""
+
+    def _ended(self, name: Name, fence: Offset, foreign: Foreign | None) -> None:
+        del foreign
+        super()._ended(name, fence, None)
+
+
 class Variant(NamedTuple):
     """The ports that a simulation uses, and the parts of a lane that know of states."""
 
@@ -235,4 +244,5 @@ VARIANTS: dict[str, Variant] = {
     "computing": Variant(owned=with_markers(Computing)),
     "unfenced": Variant(owned=with_markers(Unfenced)),
     "hasty": Variant(owned=Hasty),
+    "boastful": Variant(owned=Boastful),
 }

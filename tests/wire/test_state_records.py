@@ -65,9 +65,16 @@ def test_a_long_reason_is_cut() -> None:
     assert record.reason == "x" * MAX_REASON
 
 
-@given(partitions, st.integers(-1, 2**31 - 1), st.integers(-1, 2**63 - 1))
-def test_epochs_come_back(partition: MirrorPartition, epoch: int, end: int) -> None:
-    last = LastMirrored(LeaderEpoch(epoch), Offset(end))
+@given(
+    partitions,
+    st.integers(-1, 2**31 - 1),
+    st.integers(-1, 2**63 - 1),
+    st.lists(st.integers(0, 2**63 - 1), max_size=64),
+)
+def test_epochs_come_back(
+    partition: MirrorPartition, epoch: int, end: int, producers: list[int]
+) -> None:
+    last = LastMirrored(LeaderEpoch(epoch), Offset(end), tuple(producers))
     record = decode(*encode_epoch(partition, last))
     assert record == LastMirroredEpochs(((partition, last),))
     assert decode(epochs_key(partition), None) == Forgotten(

@@ -21,7 +21,7 @@ from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror, MirrorTopic, NotMirrored, Wanted
 from twinlog.wire.snapshot import Snapshot
-from twinlog.wire.state_records import MIRROR_PARTITION_STATE, PartitionState
+from twinlog.wire.state_records import MIRROR_PARTITION_STATE, LastMirrored, PartitionState
 from twinlog.wire.status_records import NOTHING_FILLED, PartitionStatus, Status
 
 FRESH_S: Final = 15.0
@@ -236,7 +236,7 @@ def _partition(
         lag_ms=row.lag_ms if watched else None,
         source_time_ms=row.source_time_ms,
         last_mirrored_epoch=None if mirrored is None else mirrored.epoch,
-        last_mirrored_end=None if mirrored is None else mirrored.end,
+        last_mirrored_end=_last_mirrored_end(state.state, mirrored),
         records=row.records,
         bytes=row.bytes,
         filled=row.filled,
@@ -266,10 +266,17 @@ def _silence(state: PartitionState, age_s: float | None) -> str:
     return f"no lane has reported it for {age_s:.0f} s; {last}"
 
 
+def _last_mirrored_end(state: State, last: LastMirrored | None) -> int | None:
+    """Exact once it is STOPPED; before that only a bound is known, which is not shown."""
+    if last is None:
+        return None
+    return last.end if state is State.STOPPED else -1
+
+
 def _reason(state: PartitionState, row: PartitionStatus) -> str | None:
     """What is written with the state; a status may be of the time before it."""
     if state.state is State.FAILED:
         return state.reason or row.reason
     if state.state is row.state is State.MIRRORING:
         return row.reason
-    return state.reason if state.state is State.STOPPING else None
+    return state.reason if state.state in {State.STOPPING, State.STOPPED} else None

@@ -561,7 +561,7 @@ class _Switchover:
         found = []
         for one, log in logs.items():
             last = epochs.get(MirrorPartition(name, *one))
-            mirrored = ends[one] if last is None else max(last.end, ends[one])
+            mirrored = ends[one] if last is None or last.end < 0 else last.end
             if log.log_end > mirrored:
                 found.append(LeftBehind(one, mirrored, log.log_end))
         return tuple(found)

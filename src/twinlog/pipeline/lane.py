@@ -464,7 +464,7 @@ class Lane:
                 for partition in running.engine.partitions.values():
                     owned = self._owned.get(partition.spec.shard)
                     if owned is not None:
-                        owned.mirrored(Name(mirror, *partition.key), partition.mirrored_epoch)
+                        owned.mirrored(Name(mirror, *partition.key), partition)
 
     async def _share(self) -> None:
         """Share what limits throttled partitions with the node's other lanes."""

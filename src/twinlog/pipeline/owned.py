@@ -7,6 +7,7 @@
                 PREPARING                         RUN until it is MIRRORING
                 UNKNOWN, PAUSED, FAILED           REST
     STOPPED     STOPPED                           REST
+                UNKNOWN                           FORGO: STOPPED at once, without a fence
                 any other                         STOP: nothing more is sent, then fenced by a
                                                   marker in a new epoch, then STOPPED
     any         STOPPING                          STOP: what has begun is ended
@@ -22,6 +23,11 @@ A stop ends what former owners may still send in two ways. Their data, and ours 
 refused from the marker on (docs/ARCHITECTURE.md). Their written markers and filler transactions are
 not, so a state partition that was taken over is not fenced before the lease has passed; and what
 was lost of our own is waited for in the same way (shard.py).
+
+A partition whose state is UNKNOWN was never begun with, as PREPARING is written before that; or its
+state was lost. In both cases nothing is fenced: a lost state's topic may long be written to by its
+users, and a marker would stand among their records. Its last mirrored end stays what it was, which
+is unknown unless it was written.
 
 What may not be written to cannot be fenced: it stays STOPPING and says why, the others are stopped
 without it, and it is tried again after a pause that grows.
@@ -48,8 +54,9 @@ from twinlog.cluster.mirrorlog import States
 from twinlog.core.errors import Fenced, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State, may_follow
-from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, TopicPartition
+from twinlog.core.types import UNKNOWN_EPOCH, Offset, TopicPartition
 from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.foreign import Foreign, Searched
 from twinlog.pipeline.partition import UNKNOWN, MirrorPartition, PartitionSpec
 from twinlog.pipeline.ports import StatePort
 from twinlog.pipeline.reporting import STATES
@@ -61,9 +68,15 @@ log = logging.getLogger(__name__)
 
 STOP_AGAIN_S: Final = 1.0
 """After this it is tried again to stop what could not be fenced, with jitter."""
+MOST_PRODUCERS: Final = 64
+"""Ids of data producers that are kept of a partition, the latest ones."""
 _EARLY_S: Final = 0.01
 """A timer may go off a little before its time."""
 _REMOVED: Final = "removed from its mirror before it was MIRRORING"
+_FORGONE: Final = (
+    "no state of it is known, so nothing was fenced; it was removed before any lane began with it, "
+    "or __mirror_state was lost"
+)
 _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
     (State.PREPARING, State.PAUSING): State.MIRRORING,
     (State.PAUSED, State.PAUSING): State.MIRRORING,
@@ -93,6 +106,7 @@ class Step(enum.Enum):
     RUN = enum.auto()
     PAUSE = enum.auto()
     STOP = enum.auto()
+    FORGO = enum.auto()
     REST = enum.auto()
 
 
@@ -103,7 +117,7 @@ def next_step(wanted: Wanted, state: State) -> Step:
     if wanted is Wanted.MIRRORING:
         return Step.RUN
     if wanted is Wanted.STOPPED:
-        return Step.REST if state is State.STOPPED else Step.STOP
+        return {State.STOPPED: Step.REST, State.UNKNOWN: Step.FORGO}.get(state, Step.STOP)
     if state in {State.MIRRORING, State.PAUSING}:
         return Step.PAUSE
     return Step.RUN if state is State.PREPARING else Step.REST
@@ -117,6 +131,10 @@ def way(old: PartitionState | None, change: PartitionState) -> list[PartitionSta
     if old == change:
         return []
     state = State.UNKNOWN if old is None else old.state
+    if (state, change.state) == (State.UNKNOWN, State.STOPPED):
+        # One write: a partition that was left STOPPING here would be fenced by the next owner.
+        ways = (State.FAILED, State.STOPPING, State.STOPPED)
+        return [PartitionState(change.partition, one, _FORGONE) for one in ways]
     between = _ON_THE_WAY.get((state, change.state))
     if between is not None:
         reason = _REMOVED if change.state is State.STOPPING and between is State.FAILED else None
@@ -153,6 +171,7 @@ class OwnedShard:
         self._mirrored: dict[Name, LastMirrored] = {}
         self._said: dict[Name, PartitionState] = {}  # and not written yet
         self._mirrored_said: dict[Name, LastMirrored] = {}
+        self._proved: dict[Name, Offset] = {}  # up to where these were mirrored, as we have seen
         self._tried: dict[Name, set[State]] = {}  # what was written whose outcome is not known
         self._may_write = may_write
         self._open = False
@@ -213,6 +232,7 @@ class OwnedShard:
             for name in names:
                 for table in (self._written, self._mirrored, self._said, self._mirrored_said):
                     table.pop(name, None)
+                self._proved.pop(name, None)
                 self._refused.pop(name, None)
 
     async def close(self) -> None:
@@ -237,6 +257,8 @@ class OwnedShard:
             Those that nobody has ever owned before.
         """
         names = {key: Name(mirror, *key) for key in partitions}
+        for name in names.values():
+            self._note_producer(name)
         fresh = {key for key, name in names.items() if name not in self._written}
         # What is resumed goes to MIRRORING at once.
         resumed = {State.PAUSED, State.PAUSING}
@@ -279,6 +301,9 @@ class OwnedShard:
     def observe(self, mirror: str, partition: MirrorPartition) -> None:
         """What an engine says of a partition that it has."""
         name = Name(mirror, *partition.key)
+        self.mirrored(name, partition)
+        if STATES[partition.stage] is not self.state(name):
+            self._mirrored_said[name] = self._last(name)
         self.changed(name, STATES[partition.stage], partition.reason or None)
 
     def changed(self, name: Name, state: State, reason: str | None) -> None:
@@ -293,17 +318,36 @@ class OwnedShard:
         else:
             self._said[change.partition] = change
 
-    def mirrored(self, name: Name, epoch: LeaderEpoch) -> None:
-        """The source's leader epoch of the last record; a new one is written with the next state.
+    def mirrored(self, name: Name, partition: MirrorPartition) -> None:
+        """Note up to where a partition is mirrored, and the source's leader epoch of its end.
 
-        A failover with the source gone could not ask for it any more.
+        A new epoch is written with the next state: a failover with the source gone could not ask
+        for it any more. The end is written when the state changes.
         """
+        position = partition.append.position
+        if position is not None:
+            # Where it was compared with the source, not what was acknowledged since: a record that
+            # somebody else has written into a gap looks like the filler that was to stand there.
+            self._proved[name] = position.log_end
+        epoch = partition.mirrored_epoch
         if epoch not in {UNKNOWN_EPOCH, self._last(name).epoch}:
-            self._mirrored_said[name] = LastMirrored(epoch, UNKNOWN)
+            self._mirrored_said[name] = self._last(name)._replace(epoch=epoch)
+
+    def _note_producer(self, name: Name) -> None:
+        """Write the data producer's id before anything is appended under it.
+
+        A transactional id has another producer id when its epochs are used up, and when it has
+        expired at its coordinator (transactional.id.expiration.ms, a week by default).
+        """
+        last = self._last(name)
+        if self.shard.data_producer not in last.producers:
+            producers = (*last.producers, self.shard.data_producer)[-MOST_PRODUCERS:]
+            self._mirrored_said[name] = last._replace(producers=producers)
 
     def _last(self, name: Name) -> LastMirrored:
         nothing = LastMirrored(UNKNOWN_EPOCH, UNKNOWN)
-        return self._mirrored_said.get(name) or self._mirrored.get(name, nothing)
+        last = self._mirrored_said.get(name) or self._mirrored.get(name, nothing)
+        return last._replace(end=self._proved.get(name, last.end))
 
     async def enter(self, states: Mapping[Name, State]) -> None:
         """Say that these are in these states, and write it, and all else that was said, now.
@@ -404,8 +448,10 @@ class OwnedShard:
     ) -> None:
         """Fence these, of which nothing of ours is under way any more, and say that it is done.
 
-        Where what was mirrored ends is written with it, for a failback to compare with. What is
-        refused stays STOPPING, with the reason, and is `due` again later.
+        Where what was mirrored ends is written with it, for a failback to compare with: at the
+        fence, or at the first record before it that a foreign producer has written (foreign.py),
+        which the reason names. What is refused stays STOPPING, with the reason, and is `due` again
+        later.
 
         Args:
             names: the partitions.
@@ -424,21 +470,41 @@ class OwnedShard:
         not_begun = self.unsure.intersection(left)
         keys = {TopicPartition(n.topic, n.partition): n for n in left if n not in not_begun}
         found = await self.shard.fence(keys, topic_ids) if keys else {}
+        fences = {keys[key]: end for key, end in found.items() if not isinstance(end, Refusal)}
+        foreign = await self.shard.foreign(
+            {TopicPartition(n.topic, n.partition): self._searched(n, fences[n]) for n in fences}
+        )
         stopped = set(not_begun)
-        for key, end in found.items():
+        # What is fenced and cannot be read just now is in neither: it is asked for again.
+        refused = {key: end for key, end in found.items() if isinstance(end, Refusal)}
+        settled = refused | foreign
+        for key, end in settled.items():
             name = keys[key]
             if isinstance(end, Refusal):
                 self._refuse(name, end, jitter)
             else:
-                self._refused.pop(name, None)
-                self._mirrored_said[name] = LastMirrored(self._last(name).epoch, end)
-                # Written in any case: what stood there is gone with a mirror of this name.
-                self._mirrored.pop(name, None)
+                self._ended(name, fences[name], end)
                 stopped.add(name)
         await self.enter(dict.fromkeys(stopped, State.STOPPED))
         self.unsure -= not_begun
-        if late := keys.keys() - found.keys():
+        if late := keys.keys() - settled.keys():
             raise Retriable(f"{len(late)} partitions cannot be fenced yet, {min(late)} for one")
+
+    def _searched(self, name: Name, fence: Offset) -> Searched:
+        last = self._last(name)
+        return Searched(last.end, fence, {*last.producers, *self.shard.data_producers})
+
+    def _ended(self, name: Name, fence: Offset, foreign: Foreign | None) -> None:
+        """Note that it is STOPPED, and where what was mirrored ends."""
+        self._refused.pop(name, None)
+        self._proved.pop(name, None)
+        end = fence if foreign is None else Offset(foreign.start)
+        self._mirrored_said[name] = self._last(name)._replace(end=end)
+        # Written in any case: what stood there is gone with a mirror of this name.
+        self._mirrored.pop(name, None)
+        if foreign is not None:
+            log.warning("%s is STOPPED with foreign records: %s", name, foreign)
+            self._say(PartitionState(name, State.STOPPED, str(foreign)))
 
     def _refuse(self, name: Name, refusal: Refusal, jitter: float) -> None:
         """A person has to see to it, who may take long: it is tried more and more rarely."""

@@ -38,10 +38,11 @@ from uuid import UUID
 
 from twinlog.cluster.metadata import is_another
 from twinlog.core.batch import Header, batches
-from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.core.errors import Refusal, Retriable, TwinlogError
 from twinlog.core.plan import Gap
 from twinlog.core.records import decode, raw_records
 from twinlog.core.types import Offset, ProducerId, TopicPartition
+from twinlog.pipeline.foreign import Foreign, Searched, find_foreign
 from twinlog.pipeline.markers import MarkerWriter
 from twinlog.pipeline.ports import Bounds, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.pipeline.settings import LaneSettings
@@ -85,6 +86,11 @@ class Shard:
         # The epoch of the last fence, where its outcome is known, and what has no marker of it.
         self._epoch: ProducerIdentity | None = None
         self._refused: set[TopicPartition] = set()
+
+    @property
+    def data_producers(self) -> frozenset[int]:
+        """The ids that the data id is known to have had."""
+        return frozenset(self._data_ids)
 
     async def open(self) -> None:
         """Learn the data producer's id; the filler ids are cleaned by and by.
@@ -300,6 +306,31 @@ class Shard:
         codes = await self.markers.fence([p for p in there if isinstance(found.get(p), int)])
         late = {p for p, code in codes.items() if code}
         return {p: one for p, one in found.items() if p not in late} | _refusals(codes)
+
+    async def foreign(
+        self, searched: Mapping[TopicPartition, Searched]
+    ) -> dict[TopicPartition, Foreign | Refusal | None]:
+        """What foreign producers have written to fenced partitions (foreign.py).
+
+        Returns:
+            None where there is nothing; partitions that cannot be read just now are left out.
+        """
+        there = {p: one for p, one in searched.items() if one.fence >= 0}
+        results = await asyncio.gather(
+            *(find_foreign(self._destination, p, one) for p, one in there.items()),
+            return_exceptions=True,
+        )
+        found: dict[TopicPartition, Foreign | Refusal | None] = dict.fromkeys(
+            searched.keys() - there.keys()
+        )
+        for partition, result in zip(there, results, strict=True):
+            if isinstance(result, Retriable):
+                log.warning("shard %d: %s", self.number, result)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                found[partition] = result
+        return found
 
     async def _next_epoch(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
         """An epoch of the data id of which these have no marker, nor will have one unasked.

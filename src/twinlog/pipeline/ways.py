@@ -88,7 +88,11 @@ class Ways:
             for number in opened
             if self._owned[number].informed
         }
-        first = {Step.PAUSE: State.PAUSING, Step.STOP: State.STOPPING}
+        first = {
+            Step.PAUSE: State.PAUSING,
+            Step.STOP: State.STOPPING,
+            Step.FORGO: State.STOPPED,
+        }
         begun = await self._each(steps, partial(_enter, steps, first), troubles)
         await self._disown(
             {

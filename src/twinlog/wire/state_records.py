@@ -11,7 +11,8 @@ is an int16 record type and the key's fields, a value an int16 version and the v
     MirrorPartitionStateValue  topic compact string | partition int32 | state int8 | tags
                                tag 10000: why it is FAILED, or still STOPPING, UTF-8
     LastMirrorEpochsValue      topics: name compact string | partitions: index int32, epoch int32,
-                               tags; tag 10000: where the source's log ended here, int64
+                               tags; tag 10000: the last mirrored end, int64; tag 10001: the
+                               ids of the mirror's data producers in this log, int64 each
 
 Why the keys are longer, and what that means for a reader of the KIP's own, stands in
 docs/decisions/0005-state-record-keys.md. What such a reader would write is read here too.
@@ -42,6 +43,7 @@ MIRROR_PARTITION_STATE: Final = 2
 
 REASON_TAG: Final = 10_000
 END_TAG: Final = 10_000
+PRODUCERS_TAG: Final = 10_001
 """Kafka numbers a schema's tags from 0 up; these are out of the way of any that the KIP may add."""
 MAX_REASON: Final = 4096
 """Characters of a reason that are kept."""
@@ -62,12 +64,15 @@ class PartitionState:
 class LastMirrored(NamedTuple):
     """Up to where a mirror partition holds the source's log.
 
-    `epoch` is the source's leader epoch of the last record, -1 where it is not known. `end` is the
-    offset after that record, known once the partition is STOPPED; else -1.
+    `epoch` is the source's leader epoch of the last record, -1 where it is not known. Below `end`
+    the destination holds the source's log: exactly up to there once the partition is STOPPED, at
+    least up to there before; -1 where it is not known. `producers` are the ids under which the
+    mirror may have written data: a batch at or above `end` from another producer is foreign.
     """
 
     epoch: LeaderEpoch
     end: Offset
+    producers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +130,10 @@ def encode_state(record: PartitionState) -> tuple[bytes, bytes]:
 
 def encode_epoch(partition: MirrorPartition, last: LastMirrored) -> tuple[bytes, bytes]:
     """Key and value of one partition's last mirrored epoch."""
-    end = {} if last.end < 0 else {END_TAG: INT64.pack(last.end)}
-    one = INT32.pack(partition.partition) + INT32.pack(last.epoch) + tags(end)
+    known = {} if last.end < 0 else {END_TAG: INT64.pack(last.end)}
+    if last.producers:
+        known[PRODUCERS_TAG] = b"".join(INT64.pack(one) for one in last.producers)
+    one = INT32.pack(partition.partition) + INT32.pack(last.epoch) + tags(known)
     topic = compact_string(partition.topic) + compact_count(1) + one + _NO_TAGS
     return epochs_key(partition), INT16.pack(_VERSION) + compact_count(1) + topic + _NO_TAGS
 
@@ -177,7 +184,9 @@ def _epochs(mirror: str, body: Reader) -> Iterable[tuple[MirrorPartition, LastMi
         for _ in range(body.compact_count()):
             partition = MirrorPartition(mirror, topic, body.int32())
             epoch = LeaderEpoch(body.int32())
-            yield partition, LastMirrored(epoch, _end(body.tags().get(END_TAG)))
+            known = body.tags()
+            producers = _producers(known.get(PRODUCERS_TAG, b""))
+            yield partition, LastMirrored(epoch, _end(known.get(END_TAG)), producers)
         body.tags()
     body.tags()
     body.finish()
@@ -190,3 +199,11 @@ def _end(tag: bytes | None) -> Offset:
     end = Offset(reader.int64())
     reader.finish()
     return end
+
+
+def _producers(tag: bytes) -> tuple[int, ...]:
+    reader = Reader(tag, "producer ids of __mirror_state")
+    found = []
+    while not reader.done:
+        found.append(reader.int64())
+    return tuple(found)
