@@ -12,6 +12,7 @@ from twinlog.cluster.grants import NOTHING, Grants
 from twinlog.core.errors import Retriable, UserError
 from twinlog.pipeline import lane
 from twinlog.pipeline.lane import _RunningEngine
+from twinlog.pipeline.settings import LaneSettings
 from twinlog.wire.config_records import Mirror
 
 SECRET = "geheim"
@@ -158,3 +159,64 @@ def test_another_cluster_behind_the_address(monkeypatch: pytest.MonkeyPatch) -> 
 
     (reason,) = set(asyncio.run(run()).reasons)
     assert reason == "the source is cluster another, the mirror was made for source"
+
+
+def _real_lane() -> lane.Lane:
+    config = lane.LaneConfig(
+        node="node",
+        index=0,
+        lanes=1,
+        destination={},
+        settings=LaneSettings(),
+        group_id="twinlog",
+        session_timeout_s=10.0,
+    )
+    it = lane.Lane(config)
+    it._cluster = it._port = SimpleNamespace()  # type: ignore[assignment]
+    it._group = SimpleNamespace(holds_lease=True, owned=frozenset())  # type: ignore[assignment]
+    return it
+
+
+def test_a_lane_writes_while_its_lease_lasts() -> None:
+    """Goal: what writes for it asks the group's lease each time (FINDINGS A9)."""
+
+    async def story() -> None:
+        it = _real_lane()
+        await it.on_assigned({3})
+        owned = it._owned[3]
+        guards = (it._may_write, owned._may_write, owned._states._may_write)  # type: ignore[attr-defined]
+        assert all(guard() for guard in guards)
+        it._group.holds_lease = False  # type: ignore[misc]
+        assert not any(guard() for guard in guards)
+        await owned.close()
+
+    asyncio.run(story())
+
+
+def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: what runs goes by what brokers tell now; where none tells, by what was known (A8)."""
+    told: list[int | None] = [1_000, None, 2_000]
+
+    async def expiration(_: object) -> int | None:
+        return told.pop(0)
+
+    async def story() -> None:
+        it = _real_lane()
+        engine = SimpleNamespace(settings=it._settings)
+        it._engines["m"] = SimpleNamespace(engine=engine)  # type: ignore[assignment]
+        monkeypatch.setattr(lane, "producer_expiration_ms", expiration)
+        for known in (1_000, 1_000, 2_000):
+            await it.on_assigned({len(told)})
+            await it._read_expiration()
+            assert it._settings.producer_expiration_ms == known
+            assert engine.settings.producer_expiration_ms == known
+        for owned in it._owned.values():
+            owned.informed = True
+        await it._read_expiration()
+        it._expiration_due = 0.0
+        with pytest.raises(IndexError):
+            await it._read_expiration()
+        for owned in it._owned.values():
+            await owned.close()
+
+    asyncio.run(story())

@@ -30,13 +30,11 @@ began after the last one that was answered 0; so 27 prolongs the lease at most t
 rebalance timeout` after that one. Heartbeats go on, on a connection of their own, while a JoinGroup
 waits for the others: a broker answers one connection's requests one after the other.
 
-The clock is the system's monotonic one. It stands still while the machine is suspended, and the
-lease with it: hosts that are suspended and resumed need the append's fences, not only the lease.
+The clock goes on while the machine is suspended (`AwakeClock`).
 """
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
@@ -49,6 +47,7 @@ from kafka.protocol.consumer import (
 )
 
 from twinlog.cluster import assignment
+from twinlog.cluster.awake_clock import AwakeClock
 from twinlog.cluster.client import Coordinator, KafkaCluster
 from twinlog.cluster.pool import Backoff, Lane
 from twinlog.core.errors import (
@@ -141,7 +140,7 @@ class GroupMember:
         config: GroupConfig,
         callbacks: Callbacks,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.config = config
         self.identity = Identity()
@@ -151,7 +150,7 @@ class GroupMember:
         """Rebalances that we took part in."""
         self._cluster = cluster
         self._callbacks = callbacks
-        self._clock = clock
+        self._clock = clock or AwakeClock()
         self._backoff = Backoff(cluster.config.retry_backoff, cluster.config.retry_backoff_max)
         self._lease_until = _NEVER
         self._settled_at = _NEVER  # when the last request that was answered 0 was sent
@@ -169,8 +168,13 @@ class GroupMember:
 
     @property
     def lease_until(self) -> float:
-        """Monotonic time until which what we own is certainly no other's. Check before writing."""
+        """Time of the member's clock until which what it owns is certainly no other's."""
         return self._lease_until
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether what is owned is certainly no other's now. Check before writing."""
+        return self._clock() < self._lease_until
 
     async def run(self) -> None:
         """Be a member until `close`.

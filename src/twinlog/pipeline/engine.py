@@ -80,6 +80,10 @@ _Gaps = tuple[int, int]
 """Which gaps are filled by one request: a shard's, and those on one destination broker, or all."""
 _ALL_NODES: Final = -1
 
+_OTHER_WRITER: Final = (
+    "another producer writes to this topic, or a request of this mirror arrived late; "
+    "the producer ids of the records before this offset show which"
+)
 _SOURCE_SILENT_S: Final = 10.0
 """Over the longest wait of a fetch: a source that says nothing for so long may have anything."""
 
@@ -568,7 +572,7 @@ class Engine:
             self.fail(
                 partition,
                 f"the batch of offset {misplaced.expected} landed at {misplaced.found} on the "
-                f"destination: somebody else writes to this topic",
+                f"destination: {_OTHER_WRITER}",
             )
             return
         if not appending:
@@ -717,8 +721,8 @@ class Engine:
         if misplaced is not None:
             self.fail(
                 partition,
-                f"the log ends at {misplaced.found} where it was to end at {misplaced.expected}: "
-                f"somebody else writes to this topic",
+                f"the destination's log ends at {misplaced.found}, expected {misplaced.expected}: "
+                + _OTHER_WRITER,
             )
             return False
         if partition.append.phase is Phase.APPENDING:

@@ -33,6 +33,7 @@ from uuid import UUID
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config, parse_source
+from twinlog.cluster.expiration import producer_expiration_ms
 from twinlog.cluster.grants import NOTHING
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import (
@@ -82,7 +83,8 @@ SOURCE_PAUSE_S: Final = 5.0
 """The longest pause before that, and the one after a defect."""
 AGAIN_S: Final = 1.0
 """How long a lane waits that cannot go on before it ends: Spark starts it again at once."""
-_PRODUCER_EXPIRATION_MS: Final = 86_400_000
+EXPIRATION_S: Final = 60.0
+"""How often it is asked how long brokers remember a producer."""
 
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 
@@ -147,6 +149,7 @@ class Lane:
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._assigned = asyncio.Event()  # set when there is something that was not ours before
+        self._expiration_due = time.monotonic()
         self._ways = Ways(
             self._owned,
             wanted=lambda: self._snapshot.owned(self._shards),
@@ -184,9 +187,6 @@ class Lane:
                 ),
                 self,
             )
-            self._settings = replace(
-                self._settings, producer_expiration_ms=await _producer_expiration(self._cluster)
-            )
             self._reporter = Reporter(
                 self._cluster, self.config.node, self.config.name, self.config.lanes
             )
@@ -223,7 +223,7 @@ class Lane:
         raise Retriable("the process that Spark has forked this lane from is gone")
 
     def _may_write(self) -> bool:
-        return time.monotonic() < self._group.lease_until
+        return self._group.holds_lease
 
     # ---- the group's callbacks -----------------------------------------------------------------
 
@@ -314,8 +314,25 @@ class Lane:
             TwinlogError: not all could be done; the first reason.
         """
         await self._end_engines()
+        await self._read_expiration()
         self._throttle_engines()
         await self._ways.go()
+
+    async def _read_expiration(self) -> None:
+        """How long brokers remember a producer: before new partitions run, and from time to time.
+
+        A broker may have been restarted with another setting. Until one tells, what was last known
+        is taken, at first Kafka's default.
+        """
+        opened = all(owned.informed for owned in self._owned.values())
+        if opened and time.monotonic() < self._expiration_due:
+            return
+        self._expiration_due = time.monotonic() + EXPIRATION_S
+        known = await producer_expiration_ms(self._cluster)
+        if known is not None and known != self._settings.producer_expiration_ms:
+            self._settings = replace(self._settings, producer_expiration_ms=known)
+            for engine in self._running():
+                engine.settings = self._settings
 
     async def _catch_up(self) -> None:
         """Wait until we follow all that is in `__mirror_config` now."""
@@ -436,7 +453,7 @@ class Lane:
             await asyncio.gather(
                 *(self._write_states(number, owned) for number, owned in self._owned.items())
             )
-            if self._ways.pause_is_due:
+            if self._ways.pause_is_due or time.monotonic() >= self._expiration_due:
                 self._changed.set()
             if self._may_write():
                 await self._reporter.write(self._engines_by_mirror(), self._owned.keys())
@@ -570,22 +587,3 @@ def _throttle(mirror: Mirror) -> Throttle:
         # A newer command may have written it; what is not understood is said, and limits nothing.
         log.warning("mirror %s is not throttled: %s", mirror.name, error)
         return Throttle()
-
-
-async def _producer_expiration(cluster: KafkaCluster) -> int:
-    """The shortest producer.id.expiration.ms of the brokers; Kafka's default where none tells."""
-    name = "producer.id.expiration.ms"
-    resources = [
-        admin.Resource(admin.ResourceType.BROKER, str(n)) for n in cluster.metadata.brokers
-    ]
-    try:
-        answers = await admin.describe_configs(cluster, resources, [name])
-    except TwinlogError as error:
-        log.info("%s is taken to be the default: %s", name, error)
-        return _PRODUCER_EXPIRATION_MS
-    told = [
-        int(entries[name].value or _PRODUCER_EXPIRATION_MS)
-        for entries in answers.values()
-        if not isinstance(entries, Refusal) and name in entries
-    ]
-    return min(told, default=_PRODUCER_EXPIRATION_MS)

@@ -1,0 +1,61 @@
+"""A clock that notices that its machine stood still."""
+
+from twinlog.cluster.awake_clock import TOLERANCE_S, AwakeClock
+
+
+class Clocks:
+    """The machine's clocks, which a test sets."""
+
+    def __init__(self) -> None:
+        self.monotonic = 1_000.0
+        self.boot = 1_000.0
+        self.wall = 1_700_000_000.0
+        self.awake = AwakeClock(lambda: self.monotonic, (lambda: self.boot, lambda: self.wall))
+
+    def run(self, seconds: float) -> None:
+        self.monotonic += seconds
+        self.boot += seconds
+        self.wall += seconds
+
+
+def test_while_nothing_is_missed_it_is_the_monotonic_clock() -> None:
+    """Goal: also where the others are read a little later, again and again."""
+    clocks = Clocks()
+    for _ in range(100):
+        clocks.run(0.3)
+        clocks.boot += TOLERANCE_S / 200
+        assert clocks.awake() == clocks.monotonic
+
+
+def test_a_suspended_machine() -> None:
+    """Goal: the time for which it was suspended has passed, once and for good."""
+    clocks = Clocks()
+    clocks.run(2.0)
+    clocks.boot += 60.0
+    clocks.wall += 60.0
+    assert clocks.awake() == 1_062.0
+    clocks.run(1.0)
+    assert clocks.awake() == 1_063.0
+
+
+def test_a_paused_virtual_machine() -> None:
+    """Goal: the wall clock that is set right tells."""
+    clocks = Clocks()
+    clocks.wall += 30.0
+    assert clocks.awake() == 1_030.0
+
+
+def test_a_wall_clock_that_is_set_back() -> None:
+    """Goal: it takes no time back, and hides no later pause."""
+    clocks = Clocks()
+    clocks.wall -= 3_600.0
+    assert clocks.awake() == 1_000.0
+    clocks.wall += 30.0
+    assert clocks.awake() == 1_030.0
+
+
+def test_the_machines_own_clocks() -> None:
+    """Goal: they do not run apart while a process runs."""
+    clock = AwakeClock()
+    first = clock()
+    assert 0.0 <= clock() - first < 5.0
