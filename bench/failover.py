@@ -160,7 +160,7 @@ async def _fail_over(
     command = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).with_name("kafka-mirrors")),
         *("--bootstrap-server", destination.bootstrap_servers),
-        *("--remove", "--mirror", MIRROR, "--topic", ".*"),
+        *("--remove", "--mirror", MIRROR, "--topic", ".*", "--wait-seconds", "0"),
         stdout=asyncio.subprocess.DEVNULL,
     )
     ended = asyncio.create_task(_ended(command, begun))

@@ -434,7 +434,14 @@ def test_what_is_removed_is_kept_until_a_node_has_stopped_it(
         assert commands.create(mirror).status == 0
     assert commands.add(name, topic).status == 0
     in_it = ("--mirror", name)
-    assert run(*commands.server, "--remove", *in_it, "--topic", topic).status == 0
+    removal = ("--remove", *in_it, "--topic", topic, "--wait-seconds", "1")
+    waited = run(*commands.server, *removal)
+    assert waited.status == 1, "without a node it has no effect yet, and says so"
+    assert waited.errors.startswith("Error: not STOPPED within 1 s: 1 partition(s): "), (
+        waited.errors
+    )
+    assert f"{topic}-0 is UNKNOWN (no lane has reported it; " in waited.errors
+    assert "the removal is stored and goes on" in waited.errors
     hint = "wait until --describe shows STOPPED, which takes a node (twinlog run)"
     deleted = run(*commands.server, "--delete", *in_it)
     refused(deleted, "MIRROR_NOT_EMPTY", f"{topic}-0 (UNKNOWN)", hint)

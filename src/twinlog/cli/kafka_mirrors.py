@@ -10,7 +10,7 @@ gives the same and more for programs. One action for each call:
     --add        --mirror, --topic            --replication-factor, --rebuild, --save-tail
     --pause      --mirror, --topic
     --resume     --mirror, --topic
-    --remove     --mirror, --topic
+    --remove     --mirror, --topic            --wait-seconds
     --alter      --mirror, --mirror-config
     --delete     --mirror
     --list
@@ -43,9 +43,16 @@ from twinlog.control.described import (
 from twinlog.control.mirror_admin import MirrorAdmin
 from twinlog.control.rebuild import Rebuild
 from twinlog.core.absence import Absence
-from twinlog.core.errors import UserError
+from twinlog.core.errors import Retriable, UserError
 from twinlog.core.states import State
+from twinlog.core.text import few
 from twinlog.wire.config_records import NotMirrored, topic_id_text
+
+WAIT_SECONDS: Final = 60.0
+"""How long --remove waits until its partitions are STOPPED: a takeover takes a lease more."""
+TELL_SECONDS: Final = 3.0
+"""How often it tells what it waits for."""
+LOOK_SECONDS: Final = 0.5
 
 LIST_COLUMNS: Final = ("MIRROR", "TOPICS", "CLUSTER-ID", "BOOTSTRAP-SERVER")
 DESCRIBE_COLUMNS: Final = (
@@ -69,7 +76,7 @@ ACTIONS: Final[Mapping[str, _Action]] = {
     "add": _Action(("mirror", "topic"), ("replication_factor", "rebuild", "save_tail")),
     "pause": _Action(("mirror", "topic"), ()),
     "resume": _Action(("mirror", "topic"), ()),
-    "remove": _Action(("mirror", "topic"), ()),
+    "remove": _Action(("mirror", "topic"), ("wait_seconds",)),
     "alter": _Action(("mirror", "mirror_config"), ()),
     "delete": _Action(("mirror",), ()),
     "list": _Action((), ()),
@@ -77,6 +84,7 @@ ACTIONS: Final[Mapping[str, _Action]] = {
 }
 OF_ACTIONS: Final = (
     "mirror", "mirror_config", "topic", "replication_factor", "rebuild", "save_tail",
+    "wait_seconds",
 )  # fmt: skip
 
 
@@ -90,6 +98,7 @@ class Arguments:
     replication_factor: int | None = None
     rebuild: bool = False
     save_tail: Path | None = None
+    wait_seconds: float = WAIT_SECONDS
     as_json: bool = False
 
 
@@ -172,6 +181,13 @@ class Arguments:
     "--topic",
     metavar="<String: topic>",
     help="Topic name or regex pattern to match topics (e.g., 'my-topic' or 'test-.*').",
+)
+@click.option(
+    "--wait-seconds",
+    metavar="<Float: seconds>",
+    type=click.FloatRange(0),
+    help="With --remove: how long to wait until the partitions are STOPPED; it is an error if they "
+    f"are not by then, and the removal goes on. {WAIT_SECONDS:g} by default, 0 does not wait.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -304,7 +320,49 @@ async def _resume(admin: MirrorAdmin, arguments: Arguments) -> None:
 
 async def _remove(admin: MirrorAdmin, arguments: Arguments) -> None:
     names = await admin.remove_topics_from_mirror(arguments.mirror, arguments.topic)
+    if arguments.wait_seconds:
+        await _await_stopped(admin, arguments, frozenset(names))
     _changed(arguments, names, "removed", f"Removed {len(names)} topic(s) from mirror")
+
+
+async def _await_stopped(admin: MirrorAdmin, arguments: Arguments, names: frozenset[str]) -> None:
+    """Wait until all partitions of these topics are STOPPED, and tell what is waited for.
+
+    Raises:
+        Retriable: not in time, or it cannot be seen. The removal is stored all the same.
+    """
+    deadline = time.monotonic() + arguments.wait_seconds
+    told = time.monotonic()
+    while True:
+        waiting = await _not_stopped(admin, arguments.mirror, names)
+        if not waiting:
+            return
+        if time.monotonic() >= deadline:
+            raise Retriable(
+                f"not STOPPED within {arguments.wait_seconds:g} s: {waiting}",
+                hint="the removal is stored and goes on; --describe shows the states",
+            )
+        if time.monotonic() - told >= TELL_SECONDS:
+            told = time.monotonic()
+            _say(f"waiting until STOPPED (the removal is stored): {waiting}")
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _not_stopped(admin: MirrorAdmin, mirror: str, names: frozenset[str]) -> str:
+    """What is not STOPPED yet, with the state and what keeps it; empty if nothing."""
+    try:
+        found = (await admin.describe_mirrors([mirror])).mirrors
+    except Retriable as error:
+        return str(error)
+    left = [
+        f"{topic.topic}-{one.partition} is {one.state.name}"
+        + (f" ({one.reason})" * bool(one.reason))
+        for described in found
+        for topic in described.topics
+        for one in topic.partitions
+        if topic.topic in names and one.state is not State.STOPPED
+    ]
+    return f"{len(left)} partition(s): {few(left, '; ')}" if left else ""
 
 
 def _changed(arguments: Arguments, names: Sequence[str], what: str, sentence: str) -> None:

@@ -156,8 +156,10 @@ class Stage:
     # ---- the mirror ----------------------------------------------------------------------------
 
     def mirrors(self, *arguments: str) -> Done:
-        """Run `kafka-mirrors` on the destination."""
+        """Run `kafka-mirrors` on the destination; --remove waits only where that is said."""
         servers = self.destination.bootstrap_servers
+        if "--remove" in arguments and "--wait-seconds" not in arguments:
+            arguments = (*arguments, "--wait-seconds", "0")
         return commands.run(
             commands.KAFKA_MIRRORS,
             "--bootstrap-server",
