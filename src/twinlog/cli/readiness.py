@@ -16,6 +16,7 @@ from twinlog.control.mirrors import connected
 from twinlog.control.readiness import (
     Finding,
     Readiness,
+    Reason,
     TopicReadiness,
     Verdict,
     judge,
@@ -27,6 +28,7 @@ STATUSES: Final = {Verdict.READY: 0, Verdict.WARNING: 3, Verdict.NOT_READY: 4}
 """Exit statuses. 1 and 2 say, as with every command, that there is no verdict."""
 COLUMNS: Final = ("MIRROR", "TOPIC", "READINESS", "LAG", "LAG-SECONDS")
 ALL: Final = ".*"
+SKIPPING: Final = frozenset({Reason.GROUP_SKIPS, Reason.GROUP_REWOUND})
 
 
 @click.command()
@@ -93,7 +95,9 @@ def _loss(found: Readiness) -> str:
     if found.verdict is Verdict.READY:
         return "nothing would be lost"
     if found.lag_is_all:
-        return f"{found.lag} offsets would be lost" if found.lag else "no record would be lost"
+        lost = f"{found.lag} offsets would be lost" if found.lag else "no record would be lost"
+        skips = any(one.reason in SKIPPING for one in found.all_findings())
+        return f"{lost}, and groups would skip records" if skips else lost
     if found.lag:
         return f"at least {found.lag} offsets would be lost"
     return "what would be lost is not known"
