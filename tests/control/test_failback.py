@@ -238,14 +238,14 @@ def test_what_is_deleted_and_cannot_be_created_is_named(
 ) -> None:
     """Creation fails though it was tried; when that is mended, the topic is added."""
 
-    async def nothing(*_: object) -> None:
-        pass
+    async def untried(_: object, wanted: object, *__: object) -> object:
+        return wanted
 
     async def run() -> None:
         async with old_source(pair, fresh_name("back")) as old:
             await old.diverge(topic, 17)
             with monkeypatch.context() as patched:
-                patched.setattr(mirrors, "try_out", nothing, raising=False)
+                patched.setattr(mirrors, "fitted", untried)
                 with pytest.raises(UserError) as caught:
                     await add_topics(
                         *(old.here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)

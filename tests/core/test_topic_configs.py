@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from twinlog.core.mirror_settings import parse_settings
 from twinlog.core.topic_configs import (
     FOREVER,
@@ -10,6 +12,7 @@ from twinlog.core.topic_configs import (
     REQUIRED,
     DestinationConfig,
     SourceConfig,
+    accepted_batch_limit,
     config_changes,
     destination_configs,
     required_configs,
@@ -72,6 +75,24 @@ def test_what_the_append_needs_wins() -> None:
         "compression.type": "producer",
         "max.message.bytes": str(GENEROUS_BATCH),
     }
+
+
+@pytest.mark.parametrize(
+    ("current", "changed"),
+    [
+        (DestinationConfig("8388608", explicit=True), {}),
+        (DestinationConfig("1048588", explicit=True), {"max.message.bytes": "5000000"}),
+        (DestinationConfig("8388608", explicit=False), {"max.message.bytes": str(GENEROUS_BATCH)}),
+    ],
+)
+def test_a_limit_that_the_destination_caps_stays(
+    current: DestinationConfig, changed: dict[str, str]
+) -> None:
+    """As long as it is at least the source's; what was unset is set again."""
+    source, known = explicit(max_message_bytes="5000000"), ["max.message.bytes"]
+    there = {"max.message.bytes": current}
+    wanted = destination_configs(source, [], known, accepted_batch_limit(there))
+    assert config_changes(wanted, there, []) == changed
 
 
 def test_a_larger_limit_of_the_source_holds() -> None:

@@ -113,6 +113,7 @@ class Cluster:
         self.nodes = tuple(nodes)
         self.timings = Timings() if timings is None else timings
         self.markers_allowed = markers_allowed
+        self.markers_refusal = CLUSTER_AUTHORIZATION_FAILED
         self.markers_written_twice = True
         self.markers_cut = 0.0
         """Of the requests for several markers of a partition, how many find a follower behind."""
@@ -479,7 +480,7 @@ class Cluster:
         answer: asyncio.Future[Mapping[TopicPartition, int]] = self.loop.create_future()
         results: dict[TopicPartition, int] = {}
         if not self.markers_allowed:
-            answer.set_result(dict.fromkeys(wanted, CLUSTER_AUTHORIZATION_FAILED))
+            answer.set_result(dict.fromkeys(wanted, self.markers_refusal))
             return answer
         waits = []
         for key, markers in wanted.items():

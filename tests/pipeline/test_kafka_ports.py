@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest, DeleteTopicsRequest
+from kafka.protocol.broker_version_data import BrokerVersionData
 
 from clients import client, make_topic
 from twinlog.cluster import transactions
@@ -34,6 +35,7 @@ STAMP = 1_700_000_000_000
 TOO_LARGE = 10
 OUT_OF_ORDER = 45
 UNKNOWN_TOPIC = 3
+UNSUPPORTED_VERSION = 35
 
 
 class Ports(NamedTuple):
@@ -543,6 +545,24 @@ def test_markers_are_written_in_their_number(
             sent = [batch(p, who, COUNT) for p in partitions]
             produced = await ports.destination.produce(node, sent)
             assert {p: a.base_offset - COUNT for p, a in produced.items()} == counts
+
+    run(scenario())
+
+
+def test_brokers_without_markers(
+    kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """ApiVersions does not name WriteTxnMarkers: a refusal of the partitions, not an error."""
+
+    async def scenario() -> None:
+        async with prepared(kafka, topic, 2) as (ports, partitions, node):
+            identity = await ports.destination.init_producer(fresh_name("data"))
+            connection = await ports.cluster.connection(node, "markers")
+            versions = {key: one for key, one in connection.versions.items() if key != 27}
+            connection._broker_versions = BrokerVersionData(api_versions=versions)
+            wanted = dict.fromkeys(partitions, Markers(1))
+            answers = await ports.destination.write_markers(wanted, identity)
+            assert answers == dict.fromkeys(partitions, UNSUPPORTED_VERSION)
 
     run(scenario())
 

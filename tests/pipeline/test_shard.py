@@ -423,6 +423,17 @@ async def test_where_markers_may_not_be_written(bench: Bench) -> None:
     assert ends(await shard.fill(gaps((0, 2)))) == {0: 2}
 
 
+@scenario
+async def test_where_brokers_cannot_write_markers(bench: Bench) -> None:
+    """Goal: the same for a service that does not have WriteTxnMarkers, or not any more."""
+    shard = await bench.shard()
+    bench.cluster.markers_refusal = 35
+    assert await shard.markers.write(gaps((0, 2))) == {}
+    assert not shard.markers.allowed
+    assert ends(await shard.fill(gaps((0, 2)))) == {0: 2}
+    assert await shard.markers.fence([key(0)]) == {key(0): 0}
+
+
 @scenario(markers_allowed=True)
 async def test_markers_where_nobody_leads(bench: Bench) -> None:
     """Goal: the error is that partition's own."""

@@ -232,6 +232,14 @@ class KafkaCluster:
             raise Retriable("no broker has this id now", cluster=self.name, node=node_id)
         return await self._pool.get(Key(node_id, lane), Address(broker.host, broker.port))
 
+    async def any_connection(self) -> Connection:
+        """A connection to some broker.
+
+        Raises:
+            Retriable: none is to be reached within default.api.timeout.ms.
+        """
+        return await self.persist(lambda: self.connection(self._pick(None)))
+
     def hangs(self, node_id: int, patience: float, lane: Lane = CONTROL) -> bool:
         """Whether a broker has left requests open for so many seconds."""
         connection = self.connected(node_id, lane)

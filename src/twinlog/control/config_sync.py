@@ -32,6 +32,7 @@ from twinlog.core.errors import Refusal
 from twinlog.core.topic_configs import (
     ConfigChanges,
     DestinationConfig,
+    accepted_batch_limit,
     config_changes,
     destination_configs,
     fixed_differences,
@@ -101,11 +102,11 @@ async def compare_configs(
             if isinstance(there, Refusal):
                 found[name] = Unreadable("source", there)
                 continue
-            wanted = destination_configs(there, exclude, known)
             current = {
                 key: DestinationConfig(entry.value, entry.source == ConfigSource.TOPIC)
                 for key, entry in entries.items()
             }
+            wanted = destination_configs(there, exclude, known, accepted_batch_limit(current))
             found[name] = Difference(
                 config_changes(wanted, current, exclude),
                 fixed_differences(wanted, current),

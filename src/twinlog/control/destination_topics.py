@@ -4,6 +4,7 @@ Everything is looked at first, then tried without effect (`try_out`), then done;
 half way is undone (`prepare`).
 """
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
@@ -28,11 +29,20 @@ from twinlog.cluster.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.control.failback import Ends
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.store import MirrorStore
-from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.core.errors import Refusal, TwinlogError, UserError
 from twinlog.core.mirror_settings import EXCLUDE, parse_settings
-from twinlog.core.topic_configs import SourceConfig, destination_configs, set_back
+from twinlog.core.topic_configs import (
+    BATCH_LIMITS,
+    MAX_MESSAGE_BYTES,
+    SourceConfig,
+    batch_limit_of,
+    destination_configs,
+    set_back,
+)
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import Mirror
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _TOPIC_AUTHORIZATION: Final = 29
@@ -47,6 +57,8 @@ _HINTS: Final = {
     44: _EXCLUDE,
 }
 """What can be done about INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION."""
+_REFUSED_VALUE: Final = frozenset({40, 44})
+"""INVALID_CONFIG, POLICY_VIOLATION."""
 _CHUNK: Final = 200
 """Topics in one request about topics or configurations."""
 
@@ -88,6 +100,8 @@ class DestinationTopic:
     there: int
     set_back: tuple[tuple[str, str], ...]
     """What its failover sets of its configurations."""
+    source_batch_limit: int = 0
+    """The source's own `max.message.bytes`: the least that it may have."""
     anew: bool = False
     """Whether it has to be made anew: it was removed from a mirror and holds something."""
 
@@ -153,6 +167,7 @@ async def wanted_topics(
             destination_configs(configs[topic.name], exclude, known),
             len(existing[topic.name].partitions) if topic.name in existing else 0,
             set_back(configs[topic.name]),
+            batch_limit_of(configs[topic.name]),
         )
         for topic in topics
     ]
@@ -237,6 +252,47 @@ async def _held(
             said = f"{partition} is not empty, its log ends at {end.offset}"
             held.setdefault(partition.topic, []).append(said)
     return held
+
+
+async def fitted(
+    destination: KafkaCluster,
+    wanted: Sequence[DestinationTopic],
+    factor: int,
+    to_be_deleted: Collection[str] = (),
+) -> list[DestinationTopic]:
+    """The topics as the destination takes them: tried out, with a `max.message.bytes` it accepts.
+
+    Managed services cap it. What is wanted is more than most topics need, so the largest of
+    `BATCH_LIMITS` that is accepted is taken, and at least the source's own.
+
+    Raises:
+        As `try_out`; of a configuration that is refused whatever the limit, the first refusal.
+    """
+    refusal: UserError | None = None
+    for limit in BATCH_LIMITS:
+        topics = [_with_batch_limit(one, limit) for one in wanted]
+        try:
+            await try_out(destination, topics, factor, to_be_deleted)
+        except UserError as error:
+            if error.code not in _REFUSED_VALUE:
+                raise
+            refusal = refusal or error
+        else:
+            if refusal is not None:
+                log.warning(
+                    "the destination refuses %s=%d; largest accepted: %s",
+                    *(MAX_MESSAGE_BYTES, BATCH_LIMITS[0], limit or "the source's own"),
+                )
+            return topics
+    assert refusal is not None
+    raise refusal
+
+
+def _with_batch_limit(topic: DestinationTopic, limit: int) -> DestinationTopic:
+    if MAX_MESSAGE_BYTES not in topic.configs:
+        return topic
+    value = str(max(limit, topic.source_batch_limit))
+    return replace(topic, configs={**topic.configs, MAX_MESSAGE_BYTES: value})
 
 
 async def try_out(

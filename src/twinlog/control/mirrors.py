@@ -30,11 +30,11 @@ from twinlog.control.destination_topics import (
     DestinationTopic,
     History,
     existing_topics,
+    fitted,
     known_id,
     prepare,
     source_configs,
     still_here,
-    try_out,
     undo,
     wanted_topics,
 )
@@ -49,6 +49,7 @@ from twinlog.control.failback import (
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.rebuild import Rebuild, Tail, delete_diverged, deleted_before, save_tails
 from twinlog.control.removed import where_logs_part, whole_logs
+from twinlog.control.required_apis import check_apis
 from twinlog.control.store import (
     MirrorStore,
     check_set_back,
@@ -174,6 +175,7 @@ async def create_mirror(
             f"there is a mirror {name} already",
             hint="--alter changes its properties; a new mirror needs another name",
         )
+    await check_apis(destination)
     async with connected(config, "source") as source:
         source_id = source.cluster_id
     if source_id == destination.cluster_id:
@@ -290,6 +292,7 @@ async def add_named(
     """
     store = MirrorStore(destination)
     await store.check_addable(await store.snapshot(), mirror_name, names)
+    await check_apis(destination)
     snapshot = await store.settled(lambda now: to_be_set_back(now, names))
     check_set_back(snapshot, names)
     _refuse_loops(names, theirs, destination.cluster_id)
@@ -303,7 +306,7 @@ async def add_named(
     wanted = [
         replace(one, there=0, topic_id=None) if one.name in rebuilt else one for one in wanted
     ]
-    await try_out(destination, wanted, factor, rebuilt)
+    wanted = await fitted(destination, wanted, factor, rebuilt)
     if rebuild is not None and tails:
         if rebuild.save_to is not None:
             await save_tails(destination, tails, rebuild.save_to)

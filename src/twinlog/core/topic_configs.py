@@ -20,6 +20,8 @@ ConfigChanges: TypeAlias = Mapping[str, str | None]
 FOREVER: Final = str((1 << 63) - 1)
 GENEROUS_BATCH: Final = 64 << 20
 """Bytes: above any batch that a producer sends in a request of socket.request.max.bytes / 1.5."""
+BATCH_LIMITS: Final = (*(GENEROUS_BATCH >> halvings for halvings in range(6)), 0)
+"""What is tried where a destination caps `max.message.bytes`: 64 to 2 MiB, and the source's own."""
 
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 
@@ -107,6 +109,7 @@ def destination_configs(
     source: Mapping[str, SourceConfig],
     exclude: Iterable[Pattern[str]],
     known: Collection[str],
+    batch_limit: int = GENEROUS_BATCH,
 ) -> dict[str, str]:
     """The configurations with which a mirror's topic is created on the destination.
 
@@ -114,6 +117,7 @@ def destination_configs(
         source: all configurations of the source's topic, defaults included.
         exclude: names that match one of these in full are not copied.
         known: names of the configurations that the destination's brokers know.
+        batch_limit: `max.message.bytes` where the source's is less.
     """
     patterns = list(exclude)
     copied = {
@@ -123,10 +127,12 @@ def destination_configs(
         and name not in NEVER_COPIED
         and not any(pattern.fullmatch(name) for pattern in patterns)
     }
-    return {**copied, **required_configs(source, known)}
+    return {**copied, **required_configs(source, known, batch_limit)}
 
 
-def required_configs(source: Mapping[str, SourceConfig], known: Collection[str]) -> dict[str, str]:
+def required_configs(
+    source: Mapping[str, SourceConfig], known: Collection[str], batch_limit: int = GENEROUS_BATCH
+) -> dict[str, str]:
     """What `REQUIRED` asks for on a destination whose brokers know these names."""
     wanted = {
         one.name: one.value
@@ -134,8 +140,19 @@ def required_configs(source: Mapping[str, SourceConfig], known: Collection[str])
         if one.name in known and (one.unless is None or one.unless not in known)
     }
     if MAX_MESSAGE_BYTES in wanted and MAX_MESSAGE_BYTES in source:
-        wanted[MAX_MESSAGE_BYTES] = str(max(GENEROUS_BATCH, int(source[MAX_MESSAGE_BYTES].value)))
+        wanted[MAX_MESSAGE_BYTES] = str(max(batch_limit, batch_limit_of(source)))
     return wanted
+
+
+def batch_limit_of(source: Mapping[str, SourceConfig]) -> int:
+    """The source's own `max.message.bytes`; 0 where it is not told."""
+    return int(source[MAX_MESSAGE_BYTES].value) if MAX_MESSAGE_BYTES in source else 0
+
+
+def accepted_batch_limit(current: Mapping[str, DestinationConfig]) -> int:
+    """The limit that is set on a destination's topic, which may cap it (`BATCH_LIMITS`)."""
+    found = current.get(MAX_MESSAGE_BYTES)
+    return int(found.value) if found and found.explicit and found.value else GENEROUS_BATCH
 
 
 def set_back(source: Mapping[str, SourceConfig]) -> tuple[tuple[str, str], ...]:

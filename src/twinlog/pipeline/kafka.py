@@ -23,7 +23,15 @@ from twinlog.cluster.metadata import Leader as KnownLeader
 from twinlog.cluster.metadata import Metadata
 from twinlog.cluster.partitions import DEBUGGING, PATIENCE, Isolation, ListedOffset, OffsetSpec
 from twinlog.cluster.topic_keys import TopicKeys
-from twinlog.core.errors import Disconnected, Fenced, ProtocolError, Refusal, Retriable, check
+from twinlog.core.errors import (
+    Disconnected,
+    Fenced,
+    ProtocolError,
+    Refusal,
+    Retriable,
+    UserError,
+    check,
+)
 from twinlog.core.types import FetchPosition, TopicPartition
 from twinlog.pipeline.node_reader import MAX_READ, Limits, NodeReader
 from twinlog.pipeline.node_writer import Answers, NodeWriter
@@ -50,6 +58,7 @@ _LOCAL_START_VERSION: Final = 8
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _TRIES: Final = 3
 _NOT_ATTEMPTED: Final = 55
+_UNSUPPORTED_VERSION: Final = 35
 _OF_A_TOPIC: Final = frozenset({3, 29})
 """UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED."""
 _LEFT_OUT: Final = Refusal(13, "the broker's answer leaves it out")
@@ -325,13 +334,19 @@ class KafkaDestination:
     ) -> Mapping[TopicPartition, int]:
         """That many control records on each of these partitions, now; an error code for each.
 
-        13 NETWORK_EXCEPTION: how many were written is not known.
+        13 NETWORK_EXCEPTION: how many were written is not known. 35 UNSUPPORTED_VERSION: brokers
+        do not have WriteTxnMarkers, and none was written.
         """
 
         async def ask(node: int, asked: questions.Asked[Markers]) -> questions.Answers[None]:
             wanted = {p: markers for p, (_, markers) in asked.items()}
             template = transactions.Marker(*producer[1:], (), committed)
-            return await self._write_markers(node, wanted, template)
+            try:
+                return await self._write_markers(node, wanted, template)
+            except UserError as error:
+                if error.code != _UNSUPPORTED_VERSION:
+                    raise
+                return dict.fromkeys(asked, Refusal(_UNSUPPORTED_VERSION, error.message))
 
         answers = await questions.by_leader(self._cluster, partitions, ask, tries=1)
         return {p: _code(answer) for p, answer in answers.items()}

@@ -41,7 +41,8 @@ from twinlog.pipeline.ports import (
 log = logging.getLogger(__name__)
 
 NETWORK_EXCEPTION: Final = 13
-CLUSTER_AUTHORIZATION_FAILED: Final = 31
+_FORBIDDEN: Final = frozenset({31, 35})
+"""CLUSTER_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION, from a service that does not have the API."""
 _OUTRUN: Final = frozenset({47, 52})
 """INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: another attempt has landed."""
 
@@ -108,7 +109,7 @@ class MarkerWriter:
                 only = disputed(last, identity.epoch)
                 wanted[partition] = Markers(1, only, only)
         codes = await self._send(wanted, identity) if wanted else {}
-        if CLUSTER_AUTHORIZATION_FAILED in codes.values():
+        if _FORBIDDEN.intersection(codes.values()):
             return {}
         to_read = [
             p
@@ -150,7 +151,7 @@ class MarkerWriter:
             if not settled(last, identity.epoch)
         }
         codes = await self._send(wanted, identity, committed=True) if wanted else {}
-        if CLUSTER_AUTHORIZATION_FAILED in codes.values():
+        if _FORBIDDEN.intersection(codes.values()):
             return fenced  # nor would the broker carry out a late one
         errors = {p: end.error for p, end in found.items()} | dict(codes)
         return fenced | {p: NETWORK_EXCEPTION if e in _OUTRUN else e for p, e in errors.items()}
@@ -199,7 +200,7 @@ class MarkerWriter:
         except BaseException:  # a cancelled request may land as well as one whose answer was lost
             self._lose(wanted)
             raise
-        if CLUSTER_AUTHORIZATION_FAILED in codes.values():
+        if _FORBIDDEN.intersection(codes.values()):
             self._forbid()
         if _NEXT_EPOCH.intersection(codes.values()):
             self._identity = None
@@ -221,7 +222,7 @@ class MarkerWriter:
         self.allowed = False
         log.info(
             "%s: gaps are filled by empty transactions, which is slower; "
-            "WriteTxnMarkers needs CLUSTER_ACTION",
+            "WriteTxnMarkers needs CLUSTER_ACTION, and a broker that has it",
             self._id,
         )
 

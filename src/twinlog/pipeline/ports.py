@@ -256,7 +256,8 @@ class DestinationPort(Protocol):
     ) -> Mapping[TopicPartition, int]:
         """That many control records on each of these partitions, now; an error code for each.
 
-        Needs the right CLUSTER_ACTION (31 CLUSTER_AUTHORIZATION_FAILED else). Refused, per
+        Needs the right CLUSTER_ACTION (31 CLUSTER_AUTHORIZATION_FAILED else) and brokers that have
+        the API (35 UNSUPPORTED_VERSION else). Refused, per
         partition: a producer epoch below the last one there (47), a coordinator epoch below the
         last one there (52). Of several markers for one partition the broker may report 0 although
         some are missing: the log end shows how many landed.
