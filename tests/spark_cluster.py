@@ -8,6 +8,7 @@ Each is a process of its own on loopback and ends with the block, or with this p
 """
 
 import json
+import secrets
 import urllib.request
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from twinlog.java import find_java, write_shim
 from twinlog.local.identity import Identity
 from twinlog.local.ports import HOST, PortClaim
 from twinlog.local.processes import JavaProcess, ProcessGroup, Program, last_error
+from twinlog.pipeline.session import AUTHENTICATED
 from waiting import until
 
 CORES = 2
@@ -37,6 +39,11 @@ class SparkCluster:
         self._count = workers
         self._group = ProcessGroup()
         self._workers: dict[int, JavaProcess] = {}
+        self.secret = secrets.token_hex(16)
+        self._properties = directory / "spark.properties"
+        directory.mkdir(parents=True, exist_ok=True)
+        shared = {**AUTHENTICATED, "spark.authenticate.secret": self.secret}
+        self._properties.write_text("".join(f"{key} {value}\n" for key, value in shared.items()))
 
     def __enter__(self) -> Self:
         self._claim = PortClaim.fresh(2)
@@ -67,6 +74,7 @@ class SparkCluster:
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": LIGHT,
+            "spark.authenticate.secret": self.secret,
         }
         settings = [text for name, value in conf.items() for text in ("--conf", f"{name}={value}")]
         return ["--master", self.master, "--lanes", str(self._count), *settings]
@@ -112,7 +120,10 @@ class SparkCluster:
         log = self._directory / f"{name}.log"
         process = self._group.start(
             Program(
-                argv=[str(home / "bin" / "spark-class"), main, *arguments],
+                argv=[
+                    *(str(home / "bin" / "spark-class"), main),
+                    *("--properties-file", str(self._properties), *arguments),
+                ],
                 environment={
                     "SPARK_HOME": str(home),
                     "SPARK_LOCAL_IP": HOST,

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_a_master_that_is_none() -> None:
 def test_a_master_that_does_not_answer(master: str) -> None:
     """Goal: at once, and with the address; Spark takes a minute to give it up."""
     with pytest.raises(UserError, match=f"no Spark master answers at {master}: "):
-        session.start_spark(master, {})
+        session.start_spark(master, {"spark.authenticate.secret": "s"})
 
 
 @pytest.mark.spark
@@ -44,3 +45,79 @@ def test_a_session_says_nothing() -> None:
         [sys.executable, "-c", _QUIET], capture_output=True, text=True, timeout=200, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+_ATTACKED = r"""
+import os, socket, stat, struct
+from pathlib import Path
+from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
+
+def utf(text):
+    return struct.pack(">H", len(text)) + text.encode()
+
+def ask(port):
+    "Sends an object to an endpoint of the driver, as any process on this machine can."
+    object_ = b"\xac\xed\x00\x05t" + utf("anything")
+    receiver = b"\x01" + utf("127.0.0.1") + struct.pack(">i", port) + utf("endpoint-verifier")
+    body = b"\x00" + receiver + object_
+    message = struct.pack(">bqi", 3, 42, len(body)) + body
+    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+        connection.sendall(struct.pack(">q", 8 + len(message)) + message)
+        connection.settimeout(10)
+        answer = connection.makefile("rb")
+        return answer.read(struct.unpack(">q", answer.read(8))[0] - 8)
+
+def umask(_):
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+spark = start_spark("local[1]", CONF)
+(mask,) = map_tasks(spark, umask, [0])
+settings = dict(spark.getConf().getAll())
+answer = ask(int(settings["spark.driver.port"]))
+command = Path(f"/proc/{spark._gateway.proc.pid}/cmdline").read_text()
+print("deserialized" if b"org.apache.spark.rpc.netty.RpcFailure" in answer else "refused")
+print("AuthRpcHandler" if b"AuthRpcHandler.doAuthChallenge" in answer else "")
+print(oct(mask), "spark.authenticate.secret" in command)
+stop_spark(spark)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({}, ["refused", "AuthRpcHandler", "0o77 False"]),
+        ({"spark.authenticate": "false"}, ["deserialized", "", "0o77 False"]),
+    ],
+)
+def test_whoever_cannot_authenticate_is_refused(conf: dict[str, str], said: list[str]) -> None:
+    """Goal: another user of this machine gets no object deserialized by the driver.
+
+    With `spark.authenticate=false` the same attack is carried out.
+    """
+    program = _ATTACKED.replace("CONF", repr(conf))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr
+
+
+def test_a_cluster_with_a_secret_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: without the secret one line says where it belongs; with it, Spark is asked."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    master = "spark://127.0.0.1:1"
+    with pytest.raises(UserError, match=r"spark\.authenticate\.secret is not set") as caught:
+        session.start_spark(master, {})
+    assert str(tmp_path / "spark-defaults.conf") in str(caught.value)
+    asked = "no Spark master answers"
+    for conf in ({"spark.authenticate": "false"}, {"spark.authenticate.secret": "s"}):
+        with pytest.raises(UserError, match=asked):
+            session.start_spark(master, conf)
+    (tmp_path / "spark-defaults.conf").write_text("# shared\n  spark.authenticate.secret  geheim\n")
+    with pytest.raises(UserError, match=asked) as caught:
+        session.start_spark(master, {})
+    assert "geheim" not in str(caught.value)

@@ -9,12 +9,14 @@ Named by `spark.python.daemon.module` (session.py).
 """
 
 import gc
+import os
 import socket
 
 import pyspark.worker  # noqa: F401 - what each worker imports first
 from pyspark import daemon
 
 import twinlog.pipeline.lane  # noqa: F401
+from twinlog.pipeline.session import PRIVATE
 
 _work = daemon.worker
 
@@ -33,6 +35,8 @@ def _work_if_asked(sock: socket.socket, authenticated: bool) -> int:
 
 
 if __name__ == "__main__":
+    # The socket that takes tasks is a file: whoever may write to it runs code here.
+    os.umask(PRIVATE)
     gc.freeze()
     daemon.worker = _work_if_asked
     daemon.manager()

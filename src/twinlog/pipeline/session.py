@@ -14,6 +14,17 @@ where it died, and has no other part in it: no byte goes through the JVM.
                                              compiler and the simplest collector are enough for
                                              what it does: 8 CPU seconds to the first task, not 14
 
+    spark.authenticate                       else any user of this machine (with a cluster: of the
+                                             network) reaches the driver's RPC port, which
+                                             deserializes what it is sent: code of his choice
+    spark.network.crypto.enabled             what the driver and executors send to each other
+    spark.io.encryption.enabled              what they write to disks: lanes' arguments have secrets
+
+In local mode, on YARN and on Kubernetes Spark makes a secret for each application by itself. A
+standalone cluster's master and workers have one that the application has to know: Spark reads it
+from spark-defaults.conf, so that it is in no command line. Sockets between the JVM and Python are
+files, which the umask keeps to this user.
+
 All of them can be set otherwise by `--conf`. An executor needs this package and Python version;
 docs/spark.md says how they get there.
 """
@@ -27,6 +38,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 
@@ -54,6 +66,18 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+AUTHENTICATED: Final[Mapping[str, str]] = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.saslFallback": "false",
+    "spark.io.encryption.enabled": "true",
+}
+"""Beside DEFAULTS, unless `spark.authenticate` is set to false: Spark refuses encryption alone."""
+_SECRET: Final = "spark.authenticate.secret"  # noqa: S105 (the setting's name)
+_MAKES_SECRET: Final = re.compile(r"local(\[.*\])?|yarn|k8s://.+")
+"""Masters for which Spark makes a secret for each application."""
+PRIVATE: Final = 0o077
+"""The umask of processes whose sockets and files are their user's own."""
 _JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOCAL_ONLY: Final = ("spark.driver.bindAddress", "spark.driver.host")
@@ -69,13 +93,17 @@ def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
         conf: settings that win over ours.
 
     Raises:
-        UserError: there is no Java, no such kind of master, or it cannot be reached.
+        UserError: there is no Java, no such kind of master, it cannot be reached, or no secret is
+            known that it shares with applications.
     """
     if not _MASTER.fullmatch(master):
         raise UserError(
             f"the Spark master is {master!r}: allowed is local[N], local[*], spark://HOST:PORT, "
             "yarn or k8s://URL"
         )
+    authenticated = conf.get("spark.authenticate", "true").lower() != "false"
+    if authenticated:
+        _check_secret(master, conf)
     _reach(master)
     try:
         # The shim spares the JVM a module that is none of ours and that it warns about.
@@ -90,14 +118,41 @@ def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
     elif not master.startswith("local"):
         for name in _LOCAL_ONLY:
             del settings[name]
+    settings |= AUTHENTICATED if authenticated else {"spark.authenticate": "false"}
     settings |= conf
     settings[_JVM_OPTIONS] = _jvm_options(conf.get(_JVM_OPTIONS, ""))
     spark_conf = SparkConf().setMaster(master).setAll(list(settings.items()))
+    umask = os.umask(PRIVATE)  # of the JVM, which makes sockets and files, and of what it starts
     try:
         return SparkContext.getOrCreate(spark_conf)
     except Exception as error:  # py4j wraps whatever the JVM threw
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
         raise UserError(f"Spark does not start at {master}: {reason}") from error
+    finally:
+        os.umask(umask)
+
+
+def _check_secret(master: str, conf: Mapping[str, str]) -> None:
+    """See whether the application will know the secret of a cluster that has one of its own.
+
+    Raises:
+        UserError: it will not.
+    """
+    if _MAKES_SECRET.fullmatch(master) or _SECRET in conf:
+        return
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    folder = os.environ.get("SPARK_CONF_DIR") or Path(home, "conf")
+    defaults = Path(folder, "spark-defaults.conf")
+    with suppress(OSError, UnicodeDecodeError):
+        lines = defaults.read_text(encoding="utf-8").splitlines()
+        if _SECRET in {re.split(r"[\s=:]", line.strip(), maxsplit=1)[0] for line in lines}:
+            return
+    raise UserError(
+        f"{_SECRET} is not set: applications and the Spark master {master} share it",
+        hint=f"write it into {defaults}, or into that file of SPARK_CONF_DIR, as the master and "
+        "the workers have it; --conf spark.authenticate=false lets anyone who reaches the ports of "
+        "Spark run code",
+    )
 
 
 def _reach(master: str) -> None:
