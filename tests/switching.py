@@ -41,6 +41,10 @@ class Switching:
         """Ctrl-C."""
         self._process.send_signal(signal.SIGINT)
 
+    def terminate(self) -> None:
+        """As a supervisor does it."""
+        self._process.terminate()
+
     def end(self) -> int:
         """Read all that is left; the exit status."""
         output, self.errors = self._process.communicate(timeout=60)

@@ -12,7 +12,7 @@ import outside
 from clients import client, make_topic, none_refused, write_state
 from conftest import Pair
 from secured import PASSWORDS, Secured, sasl
-from twinlog.cluster.acls import create_acls, describe_acls
+from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.acl_sync import AclSync
 from twinlog.control.denials import (
@@ -124,10 +124,10 @@ class Both:
         guard = ReadOnly(
             self.destination, self.store, nobody, lambda _mirror, _count: None, none_refused
         )
-        rules = parse_settings({ACLS: f"TOPIC;{self.name}.*"}).acl_include
+        settings = parse_settings({ACLS: f"TOPIC;{self.name}.*"})
         for mirror in self.mirrors:
             sync = AclSync(self.destination, self.store, guard)
-            assert await sync.sync(self.source, mirror, rules) == 0
+            assert await sync.sync(self.source, mirror, settings) == 0
         snapshot = await self.store.snapshot()
         made = frozenset[Acl]().union(
             *(snapshot.made_acls(mirror, MadeFor.SOURCE) for mirror in self.mirrors)
@@ -184,6 +184,36 @@ def test_denied_and_allowed_again(secured_pair: tuple[Secured, Secured], topic: 
             snapshot = await it.store.snapshot()
             assert snapshot.made_acls(topic, MadeFor.SWITCHOVER) == frozenset()
             assert snapshot.made_acls(topic, MadeFor.READ_ONLY) == {here.acl}
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_an_interrupted_switchover_leaves_the_denials_of_a_running_one(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """It takes back what it has made itself. What is counted as taken back was there."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            await it.give(acl(topic, "User:alice"))
+            first, second = it.denials(), it.denials()
+            await first.deny((await first.outlook()).denials)
+            await it.give(acl(topic, "User:dave"))
+            await second.deny((await second.outlook()).denials)
+            assert await second.take_back() == {denial(topic, "User:dave")}
+            assert await second.made() == {denial(topic, "User:alice")}
+            assert denial(topic, "User:alice") in await it.acls(it.source)
+            assert await it.denials().take_back() == frozenset()
+            await delete_acls(it.source, [denial(topic, "User:alice")])
+
+            async def gone() -> bool:
+                return denial(topic, "User:alice") not in await it.acls(it.source)
+
+            await until_async(gone)
+            taken = await allow_producers(it.destination, topic, topic)
+            assert taken == Allowed(), "none was left"
+            assert await first.made() == frozenset()
 
     asyncio.run(run())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -110,7 +111,8 @@ def switchover(
 
     Denies producers to write to the source where it has an authorizer, waits until it is silent,
     everything is mirrored and every group's offsets are copied, then removes the topics from the
-    mirror. Up to there, an error or Ctrl-C takes back what was denied; afterwards it stays, until
+    mirror. Up to there, an error, Ctrl-C or SIGTERM takes back what this switchover has
+    denied; afterwards it stays, until
     --allow-producers.
 
     Exit status 0: switched over. 1: it could not be done, and all is as it was. 3: it was begun,
@@ -146,7 +148,7 @@ def switchover(
     except SwitchoverFailed as error:
         show.failed(error)
         sys.exit(1 if error.gone_back else UNFINISHED)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         show.interrupted()
         sys.exit(INTERRUPTED)
     show.switched_over(result)
@@ -191,6 +193,7 @@ async def _switch(
     timeout_s: float,
     show: "_Show",
 ) -> SwitchedOver:
+    _cancel_at(signal.SIGTERM)
     async with connected(parse_config(properties).config, "destination") as destination:
         return await switch_over(
             destination,
@@ -201,6 +204,19 @@ async def _switch(
             timeout_s=timeout_s,
             tell=show.progress,
         )
+
+
+def _cancel_at(number: signal.Signals) -> None:
+    """Let a signal cancel the task that runs, as Ctrl-C does; once, so that it can clean up."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+
+    def cancel() -> None:
+        loop.add_signal_handler(number, lambda: None)
+        task.cancel()
+
+    loop.add_signal_handler(number, cancel)
 
 
 class _Show:
@@ -237,7 +253,7 @@ class _Show:
         click.echo(f"Error: {error}", err=True)
 
     def interrupted(self) -> None:
-        """By Ctrl-C."""
+        """By Ctrl-C or SIGTERM."""
         if not self._can_go_back:
             text = "the topics may be failed over: see kafka-mirrors --describe"
         else:

@@ -10,8 +10,9 @@ What is made is remembered before, in the *destination's* `__mirror_config` (mad
     allow     remove      until no broker does      forget
 
 So whoever is killed leaves what the next switchover goes on with, or `allow_producers` takes back,
-and nothing is ever removed that no switchover of this mirror has made. After the failover the
-denials stay: the old source must take no writes.
+and nothing is ever removed that no switchover of this mirror has made. A switchover that ends
+before its failover takes back what it has made itself: what it found may be another's that runs.
+After the failover the denials stay: the old source must take no writes.
 
 An open transaction can be ended by its producer, whose right to the transactional id stays.
 """
@@ -83,6 +84,7 @@ class ProducerDenials:
         self._store = MirrorStore(destination)
         self._mirror = mirror
         self._topics = frozenset(topics)
+        self._own: frozenset[Acl] = _NONE  # remembered by nobody before this one made them
 
     async def outlook(self) -> Outlook:
         """What denials would do; nothing is changed.
@@ -115,6 +117,7 @@ class ProducerDenials:
         changes = acl_changes(denials, there, await self.made())
         # What is not needed any more is taken back with the rest.
         changes = changes._replace(remove=_NONE, forget=_NONE)
+        self._own |= changes.remember
         await self._carry_out(changes, "be made on the source")
         await self._until(denials, there=True)
 
@@ -142,18 +145,40 @@ class ProducerDenials:
         )
 
     async def allow(self) -> frozenset[Acl]:
-        """Take back what switchovers of the mirror have made for these topics; what it was.
+        """Take back what switchovers of the mirror have made for these topics.
+
+        Returns:
+            What of it was still there.
 
         Raises:
             UserError: a right is missing; what could not be removed is still remembered.
             Retriable: a cluster does not answer; the same.
         """
-        made = await self.made()
-        # Asked of one broker, that some are there may be old news: all are removed.
+        return await self._take_back(await self.made())
+
+    async def take_back(self) -> frozenset[Acl]:
+        """Take back what this one has made, and no other switchover; what of it was still there.
+
+        Raises:
+            UserError, Retriable: as `allow`.
+        """
+        return await self._take_back(await self.made() & self._own)
+
+    async def _take_back(self, made: frozenset[Acl]) -> frozenset[Acl]:
+        if not made:
+            return _NONE
+        found = _NONE.union(*(one or _NONE for one in (await self._each_lists()).values()))
+        # A broker may not know of one yet: all are removed.
         await self._carry_out(AclChanges(_NONE, _NONE, made, _NONE), "be taken back on the source")
         await self._until(made, there=False)
-        await self.forget()
-        return made
+        await self._carry_out(AclChanges(_NONE, _NONE, _NONE, made), "be forgotten")
+        return made & found
+
+    async def _each_lists(self) -> dict[int, frozenset[Acl] | None]:
+        """The ACLs that each broker of the source lists."""
+        brokers = list((await self._source.refresh([])).brokers)
+        told = await asyncio.gather(*(describe_acls(self._source, node) for node in brokers))
+        return dict(zip(brokers, told, strict=True))
 
     async def forget(self) -> frozenset[Acl]:
         """Forget the denials, wherever they are; what they were.
@@ -198,11 +223,9 @@ class ProducerDenials:
             return
 
         async def settled() -> None:
-            brokers = list((await self._source.refresh([])).brokers)
-            told = await asyncio.gather(*(describe_acls(self._source, node) for node in brokers))
             late = [
                 str(node)
-                for node, found in zip(brokers, told, strict=True)
+                for node, found in (await self._each_lists()).items()
                 if not (acls <= (found or _NONE) if there else acls.isdisjoint(found or _NONE))
             ]
             if late:

@@ -355,10 +355,12 @@ class _Switchover:
         self._done(Step.PRODUCERS, "; ".join(says))
 
     async def go_back(self, error: BaseException) -> None:
-        """Take the denials back, unless the failover has begun.
+        """Take its denials back, unless the failover has begun.
+
+        Those that it found are left: another switchover may be running that has made them.
 
         Raises:
-            DenialsStay: they cannot be.
+            DenialsStay: they cannot be, or others are left.
         """
         step, begun = self._step, self._step is Step.FAILOVER
         if isinstance(error, SwitchoverFailed):
@@ -367,13 +369,20 @@ class _Switchover:
         if begun or asks or self._denials is None or not await self._has_denied(self._denials):
             return
         self._begin(Step.PRODUCERS, "taking back what was denied")
+        why = error.message if isinstance(error, TwinlogError) else "interrupted"
+        if isinstance(error, SwitchoverFailed):
+            why = error.why
         try:
-            allowed = await self._denials.allow()
+            allowed = await self._denials.take_back()
+            left = await self._denials.made()
         except TwinlogError as trouble:
-            why = error.message if isinstance(error, TwinlogError) else "interrupted"
-            if isinstance(error, SwitchoverFailed):
-                why = error.why
             text = f"{why}; what was denied cannot be taken back: {trouble}"
+            raise DenialsStay(step, text) from error
+        if left:
+            text = (
+                f"{why}; denials of another switchover, which may be running, stay: "
+                f"{_principals(left)}"
+            )
             raise DenialsStay(step, text) from error
         self._denied = None
         if isinstance(error, SwitchoverFailed):

@@ -1,0 +1,46 @@
+"""`twinlog switchover` that is asked to end."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from twinlog.cli import switchover as command
+from twinlog.control.switchover import AS_IT_WAS, Progress, Step
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_it_take_back_what_it_has_denied(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once more while it does so changes nothing; the last line says how things are."""
+    done: list[str] = []
+
+    @asynccontextmanager
+    async def connected(*_: Any) -> AsyncIterator[None]:
+        yield
+
+    async def switch_over(*_: Any, tell: Any, **__: Any) -> None:
+        tell(Progress(Step.SILENCE, False, "waiting", True))
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(30)
+        finally:
+            if number is signal.SIGTERM:
+                os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+            done.append("taken back")
+            tell(Progress(Step.PRODUCERS, True, "taken back", False))
+
+    monkeypatch.setattr(command, "connected", connected)
+    monkeypatch.setattr(command, "switch_over", switch_over)
+    arguments = ["--bootstrap-server", "h:1", "--mirror", "m"]
+    result = CliRunner().invoke(command.switchover, arguments)
+    assert done == ["taken back"]
+    assert result.exit_code == command.INTERRUPTED
+    assert f"Interrupted; {AS_IT_WAS}" in result.output
