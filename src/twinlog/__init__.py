@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from twinlog.control.mirror_admin import (
         CreateMirrorResult,
+        DeleteMirrorResult,
         DescribeMirrorsResult,
         ListMirrorsResult,
         MirrorAdmin,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CreateMirrorResult",
+    "DeleteMirrorResult",
     "DescribeMirrorsResult",
     "ListMirrorsResult",
     "MirrorAdmin",
@@ -51,6 +53,7 @@ __all__ = [
 
 _FOUND_IN: Final = {
     "CreateMirrorResult": "twinlog.control.mirror_admin",
+    "DeleteMirrorResult": "twinlog.control.mirror_admin",
     "DescribeMirrorsResult": "twinlog.control.mirror_admin",
     "ListMirrorsResult": "twinlog.control.mirror_admin",
     "MirrorAdmin": "twinlog.control.mirror_admin",

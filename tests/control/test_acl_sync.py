@@ -15,6 +15,7 @@ from secured import Secured, sasl
 from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.acl_sync import ABSENT_S, AclSync
+from twinlog.control.lifecycle import delete_mirror
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
@@ -209,7 +210,7 @@ def test_what_was_taken_away_by_hand_comes_back(
             assert await it.here() == {one}
             await it.store.change(lambda _: [])
             assert await it.made() == {one}, "nothing was to be changed"
-            await it.store.delete_mirror(topic, lambda *_: None)
+            assert await delete_mirror(it.destination, topic) == {one}, "named: it follows no more"
             assert await it.here() == {one}
             assert await it.made() == frozenset()
 

@@ -382,11 +382,18 @@ async def _alter(admin: MirrorAdmin, arguments: Arguments) -> None:
 
 
 async def _delete(admin: MirrorAdmin, arguments: Arguments) -> None:
-    await admin.delete_mirror(arguments.mirror)
+    result = await admin.delete_mirror(arguments.mirror)
     if arguments.as_json:
-        _print_json({"deleted": arguments.mirror})
-    else:
-        click.echo(f"Deleted mirror {arguments.mirror}")
+        _print_json({"deleted": result.mirror, "copied_acls": list(result.copied_acls)})
+        return
+    click.echo(f"Deleted mirror {result.mirror}")
+    if result.copied_acls:
+        _say(
+            f"{len(result.copied_acls)} ACL(s) that were copied from the source stay, and follow "
+            "it no more; kafka-acls --remove takes away those that are not to stay:"
+        )
+        for acl in result.copied_acls:
+            _say(acl)
 
 
 async def _list(admin: MirrorAdmin, arguments: Arguments) -> None:

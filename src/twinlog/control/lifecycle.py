@@ -33,6 +33,7 @@ from twinlog.control.store import (
     to_be_set_back,
     unknown_mirror,
 )
+from twinlog.core.acls import Acl
 from twinlog.core.mirror_settings import check_settings
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
@@ -122,21 +123,29 @@ def _altered(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> Mi
     return replace(mirror, source={**mirror.source, **properties})
 
 
-async def delete_mirror(destination: KafkaCluster, name: str) -> None:
+async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
     """Delete a mirror without topics, or whose partitions are all STOPPED, and all that is known.
 
-    The destination's topics stay as they are.
+    The destination's topics stay as they are, and so do the ACLs that the mirror has copied.
+
+    Returns:
+        Those ACLs. No mirror removes them when the source revokes them later.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, MIRROR_NOT_EMPTY.
         Retriable, UserError: the destination does not answer, or refuses.
     """
     store = MirrorStore(destination)
+    copied = frozenset[Acl]()
     await store.settled(lambda snapshot: _not_given_back(snapshot, name))
 
     def check(snapshot: Snapshot, states: States) -> None:
+        nonlocal copied
         if name not in snapshot.mirrors:
             raise unknown_mirror(name, snapshot)
+        copied = snapshot.made_acls(name, MadeFor.SOURCE).difference(
+            *(snapshot.made_acls(m, MadeFor.SOURCE) for m in snapshot.mirrors if m != name)
+        )
         left = [
             f"{partition.topic}-{partition.partition} ({state.name})"
             for topic, partition in partitions_of(snapshot, name)
@@ -160,6 +169,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> None:
             )
 
     await store.delete_mirror(name, check)
+    return copied
 
 
 def _not_given_back(snapshot: Snapshot, mirror: str) -> str:

@@ -67,6 +67,16 @@ class ListMirrorsResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteMirrorResult:
+    """A mirror that is deleted."""
+
+    mirror: str
+    copied_acls: tuple[str, ...]
+    """ACLs that it has copied from its source: they stay on the destination, and no later
+    revocation on the source reaches them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeMirrorsResult:
     """Mirrors in the order of their names."""
 
@@ -215,15 +225,16 @@ class MirrorAdmin:
         """
         await lifecycle.alter_mirror(self._cluster, mirror, configs)
 
-    async def delete_mirror(self, mirror: str) -> None:
+    async def delete_mirror(self, mirror: str) -> DeleteMirrorResult:
         """Delete a mirror without topics, or whose partitions are all STOPPED.
 
-        The destination's topics stay.
+        The destination's topics stay, and the ACLs that were copied.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, MIRROR_NOT_EMPTY.
         """
-        await lifecycle.delete_mirror(self._cluster, mirror)
+        copied = await lifecycle.delete_mirror(self._cluster, mirror)
+        return DeleteMirrorResult(mirror=mirror, copied_acls=tuple(map(str, sorted(copied))))
 
     async def list_mirrors(self) -> ListMirrorsResult:
         """All mirrors; none where none was ever created."""
