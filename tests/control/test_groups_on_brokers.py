@@ -195,6 +195,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             await commit(source, names["rewound"], {partition: Committed(1)})
 
             live = found(await facts(destination))
+            assert Reason.GROUP_UNREADABLE not in live, "without an authorizer all are listed"
             [behind] = live[Reason.GROUP_BEHIND]
             assert names["behind"] in behind
             assert "5 offsets again" in behind

@@ -167,11 +167,23 @@ def _topic(topic: TopicReadiness) -> dict[str, Any]:
         "groups": [
             {
                 "group": one.group,
+                "kind": one.kind,
+                "followed": one.followed,
                 "idle_on_source": one.idle_on_source,
                 "idle_on_destination": one.idle_on_destination,
                 "due": one.due,
                 "behind": one.behind,
+                "missing": one.missing,
                 "ahead": one.ahead,
+                "skips": [
+                    {
+                        "partition": skip.partition.partition,
+                        "source": skip.source,
+                        "destination": skip.destination,
+                        "follows": skip.follows,
+                    }
+                    for skip in one.skips
+                ],
                 "unread": one.unread,
             }
             for one in topic.facts.groups

@@ -9,6 +9,7 @@ mirrored differently then, and offsets on the destination are not taken for the 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +18,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import Tail, latest
 from twinlog.cluster.controlwriter import ALL, Entry, append
 from twinlog.cluster.mirrorlog import partition_count
-from twinlog.core.errors import ProtocolError, Refusal
+from twinlog.core.errors import ProtocolError, Refusal, UserError
 from twinlog.core.placement import config_partition
 from twinlog.wire.group_records import (
     GroupMemory,
@@ -68,8 +69,9 @@ async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | N
         UserError: no right to create it, or fewer brokers than the replication factor.
         Retriable: the cluster does not answer.
     """
-    if await partition_count(cluster, GROUPS_TOPIC) is not None:
-        return
+    with suppress(UserError):  # who may create it may not be allowed to see it
+        if await partition_count(cluster, GROUPS_TOPIC) is not None:
+            return
     factor = replication_factor or min(MAX_REPLICATION, len(cluster.metadata.brokers))
     configs = dict(_CONFIGS)
     if factor >= MAX_REPLICATION:

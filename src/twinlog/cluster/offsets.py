@@ -16,10 +16,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.admin import (
+    DescribeClusterRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+)
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from twinlog.cluster.client import Coordinator, KafkaCluster
+from twinlog.core.acls import Operation
 from twinlog.core.errors import Refusal, UserError, check
 from twinlog.core.types import TopicPartition
 from twinlog.wire.share_messages import (
@@ -77,6 +82,21 @@ async def list_groups(cluster: KafkaCluster) -> dict[str, Group]:
     brokers = cluster.metadata.brokers
     answers = await asyncio.gather(*(_list(cluster, node) for node in brokers))
     return {group.name: group for groups in answers for group in groups}
+
+
+async def lists_all_groups(cluster: KafkaCluster) -> bool:
+    """Whether `list_groups` has every group.
+
+    Brokers leave out groups that a client may not describe, without an error; with DESCRIBE on the
+    cluster they leave out none.
+
+    Raises:
+        Retriable: the cluster does not answer.
+    """
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True, max_version=1)
+    response = await cluster.call(request)
+    check(response.error_code, "describe the cluster", response.error_message)
+    return Operation.DESCRIBE in (response.authorized_operations or ())
 
 
 @contextmanager

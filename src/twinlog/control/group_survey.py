@@ -19,7 +19,7 @@ from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.grouplog import GROUPS_TOPIC, Remembered, read_groups
-from twinlog.cluster.offsets import Committed, Group, list_groups
+from twinlog.cluster.offsets import Committed, Group, list_groups, lists_all_groups
 from twinlog.control.groups import (
     Log,
     due_offsets,
@@ -85,13 +85,18 @@ async def group_facts(
     ]
     if stable:
         groups = served(groups, include)
-    if not groups:
-        return {}, ()
     here = await list_groups(destination)
     bounds = await log_bounds(destination, list(logs))
     limit = asyncio.Semaphore(AT_ONCE)
 
     unreadable: list[Finding] = []
+    if not stable and not await lists_all_groups(source):
+        principal = source.config.security.principal
+        text = (
+            f"the source may have more than it lists: grant the principal {principal} DESCRIBE on "
+            f"the cluster, so that none is left out"
+        )
+        unreadable.append(_unreadable(text))
 
     async def facts(group: Group) -> list[tuple[str, GroupFacts]]:
         async with limit:

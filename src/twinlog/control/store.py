@@ -16,6 +16,7 @@ leave topics without the state and the end that they had.
 
 import asyncio
 import itertools
+import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -25,6 +26,7 @@ from typing import Final, TypeAlias
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import ControlRecord
 from twinlog.cluster.controlwriter import Entry, TransactionalWriter
+from twinlog.cluster.grouplog import GROUPS_TOPIC, create_groups_topic
 from twinlog.cluster.mirrorlog import (
     CONFIG_PARTITIONS,
     CONFIG_TOPIC,
@@ -43,7 +45,7 @@ from twinlog.cluster.mirrorlog import (
 )
 from twinlog.cluster.pool import Backoff
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
-from twinlog.core.errors import Disconnected, Fenced, Retriable, UserError
+from twinlog.core.errors import Disconnected, Fenced, Retriable, TwinlogError, UserError
 from twinlog.core.states import State
 from twinlog.core.text import few
 from twinlog.wire.config_records import (
@@ -62,6 +64,8 @@ from twinlog.wire.config_records import (
 from twinlog.wire.snapshot import LEVEL, Snapshot, owners
 from twinlog.wire.state_records import epochs_key, state_key
 from twinlog.wire.status_records import Status
+
+log = logging.getLogger(__name__)
 
 _AUTHORIZATION_FAILED: Final = frozenset({29, 31, 53})
 """No right to the topic, the cluster, the transactional id."""
@@ -135,7 +139,13 @@ class MirrorStore:
                 return [Feature(name=MIRROR_VERSION, level=LEVEL), mirror]
             return [mirror]
 
-        await create_control_topics(self._cluster, topics or ControlTopics())
+        topics = topics or ControlTopics()
+        await create_control_topics(self._cluster, topics)
+        try:
+            await create_groups_topic(self._cluster, topics.replication_factor)
+        except TwinlogError as error:
+            # Nothing is mirrored without the others; without this one less is known (grouplog.py).
+            log.warning("%s is not created: %s", GROUPS_TOPIC, error)
         await self.change(decide)
 
     async def add_topics(

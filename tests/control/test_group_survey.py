@@ -1,0 +1,147 @@
+"""What readiness learns of groups; with brokers: test_groups_on_brokers.py."""
+
+import asyncio
+import re
+from typing import Any, cast
+
+import pytest
+
+from clients import ClusterConfig
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import Address
+from twinlog.cluster.grouplog import Remembered
+from twinlog.cluster.offsets import Committed, Group
+from twinlog.control import group_survey
+from twinlog.control.group_survey import ByTopic, group_facts, remembered_facts
+from twinlog.control.groups import Log
+from twinlog.control.readiness import Finding, Reason, SourceLog
+from twinlog.core.errors import Retriable, UserError
+from twinlog.core.types import TopicPartition
+from twinlog.wire.group_records import GroupMemory, LastCheck, PartitionMemory
+
+A = TopicPartition("t", 0)
+CONFIG = ClusterConfig(bootstrap_servers=(Address("h", 1),))
+SOURCE, DESTINATION = KafkaCluster(CONFIG, name="source"), KafkaCluster(CONFIG, name="destination")
+
+
+class World:
+    """What both clusters answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.offsets: dict[KafkaCluster, dict[str, int]] = {SOURCE: {}, DESTINATION: {}}
+        self.hidden: set[str] = set()
+        self.broken: set[str] = set()
+        self.lists_all = True
+        self.remembered: Remembered | Exception = Remembered()
+        for name in ("list_groups", "lists_all_groups", "group_offsets", "log_bounds"):
+            monkeypatch.setattr(group_survey, name, getattr(self, name))
+        monkeypatch.setattr(group_survey, "read_groups", self.read_groups)
+
+    async def list_groups(self, cluster: KafkaCluster) -> dict[str, Group]:
+        names = self.offsets[cluster].keys() - self.hidden
+        return {name: Group(name, "Empty", "classic") for name in names}
+
+    async def lists_all_groups(self, cluster: KafkaCluster) -> bool:
+        assert cluster is SOURCE
+        return self.lists_all
+
+    async def group_offsets(
+        self, cluster: KafkaCluster, group: Group, *, stable: bool = False
+    ) -> dict[TopicPartition, Committed]:
+        del stable
+        if group.name in self.broken:
+            raise Retriable("no coordinator")
+        found = self.offsets[cluster].get(group.name)
+        return {} if found is None else {A: Committed(found)}
+
+    async def log_bounds(self, _: KafkaCluster, partitions: Any) -> dict[TopicPartition, Log]:
+        return dict.fromkeys(partitions, Log(0, 100))
+
+    async def read_groups(self, _: KafkaCluster, _mirror: str) -> Remembered:
+        if isinstance(self.remembered, Exception):
+            raise self.remembered
+        return self.remembered
+
+    def live(self, *, stable: bool = False) -> tuple[ByTopic, list[str]]:
+        logs = {A: SourceLog(0, 100, 100)}
+        include = [re.compile(".*")]
+        facts = group_facts(SOURCE, DESTINATION, "m", include, logs, stable=stable)
+        return _texts(asyncio.run(facts))
+
+    def dead(self, now_ms: int = 0) -> tuple[ByTopic, list[str]]:
+        return _texts(asyncio.run(remembered_facts(DESTINATION, "m", [A], now_ms)))
+
+
+def _texts(found: tuple[ByTopic, tuple[Finding, ...]]) -> tuple[ByTopic, list[str]]:
+    by_topic, findings = found
+    assert all(one.reason is Reason.GROUP_UNREADABLE for one in findings)
+    return by_topic, [one.text for one in findings]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def seen(group: str, source: int, copied: int) -> dict[str, GroupMemory]:
+    rows = {A: PartitionMemory(source, copied)}
+    return {group: GroupMemory(mirror="m", group=group, kind="classic", partitions=rows)}
+
+
+def test_groups_that_may_not_be_seen_are_no_groups_that_are_not_there(world: World) -> None:
+    """Brokers leave them out of their lists without an error."""
+    assert world.live() == ({}, [])
+    world.lists_all = False
+    _, [text] = world.live()
+    assert "User:ANONYMOUS DESCRIBE on the cluster" in text
+
+
+def test_a_group_that_is_not_listed_is_asked_for(world: World) -> None:
+    """The node has seen it: its coordinator may be away, and it would read records again."""
+    world.remembered = Remembered(groups=seen("g", 90, 20))
+    world.offsets[SOURCE]["g"], world.offsets[DESTINATION]["g"] = 90, 20
+    world.hidden.add("g")
+    by_topic, findings = world.live()
+    assert [(one.group, one.behind) for one in by_topic["t"]] == [("g", 70)]
+    assert not findings
+    world.broken.add("g")
+    by_topic, [text] = world.live()
+    assert not by_topic
+    assert "offsets of g: no coordinator" in text
+
+
+def test_one_group_that_cannot_be_read_hides_no_other(world: World) -> None:
+    """Where all have to be final, it is an error."""
+    world.offsets[SOURCE] |= {"g": 90, "h": 90}
+    world.broken.add("g")
+    by_topic, [text] = world.live()
+    assert [one.group for one in by_topic["t"]] == ["h"]
+    assert "offsets of g" in text
+    with pytest.raises(Retriable):
+        world.live(stable=True)
+
+
+def test_a_dead_source(world: World) -> None:
+    """What the last check saw, compared with the destination as it is now."""
+    world.remembered = Remembered(
+        check=LastCheck(mirror="m", time_ms=1000, failed=("h",)),
+        groups=seen("g", 90, 20),
+        unreadable=("record 7",),
+    )
+    world.offsets[DESTINATION]["g"] = 20
+    by_topic, [age, failed, unreadable] = world.dead(43_000)
+    assert [(one.group, one.behind) for one in by_topic["t"]] == [("g", 70)]
+    assert "1 were last checked on the source 42 s ago" in age
+    assert failed.endswith(": h")
+    assert unreadable.endswith(": record 7")
+
+
+@pytest.mark.parametrize(
+    "remembered", [Remembered(), Remembered(groups=seen("g", 90, 20)), UserError("no right")]
+)
+def test_a_dead_source_and_nothing_known(world: World, remembered: object) -> None:
+    """Without a complete check what is there says nothing of the groups that are not."""
+    world.remembered = cast("Remembered | Exception", remembered)
+    by_topic, [text] = world.dead()
+    assert not by_topic
+    assert "is unknown" in text
