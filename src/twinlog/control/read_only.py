@@ -44,6 +44,8 @@ TICK_S: Final = 1.0
 """How often is looked which mirrors are ours."""
 POLL_S: Final = 0.1
 """How often is looked whether what was removed is STOPPED."""
+MIRRORS_AT_ONCE: Final = 8
+"""How many mirrors are looked at at the same time."""
 SET_BACK_S: Final = 2.0
 """The same where no producer waits: a look reads all states, while a failover has better to do."""
 
@@ -79,6 +81,8 @@ class ReadOnly:
         self._set_back_at: dict[str, float] = {}
         self._refused: set[tuple[str, str]] = set()  # to be set back, until the next LOOK
         self._keeping = asyncio.Lock()  # guards the order of what is read of ACLs and then done
+        self._looks: dict[str, asyncio.Task[bool]] = {}
+        self._slots = asyncio.Semaphore(MIRRORS_AT_ONCE)
         self._told: set[tuple[str, frozenset[str]]] = set()
 
     async def run(self) -> None:
@@ -94,8 +98,9 @@ class ReadOnly:
                         await self._changed.wait()
                 self._changed.clear()
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            for task in (following, *self._looks.values()):
+                task.cancel()
+            await asyncio.gather(following, *self._looks.values(), return_exceptions=True)
 
     async def _follow(self) -> None:
         while True:
@@ -115,13 +120,24 @@ class ReadOnly:
             self._due = now + LOOK_S
             self._kept.clear()
             self._refused.clear()
-        snapshot, pause = self._snapshot, TICK_S
-        for name in snapshot.mirrors:
+        for name in self._snapshot.mirrors:
+            if name not in self._looks:
+                look = self._look_alone(self._snapshot, name)
+                self._looks[name] = asyncio.create_task(look)
+        if not self._looks:
+            return TICK_S
+        # A mirror whose look takes long is left to itself, and looked at again after it.
+        done, _ = await asyncio.wait(self._looks.values(), timeout=POLL_S)
+        self._looks = {name: look for name, look in self._looks.items() if look not in done}
+        return POLL_S if any(look.result() for look in done) else TICK_S
+
+    async def _look_alone(self, snapshot: Snapshot, name: str) -> bool:
+        """Bring the guard of a mirror up to date, if it is ours; its trouble is its own."""
+        async with self._slots:
             try:
-                if not await self._is_ours(name):
-                    self._kept.pop(name, None)
-                elif await self._look_at(snapshot, name):
-                    pause = POLL_S
+                if await self._is_ours(name):
+                    return await self._look_at(snapshot, name)
+                self._kept.pop(name, None)
             except TwinlogError as error:
                 self._failed(name, 1)
                 log.warning("mirror %s, read-only topics: %s", name, error)
@@ -129,7 +145,7 @@ class ReadOnly:
                 # A defect here must not end the lanes, which move the data.
                 self._failed(name, 1)
                 log.exception("mirror %s, read-only topics", name)
-        return pause
+            return False
 
     async def _look_at(self, snapshot: Snapshot, mirror: str) -> bool:
         """Bring a mirror's guard up to date; whether topics are on their way to be writable."""

@@ -1,0 +1,70 @@
+"""The loop that keeps topics read-only, with many mirrors, of which some take long."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from types import MappingProxyType, SimpleNamespace
+from typing import cast
+
+import pytest
+
+from clients import none_refused
+from twinlog.cluster.client import KafkaCluster
+from twinlog.control import read_only
+from twinlog.control.read_only import MIRRORS_AT_ONCE, ReadOnly
+from twinlog.control.store import MirrorStore
+from twinlog.wire.config_records import Mirror, key_of
+from twinlog.wire.snapshot import Snapshot
+from waiting import until_async
+
+MIRRORS = [
+    Mirror(name=f"m{at:02}", source={"bootstrap.servers": "h:1"}, source_cluster_id="c")
+    for at in range(3 * MIRRORS_AT_ONCE)
+]
+SNAPSHOT = Snapshot(MappingProxyType({key_of(one): one for one in MIRRORS}))
+
+
+class _Store(SimpleNamespace):
+    """Has these mirrors, and no news."""
+
+    async def follow(self) -> AsyncIterator[Snapshot]:
+        yield SNAPSHOT
+        await asyncio.Event().wait()
+
+
+def test_a_mirror_that_takes_long_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are looked at again and again; no more than some at the same time."""
+    monkeypatch.setattr(read_only, "TICK_S", 0.01)
+    looks: Counter[str] = Counter()
+    now = most = 0
+
+    async def is_ours(mirror: str) -> bool:
+        nonlocal now, most
+        looks[mirror] += 1
+        now += 1
+        most = max(most, now)
+        await (asyncio.Event().wait() if mirror == "m00" else asyncio.sleep(0))
+        now -= 1
+        return False
+
+    async def run() -> None:
+        loop = ReadOnly(
+            cast(KafkaCluster, None), cast(MirrorStore, _Store()), is_ours, _count, none_refused
+        )
+        task = asyncio.create_task(loop.run())
+
+        async def all_again() -> bool:
+            return all(looks[one.name] >= 3 for one in MIRRORS[1:])
+
+        await until_async(all_again, 10, "the other mirrors")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+    assert looks["m00"] == 1
+    assert 1 < most <= MIRRORS_AT_ONCE
+
+
+def _count(_mirror: str, number: int) -> None:
+    assert number == 0
