@@ -105,6 +105,10 @@ class Old:
             await add_topics(self.here, self.back, topic)
         return str(caught.value)
 
+    def lie(self, topic: str, count: int) -> None:
+        """Write there what nobody has here."""
+        outside.write(self._servers_there, topic, outside.simple(count, 0, "foreign"))
+
     async def diverge(self, topic: str, *beyond: int) -> None:
         """Make a topic that was failed over at 100, with so much more in each partition."""
         topic_id = await self.make(topic, *(100 + more for more in beyond))
@@ -159,6 +163,30 @@ def test_the_very_topic_goes_on(pair: Pair, fresh_name: Callable[[str], str], to
             await old.fail_over(fresh_name("there"), topic, topic_id, ended(50))
             assert await add_topics(old.here, old.back, topic) == [topic]
             assert old.ends(topic) == [50]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("foreign", [5, 20])
+def test_a_wrong_last_mirrored_end_is_not_believed(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str, foreign: int
+) -> None:
+    """Both logs end in what only one of them has, at one offset or not; the ends tell nothing."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            topic_id = await old.make(topic, 10)
+            await old.fail_over(f"there.{topic}", topic, topic_id, ended(10))
+            old.lie(topic, foreign)
+            late = MirrorTopic(
+                mirror=f"there.{topic}", topic=topic, topic_id=topic_id, partitions=1
+            )
+            await write_state(old.there, late, State.STOPPED, ended(15))
+            outside.write(old.servers, topic, outside.simple(4, 0, "own"))
+            said = await old.refused(topic)
+            assert said.startswith("MIRROR_TOPIC_DIVERGED: "), said
+            assert f"{topic}-0 from offset 10 to 13" in said
+            assert old.ends(topic) == [14]
 
     asyncio.run(run())
 

@@ -8,6 +8,8 @@ ours its last record was. Mirrored back is into the very log that it came from:
     there    | what both clusters have       | what was written since the failover    |
              log start             last mirrored end
 
+That this is so is not only said: the records of both logs are compared (common_log.py).
+
 Without a tail the log goes on from where it is. With one it cannot: stock brokers let no client
 truncate a log. The topic has to be rebuilt (rebuild.py).
 
@@ -28,6 +30,7 @@ from typing import NamedTuple
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic, is_another
 from twinlog.cluster.partitions import DEBUGGING, list_offsets, offset_for_leader_epoch
+from twinlog.control.common_log import compared
 from twinlog.control.rebuild import Tail
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl
@@ -148,10 +151,11 @@ async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) 
     return {key: last for key, last in ends.items() if key not in under_way}
 
 
-async def find_tails(destination: KafkaCluster, ends: Ends) -> list[Tail]:
+async def find_tails(source: KafkaCluster, destination: KafkaCluster, ends: Ends) -> list[Tail]:
     """What topics that have diverged hold beyond, in order; nothing of those that go on.
 
-    All of a topic's partitions are in it where one of them has a tail; the others' are empty.
+    All of a topic's partitions are in it where one of them has a tail; the others' are empty. Both
+    logs are compared below what is said to be common, whether there is a tail or not.
 
     Raises:
         Retriable, UserError: a partition cannot be asked.
@@ -171,5 +175,6 @@ async def find_tails(destination: KafkaCluster, ends: Ends) -> list[Tail]:
         if epoch_end is not None and epoch_end.end_offset >= 0:
             start = min(start, epoch_end.end_offset)
         tails.append(Tail(partition, min(start, log_end.offset), log_end.offset))
+    tails = await compared(source, destination, tails)
     diverged = {tail.partition.topic for tail in tails if not tail.empty}
     return [tail for tail in tails if tail.partition.topic in diverged]

@@ -371,7 +371,7 @@ async def _look(
     history = History(ends, failed_over.made_again, removed.keys(), theirs.unknown)
     wanted = await wanted_topics(destination, mirror, topics, configs, existing, history=history)
     tails = [
-        *await find_tails(destination, still_here(ends, wanted)),
+        *await find_tails(source, destination, still_here(ends, wanted)),
         *await whole_logs(destination, {one.name: one.there for one in wanted if one.anew}),
     ]
     if not tails:
