@@ -49,6 +49,14 @@ def test_fetched_once(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert _count(runs) == 1
 
 
+def test_another_jar_of_a_module(runs: Path) -> None:
+    """One with a classifier has a folder of its own, and its name in the message."""
+    assert fetch("g:a:1:test") != fetch("g:a:1")
+    assert _count(runs) == 2
+    with pytest.raises(LocalError, match="is no artifact"):
+        fetch("g:a:1:test:more")
+
+
 def test_order_does_not_matter(runs: Path) -> None:
     """The same set of artifacts is one folder."""
     assert fetch("g:a:1", "g:b:1") == fetch("g:b:1", "g:a:1")
@@ -87,7 +95,7 @@ def test_leftovers_of_a_killed_fetch_are_not_used(runs: Path, tmp_path: Path) ->
     assert _count(runs) == 1
 
 
-@pytest.mark.parametrize("wrong", ["g:a", "g:a:1:x", "g:a:1/../2", "g:a:<b>", "", "g:a:1\n"])
+@pytest.mark.parametrize("wrong", ["g:a", "g:a:1:x:y", "g:a:1/../2", "g:a:<b>", "", "g:a:1\n"])
 def test_malformed_coordinates(wrong: str) -> None:
     """Nothing but a coordinate reaches a file name or a pom."""
     with pytest.raises(LocalError, match="group:artifact:version"):

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from twinlog.folders import cache_folder
@@ -27,9 +28,24 @@ from twinlog.java import find_java
 from twinlog.local.errors import LocalError
 from twinlog.local.truststore import java_trust_flags
 
-_COORDINATE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+)", re.ASCII)
+_COORDINATE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+)(?::([\w.-]+))?", re.ASCII)
 _FETCH_SECONDS = 900.0
 _DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+
+
+class _Artifact(NamedTuple):
+    """What to fetch; the classifier, mostly empty, names another jar of the same module."""
+
+    group: str
+    name: str
+    version: str
+    classifier: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(part for part in self if part)
+
+
+_IVY_NAME = "[artifact]-[revision](-[classifier]).[ext]"
 
 LOGGING = "org.slf4j:slf4j-simple:1.7.36"
 """Kafka brings no logging backend of its own; this one writes to standard error, configured by
@@ -60,15 +76,29 @@ def mirror_maker_jars(version: str) -> Path:
     )
 
 
+def tiered_storage_jars(version: str) -> list[Path]:
+    """Give the jars with Kafka's LocalTieredStorage, remote storage in a folder, from its tests.
+
+    They are `remote.log.storage.manager.class.path`. What they depend on is in the broker's own
+    jars, and must not come again: the class loader of remote storage looks into its own jars first.
+    """
+    tests = (
+        f"org.apache.kafka:{name}:{version}:test" for name in ("kafka-clients", "kafka-storage")
+    )
+    return sorted(fetch(*tests).glob("*-test.jar"))
+
+
 def fetch(*coordinates: str) -> Path:
     """Give the folder with the jars of `group:artifact:version`s and all that they depend on.
+
+    `group:artifact:version:classifier` is another jar of the same module.
 
     Raises:
         LocalError: a coordinate is malformed, or the artifacts cannot be had.
     """
     parsed = [_parse(coordinate) for coordinate in coordinates]
     jars = cache_folder() / "jars"
-    complete = jars / "+".join(sorted(f"{g}.{a}-{v}" for g, a, v in parsed))
+    complete = jars / "+".join(sorted(_folder_name(one) for one in parsed))
     if complete.is_dir():
         return complete
     with _lock(jars / ".lock"):
@@ -77,19 +107,24 @@ def fetch(*coordinates: str) -> Path:
     return complete
 
 
-def _parse(coordinate: str) -> tuple[str, str, str]:
+def _parse(coordinate: str) -> _Artifact:
     match = _COORDINATE.fullmatch(coordinate)
     if match is None:
         raise LocalError(f"{coordinate!r} is no artifact: group:artifact:version is wanted")
-    return match[1], match[2], match[3]
+    return _Artifact(match[1], match[2], match[3], match[4] or "")
 
 
-def _fetch_into(complete: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
+def _folder_name(one: _Artifact) -> str:
+    name = f"{one.group}.{one.name}-{one.version}"
+    return f"{name}-{one.classifier}" if one.classifier else name
+
+
+def _fetch_into(complete: Path, parsed: Sequence[_Artifact]) -> None:
     partial = complete.with_name(complete.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     tool = _with_maven if shutil.which("mvn") else _with_ivy
-    what = ", ".join(f"{artifact} {version}" for _, artifact, version in parsed)
+    what = ", ".join(f"{one.name} {one.version}" for one in parsed)
     sys.stderr.write(f"fetching {what}, once, into {complete.parent}\n")
     try:
         tool(partial, parsed)
@@ -100,11 +135,11 @@ def _fetch_into(complete: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _with_maven(target: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
+def _with_maven(target: Path, parsed: Sequence[_Artifact]) -> None:
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>"
-        for group, artifact, version in parsed
+        f"<dependency><groupId>{one.group}</groupId><artifactId>{one.name}</artifactId>"
+        f"<version>{one.version}</version><classifier>{one.classifier}</classifier></dependency>"
+        for one in parsed
     )
     pom = target / "pom.xml"
     pom.write_text(
@@ -118,15 +153,16 @@ def _with_maven(target: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
     pom.unlink()
 
 
-def _with_ivy(target: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
+def _with_ivy(target: Path, parsed: Sequence[_Artifact]) -> None:
     dependencies = "".join(
-        f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)}"
-        ' conf="default->default"/>'
-        for group, artifact, version in parsed
+        f"<dependency org={quoteattr(one.group)} name={quoteattr(one.name)}"
+        f' rev={quoteattr(one.version)} conf="default->default">{_ivy_artifact(one)}</dependency>'
+        for one in parsed
     )
     module = target / "ivy.xml"
     module.write_text(
-        '<ivy-module version="2.0"><info organisation="twinlog" module="artifacts"/>'
+        '<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra">'
+        '<info organisation="twinlog" module="artifacts"/>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>\n"
     )
     # Ivy reads ~/.m2 first, and a pom there without its jar breaks it: it gets an empty home.
@@ -136,8 +172,16 @@ def _with_ivy(target: Path, parsed: Sequence[tuple[str, str, str]]) -> None:
     trust = java_trust_flags(home) if java.bundled else []
     ivy = [str(java.executable), *trust, f"-Duser.home={home}", "-jar", str(ivy_jar)]
     what = ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
-    _run([*ivy, *what, "-retrieve", f"{target}/[artifact]-[revision].[ext]"], parsed)
+    _run([*ivy, *what, "-retrieve", f"{target}/{_IVY_NAME}"], parsed)
     module.unlink()
+
+
+def _ivy_artifact(one: _Artifact) -> str:
+    """Name the jar where it is not the module's usual one."""
+    if not one.classifier:
+        return ""
+    classifier = quoteattr(one.classifier)
+    return f'<artifact name={quoteattr(one.name)} type="jar" ext="jar" e:classifier={classifier}/>'
 
 
 def _ivy_jar() -> Path:
@@ -149,8 +193,8 @@ def _ivy_jar() -> Path:
     raise LocalError("neither Maven (mvn) nor PySpark's Ivy is here to fetch jars: install one")
 
 
-def _run(command: list[str], parsed: Sequence[tuple[str, str, str]]) -> None:
-    what = ", ".join(":".join(each) for each in parsed)
+def _run(command: list[str], parsed: Sequence[_Artifact]) -> None:
+    what = ", ".join(map(str, parsed))
     try:
         done = subprocess.run(
             command,

@@ -72,6 +72,7 @@ class Settings:
     jvm_flags: Sequence[str]
     listeners: Mapping[str, str] = field(default_factory=dict)
     proxied: Sequence[str] = ()
+    classpath: Sequence[str] = ()
 
 
 class _PortTakenError(LocalError):
@@ -113,14 +114,15 @@ class LocalCluster:
         listeners: Mapping[str, str] | None = None,
         controllers: int = 1,
         proxied: Sequence[str] = (),
+        classpath: Sequence[str] = (),
     ) -> Self:
         """Start a cluster and wait until all its brokers serve.
 
         `config` are broker properties (`{node}`: the node's id), `heap` is each broker's -Xmx,
         `directory` an empty or new folder (default: a temporary one, removed by `stop`),
         `listeners` the security protocols of listeners beside the usual one, by name; clients of
-        those in `proxied` are told other ports (see `proxy_ports`). More than one controller:
-        beside several brokers.
+        those in `proxied` are told other ports (see `proxy_ports`). `classpath`: folders and jars
+        of plugins. More than one controller: beside several brokers.
 
         Raises:
             LocalError, JavaError: it cannot be started; its directory with the logs is kept.
@@ -135,6 +137,7 @@ class LocalCluster:
             jvm_flags=(*quick, *jvm_flags),
             listeners=dict(listeners or {}),
             proxied=tuple(proxied),
+            classpath=tuple(classpath),
         )
         return cls._start(brokers, settings, directory, controllers)
 
@@ -358,6 +361,7 @@ class LocalCluster:
         self._processes[node.node_id] = self._group.start(
             JavaProgram(
                 jars=kafka_jars(self.version),
+                classpath=self.settings.classpath,
                 main="kafka.Kafka",
                 arguments=[str(node.properties)],
                 flags=self.settings.jvm_flags,

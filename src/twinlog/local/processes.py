@@ -53,10 +53,12 @@ core from then on."""
 class JavaProgram:
     """What to start: a main class from a folder of jars.
 
-    `descriptors` are inherited by it, `output` takes its standard output (default: the log).
+    `classpath` are folders and jars behind these, `descriptors` are inherited by it, `output` takes
+    its standard output (default: the log).
     """
 
     jars: Path
+    classpath: Sequence[str] = ()
     main: str
     arguments: Sequence[str] = ()
     heap: str = "512m"
@@ -69,7 +71,8 @@ class JavaProgram:
     def command(self) -> list[str]:
         """Give the command line."""
         java = [str(find_java().executable), f"-Xmx{self.heap}", *JVM_FLAGS, *self.flags]
-        return [*java, "-cp", f"{self.jars}/*", self.main, *self.arguments]
+        classpath = ":".join((f"{self.jars}/*", *self.classpath))
+        return [*java, "-cp", classpath, self.main, *self.arguments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,30 +92,67 @@ class Stage:
             except LocalError as error:
                 sys.stderr.write(f"{error}\n")
 
-    def start_source(self, brokers: int = 1, directory: Path | None = None) -> LocalCluster:
-        """Start the source."""
-        self.source = self._cluster(brokers, directory or self.directory / "source")
+    def start_source(
+        self,
+        brokers: int = 1,
+        directory: Path | None = None,
+        *,
+        config: Mapping[str, str] | None = None,
+        proxied: Sequence[str] = (),
+        classpath: Sequence[str] = (),
+    ) -> LocalCluster:
+        """Start the source; `config`, `proxied` and `classpath` are LocalCluster's.
+
+        The mirror begins at the first listener in `proxied`, where there is one.
+        """
+        home = directory or self.directory / "source"
+        self.source = self._cluster(
+            brokers, home, config=config, proxied=proxied, classpath=classpath
+        )
         return self.source
 
     def start_destination(
-        self, brokers: int = 1, directory: Path | None = None, controllers: int = 1
+        self,
+        brokers: int = 1,
+        directory: Path | None = None,
+        controllers: int = 1,
+        *,
+        config: Mapping[str, str] | None = None,
+        proxied: Sequence[str] = (),
     ) -> LocalCluster:
-        """Start the destination."""
+        """Start the destination; nodes begin at the first listener in `proxied`.
+
+        The commands, which only look or write what is wanted, use the usual one.
+        """
         home = directory or self.directory / "destination"
-        self.destination = self._cluster(brokers, home, controllers)
+        self.destination = self._cluster(
+            brokers, home, controllers=controllers, config=config, proxied=proxied
+        )
         return self.destination
 
-    def _cluster(self, brokers: int, directory: Path, controllers: int = 1) -> LocalCluster:
+    def _cluster(
+        self,
+        brokers: int,
+        directory: Path,
+        *,
+        controllers: int = 1,
+        config: Mapping[str, str] | None = None,
+        proxied: Sequence[str] = (),
+        classpath: Sequence[str] = (),
+    ) -> LocalCluster:
         heap = "320m" if brokers == 1 else "256m"
-        config = BROKERS if brokers < 3 else BROKERS | ON_TWO
+        usual = BROKERS if brokers < 3 else BROKERS | ON_TWO
         return self._stack.enter_context(
             LocalCluster.start(
                 brokers,
                 heap=heap,
-                config=config,
+                config={**usual, **(config or {})},
                 jvm_flags=SHORT_LIVED,
                 directory=directory,
                 controllers=controllers,
+                listeners=dict.fromkeys(proxied, "PLAINTEXT"),
+                proxied=proxied,
+                classpath=classpath,
             )
         )
 
@@ -176,7 +213,7 @@ class Stage:
         `state_partitions` counts with the first mirror of a destination.
         """
         properties = self.directory / f"{name}.properties"
-        lines = [f"bootstrap.servers={self.source.bootstrap_servers}", *extra]
+        lines = [f"bootstrap.servers={_mirrors_servers(self.source)}", *extra]
         properties.write_text("\n".join(lines) + "\n")
         config = self.directory / "command.properties"
         config.write_text(f"mirror.topic.num.partitions={state_partitions}\n")
@@ -201,7 +238,7 @@ class Stage:
         self, name: str = "node", *arguments: str, environment: Mapping[str, str] | None = None
     ) -> Reporting:
         """Start `twinlog run`; `environment`: what is added to this process's."""
-        servers = self.destination.bootstrap_servers
+        servers = _mirrors_servers(self.destination)
         self.nodes[name] = Reporting(
             self._group,
             name,
@@ -294,3 +331,10 @@ class Stage:
             written=self.written if numbered else None,
             numbered=numbered,
         )
+
+
+def _mirrors_servers(cluster: LocalCluster) -> str:
+    """Where a mirror begins: behind proxies, if the cluster has a listener there."""
+    for listener in cluster.settings.proxied:
+        return cluster.listener(listener)
+    return cluster.bootstrap_servers
