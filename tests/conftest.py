@@ -34,7 +34,7 @@ OLD_VERSION = "3.9.1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of scripted.py, and of tests/chaos."""
+    """Add the options of scripted.py, of tests/chaos, and of test_unusual_sources.py."""
     parser.addoption(
         "--rewrite", action="store_true", help="write what the scenarios print into their files"
     )
@@ -42,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--gone-seconds", type=float, default=300.0, help="how long sources are gone (chaos)"
     )
+    parser.addoption("--scenario-times", type=int, default=1, help="of each unusual source")
+    parser.addoption("--scenario-seed", default="", help="what decides their sizes and rates")
     parser.addoption("--chaos-seed", default="", help="what decides the moments and the victims")
 
 

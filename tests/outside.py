@@ -15,6 +15,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from twinlog.local import commands
+from twinlog.local.commands import Done
 from twinlog.local.stage import Stage
 from waiting import until
 
@@ -145,6 +147,11 @@ def committed(servers: str, group: str, topic: str) -> dict[int, int]:
     with consumer(servers, group) as one:
         found = one.committed([TopicPartition(topic, index) for index in (0, 1)], timeout=30)
     return {part.partition: part.offset for part in found if part.offset >= 0}
+
+
+def twinlog(*arguments: str, seconds: float = 120.0) -> Done:
+    """Run `twinlog`."""
+    return commands.run(commands.TWINLOG, *arguments, seconds=seconds)
 
 
 def all_described(stage: Stage) -> list[dict[str, Any]]:

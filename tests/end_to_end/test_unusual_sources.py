@@ -1,0 +1,273 @@
+"""Sources that are unusual and legal: no record is lost, and nothing is claimed that is not so.
+
+Each is a source of its own, with sizes and rates by chance: --scenario-seed repeats one,
+--scenario-times=10 tries others. What is lost is found by oracle.py, which knows nothing of how a
+mirror works.
+"""
+
+import json
+import random
+import sys
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outside
+from oracle import Oracle
+from twinlog.local.check import Log
+from twinlog.local.cluster import DEFAULT_VERSION
+from twinlog.local.stage import MIRROR, Stage
+from unusual import (
+    LARGEST,
+    MEGABYTE,
+    TIERED_TOPIC,
+    Chance,
+    await_tiered,
+    chance,
+    compile_selector,
+    empty_last_segment,
+    set_quota,
+    tiered,
+    write_sizes,
+)
+from waiting import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+
+BROKERS = {"message.max.bytes": str(8 << 20), "replica.fetch.max.bytes": str(8 << 20)}
+ARRIVAL_SECONDS = 150.0
+REFUSAL_SECONDS = 60.0
+"""For what may not be mirrored."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test so many times."""
+    if "index" in metafunc.fixturenames:
+        times = metafunc.config.getoption("--scenario-times")
+        metafunc.parametrize("index", range(times), ids=str)
+
+
+@pytest.fixture
+def by_chance(request: pytest.FixtureRequest, index: int) -> Chance:
+    return chance(request.config, index)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as one:
+        yield one
+
+
+def mirrored(stage: Stage, topics: str, *lanes: str) -> None:
+    """A mirror of these topics, and its node."""
+    stage.create_mirror(MIRROR, ["mirror.metadata.refresh.interval.ms=2000"])
+    stage.add(topics)
+    stage.start_node("node", *lanes)
+
+
+def await_mirrored(stage: Stage, topics: Collection[str], seconds: float) -> Oracle | None:
+    """Wait until a mirror has all of the topics, and hold what it claims meanwhile against that.
+
+    None: it does not go on. Then nothing is wrong, nothing is claimed, and the reason is given.
+    """
+    oracle = Oracle(stage.source.bootstrap_servers, stage.destination.bootstrap_servers)
+    deadline = time.monotonic() + seconds
+    while True:
+        before = oracle.ends(topics)
+        found = {(row["topic"], row["partition"]): row for row in outside.all_described(stage)}
+        claimed = {one: row["source_offset"] for one, row in found.items() if _none_lags(row)}
+        oracle.claim("--describe", claimed)
+        oracle.look(topics)
+        assert not oracle.counts.problems, oracle.counts.problems
+        left = [found.get(one) for one, end in before.items() if claimed.get(one, -1) < end]
+        if not left:
+            return oracle
+        if time.monotonic() > deadline or any(row["state"] == "FAILED" for row in found.values()):
+            sys.stdout.write(f"not mirrored: {json.dumps(left, indent=1)}\n")
+            return None
+
+
+def _none_lags(row: dict[str, Any]) -> bool:
+    """Whether it says that all is there up to its source offset, which is about a second old."""
+    return row["state"] == "MIRRORING" and row["lag"] == 0
+
+
+def ask_readiness(stage: Stage) -> dict[str, Any]:
+    servers = ("--bootstrap-server", stage.destination.bootstrap_servers)
+    answer = outside.twinlog("readiness", *servers, "--mirror", MIRROR, "--json")
+    found: dict[str, Any] = json.loads(answer.output)
+    return found
+
+
+def prove(stage: Stage, topics: Collection[str]) -> Oracle:
+    """All is there, and `readiness` and `verify` say so."""
+    oracle = await_mirrored(stage, topics, ARRIVAL_SECONDS)
+    assert oracle is not None, "not mirrored"
+    before = oracle.ends(topics)
+    assert ask_readiness(stage)["lag"] == 0
+    oracle.claim("readiness", before)
+    verified = stage.verify()
+    assert verified.status == 0, verified
+    oracle.claim("verify", before)
+    oracle.look_at_the_end(topics)
+    assert not oracle.counts.problems, oracle.counts.problems
+    assert oracle.counts.records > 0
+    return oracle
+
+
+def prove_or_refused(stage: Stage, topics: Collection[str], *reasons: str) -> None:
+    """All is there; or it is not, the lag stays, and the reason is named."""
+    if await_mirrored(stage, topics, REFUSAL_SECONDS) is not None:
+        prove(stage, topics)
+        return
+    found = ask_readiness(stage)
+    assert found["readiness"] != "READY"
+    assert found["lag"] != 0
+    assert stage.verify().status != 0, "the same, although something is not there"
+    named = json.dumps([found, outside.all_described(stage)])
+    assert any(reason in named for reason in reasons), named
+
+
+def test_a_quota_and_large_records(stage: Stage, by_chance: Chance) -> None:
+    """A throttled client gets answers without partitions, and of large batches one at a time.
+
+    Six partitions of small records, ten of large ones, one lane (issue: "Lost records").
+    """
+    choose = by_chance.random
+    # Stock: 11 windows of a second, so a client is throttled when it has had 10 s of its rate.
+    source = stage.start_source(config={**BROKERS, "quota.window.num": "2"})
+    stage.start_destination()
+    servers = source.bootstrap_servers
+    outside.make_topic(servers, "small", 6)
+    outside.make_topic(servers, "large", 10, LARGEST)
+    small = [(choose.randrange(6), choose.randrange(400)) for _ in range(6000)]
+    write_sizes(servers, "small", small, by_chance.seed, linger_ms="20")
+    large = [(at % 10, choose.randrange(1_100_000, 1_900_000)) for at in range(30)]
+    write_sizes(servers, "large", large, by_chance.seed)
+    set_quota(source, {"consumer_byte_rate": choose.uniform(2, 4) * MEGABYTE})
+    mirrored(stage, "small|large", "--lanes", "1")
+    oracle = prove(stage, ["small", "large"])
+    assert oracle.counts.records >= len(small) + len(large)
+
+
+SLOW = {"remote.fetch.max.wait.ms": "1"}
+WINDOW = {"remote.log.manager.fetch.quota.window.num": "2"}
+
+
+@pytest.mark.parametrize("kind", ["plain", "slow", "quota"])
+def test_tiered_storage(stage: Stage, by_chance: Chance, tmp_path: Path, kind: str) -> None:
+    """Most of the log is in remote storage, whose reads may be slow, or held back by a quota."""
+    choose = by_chance.random
+    rate = choose.randrange(1_000_000, 3_000_000)
+    quota = {"remote.log.manager.fetch.max.bytes.per.second": str(rate), **WINDOW}
+    more = {"plain": {}, "slow": SLOW, "quota": quota}[kind]
+    config = {**BROKERS, **tiered(tmp_path / "remote", DEFAULT_VERSION), **more}
+    source = stage.start_source(config=config)
+    stage.start_destination()
+    servers = source.bootstrap_servers
+    outside.make_topic(servers, "tiered", 2, TIERED_TOPIC)
+    outside.make_topic(servers, "local", 2)
+    sizes = [(choose.randrange(2), choose.randrange(1000, 15_000)) for _ in range(1600)]
+    write_sizes(servers, "tiered", sizes, by_chance.seed, batch_size="50000")
+    write_sizes(servers, "local", sizes[:200], by_chance.seed)
+    await_tiered(source, "tiered")
+    mirrored(stage, "tiered|local", "--lanes", "1")
+    prove_or_refused(stage, ["tiered", "local"], "tiered", "remote")
+
+
+@pytest.mark.parametrize("selector", ["rack aware", "a follower"])
+def test_a_replica_selector(stage: Stage, by_chance: Chance, tmp_path: Path, selector: str) -> None:
+    """A leader may answer without bytes, and name a replica in the client's rack to ask instead."""
+    choose = by_chance.random
+    aware = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    classpath = []
+    if selector == "a follower":
+        aware = "FollowerSelector"
+        classpath = [str(compile_selector(tmp_path, DEFAULT_VERSION))]
+    racks = {"broker.rack": "rack-{node}", "replica.selector.class": aware}
+    source = stage.start_source(2, config={**BROKERS, **racks}, classpath=classpath)
+    stage.start_destination()
+    servers = source.bootstrap_servers
+    outside.make_topic(servers, "plain", 6)
+    sizes = [(choose.randrange(6), choose.randrange(2000)) for _ in range(5000)]
+    write_sizes(servers, "plain", sizes, by_chance.seed)
+    mirrored(stage, "plain", "--lanes", "1")
+    prove_or_refused(stage, ["plain"], "preferred", "replica")
+
+
+def test_all_sizes(stage: Stage, by_chance: Chance) -> None:
+    """Records of 0 B to 5 MB, many in a batch or one that is larger than what is fetched at once.
+
+    While it is mirrored, it is written to.
+    """
+    choose = by_chance.random
+    source = stage.start_source(config=BROKERS)
+    stage.start_destination()
+    servers = source.bootstrap_servers
+    outside.make_topic(servers, "sizes", 6, LARGEST)
+    mirrored(stage, "sizes", "--lanes", "2")
+    for _ in range(6):
+        sizes = [(choose.randrange(6), _any_size(choose)) for _ in range(choose.randrange(5, 60))]
+        write_sizes(
+            *(servers, "sizes", sizes, by_chance.seed),
+            compression_type=choose.choice(("none", "zstd")),
+            batch_size=str(choose.choice((1, 16_384, 1_000_000, 5_000_000))),
+            linger_ms="50",
+        )
+    prove(stage, ["sizes"])
+
+
+def _any_size(choose: random.Random) -> int:
+    """Mostly small, sometimes megabytes, and the sizes at which something changes."""
+    edges = (0, 1, (1 << 20) - 100, 1 << 20, 5_000_000)
+    upper = choose.choice((10, 1000, 1000, 100_000, 5_000_000))
+    return choose.choice((*edges, *[choose.randrange(upper)] * 20))
+
+
+def test_a_compacted_log_whose_end_is_gone(stage: Stage, by_chance: Chance) -> None:
+    """Compaction has taken the last records, and no bytes can prove it (issue, point 1).
+
+    The destination ends where the source does, or the lag stays and its reason is named.
+    """
+    choose = by_chance.random
+    source = stage.start_source(config=BROKERS)
+    stage.start_destination()
+    servers = source.bootstrap_servers
+    compacted = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.001",
+        "segment.ms": "1000",
+        "delete.retention.ms": "0",
+    }
+    outside.make_topic(servers, "compacted", 1, compacted)
+    live, dead = choose.randrange(1, 50), choose.randrange(1, 50)
+    keys = [f"live{at}" for at in range(live)] + [f"dead{at}" for at in range(dead)]
+    gone = [f"dead{at}" for at in range(dead)]
+    for records in ([(0, key, "v", None) for key in keys], [(0, key, None, None) for key in gone]):
+        # Without a producer id: of one that is known the cleaner keeps an empty batch.
+        outside.write(servers, "compacted", records, enable_idempotence=False)
+        time.sleep(1.5)  # a segment's age
+    outside.write(servers, "compacted", [(0, "last", "v", None)], enable_idempotence=False)
+    end, one = live + 2 * dead, ("compacted", 0)
+    await_cleaned(servers, one, end, live + dead)
+    source.shut_down(1)
+    empty_last_segment(source, "compacted")
+    source.start_broker(1)
+    await_cleaned(servers, one, end, live)
+    assert Log(servers).ends([one])[one] == end
+    mirrored(stage, "compacted", "--lanes", "1")
+    prove_or_refused(stage, ["compacted"], "compact")
+
+
+def await_cleaned(servers: str, one: tuple[str, int], end: int, count: int) -> None:
+    """Wait until so many records are left below an offset."""
+    log = Log(servers)
+    until(
+        lambda: len(log.read({one: (0, end)}, time.monotonic() + 30)[one]),
+        60,
+        f"{count} records",
+        good=lambda left: left == count,
+    )
