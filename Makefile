@@ -8,7 +8,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup format lint test test-fast test-brokers chaos kerberos sim demo bench lock clean
+.PHONY: help setup format lint test test-fast test-brokers chaos torture kerberos sim demo bench lock clean
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -46,6 +46,9 @@ chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ON
 	$(BIN)/pytest -m chaos -p no:randomly $(if $(TIMES),--times $(TIMES)) $(if $(GONE),--gone-seconds $(GONE)) $(if $(SEED),--chaos-seed $(SEED)) $(if $(ONLY),-k "$(ONLY)")
 
 test: lint test-fast test-brokers ## everything that a change has to pass
+
+torture: setup ## load and faults by chance on real brokers: make torture [SEED=n] [SECONDS=3600] [BROKERS=1]
+	$(BIN)/python tests/torture.py $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) --brokers $(or $(BROKERS),1)
 
 kerberos: setup ## GSSAPI on a real KDC (Debian: apt-get install krb5-kdc krb5-admin-server krb5-user libkrb5-dev)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-kerberos.lock
