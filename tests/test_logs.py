@@ -50,3 +50,24 @@ def test_text(capsys: pytest.CaptureFixture[str], lane: str | None, who: str) ->
     logging.getLogger("twinlog.some").warning("so it is")
     line = capsys.readouterr().err
     assert line.endswith(f" WARNING {who}twinlog.some: so it is\n")
+
+
+def test_a_message_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A broker's word may hold escape sequences, and a line that looks like one of ours."""
+    set_up("WARNING", "text")
+    log = logging.getLogger("twinlog.some")
+    log.warning("refused: %s", "\x1b[2Jall is well\n2026-01-01 INFO twinlog: all is well\u202e")
+
+    def fail() -> None:
+        raise ValueError("\x1b]0;title\x07")
+
+    try:
+        fail()
+    except ValueError:
+        log.exception("it has failed")
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.endswith(
+        r"refused: \x1b[2Jall is well\n2026-01-01 INFO twinlog: all is well\u202e"
+    )
+    assert len(rest) > 3, "a traceback has its lines"
+    assert rest[-1] == r"ValueError: \x1b]0;title\x07"

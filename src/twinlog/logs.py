@@ -13,7 +13,9 @@ import logging
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
+
+from twinlog.core.text import printable
 
 FORMATS: Final = ("text", "json")
 
@@ -44,6 +46,19 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
+class TextFormatter(logging.Formatter):
+    """A line for people: no message writes a second one, or to the terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        """One line, whatever the message holds."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
+        """As many lines as the traceback has."""
+        return "\n".join(map(printable, super().formatException(ei).split("\n")))
+
+
 def set_up(level: str, style: str, lane: str | None = None) -> None:
     """Log to standard error from now on.
 
@@ -57,7 +72,5 @@ def set_up(level: str, style: str, lane: str | None = None) -> None:
         handler.setFormatter(JsonFormatter({} if lane is None else {"lane": lane}))
     else:
         who = "" if lane is None else f"lane {lane.replace('%', '%%')} "
-        handler.setFormatter(
-            logging.Formatter(f"%(asctime)s %(levelname)s {who}%(name)s: %(message)s")
-        )
+        handler.setFormatter(TextFormatter(f"%(asctime)s %(levelname)s {who}%(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)

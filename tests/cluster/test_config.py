@@ -58,6 +58,30 @@ def test_what_is_not_used_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("protocol", "mechanism", "module", "warned"),
+    [
+        ("SASL_PLAINTEXT", "PLAIN", PLAIN, True),
+        ("SASL_SSL", "PLAIN", PLAIN, False),
+        ("SASL_PLAINTEXT", "SCRAM-SHA-512", "ScramLoginModule", False),
+    ],
+)
+def test_a_password_in_clear_text_is_a_warning(
+    protocol: str, mechanism: str, module: str, warned: bool
+) -> None:
+    """As is a setting of TLS that would not hold."""
+    properties = {
+        "security.protocol": protocol,
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'{module} required username="a" password="{SECRET}";',
+        "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
+    }
+    warnings = parse_config(BASE | properties, {}).warnings
+    assert "ssl.cipher.suites is not used by twinlog" in warnings
+    assert any("clear text" in one for one in warnings) is warned
+    assert SECRET not in str(warnings)
+
+
+@pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [
         ("bootstrap.servers", "", "HOST:PORT"),

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from twinlog.control.endpoint import MAX_REQUEST, Answer, Endpoint
+from twinlog.control.endpoint import MAX_CLIENTS, MAX_REQUEST, Answer, Endpoint
 
 HEAD = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -76,3 +76,42 @@ def test_who_says_nothing_gets_nothing() -> None:
         assert await task == b""
 
     serve(talk)
+
+
+def test_clients_that_ask_nothing_hold_up_no_probe() -> None:
+    """However many they are; whoever has waited longest makes room."""
+
+    async def talk(port: int) -> None:
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * MAX_CLIENTS)]
+        for _ in range(3):
+            answer = await asyncio.wait_for(exchange(port, HEAD % b"/here"), 5)
+            assert answer.endswith(b"so\n")
+        assert await asyncio.wait_for(idle[0][0].read(), 5) == b"", "it made room"
+        for _, writer in idle:
+            writer.close()
+
+    serve(talk)
+
+
+def test_an_answer_that_takes_long_holds_up_no_other() -> None:
+    """As metrics of many partitions do."""
+    rendered = asyncio.Event()
+
+    async def slow() -> Answer:
+        await rendered.wait()
+        return Answer(200, "text/plain", b"at last\n")
+
+    async def body() -> None:
+        endpoint = Endpoint({"/slow": slow, "/here": lambda: Answer(200, "text/plain", b"so\n")})
+        await endpoint.start("127.0.0.1", 0)
+        assert endpoint._server is not None
+        port = endpoint._server.sockets[0].getsockname()[1]
+        waiting = asyncio.create_task(exchange(port, HEAD % b"/slow"))
+        answer = await asyncio.wait_for(exchange(port, HEAD % b"/here"), 5)
+        assert answer.endswith(b"so\n")
+        assert not waiting.done()
+        rendered.set()
+        assert (await waiting).endswith(b"at last\n")
+        await endpoint.close()
+
+    asyncio.run(body())

@@ -45,7 +45,7 @@ from twinlog.control.rebuild import Rebuild
 from twinlog.core.absence import Absence
 from twinlog.core.errors import Retriable, UserError
 from twinlog.core.states import State
-from twinlog.core.text import few
+from twinlog.core.text import few, printable
 from twinlog.wire.config_records import NotMirrored, topic_id_text
 
 WAIT_SECONDS: Final = 60.0
@@ -216,7 +216,7 @@ def mirrors_command(
         if debug or context.find_root().params.get("debug"):
             raise
         lines = str(error).splitlines() or [type(error).__name__]
-        raise click.ClickException(lines[0]) from error
+        raise click.ClickException(printable(lines[0])) from error
 
 
 def _parse(options: Mapping[str, Any], *, as_json: bool) -> tuple[str, Arguments]:
@@ -546,4 +546,4 @@ def _print_json(value: object) -> None:
 
 
 def _say(message: str) -> None:
-    click.echo(message, err=True)
+    click.echo(printable(message), err=True)

@@ -15,6 +15,7 @@ from twinlog.cli.readiness import readiness
 from twinlog.cli.run import run
 from twinlog.cli.switchover import switchover
 from twinlog.cli.verify import verify
+from twinlog.core.text import printable
 
 
 class _OneLineErrors(click.Group):
@@ -30,7 +31,7 @@ class _OneLineErrors(click.Group):
             if ctx.params.get("debug"):
                 raise
             lines = str(error).splitlines() or [type(error).__name__]
-            raise click.ClickException(lines[0]) from error
+            raise click.ClickException(printable(lines[0])) from error
 
 
 @click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})

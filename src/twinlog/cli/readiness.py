@@ -23,6 +23,7 @@ from twinlog.control.readiness import (
 )
 from twinlog.control.subject import subject_of
 from twinlog.control.survey import survey
+from twinlog.core.text import printable
 
 STATUSES: Final = {Verdict.READY: 0, Verdict.WARNING: 3, Verdict.NOT_READY: 4}
 """Exit statuses. 1 and 2 say, as with every command, that there is no verdict."""
@@ -71,7 +72,7 @@ def print_readiness(found: Readiness) -> None:
     """A table of topics, the reasons, and the verdict."""
     print_table(COLUMNS, [_columns(found.mirror, topic) for topic in found.topics])
     for finding in found.all_findings():
-        click.echo(f"{finding.verdict.name}: {finding.text}")
+        click.echo(printable(f"{finding.verdict.name}: {finding.text}"))
     click.echo(_sentence(found))
 
 

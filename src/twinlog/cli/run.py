@@ -21,6 +21,7 @@ from twinlog.cli.options import (
 )
 from twinlog.cluster.mirrorlog import take_control_topics
 from twinlog.control.node import Node, NodeConfig, Progress
+from twinlog.core.text import printable
 from twinlog.logs import FORMATS, set_up
 
 
@@ -89,7 +90,7 @@ def run(
     set_up(log_level, log_format)
     progress = asyncio.run(_run(config, _Display(as_json=as_json)))
     for row in progress.failed:
-        click.echo(f"FAILED {row.partition}: {row.reason}", err=True)
+        click.echo(printable(f"FAILED {row.partition}: {row.reason}"), err=True)
     if progress.failed:
         sys.exit(1)
 

@@ -27,6 +27,7 @@ from twinlog.control.switchover import (
     switch_over,
 )
 from twinlog.core.acls import Acl
+from twinlog.core.text import printable
 
 SILENCE_S: Final = 5.0
 TIMEOUT_S: Final = 300.0
@@ -240,7 +241,7 @@ class _Show:
         else:
             back = "" if self._can_go_back else " (no way back)"
             mark = "done" if told.done else "    "
-            click.echo(f"{told.step.name:<10}{mark}  {told.text}{back}", err=True)
+            click.echo(printable(f"{told.step.name:<10}{mark}  {told.text}{back}"), err=True)
 
     def failed(self, error: SwitchoverFailed) -> None:
         """It has ended at a step."""
@@ -250,7 +251,7 @@ class _Show:
                 step=error.step.name,
                 error=error.message,
             )
-        click.echo(f"Error: {error}", err=True)
+        click.echo(printable(f"Error: {error}"), err=True)
 
     def interrupted(self) -> None:
         """By Ctrl-C or SIGTERM."""
@@ -305,7 +306,7 @@ class _Show:
             if some or what != "left":
                 click.echo(f"{RELEASED[what]}: {len(some)} denial(s)")
             for text in some:
-                click.echo(text)
+                click.echo(printable(text))
 
     @staticmethod
     def _object(**fields: Any) -> None:

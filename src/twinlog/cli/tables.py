@@ -4,10 +4,12 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from twinlog.core.text import printable
+
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A line for each row, columns as wide as they have to be."""
-    table = [tuple(columns), *(tuple(map(str, row)) for row in rows)]
+    table = [tuple(columns), *(tuple(map(printable, map(str, row))) for row in rows)]
     widths = [max(len(line[at]) for line in table) for at in range(len(columns))]
     for line in table:
         click.echo("  ".join(map(str.ljust, line, widths)).rstrip())

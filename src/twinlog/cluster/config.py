@@ -115,7 +115,7 @@ class ClusterConfig:
 
 
 class Parsed(NamedTuple):
-    """A configuration, and what in the properties was not used, a line each."""
+    """A configuration, and what in the properties was not used or is unsafe, a line each."""
 
     config: ClusterConfig
     warnings: tuple[str, ...]
@@ -209,7 +209,14 @@ def _parse(written: Written) -> Parsed:
         **_given(times),
         **_given(sizes),
     )
-    return Parsed(config, reader.unused())
+    return Parsed(config, (*reader.unused(), *_in_clear(config.security)))
+
+
+def _in_clear(security: Security) -> tuple[str, ...]:
+    """What whoever listens on the network gets to know."""
+    if security.tls is None and security.sasl is not None and security.sasl.mechanism == "PLAIN":
+        return ("PLAIN over SASL_PLAINTEXT sends the password in clear text: use SASL_SSL",)
+    return ()
 
 
 def _given(values: Mapping[str, object]) -> dict[str, Any]:

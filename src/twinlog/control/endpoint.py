@@ -2,10 +2,14 @@
 
 In a thread of its own it would go on saying that all is well after the loop had stopped. It answers
 GET and HEAD, one request on each connection; what h11 does not take for HTTP/1.1 is refused.
+
+A probe is answered however many others are connected and ask nothing: the client that has been
+connected for longest makes room. An answer that takes long to render (metrics of thousands of
+partitions) is a coroutine, which leaves the loop to others.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
@@ -28,7 +32,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Answers = Mapping[str, Callable[[], Answer]]
+Answers = Mapping[str, Callable[[], Answer | Awaitable[Answer]]]
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -38,7 +42,8 @@ class Endpoint:
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self._server: asyncio.Server | None = None
-        self._clients: set[asyncio.Task[None]] = set()
+        self._clients: dict[asyncio.Task[None], None] = {}
+        """In the order in which they have come."""
 
     async def start(self, host: str, port: int) -> Self:
         """Listen here.
@@ -64,16 +69,19 @@ class Endpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._clients.add(task)
+        if len(self._clients) >= MAX_CLIENTS:
+            oldest = next(iter(self._clients))
+            del self._clients[oldest]
+            oldest.cancel()
+        self._clients[task] = None
         try:
-            # Who does not ask, or goes away, is no news.
-            with suppress(TimeoutError, OSError):
+            # Who does not ask, or goes away, is no news; nor who made room.
+            with suppress(TimeoutError, OSError, asyncio.CancelledError):
                 async with asyncio.timeout(PATIENCE_S):
-                    if len(self._clients) <= MAX_CLIENTS:
-                        writer.write(await self._respond(reader))
-                        await writer.drain()
+                    writer.write(await self._respond(reader))
+                    await writer.drain()
         finally:
-            self._clients.discard(task)
+            self._clients.pop(task, None)
             writer.close()
 
     async def _respond(self, reader: asyncio.StreamReader) -> bytes:
@@ -85,10 +93,11 @@ class Endpoint:
             return _sent(peer, Answer(error.error_status_hint, _TEXT, b"no HTTP/1.1\n"))
         if request is None:
             return b""
-        answer = self._answer(request)
+        found = self._answer(request)
+        answer = found if isinstance(found, Answer) else await found
         return _sent(peer, answer, with_body=request.method != b"HEAD")
 
-    def _answer(self, request: h11.Request) -> Answer:
+    def _answer(self, request: h11.Request) -> Answer | Awaitable[Answer]:
         path = request.target.decode("ascii").partition("?")[0]
         found = self._answers.get(path)
         if found is None:

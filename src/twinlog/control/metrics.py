@@ -9,6 +9,7 @@ Each node tells of all mirrors, as far as the control topics do, so that it is e
 `deadthreadcount`, `twinlog_lanes` and the errors of refreshing are a node's own.
 """
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
@@ -161,10 +162,42 @@ class MirrorCollector(Collector):
         yield _by("twinlog_build_info", "This node's version.", ["version"], [((__version__,), 1)])
 
 
+class _Collected(Collector):
+    """Metrics that were collected before."""
+
+    def __init__(self, metrics: Collection[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """They."""
+        return iter(self._metrics)
+
+
+class Exposition:
+    """All metrics as text (Prometheus' format 0.0.4), rendered beside the event loop.
+
+    What is observed is read within the loop, which changes it, and made text of by a thread, one
+    scrape after the other: with 10,000 partitions the text takes seconds.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()  # guards the thread: one renders at a time
+
+    async def text(self, observed: Observed) -> bytes:
+        """The text of now."""
+        async with self._turn:
+            metrics = list(MirrorCollector(observed).collect())
+            return await asyncio.to_thread(_text, metrics)
+
+
 def exposition(observed: Observed) -> bytes:
-    """All metrics as text (Prometheus' format 0.0.4)."""
+    """All metrics as text, at once."""
+    return _text(list(MirrorCollector(observed).collect()))
+
+
+def _text(metrics: Collection[Metric]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(MirrorCollector(observed))
+    registry.register(_Collected(metrics))
     return generate_latest(registry)
 
 

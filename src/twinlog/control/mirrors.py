@@ -122,7 +122,10 @@ def check_properties(
     connection = split_settings(properties)[1]
     # What is unknown is said first: it may be why something else is missing.
     parsed = parse_source(_ANY_SERVER | connection, grants)
-    unused = [warning.removesuffix(_UNUSED) for warning in parsed.warnings]
+    unused = [
+        warning.removesuffix(_UNUSED) for warning in parsed.warnings if warning.endswith(_UNUSED)
+    ]
+    unsafe = [warning for warning in parsed.warnings if not warning.endswith(_UNUSED)]
     unknown = [key for key in unused if not key.startswith(("sasl.", "ssl."))]
     if unknown:
         raise UserError(
@@ -130,7 +133,10 @@ def check_properties(
             f"security.protocol, sasl.*, ssl.*, a client's id, timeouts and buffers, and "
             f"{', '.join(SETTINGS)}"
         )
-    return parse_source(connection, grants).config, tuple(f"{key}{_UNUSED}" for key in unused)
+    return parse_source(connection, grants).config, (
+        *(f"{key}{_UNUSED}" for key in unused),
+        *unsafe,
+    )
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ from twinlog.cluster.mirrorlog import (
 from twinlog.control.described import FRESH_S
 from twinlog.control.endpoint import Answer, Answers, Endpoint
 from twinlog.control.health import Health, live, ready
-from twinlog.control.metrics import CONTENT_TYPE, exposition
+from twinlog.control.metrics import CONTENT_TYPE, Exposition
 from twinlog.control.mirrors import connected, connected_source
 from twinlog.control.observed import Observed
 from twinlog.control.refresh import Refresher
@@ -147,8 +147,10 @@ class Node:
             health = probe(self._observed)
             return Answer(health.status, "application/json", health.body)
 
-        def metrics() -> Answer:
-            text = b"" if self._observed is None else exposition(self._observed)
+        rendering = Exposition()
+
+        async def metrics() -> Answer:
+            text = b"" if self._observed is None else await rendering.text(self._observed)
             return Answer(200, CONTENT_TYPE, text)
 
         return {
@@ -160,7 +162,10 @@ class Node:
 
     async def _run(self) -> Progress:
         config = self._config
-        async with connected(parse_config(config.destination).config, "destination") as cluster:
+        parsed = parse_config(config.destination)
+        for warning in parsed.warnings:
+            log.warning("--command-config: %s", warning)
+        async with connected(parsed.config, "destination") as cluster:
             self._grants = cluster.config.grants
             store = MirrorStore(cluster, background=True)
             await create_control_topics(cluster, config.control_topics)
