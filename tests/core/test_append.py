@@ -271,7 +271,7 @@ def check(machine: PartitionAppend) -> None:
     flying, queued = list(machine._in_flight), list(machine._queue)
     assert len(flying) <= MAX_IN_FLIGHT
     assert machine.queued_bytes == sum(
-        one.size for one in (*flying, *queued) if isinstance(one, Data)
+        one.held for one in (*flying, *queued) if isinstance(one, Data)
     )
     assert machine.idle == (not flying and not queued)
     if machine.phase is Phase.APPENDING:

@@ -13,6 +13,12 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 
 from clients import client, make_topic
 from twinlog.cluster import transactions
+from twinlog.cluster.admin import (
+    Alteration,
+    AlterOperation,
+    incremental_alter_configs,
+    topic_resource,
+)
 from twinlog.cluster.client import CONTROLLER, KafkaCluster
 from twinlog.cluster.partitions import PATIENCE
 from twinlog.core.append import ProducerState
@@ -34,6 +40,7 @@ STAMP = 1_700_000_000_000
 """Their timestamps, in ms."""
 TOO_LARGE = 10
 OUT_OF_ORDER = 45
+OUT_OF_RANGE = 1
 UNKNOWN_TOPIC = 3
 UNSUPPORTED_VERSION = 35
 
@@ -426,16 +433,82 @@ def test_a_quota_is_a_wait(
     run(scenario())
 
 
-async def limit(cluster: KafkaCluster, client_id: str, producer_byte_rate: float) -> None:
+async def limit(
+    cluster: KafkaCluster, client_id: str, rate: float, key: str = "producer_byte_rate"
+) -> None:
     """A quota for one client id."""
     entry = AlterClientQuotasRequest.EntryData
     item = entry(
         entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
-        ops=[entry.OpData(key="producer_byte_rate", value=producer_byte_rate, remove=False)],
+        ops=[entry.OpData(key=key, value=rate, remove=False)],
     )
     request = AlterClientQuotasRequest(entries=[item], validate_only=False)
     response = await cluster.call(request, node=CONTROLLER)
     assert response.entries[0].error_code == 0
+
+
+def test_a_quota_answers_without_records(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """No error, no records, although the log has them: the throttle time is all that tells."""
+
+    async def scenario() -> None:
+        config = replace(client(any_kafka).config, client_id=fresh_name("reader"))
+        async with client(any_kafka) as filler, KafkaCluster(config) as cluster:
+            await make(filler, topic, 1)
+            p = TopicPartition(topic, 0)
+            destination = KafkaDestination(filler, lambda: True)
+            node = (await destination.leaders({topic}))[p].node
+            who = (await destination.init_producer(fresh_name("data")))[1:]
+            for at in range(4):
+                await destination.produce(node, [batch(p, who, COUNT * at, bytes(300_000))])
+            await limit(filler, config.client_id, 1_000.0, "consumer_byte_rate")
+            source = KafkaSource(cluster)
+            await source.leaders({topic})
+            how = {"max_wait_ms": 0, "partition_max_bytes": 100}
+            found = await source.read_alone(p, 0, **how)
+            assert not found.fetched.error
+            assert not len(found.fetched.records)
+            assert found.throttle_ms > 0
+            read = await KafkaSource(filler).read({p: 0}, partition_max_bytes=100)
+            assert len(read[p].records) > 300_000
+
+    run(scenario())
+
+
+def test_what_explains_an_empty_answer(any_kafka: LocalCluster, topic: str) -> None:
+    """At the log's end: where the leader's own log starts, and whether the topic compacts."""
+
+    async def scenario() -> None:
+        async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
+            who = (await ports.destination.init_producer(f"{topic}.data"))[1:]
+            await ports.destination.produce(node, [batch(p, who, 0)])
+            how = {"max_wait_ms": 0, "partition_max_bytes": 100}
+            found = await ports.source.read_alone(p, COUNT, **how)
+            assert (found.fetched.error, found.fetched.last_stable) == (0, COUNT)
+            assert not len(found.fetched.records)
+            assert (found.throttle_ms, found.fetched.preferred_replica) == (0, -1)
+            assert (found.local_start, found.compacts) == (0, False)
+            leader = (await leaders_of(ports, topic))[p]
+            assert found.leader_epoch == leader.epoch
+            await set_policy(ports.cluster, topic, "compact,delete")
+
+            async def compacts() -> bool:
+                return bool((await ports.source.read_alone(p, COUNT, **how)).compacts)
+
+            await until_async(compacts, what="the changed policy")
+            read = await ports.source.read_alone(p, 0, **how)
+            assert (read.local_start, read.compacts) == (-1, None), "not asked for beside records"
+            beyond = await ports.source.read_alone(p, COUNT + 1, **how)
+            assert beyond.fetched.error == OUT_OF_RANGE
+
+    run(scenario())
+
+
+async def set_policy(cluster: KafkaCluster, topic: str, policy: str) -> None:
+    change = Alteration("cleanup.policy", AlterOperation.SET, policy)
+    answers = await incremental_alter_configs(cluster, {topic_resource(topic): [change]})
+    assert not any(answers.values())
 
 
 def test_what_waits_falls_with_its_connection(

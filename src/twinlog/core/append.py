@@ -237,7 +237,7 @@ class PartitionAppend:
             self._queue.append(piece)
             self.planned_end = piece.end
             if isinstance(piece, Data):
-                self.queued_bytes += piece.size
+                self.queued_bytes += piece.held
 
     def take(self, fresh_after_ms: int) -> Outgoing | None:
         """The next batch to send, if one may be sent now. It counts as sent.
@@ -282,7 +282,7 @@ class PartitionAppend:
     def answered(self, base_offset: int) -> Misplaced | None:
         """The oldest batch in flight was taken, and landed at `base_offset`."""
         data = self._in_flight.popleft()
-        self.queued_bytes -= data.size
+        self.queued_bytes -= data.held
         if base_offset != data.start and self.phase is not Phase.FAILED:
             # Taken now or before, it stands in the wrong place, whatever became of earlier ones.
             self.fail()
@@ -297,7 +297,7 @@ class PartitionAppend:
     def refused(self) -> None:
         """The oldest batch in flight was refused: the position is not what we thought."""
         data = self._in_flight.popleft()
-        self.queued_bytes -= data.size
+        self.queued_bytes -= data.held
         self._drain()
 
     def lost(self, unguarded_from: float) -> None:
@@ -370,4 +370,4 @@ class PartitionAppend:
     def _forget_plan(self) -> None:
         self._position = None
         self._queue.clear()
-        self.queued_bytes = sum(data.size for data in self._in_flight)
+        self.queued_bytes = sum(data.held for data in self._in_flight)

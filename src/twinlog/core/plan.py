@@ -54,6 +54,10 @@ MAX_PIECES: Final = 4096
 """Pieces of a plan: a compacted batch may hold a million records that are not neighbours, each of
 which becomes a batch, of about 0.5 KB in memory. What is left out is fetched again."""
 
+_PIECE_BYTES: Final = 1024
+"""Of two pieces' objects; about that, as measured, and more than a batch of one record."""
+_RUN_RECORDS: Final = 8
+"""A batch that is built costs as much as decoding so many records."""
 _LONE: Final = LOG_APPEND_TIME
 """The attributes that a lone record's batch may have (`merge_lone`)."""
 _ABORT: Final = 0
@@ -73,6 +77,11 @@ class Data:
     def size(self) -> int:
         """Bytes on the wire."""
         return HEADER_SIZE + len(self.records)
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory while it is queued, with the gap that may come before it."""
+        return len(self.records) + _PIECE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +405,7 @@ class _Pieces:
         self.gap(Offset(run[0].offset))
         self._flush()
         self._build(run, codec, most)
+        self.decoded += _RUN_RECORDS
         self.end = Offset(run[-1].offset + 1)
 
     def finish(self) -> list[Piece]:
