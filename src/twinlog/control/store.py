@@ -275,7 +275,8 @@ class MirrorStore:
             await self._change(decide)
 
     async def _change(self, decide: Decide) -> None:
-        if await partition_count(self._cluster, CONFIG_TOPIC) is None:
+        known = self._config.partitions or await partition_count(self._cluster, CONFIG_TOPIC)
+        if known is None:
             await _decided(decide, Snapshot())  # as `snapshot`: there is nothing yet
         writer = TransactionalWriter(self._cluster, CONFIG_WRITER)
         unknown: list[Entry] = []
