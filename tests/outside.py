@@ -191,6 +191,16 @@ def await_shares(stage: Stage, count: int) -> None:
     until(shared, 120, f"state partitions at each of {count} lanes")
 
 
+def transactions(where: str, topic: str, count: int) -> None:
+    """So many transactions of one record each."""
+    producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-lone"})
+    producer.init_transactions(SECONDS)
+    for at in range(count):
+        producer.begin_transaction()
+        producer.produce(topic, partition=0, value=f"lone-{at}")
+        producer.commit_transaction(SECONDS)
+
+
 def transaction(where: str, topic: str, name: str, *, commit: bool) -> None:
     """Ten records in one transaction."""
     producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-{name}"})

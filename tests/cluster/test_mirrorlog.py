@@ -6,10 +6,18 @@ import pytest
 
 from twinlog.cluster.controllog import ControlRecord
 from twinlog.cluster.controlwriter import Entry
-from twinlog.cluster.mirrorlog import epoch_entry, fold_states, forget_entry, state_entry
+from twinlog.cluster.mirrorlog import (
+    config_entry,
+    epoch_entry,
+    fold_states,
+    forget_entry,
+    state_entry,
+)
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset
+from twinlog.wire.config_records import Mirror, Removed, key_of
+from twinlog.wire.snapshot import Snapshot, Written
 from twinlog.wire.state_records import LastMirrored, PartitionState, epochs_key, state_key
 
 NAME = MirrorPartition("m", "t", 0)
@@ -67,3 +75,12 @@ def test_what_is_forgotten_where_it_stands_is_gone() -> None:
     for record in as_read(IN_FORMER):
         found = fold_states([record], found)
     assert (found.states, found.epochs, dict(found.places)) == ({}, {}, {})
+
+
+def test_a_key_keeps_its_partition_when_partitions_are_added() -> None:
+    mirror = Mirror(name="m", source={}, source_cluster_id="c")
+    first = config_entry(mirror, 8)
+    snapshot = Snapshot().after([Written(first.partition, 0, first.key, first.value)])
+    moved = next(n for n in range(9, 100) if config_entry(mirror, n).partition != first.partition)
+    for change in (mirror, Removed(key_of(mirror))):
+        assert config_entry(change, moved, snapshot.places).partition == first.partition

@@ -390,7 +390,7 @@ def test_states_and_statuses(kafka: LocalCluster, name: str) -> None:
             states = await store.states()
             assert states.states[first] == PartitionState(first, State.PREPARING)
             assert states.states[second] == failed
-            assert states.epochs[first] == (3, 9)
+            assert states.epochs[first] == LastMirrored(LeaderEpoch(3), Offset(9))
             for number in range(3):
                 row = PartitionStatus(partition=first, state=State.MIRRORING, records=number)
                 status = Status(

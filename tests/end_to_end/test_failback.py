@@ -161,3 +161,33 @@ def test_what_was_never_failed_over_is_not_taken(both: Both, topic: str) -> None
     done = both.back.mirrors("--add", "--topic", topic, "--mirror", "back", "--rebuild")
     assert done.errors.startswith("Error: TOPIC_ALREADY_EXISTS: "), done.errors
     assert end(first, topic) == 10
+
+
+def test_foreign_records_before_the_failover(both: Both, topic: str) -> None:
+    """While no node runs the source goes on, and dies, and others write to the destination.
+
+    The two logs are of one length nearly, end in markers both, and have diverged.
+    """
+    first, second = servers(both.there)
+    outside.make_topic(first, topic)
+    outside.write(first, topic, outside.simple(10))
+    both.there.add(topic, "there")
+    outside.await_state(both.there, topic, 0, "MIRRORING")
+    both.there.await_no_lag([topic])
+    both.there.nodes["there"].signal(15)
+    both.there.nodes["there"].end(60)
+    outside.transactions(first, topic, 3)
+    both.there.source.kill(1)
+    for at in range(5):
+        outside.write(second, topic, outside.simple(1, 0, f"foreign {at}"))
+    done = both.there.mirrors("--remove", "--topic", topic, "--mirror", "there")
+    assert done.status == 0, done.errors
+    both.there.start_node("there", "--lanes", "1")
+    outside.await_state(both.there, topic, 0, "STOPPED")
+    shown = outside.described(both.there, topic)[0]
+    assert shown["last_mirrored_end"] == 10
+    assert "5 record(s) at offsets 10 to 14 were written by other producers" in shown["reason"]
+    both.there.source.start_broker(1)
+    refused = both.back.mirrors("--add", "--topic", topic, "--mirror", "back")
+    assert refused.errors.startswith("Error: MIRROR_TOPIC_DIVERGED: "), refused.errors
+    assert f"{topic}-0 from offset 10 to 15" in refused.errors

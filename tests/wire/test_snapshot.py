@@ -1,5 +1,6 @@
 """The snapshot: the last record of a key holds, tombstones take away, nothing is lost silently."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -113,3 +114,17 @@ def test_a_format_that_cannot_be_read_is_refused() -> None:
         Snapshot().after(
             [Written(0, 0, key, value.replace(b'"version":1', b'"version":2'))]
         ).known()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_removal_holds_against_an_older_record_in_another_partition(in_order: bool) -> None:
+    """Partitions were added to the topic, and its partitions are read in any order."""
+    key, value = encode(TOPIC)
+    removed = encode(replace(TOPIC, wanted=Wanted.STOPPED))[1]
+    older, newer = Written(1, 5, key, value, 100), Written(9, 0, key, removed, 200)
+    found = Snapshot().after([written(MIRROR), *([older, newer] if in_order else [newer, older])])
+    assert found.topics[0].wanted is Wanted.STOPPED
+    assert found.places[key].partition == 9
+    gone = Written(9, 1, key, None, 300)
+    records = [older, gone] if in_order else [gone, older]
+    assert Snapshot().after([written(MIRROR), *records]).topics == []

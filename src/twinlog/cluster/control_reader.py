@@ -18,7 +18,7 @@ from uuid import UUID
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import ControlRecord, Tail
 from twinlog.cluster.metadata import is_another
-from twinlog.core.errors import Refusal
+from twinlog.core.errors import ControlTopicLost, Refusal
 
 T = TypeVar("T")
 Fold = Callable[[Sequence[ControlRecord], T], T]
@@ -45,6 +45,9 @@ class ControlReader(Generic[T]):
         fold: what is known after some records, which are in each partition's order.
         empty: what is known before the first one, and where the topic does not exist.
         begin: where to begin.
+        missing: called where the topic does not exist; it may refuse that by raising. With it the
+            topic is one that must not be lost: that it is deleted, recreated or cut while it is
+            being read is an error, since what was read may hold no longer.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class ControlReader(Generic[T]):
         fold: Fold[T],
         empty: T,
         begin: Begin = at_the_start,
+        *,
+        missing: Callable[[KafkaCluster], Awaitable[None]] | None = None,
     ) -> None:
         self.partitions: int | None = None
         """How many the topic had at the last read; None where it did not exist."""
@@ -62,6 +67,7 @@ class ControlReader(Generic[T]):
         self._fold = fold
         self._empty = self._known = empty
         self._begin = begin
+        self._missing = missing
         self._tail: Tail | None = None
         self._topic_id: UUID | None = None
         self._reading = asyncio.Lock()  # guards the tail and what is known
@@ -84,19 +90,33 @@ class ControlReader(Generic[T]):
         topic = metadata.topics.get(self._topic)
         if topic is None:
             self._forget()
+            if self._missing is not None:
+                await self._missing(self._cluster)
             return self._empty
         if topic.error:
             Refusal(topic.error).fail("see the control topic", topic=self._topic)
         self.partitions = len(topic.partitions)
+        if is_another(self._topic_id, topic.topic_id):
+            self._lost("was deleted and recreated")
         if self._tail is None or is_another(self._topic_id, topic.topic_id):
             return await self._read_whole(topic.topic_id)
         restarts = self._tail.restarts
         news = await self._catch_up(self._tail)
         if self._tail.restarts != restarts:
+            self._lost("has lost records that were read (an unclean election?)")
             return await self._read_whole(topic.topic_id)
         if news:
             self._known = self._fold(news, self._known)
         return self._known
+
+    def _lost(self, how: str) -> None:
+        if self._missing is not None:
+            raise ControlTopicLost(
+                f"the control topic {self._topic} {how}",
+                cluster=self._cluster.name,
+                hint='nothing is done with what is left of it: see "A lost control topic" in '
+                "docs/operations.md",
+            )
 
     async def _read_whole(self, topic_id: UUID) -> T:
         self._forget()

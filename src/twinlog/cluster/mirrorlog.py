@@ -8,12 +8,13 @@ They come into being with the first mirror. The first two are what must not be l
 replicated as Kafka's own internal topics are; the third is overwritten each second.
 """
 
+import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.cluster.admin import NewTopic, create_topics
 from twinlog.cluster.client import KafkaCluster
@@ -26,14 +27,14 @@ from twinlog.cluster.controllog import (
     read_whole,
 )
 from twinlog.cluster.controlwriter import Entry
-from twinlog.core.errors import ProtocolError, Refusal, Retriable, UserError
+from twinlog.core.errors import ControlTopicLost, ProtocolError, Refusal, Retriable, UserError
 from twinlog.core.mirror_settings import OF_CONTROL_TOPICS
 from twinlog.core.placement import MirrorPartition, config_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.wire import config_records, state_records, status_records
 from twinlog.wire.config_records import ConfigChange, Removed
-from twinlog.wire.snapshot import Snapshot, Written
+from twinlog.wire.snapshot import Place, Snapshot, Written
 from twinlog.wire.state_records import (
     LAST_MIRROR_EPOCHS,
     MIRROR_PARTITION_STATE,
@@ -62,6 +63,11 @@ MAX_PARTITIONS: Final = 10_000
 
 NUM_PARTITIONS, REPLICATION_FACTOR = OF_CONTROL_TOPICS
 
+Places: TypeAlias = Mapping[bytes | None, Place]
+NO_PLACES: Final[Places] = MappingProxyType({})
+
+_LOOKS: Final = 3
+_LOOK_S: Final = 0.3
 _ALREADY_EXISTS: Final = 36
 _UNKNOWN_TOPIC: Final = 3
 _STAMPED: Final = {
@@ -130,6 +136,7 @@ async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) ->
     missing = [name for name in CONTROL_TOPICS if name not in cluster.metadata.topics]
     if not missing:
         return
+    await refuse_lost(cluster)
     replication = wanted.replication_factor
     if replication is None:
         replication = min(MAX_REPLICATION, len(cluster.metadata.brokers))
@@ -157,6 +164,48 @@ async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) ->
         if isinstance(answer, Refusal) and answer.code != _ALREADY_EXISTS:
             answer.fail(f"create the control topic {name}")
     await _led(cluster, {name: topics[name][0] for name in missing})
+
+
+async def refuse_lost(cluster: KafkaCluster) -> None:
+    """Refuse to go on without `__mirror_config` or `__mirror_state` where there were mirrors.
+
+    A lost topic that is created anew is silent: mirrors are gone, or all states are UNKNOWN and the
+    last mirrored ends forgotten, while the topics' users may have been writing for long.
+
+    Raises:
+        ControlTopicLost: one is missing, and another control topic shows that mirrors exist.
+        Retriable: the brokers do not answer.
+    """
+    for _ in range(_LOOKS):  # a broker that lags may not know of a new topic yet
+        names = (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC)
+        counts = {name: await partition_count(cluster, name) for name in names}
+        missing = [name for name in (CONFIG_TOPIC, STATE_TOPIC) if counts[name] is None]
+        if not missing:
+            return
+        evidence = await _evidence(cluster, {name for name in counts if counts[name] is not None})
+        if not evidence:
+            return
+        await asyncio.sleep(_LOOK_S)
+    raise ControlTopicLost(
+        f"the control topic {' and '.join(missing)} does not exist, and {evidence}",
+        cluster=cluster.name,
+        hint='it was deleted, and is not created anew: see "A lost control topic" in '
+        "docs/operations.md",
+    )
+
+
+async def _evidence(cluster: KafkaCluster, existing: Collection[str]) -> str:
+    """What of the control topics that are left shows that there are mirrors; or nothing."""
+    if CONFIG_TOPIC in existing:
+        topics = fold_config(await read_whole(cluster, CONFIG_TOPIC)).topics
+        return f"{CONFIG_TOPIC} holds {len(topics)} topic(s) of mirrors" if topics else ""
+    if STATE_TOPIC in existing:
+        states = fold_states(await read_whole(cluster, STATE_TOPIC)).states
+        return f"{STATE_TOPIC} holds the states of {len(states)} partition(s)" if states else ""
+    if STATUS_TOPIC not in existing:
+        return ""
+    rows = [row for one in (await read_statuses(cluster))[0].values() for row in one.partitions]
+    return f"{STATUS_TOPIC} holds {len(rows)} partition(s)" if rows else ""
 
 
 async def _led(cluster: KafkaCluster, counts: Mapping[str, int]) -> None:
@@ -192,15 +241,20 @@ async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> in
     return len(found.partitions)
 
 
-def config_entry(change: ConfigChange, count: int) -> Entry:
-    """A record, or its tombstone, as written to `__mirror_config`, which has `count` partitions."""
+def config_entry(change: ConfigChange, count: int, places: Places = NO_PLACES) -> Entry:
+    """A record, or its tombstone, as written to `__mirror_config`, which has `count` partitions.
+
+    A key that has a record already keeps its partition (`Snapshot.places`).
+    """
     if isinstance(change, Removed):
         key, value = config_records.encode_key(change.key), None
         _, placed_by, *_ = change.key
     else:
         key, value = config_records.encode(change)
         _, placed_by, *_ = config_records.key_of(change)
-    return Entry(CONFIG_TOPIC, config_partition(placed_by, count), key, value)
+    known = places.get(key)
+    place = config_partition(placed_by, count) if known is None else known.partition
+    return Entry(CONFIG_TOPIC, place, key, value)
 
 
 async def read_config(cluster: KafkaCluster) -> Snapshot:
@@ -211,6 +265,7 @@ async def read_config(cluster: KafkaCluster) -> Snapshot:
         Retriable, UserError: see `controllog.read_whole`.
     """
     if await partition_count(cluster, CONFIG_TOPIC) is None:
+        await refuse_lost(cluster)
         return Snapshot()
     return fold_config(await read_whole(cluster, CONFIG_TOPIC))
 
@@ -221,7 +276,7 @@ def fold_config(records: Iterable[ControlRecord], before: Snapshot | None = None
     Raises:
         UnsupportedVersion: it is written in a format that we do not know.
     """
-    written = (Written(r.partition, r.offset, r.key, r.value) for r in records)
+    written = (Written(r.partition, r.offset, r.key, r.value, r.timestamp) for r in records)
     return (before or Snapshot()).after(written).known()
 
 
@@ -244,7 +299,11 @@ class ConfigLog(NamedTuple):
 def config_reader(cluster: KafkaCluster) -> ControlReader[ConfigLog]:
     """Reads `__mirror_config`; raises UnsupportedVersion, too (see `fold_config`)."""
     return ControlReader(
-        cluster, CONFIG_TOPIC, lambda records, before: before.after(records), ConfigLog()
+        cluster,
+        CONFIG_TOPIC,
+        lambda records, before: before.after(records),
+        ConfigLog(),
+        missing=refuse_lost,
     )
 
 
@@ -271,9 +330,12 @@ async def follow_config(
 
 
 def _refuse_restart(tail: Tail, restarts: int) -> None:
-    """Let the caller begin again where records that were read may be gone (`Tail.restarts`)."""
+    """Refuse to go on where records that were read may be gone (`Tail.restarts`)."""
     if tail.restarts != restarts:
-        raise Retriable("a control topic's log has lost records that were read; it is read again")
+        raise ControlTopicLost(
+            "a control topic was recreated or has lost records that were read",
+            hint='see "A lost control topic" in docs/operations.md',
+        )
 
 
 class States(NamedTuple):
@@ -302,6 +364,7 @@ async def read_states(cluster: KafkaCluster, partitions: Collection[int] | None 
         Retriable, UserError: see `controllog.Tail`.
     """
     if await partition_count(cluster, STATE_TOPIC) is None:
+        await refuse_lost(cluster)
         return States({}, {}, ())
     tail = Tail(cluster, STATE_TOPIC, partitions)
     try:
@@ -364,7 +427,8 @@ def fold_states(records: Iterable[ControlRecord], before: States | None = None) 
 
 def state_reader(cluster: KafkaCluster) -> ControlReader[States]:
     """Reads `__mirror_state`."""
-    return ControlReader(cluster, STATE_TOPIC, fold_states, States({}, {}, ()))
+    empty = States({}, {}, ())
+    return ControlReader(cluster, STATE_TOPIC, fold_states, empty, missing=refuse_lost)
 
 
 def _forget(

@@ -36,7 +36,13 @@ from twinlog.control.mirrors import connected, connected_source
 from twinlog.control.observed import Observed
 from twinlog.control.refresh import Refresher
 from twinlog.control.store import MirrorStore
-from twinlog.core.errors import Fenced, Retriable, TwinlogError, UnsupportedVersion
+from twinlog.core.errors import (
+    ControlTopicLost,
+    Fenced,
+    Retriable,
+    TwinlogError,
+    UnsupportedVersion,
+)
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.pipeline.lane import LaneConfig, run_lane
@@ -279,7 +285,8 @@ class Node:
             await asyncio.sleep(1.0)
             try:
                 progress = self._measure(*await self._look(store))
-            except UnsupportedVersion:
+                await store.states()  # whose topic must not be lost, either
+            except (UnsupportedVersion, ControlTopicLost):
                 raise
             except TwinlogError as error:
                 log.warning("progress cannot be read: %s", error)

@@ -312,7 +312,9 @@ class MirrorStore:
             return []
         count = self._config.partitions or CONFIG_PARTITIONS
         entries = [
-            change if isinstance(change, Entry) else config_entry(change, count)
+            change
+            if isinstance(change, Entry)
+            else config_entry(change, count, log.snapshot.places)
             for change in await _decided(decide, log.snapshot)
         ]
         return await _written(writer, entries) if entries else []

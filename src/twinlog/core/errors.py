@@ -99,6 +99,10 @@ class UnsupportedVersion(UserError):
     """What is stored has a format that this version of twinlog does not know."""
 
 
+class ControlTopicLost(UserError):
+    """`__mirror_config` or `__mirror_state` was deleted, recreated or cut: nothing may go on."""
+
+
 class Retriable(TwinlogError):
     """The step had no effect and may be tried again, a bounded number of times."""
 

@@ -44,6 +44,7 @@ from twinlog.cluster.mirrorlog import (
     read_config,
 )
 from twinlog.core.errors import (
+    ControlTopicLost,
     Fenced,
     Refusal,
     Retriable,
@@ -121,7 +122,7 @@ def run_lane(config: LaneConfig) -> None:
     keep_freed(config.settings.buffer_bytes)
     try:
         asyncio.run(Lane(config).run())
-    except (Fenced, UnsupportedVersion) as error:
+    except (Fenced, UnsupportedVersion, ControlTopicLost) as error:
         # Starting again would take the name back from whoever has it now, and so on for ever; and
         # would not teach us the format of the control topics.
         log.error("%s; this lane ends", error)  # noqa: TRY400 - one line
@@ -263,7 +264,7 @@ class Lane:
         while True:
             try:
                 await self._follow_on()
-            except UnsupportedVersion:
+            except (UnsupportedVersion, ControlTopicLost):
                 raise
             except TwinlogError as error:
                 log.warning("what is wanted cannot be followed: %s", error)

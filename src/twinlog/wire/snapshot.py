@@ -36,12 +36,20 @@ _UNSUPPORTED_VERSION: Final = 35
 
 
 class Written(NamedTuple):
-    """A record's place, key and value."""
+    """A record's place, key and value, and when its broker has appended it, in ms."""
 
     partition: int
     offset: int
     key: bytes | None
     value: bytes | None
+    timestamp: int = -1
+
+
+class Place(NamedTuple):
+    """Where the last record of a key stands, or its tombstone."""
+
+    timestamp: int
+    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,11 @@ class Snapshot:
     """Why a record cannot be read, by its partition and key."""
     ends: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     """The offset behind the last record that is in it, by partition."""
+    places: Mapping[bytes | None, Place] = field(default_factory=lambda: MappingProxyType({}))
+    """Where the last record of each key stands. When partitions are added to the topic, a key has
+    another one by its hash: a record that is written there would not be compacted with the former
+    one, and no order holds between the two. So a key keeps its partition; where an older version
+    has written to both, the broker's time decides."""
 
     @property
     def mirrors(self) -> dict[str, Mirror]:
@@ -150,8 +163,16 @@ class Snapshot:
     def after(self, written: Iterable[Written]) -> "Snapshot":
         """The snapshot after these records, which must be in each partition's order."""
         records, unreadable, ends = dict(self.records), dict(self.unreadable), dict(self.ends)
+        places = dict(self.places)
         for record in written:
             ends[record.partition] = record.offset + 1
+            place = Place(record.timestamp, record.partition)
+            known = places.get(record.key, place)
+            if record.key is not None and known.partition != place.partition:
+                if known > place:
+                    continue
+                unreadable.pop((known.partition, record.key), None)
+            places[record.key] = place
             slot = (record.partition, record.key)
             unreadable.pop(slot, None)
             try:
@@ -166,7 +187,10 @@ class Snapshot:
             elif change is not None:
                 records.pop(change.key, None)
         return Snapshot(
-            MappingProxyType(records), MappingProxyType(unreadable), MappingProxyType(ends)
+            MappingProxyType(records),
+            MappingProxyType(unreadable),
+            MappingProxyType(ends),
+            MappingProxyType(places),
         )
 
 

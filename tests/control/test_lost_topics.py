@@ -1,0 +1,87 @@
+"""What becomes of a cluster whose control topics are deleted, on real brokers."""
+
+import asyncio
+import uuid
+
+import pytest
+
+from clients import client, write_state
+from conftest import Pair
+from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.mirrorlog import (
+    CONFIG_TOPIC,
+    STATE_TOPIC,
+    STATUS_TOPIC,
+    ControlTopics,
+    create_control_topics,
+)
+from twinlog.control.store import MirrorStore
+from twinlog.core.errors import ControlTopicLost
+from twinlog.core.states import State
+from twinlog.wire.config_records import Mirror, MirrorTopic
+from waiting import until_async
+
+pytestmark = pytest.mark.broker
+
+
+async def delete(cluster: KafkaCluster, name: str) -> None:
+    await delete_topics(cluster, [name])
+
+    async def gone() -> bool:
+        return name not in (await cluster.refresh([name])).topics
+
+    await until_async(gone)
+
+
+@pytest.mark.parametrize("lost", [STATE_TOPIC, CONFIG_TOPIC])
+def test_a_lost_control_topic_stops_everything(pair: Pair, lost: str) -> None:
+    """It is not created anew, neither by a node nor by a command, and a running reader tells."""
+
+    async def run() -> None:
+        where = pair.source if lost == STATE_TOPIC else pair.destination
+        async with client(where) as cluster:
+            running = MirrorStore(cluster)
+            one = Mirror(name="m", source={"bootstrap.servers": "x:1"}, source_cluster_id="c")
+            await running.create_mirror(one)
+            topic = MirrorTopic(mirror="m", topic="t", topic_id=uuid.uuid4(), partitions=2)
+            await running.add_topics("m", [topic])
+            await write_state(cluster, topic, State.MIRRORING)
+            assert await running.snapshot()
+            assert await running.states()
+            await delete(cluster, lost)
+            store = MirrorStore(cluster)
+            read = store.states if lost == STATE_TOPIC else store.snapshot
+            with pytest.raises(ControlTopicLost, match=f"{lost} does not exist, and __mirror_"):
+                await read()
+            with pytest.raises(ControlTopicLost, match=lost):
+                await create_control_topics(cluster, ControlTopics())
+            with pytest.raises(ControlTopicLost, match=lost):
+                await store.create_mirror(one)
+            assert lost not in (await cluster.refresh([lost])).topics
+            # Created by hand it is the operator's decision; who was running does not go on.
+            await create_topics(cluster, [NewTopic(name=lost, partitions=8, replication_factor=1)])
+            read = running.states if lost == STATE_TOPIC else running.snapshot
+
+            async def told() -> bool:
+                try:
+                    await read()
+                except ControlTopicLost as error:
+                    return "deleted and recreated" in str(error)
+                return False
+
+            await until_async(told)
+
+    asyncio.run(run())
+
+
+def test_a_lost_status_topic_is_created_anew(pair: Pair) -> None:
+    """It holds nothing that is needed: lanes write it each second."""
+
+    async def run() -> None:
+        async with client(pair.source) as cluster:
+            await delete(cluster, STATUS_TOPIC)
+            await create_control_topics(cluster, ControlTopics())
+            assert STATUS_TOPIC in (await cluster.refresh([STATUS_TOPIC])).topics
+
+    asyncio.run(run())
