@@ -28,6 +28,7 @@ from twinlog.control.mirrors import connected_source
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import (
+    Room,
     add_new_topics,
     follow_origins,
     grow_topics,
@@ -217,7 +218,8 @@ class Refresher:
         }
         counts = {name: len(topic.partitions) for name, topic in ours.items()}
         self.errors[mirror.name, Sync.METADATA] += name_extra(topics, there, counts)
-        growth = grow_topics(self._cluster, self._store, topics, there, counts)
+        room = Room(mirror, snapshot.topics)
+        growth = grow_topics(self._cluster, self._store, topics, there, counts, room=room)
         await self._try(mirror.name, Sync.METADATA, growth)
         origins = follow_origins(source, self._cluster, self._store, topics)
         await self._try(mirror.name, Sync.METADATA, origins)

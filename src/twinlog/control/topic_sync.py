@@ -34,6 +34,7 @@ from twinlog.control.failback import read_their_mirrors
 from twinlog.control.mirrors import add_named, matching
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.core.mirror_settings import PARTITIONS, parse_settings
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import (
     MAX_NAMED,
@@ -99,6 +100,36 @@ def _removed(topic: MirrorTopic, there: Topic) -> str:
     return ""
 
 
+class Room:
+    """How many partitions a mirror may still have: the source decides how many it has.
+
+    Args:
+        mirror: it.
+        topics: topics of all mirrors.
+    """
+
+    def __init__(self, mirror: Mirror, topics: Collection[MirrorTopic]) -> None:
+        self._limit = parse_settings(mirror.source).partitions_max
+        self._held = sum(
+            topic.partitions
+            for topic in topics
+            if topic.mirror == mirror.name and topic.wanted is not Wanted.STOPPED
+        )
+
+    def refuses(self, more: int) -> str:
+        """Why so many more partitions are too many; empty: they are not."""
+        if self._held + more <= self._limit:
+            return ""
+        return (
+            f"{PARTITIONS} is {self._limit}, the mirror has {self._held} partition(s), and these "
+            f"are {more} more"
+        )
+
+    def take(self, more: int) -> None:
+        """So many have been added."""
+        self._held += more
+
+
 async def add_new_topics(
     source: KafkaCluster,
     destination: KafkaCluster,
@@ -125,7 +156,11 @@ async def add_new_topics(
         theirs = await read_their_mirrors(source, destination)
         missed = not_mirrored(mirror, snapshot, there, theirs.loops)
         taken = {topic.topic for topic in snapshot.topics}
+        room = Room(mirror, snapshot.topics)
         for name in sorted(missed.keys() - taken):
+            if why := room.refuses(len(there[name].partitions)):
+                missed[name] = why
+                continue
             pattern = next(
                 one for one in mirror.topic_patterns if matching(one, {name: there[name]})
             )
@@ -135,6 +170,7 @@ async def add_new_topics(
                 )
                 log.info("mirror %s: added the new topic %s", mirror.name, name)
                 del missed[name]
+                room.take(len(there[name].partitions))
             except TwinlogError as error:
                 missed[name] = str(error)
     await _store_not_mirrored(store, mirror.name, before, missed)
@@ -230,6 +266,8 @@ async def grow_topics(
     topics: Collection[MirrorTopic],
     there: Mapping[str, int],
     here: Mapping[str, int],
+    *,
+    room: Room,
 ) -> int:
     """Create the partitions that the source has and the destination has not.
 
@@ -243,6 +281,7 @@ async def grow_topics(
         topics: of one mirror.
         there: how many partitions the source's topics have.
         here: how many the destination's have.
+        room: how many partitions the mirror may still have.
 
     Returns:
         How many topics could not grow.
@@ -251,13 +290,18 @@ async def grow_topics(
         UserError: a right is missing.
         Retriable: the destination does not answer.
     """
-    grown = {
-        topic.topic: there[topic.topic]
-        for topic in topics
-        if there.get(topic.topic, 0) > topic.partitions
-    }
+    grown = {}
+    failed = 0
+    for topic in topics:
+        more = there.get(topic.topic, 0) - topic.partitions
+        if more > 0 and (why := room.refuses(more)):
+            log.warning("%s cannot grow to %d partitions: %s", topic.topic, there[topic.topic], why)
+            failed += 1
+        elif more > 0:
+            room.take(more)
+            grown[topic.topic] = there[topic.topic]
     if not grown:
-        return 0
+        return failed
     emptied = await _emptied(
         destination,
         [
@@ -267,7 +311,7 @@ async def grow_topics(
             if index < grown.get(topic.topic, 0)
         ],
     )
-    failed = len(emptied)
+    failed += len(emptied)
     for name, why in emptied.items():
         log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), why)
     answers = await admin.create_partitions(destination, grown)

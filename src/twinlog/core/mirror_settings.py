@@ -21,6 +21,7 @@ EXCLUDE: Final = "mirror.topic.properties.exclude"
 GROUPS: Final = "mirror.groups.include"
 ACLS: Final = "mirror.acl.include"
 ACLS_EMPTY: Final = "mirror.acl.empty.source.trusted"
+PARTITIONS: Final = "mirror.partitions.max"
 REFRESH: Final = "mirror.metadata.refresh.interval.ms"
 RATE: Final = "mirror.replication.throttled.rate"
 REPLICAS: Final = "mirror.replication.throttled.replicas"
@@ -28,6 +29,7 @@ PREFIX: Final = "mirror."
 OF_CONTROL_TOPICS: Final = ("mirror.topic.num.partitions", "mirror.topic.replication.factor")
 """Settings of a destination, which have the same prefix."""
 
+MAX_PARTITIONS: Final = (1 << 31) - 1
 MIN_REFRESH_MS: Final = 1000
 MAX_REFRESH_MS: Final = 24 * 60 * 60 * 1000
 ANY: Final = "*"
@@ -62,6 +64,11 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "false",
         "true: where the source lists no ACL at all, all copied ACLs are removed; false: they stay",
     ),
+    PARTITIONS: Setting(
+        "2147483647",
+        "partitions that the mirror may have; new topics and partitions of the source beyond that "
+        "are not added, and reported",
+    ),
     REFRESH: Setting("30000", "milliseconds between two looks at the source's metadata"),
     RATE: Setting(str(UNLIMITED), "bytes per second that a node fetches of throttled partitions"),
     REPLICAS: Setting(
@@ -85,6 +92,7 @@ class MirrorSettings:
     acl_include: tuple[AclRule, ...]
     acl_empty_source_trusted: bool
     """Whether a source that lists no ACL at all is believed to have none."""
+    partitions_max: int
     refresh_interval: float
     """Seconds."""
     throttle: Throttle
@@ -120,6 +128,7 @@ def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
         groups_include=_patterns(GROUPS, value[GROUPS]),
         acl_include=tuple(_rule(rule) for rule in _items(value[ACLS])),
         acl_empty_source_trusted=_boolean(ACLS_EMPTY, value[ACLS_EMPTY]),
+        partitions_max=_number(PARTITIONS, value[PARTITIONS], 1, MAX_PARTITIONS),
         refresh_interval=_number(REFRESH, value[REFRESH], MIN_REFRESH_MS, MAX_REFRESH_MS) / 1000,
         throttle=Throttle(_number(RATE, value[RATE], 1, UNLIMITED), _replicas(value[REPLICAS])),
     )
