@@ -25,7 +25,8 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum, IntEnum
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -389,6 +390,16 @@ class KafkaCluster:
             await asyncio.sleep(pause)
         assert failure is not None
         raise failure
+
+    @contextmanager
+    def needing(self, operation: str, resource: str) -> Iterator[None]:
+        """Where a right is missing, name who lacks which operation on what."""
+        try:
+            yield
+        except TwinlogError as error:
+            if error.code in DENIED:
+                self._named(error).hint = f"grant it {operation} on {resource}"
+            raise
 
     # Inside
 

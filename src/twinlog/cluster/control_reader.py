@@ -94,7 +94,8 @@ class ControlReader(Generic[T]):
                 await self._missing(self._cluster)
             return self._empty
         if topic.error:
-            Refusal(topic.error).fail("see the control topic", topic=self._topic)
+            with self._cluster.needing("READ", f"the topic {self._topic}"):
+                Refusal(topic.error).fail("see the control topic", topic=self._topic)
         self.partitions = len(topic.partitions)
         if is_another(self._topic_id, topic.topic_id):
             self._lost("was deleted and recreated")

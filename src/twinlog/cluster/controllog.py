@@ -22,6 +22,7 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.consumer import FetchRequest
@@ -211,7 +212,8 @@ class Tail:
         topic = self._cluster.metadata.topics.get(self._topic)
         if topic is None or topic.error:
             code = 3 if topic is None else topic.error
-            raise Refusal(code).error("read the control topic", topic=self._topic)
+            with self._needing():
+                Refusal(code).fail("read the control topic", topic=self._topic)
         indexes = topic.partitions if self._wanted is None else self._wanted
         return [TopicPartition(self._topic, index) for index in sorted(indexes)]
 
@@ -291,8 +293,12 @@ class Tail:
                 else:
                     records += self._taken(part)
         if failure is not None and not records:
-            failure.fail("read the control topic", topic=self._topic)
+            with self._needing():
+                failure.fail("read the control topic", topic=self._topic)
         return records
+
+    def _needing(self) -> AbstractContextManager[None]:
+        return self._cluster.needing("READ", f"the topic {self._topic}")
 
     async def _restart(self, index: int) -> dict[int, int]:
         """The log no longer has the position (an unclean election): read the partition anew."""

@@ -22,7 +22,7 @@ itself (KIP-890), and ends the epoch with each transaction.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.producer import ProduceRequest
@@ -161,7 +161,8 @@ class TransactionalWriter:
                 list(groups),
                 before_send=self._before_send,
             )
-            _raise_first(added, f"write as {self.transactional_id}")
+            with self._needing(added):
+                _raise_first(added, f"write as {self.transactional_id}")
             return await self._produce(producer, groups)
         except Fenced:
             raise
@@ -175,6 +176,12 @@ class TransactionalWriter:
                     timeout=ABORT_TIMEOUT,
                 )
             raise
+
+    def _needing(self, partitions: Collection[TopicPartition]) -> AbstractContextManager[None]:
+        topics = ", ".join(sorted({partition.topic for partition in partitions}))
+        return self._cluster.needing(
+            "WRITE", f"the topic {topics} and the transactional id {self.transactional_id}"
+        )
 
     async def _wait_for_quotas(self, partitions: Collection[TopicPartition]) -> None:
         """Wait for throttles before the transaction begins: within it they could outlast it."""
@@ -193,7 +200,8 @@ class TransactionalWriter:
             for partition, group in groups.items()
         }
         answers = await _send(self._cluster, batches, ALL, self.transactional_id, tries=WRITE_TRIES)
-        _raise_first(answers, f"write as {self.transactional_id}")
+        with self._needing(answers):
+            _raise_first(answers, f"write as {self.transactional_id}")
         return {
             partition: answer + len(groups[partition]) - 1
             for partition, answer in answers.items()

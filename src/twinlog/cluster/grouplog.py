@@ -81,7 +81,8 @@ async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | N
     )
     answer = (await create_topics(cluster, [topic]))[GROUPS_TOPIC]
     if isinstance(answer, Refusal) and answer.code != _ALREADY_EXISTS:
-        answer.fail(f"create the control topic {GROUPS_TOPIC}")
+        with cluster.needing("CREATE", f"the topic {GROUPS_TOPIC}"):
+            answer.fail(f"create the control topic {GROUPS_TOPIC}")
 
 
 async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
@@ -138,7 +139,8 @@ async def write_groups(
     for batch in _batches(entries):
         for partition, answer in (await append(cluster, batch, acks=ALL)).items():
             if isinstance(answer, Refusal):
-                answer.fail("write what is known of groups", topic=partition.topic)
+                with cluster.needing("WRITE", f"the topic {GROUPS_TOPIC}"):
+                    answer.fail("write what is known of groups", topic=partition.topic)
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

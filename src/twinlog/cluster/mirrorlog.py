@@ -162,7 +162,8 @@ async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) ->
     )
     for name, answer in answers.items():
         if isinstance(answer, Refusal) and answer.code != _ALREADY_EXISTS:
-            answer.fail(f"create the control topic {name}")
+            with cluster.needing("CREATE", f"the topic {name}"):
+                answer.fail(f"create the control topic {name}")
     await _led(cluster, {name: topics[name][0] for name in missing})
 
 
@@ -237,7 +238,8 @@ async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> in
     if found is None:
         return None
     if found.error:
-        Refusal(found.error).fail("see the control topic", topic=topic)
+        with cluster.needing("DESCRIBE", f"the topic {topic}"):
+            Refusal(found.error).fail("see the control topic", topic=topic)
     return len(found.partitions)
 
 

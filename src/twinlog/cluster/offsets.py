@@ -13,7 +13,6 @@ set_start_offsets  AlterShareGroupOffsets: taken while the share group is empty,
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import (
@@ -25,7 +24,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from twinlog.cluster.client import Coordinator, KafkaCluster
 from twinlog.core.acls import Operation
-from twinlog.core.errors import Refusal, UserError, check
+from twinlog.core.errors import Refusal, check
 from twinlog.core.types import TopicPartition
 from twinlog.wire.share_messages import (
     AlterShareGroupOffsetsRequest,
@@ -99,23 +98,11 @@ async def lists_all_groups(cluster: KafkaCluster) -> bool:
     return Operation.DESCRIBE in (response.authorized_operations or ())
 
 
-@contextmanager
-def _needing(cluster: KafkaCluster, operation: str, group: str) -> Iterator[None]:
-    """Name the principal, the operation and the group where the right to it is missing."""
-    try:
-        yield
-    except UserError as error:
-        if error.code == _GROUP_DENIED:
-            error.cluster = error.cluster or cluster.name
-            error.principal = cluster.config.security.principal
-            error.hint = f"grant it {operation} on the group {group}"
-        raise
-
-
 async def _list(cluster: KafkaCluster, node: int) -> list[Group]:
     request = ListGroupsRequest(states_filter=[], types_filter=[], min_version=4, max_version=5)
     response = await cluster.call(request, node=node)
-    check(response.error_code, "list the groups")
+    with cluster.needing("DESCRIBE", "the groups or the cluster"):
+        check(response.error_code, "list the groups")
     # Before version 5 there were no other kinds.
     return [
         Group(group.group_id, group.group_state, (group.group_type or "classic").lower())
@@ -172,7 +159,8 @@ async def _described(cluster: KafkaCluster, group: str) -> Any:
         Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
     )
     [found] = response.groups
-    check(found.error_code, f"describe group {group}")
+    with cluster.needing("DESCRIBE", f"the group {group}"):
+        check(found.error_code, f"describe group {group}")
     return found
 
 
@@ -196,7 +184,7 @@ async def committed_offsets(
         max_version=7,
     )
     what = f"fetch the offsets of group {group}"
-    with _needing(cluster, "DESCRIBE", group):
+    with cluster.needing("DESCRIBE", f"the group {group}"):
         response = await cluster.call_coordinator(Coordinator.GROUP, group, request)
         check(response.error_code, what)
     for topic in response.topics:
@@ -251,7 +239,7 @@ async def commit_offsets(
         UserError: a right is missing.
     """
     request = _commit_request(group, offsets)
-    with _needing(cluster, "READ", group):
+    with cluster.needing("READ", f"the group {group}"):
         response = await cluster.call_coordinator(
             Coordinator.GROUP, group, request, code=_about_all, timeout=COMMIT_S
         )
@@ -315,7 +303,7 @@ async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartitio
         groups=[asked(group_id=group, topics=None)], max_version=0
     )
     what = f"describe the offsets of share group {group}"
-    with _needing(cluster, "DESCRIBE", group):
+    with cluster.needing("DESCRIBE", f"the group {group}"):
         response = await cluster.call_coordinator(
             Coordinator.GROUP, group, request, code=lambda found: found.groups[0].error_code
         )
@@ -357,7 +345,7 @@ async def set_start_offsets(
         group_id=group,
         topics=[topic_type(topic_name=name, partitions=parts) for name, parts in by_topic.items()],
     )
-    with _needing(cluster, "READ", group):
+    with cluster.needing("READ", f"the group {group}"):
         response = await cluster.call_coordinator(
             Coordinator.GROUP, group, request, timeout=COMMIT_S
         )
