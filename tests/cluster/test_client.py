@@ -6,8 +6,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+from kafka.protocol.metadata import MetadataResponse
 
-from cluster.fake_broker import FakeBroker
+from cluster.fake_broker import FakeBroker, Request, framed
+from twinlog.cluster import client as client_module
 from twinlog.cluster.admin import (
     Alteration,
     AlterOperation,
@@ -128,6 +130,49 @@ def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -
         async with server:
             with pytest.raises(Retriable, match=f"answers: {address}: .*{said}"):
                 await _client(address, security_protocol=protocol).start(0.5)
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_hangs_does_not_hold_up_the_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All wait for it: another broker is asked soon, and first as long as the one is silent."""
+    monkeypatch.setattr(client_module, "METADATA_PATIENCE", (0.2, 0.4))
+    monkeypatch.setattr(client_module, "SILENT", 0.1)
+
+    async def silent(_request: Request) -> None:
+        return None
+
+    async def run() -> None:
+        async def answer(request: Request) -> bytes:
+            return framed(request.correlation_id, metadata(request.version), flexible=True)
+
+        async with FakeBroker(answer) as alive, FakeBroker(silent) as hung:
+
+            def metadata(version: int) -> bytes:
+                item = MetadataResponse.MetadataResponseBroker
+                ports = {1: alive.port, 2: hung.port}
+                brokers = [item(node_id=n, host="127.0.0.1", port=p) for n, p in ports.items()]
+                response = MetadataResponse(
+                    brokers=brokers, cluster_id="c", controller_id=1, topics=[], error_code=0
+                )
+                return bytes(response.encode(version=version))
+
+            def asked(broker: FakeBroker) -> int:
+                return sum(1 for request in broker.requests if request.api_key == 3)
+
+            async with _client(f"127.0.0.1:{alive.port}") as cluster:
+                await cluster.connection(1)
+                await cluster.connection(2)
+                async with asyncio.timeout(10):
+                    while not asked(hung):
+                        await cluster.refresh()
+                    before = asked(alive)
+                    await cluster.refresh()
+                    await cluster.refresh()
+                assert asked(hung) == 1
+                assert asked(alive) == before + 2
 
     asyncio.run(run())
 
