@@ -33,7 +33,7 @@ from twinlog.core.placement import MirrorPartition, config_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.wire import config_records, state_records, status_records
-from twinlog.wire.config_records import ConfigChange, Removed
+from twinlog.wire.config_records import STATE_COUNT, ConfigChange, Feature, Removed
 from twinlog.wire.snapshot import Place, Snapshot, Written
 from twinlog.wire.state_records import (
     LAST_MIRROR_EPOCHS,
@@ -69,6 +69,7 @@ NO_PLACES: Final[Places] = MappingProxyType({})
 _LOOKS: Final = 3
 _LOOK_S: Final = 0.3
 _ALREADY_EXISTS: Final = 36
+_INVALID_PARTITIONS: Final = 37
 _UNKNOWN_TOPIC: Final = 3
 _STAMPED: Final = {
     # By the brokers: a record of CreateTime is refused whose writer's clock is more than
@@ -241,6 +242,31 @@ async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> in
         with cluster.needing("DESCRIBE", f"the topic {topic}"):
             Refusal(found.error).fail("see the control topic", topic=topic)
     return len(found.partitions)
+
+
+async def check_state_partitions(cluster: KafkaCluster, snapshot: Snapshot) -> list[Feature]:
+    """Refuse a `__mirror_state` with another partition count than with the first mirror.
+
+    Who owns a mirror partition follows from a hash modulo this count: with another one a partition
+    would have two owners. (In `__mirror_config` a key keeps its partition: `Snapshot.places`.)
+
+    Returns:
+        What is to be stored, where no count is.
+
+    Raises:
+        UserError: the topic has another count.
+    """
+    stored, found = snapshot.count(STATE_COUNT), await partition_count(cluster)
+    if found is None or stored == found:
+        return []
+    if stored is None:
+        return [Feature(name=STATE_COUNT, level=found)]
+    raise UserError(
+        f"INVALID_PARTITIONS: {STATE_TOPIC} has {found} partitions, expected {stored}: "
+        f"partitions were added to it after the first mirror was created",
+        hint=f"stop all nodes, and restore {STATE_TOPIC} with {stored} partitions from a backup",
+        code=_INVALID_PARTITIONS,
+    )
 
 
 def config_entry(change: ConfigChange, count: int, places: Places = NO_PLACES) -> Entry:

@@ -26,6 +26,7 @@ from twinlog.cluster.mirrorlog import (
     CONFIG_TOPIC,
     LANES_GROUP,
     ControlTopics,
+    check_state_partitions,
     create_control_topics,
 )
 from twinlog.control.described import FRESH_S
@@ -176,7 +177,9 @@ class Node:
             store = MirrorStore(cluster, background=True)
             await create_control_topics(cluster, config.control_topics)
             # What stands there now is of earlier nodes. No clock is asked: it may jump.
-            request = (await store.snapshot()).stops.get(config.node)
+            snapshot = await store.snapshot()
+            await check_state_partitions(cluster, snapshot)
+            request = snapshot.stops.get(config.node)
             self._stop_before = None if request is None else request.requested_ms
             self._hear((await store.statuses())[0], _LONG_AGO)
             spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)

@@ -33,6 +33,7 @@ from twinlog.cluster.mirrorlog import (
     CONFIG_WRITER,
     ControlTopics,
     States,
+    check_state_partitions,
     config_entry,
     config_reader,
     create_control_topics,
@@ -310,12 +311,16 @@ class MirrorStore:
         log = await self._config.read()
         if unknown and all(_stands(entry, log.table) for entry in unknown):
             return []
+        counts = await check_state_partitions(self._cluster, log.snapshot)
+        changes = list(await _decided(decide, log.snapshot))
+        if log.snapshot.mirrors or any(isinstance(change, Mirror) for change in changes):
+            changes += counts if changes else ()
         count = self._config.partitions or CONFIG_PARTITIONS
         entries = [
             change
             if isinstance(change, Entry)
             else config_entry(change, count, log.snapshot.places)
-            for change in await _decided(decide, log.snapshot)
+            for change in changes
         ]
         return await _written(writer, entries) if entries else []
 

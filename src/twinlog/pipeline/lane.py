@@ -39,6 +39,7 @@ from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import (
     CONFIG_TOPIC,
     STATE_TOPIC,
+    check_state_partitions,
     follow_config,
     partition_count,
     read_config,
@@ -194,6 +195,7 @@ class Lane:
             self._shards = await partition_count(self._cluster) or 0
             if not self._shards:
                 raise UserError(f"{STATE_TOPIC} does not exist", hint="create a mirror first")
+            await check_state_partitions(self._cluster, await read_config(self._cluster))
             group = asyncio.create_task(self._group.run())
             tasks = [
                 group,

@@ -22,6 +22,7 @@ it. It is needed unless the last marker there is of our epoch, or nobody before 
 the partition.
 """
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
@@ -70,6 +71,7 @@ class MarkerWriter:
         self._identity: ProducerIdentity | None = None
         self._producer_id: int | None = None  # whose markers `_lasts` are
         self._used_up: int | None = None  # the producer id whose coordinator epochs have ended
+        self._renewing = asyncio.Lock()  # guards `_identity`: rounds to several brokers ask for it
         self._lasts: Lasts = {}
         self._first_owned: set[TopicPartition] = set()
 
@@ -162,15 +164,16 @@ class MarkerWriter:
 
     async def _epoch(self) -> ProducerIdentity:
         """The producer id and epoch, a new one where there is none or an answer was lost."""
-        while self._identity is None or self._identity.producer_id == self._used_up:
-            try:
-                self._identity = await self._destination.init_producer(self._id)
-            except Disconnected as error:
-                raise Retriable(f"no producer id for {self._id}: {error}") from error
-            if self._identity.producer_id != self._producer_id:
-                self._producer_id = self._identity.producer_id
-                self._lasts.clear()
-        return self._identity
+        async with self._renewing:
+            while self._identity is None or self._identity.producer_id == self._used_up:
+                try:
+                    self._identity = await self._destination.init_producer(self._id)
+                except Disconnected as error:
+                    raise Retriable(f"no producer id for {self._id}: {error}") from error
+                if self._identity.producer_id != self._producer_id:
+                    self._producer_id = self._identity.producer_id
+                    self._lasts.clear()
+            return self._identity
 
     async def _find_lasts(
         self, partitions: Collection[TopicPartition], identity: ProducerIdentity

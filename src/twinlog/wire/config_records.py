@@ -22,6 +22,7 @@ destination's metadata log, which a stock broker does not let a client write to.
     ["source-acl", mirror, resource type, ...]
                                          made_for: SWITCHOVER (control/denials.py)
     ["feature", "mirror.version"]        level: int
+    ["feature", "state.partitions"]      level: how many partitions __mirror_state has
 
 `mirror.version` is KIP-1279's feature level: which format all control topics have. It is written
 with the first mirror, and level 1 where it is missing. This record keeps its form in all levels, so
@@ -55,6 +56,7 @@ from twinlog.core.placement import MirrorPartition
 from twinlog.wire.json_fields import JsonObject, decode_json, encode_json
 
 MIRROR_VERSION: Final = "mirror.version"
+STATE_COUNT: Final = "state.partitions"
 
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_config"
@@ -159,7 +161,11 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """The level of a feature; `mirror.version` is the control topics' format."""
+    """The level of a feature; `mirror.version` is the control topics' format.
+
+    `state.partitions` is no level but the partition count by which mirror partitions are hashed;
+    written with the first mirror, or with the next change by a version that knows it.
+    """
 
     name: str
     level: int

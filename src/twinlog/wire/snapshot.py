@@ -123,6 +123,11 @@ class Snapshot:
         found = self.records.get(_FORMAT)
         return found.level if isinstance(found, Feature) else None
 
+    def count(self, name: str) -> int | None:
+        """A partition count that was stored, as `config_records` names it; None where none was."""
+        found = self.records.get(("feature", name))
+        return found.level if isinstance(found, Feature) else None
+
     def known(self) -> "Snapshot":
         """Give the snapshot back, if its format is one that we know.
 
