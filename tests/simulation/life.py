@@ -193,10 +193,11 @@ class Life:
         if key in self.stopped:
             raise Violation(f"{key}: something is appended at {offset}, behind STOPPED")
         batches, ids = self._destination.log(key).batches, self._ids[key]
-        if _is_by(stored, ids.data):
+        stopping = self.states.get(Name(MIRROR, *key)) is State.STOPPING
+        if _is_by(stored, ids.data) and stopping:
             self._checker.ended[key] = self._fences(key, batches)[0]
             return False
-        if self._fences(key, batches[:-1]):
+        if key in self._checker.ended and self._fences(key, batches[:-1]):
             if _is_by(stored, ids.markers):
                 return False
             raise Violation(f"{key}: something is appended at {offset}, behind a fence")

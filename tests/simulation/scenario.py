@@ -492,6 +492,7 @@ def _faults(rng: random.Random) -> Faults:
         slow_share=rng.choice((0.0, 0.01)),
         request_timeout_s=3.0,
         held_share=rng.choice((0.0, 0.0, 0.002, 0.01)),
+        holds_data=True,
     )
 
 

@@ -149,6 +149,7 @@ class PartitionAppend:
         "_queue",
         "_remembered_ms",
         "_sequence",
+        "_unanswered",
         "filled_offsets",
         "log_end",
         "phase",
@@ -157,12 +158,13 @@ class PartitionAppend:
         "unguarded_from",
     )
 
-    def __init__(self, unguarded_from: float) -> None:
+    def __init__(self, unguarded_from: float, *, owned_before: bool = False) -> None:
         self.phase = Phase.PLACING
         self.log_end = self.planned_end = Offset(0)
         self.queued_bytes = 0
         self.unguarded_from = unguarded_from
         self.filled_offsets = [0] * len(Absence)  # by reason, since this machine began
+        self._unanswered = owned_before  # whether a batch may still arrive, however late
         self._position: Position | None = None
         self._placed_at = 0.0
         self._sequence = Sequence(0)
@@ -307,6 +309,7 @@ class PartitionAppend:
             unguarded_from: when it can no longer be under way.
         """
         self.unguarded_from = max(self.unguarded_from, unguarded_from)
+        self._unanswered = True
         self.refused()
 
     def replace(self) -> None:
@@ -327,6 +330,22 @@ class PartitionAppend:
         if isinstance(gap, Data) or not ((gap.seen and fenced) or self._alone):
             return None
         return gap
+
+    @property
+    def fences_data_first(self) -> bool:
+        """Whether the gap whose turn it is begins with a marker that fences data.
+
+        Records that were there once, and are compacted or deleted now, may have been sent, and may
+        still arrive: the sequence goes on behind a gap as if it were not there, so that they would
+        land behind it. The marker is of a new epoch of the data's producer, and they are refused.
+        """
+        gap = self._queue[0] if self._queue else None
+        return self._unanswered and isinstance(gap, Gap) and not gap.seen
+
+    def data_fenced(self) -> None:
+        """Data of earlier epochs is refused from now on; the position has another epoch, too."""
+        self._unanswered = False
+        self.replace()
 
     def filled(self, log_end: Offset) -> Misplaced | None:
         """The log now ends at `log_end`, while a gap is being filled."""

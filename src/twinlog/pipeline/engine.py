@@ -154,7 +154,7 @@ class Engine:
         for spec in specs:
             if spec.partition in self.partitions:
                 continue
-            append = PartitionAppend(unguarded_from)
+            append = PartitionAppend(unguarded_from, owned_before=lease_s > 0)
             covered = self.throttle.covers(spec.partition)
             partition = MirrorPartition(spec=spec, append=append, throttled=covered)
             self.partitions[spec.partition] = partition
@@ -675,16 +675,15 @@ class Engine:
         return not self.shard(partition).markers.allowed
 
     async def _fill_round(self, shard: Shard, gaps: Mapping[MirrorPartition, Gap]) -> bool:
-        """One round; whether any log end moved."""
+        """One round; whether any log end moved. Where data is to be fenced first, that is all."""
+        fencing = {p: gap for p, gap in gaps.items() if p.append.fences_data_first}
+        gaps = fencing or gaps
         needs = {partition.key: gap for partition, gap in gaps.items()}
         for partition in gaps:
             partition.filling = True
         found: Mapping[TopicPartition, LogEnd] = {}
         try:
-            if shard.markers.allowed:
-                found = await shard.markers.write(needs)
-            else:
-                found = await shard.fill(needs)
+            found = await (shard.fence_data(needs) if fencing else shard.fill_gaps(needs))
         except Disconnected as error:
             for partition in gaps:
                 self._lose_markers(partition, str(error))
@@ -700,6 +699,10 @@ class Engine:
         moved = False
         for partition in gaps:
             moved = self._after_round(partition, found.get(partition.key)) or moved
+        for partition in fencing:
+            if partition.key in found and not found[partition.key].error:
+                self._release(partition, lambda p: p.append.data_fenced())
+                self.advance(partition)
         return moved
 
     def _after_round(self, partition: MirrorPartition, end: LogEnd | None) -> bool:

@@ -50,6 +50,7 @@ from twinlog.pipeline.settings import LaneSettings
 log = logging.getLogger(__name__)
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
+_REQUEST_TIMED_OUT = 7
 _LAST_EPOCHS = 32_000
 """From here on a data id is used up until it has another producer id: 767 requests, once."""
 _COMMIT = (1).to_bytes(2)
@@ -75,6 +76,7 @@ class Shard:
             range(settings.fillers)
         )
         self._busy: frozenset[int] = frozenset()  # those that a round works with, nobody cleans
+        self._data_turns = asyncio.Lock()  # guards the data id: one transaction at a time
         self._turns = asyncio.Lock()  # guards the ids: each mirror's engine fills by itself
         self._cleaning: asyncio.Task[None] | None = None
         self._ahead: asyncio.Task[None] | None = None
@@ -133,6 +135,12 @@ class Shard:
         if self._cleaning is None or self._cleaning.done():
             self._cleaning = asyncio.create_task(self._clean_up())
         return self._cleaning
+
+    async def fill_gaps(
+        self, gaps: Mapping[TopicPartition, Gap]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """One round in the way that the cluster allows: `MarkerWriter.write`, or `fill`."""
+        return await (self.markers.write(gaps) if self.markers.allowed else self.fill(gaps))
 
     async def fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """One round of empty transactions: use up offsets of each gap.
@@ -281,6 +289,12 @@ class Shard:
             UserError: we may not use the shard's transactional ids.
         """
         await self._settle(partitions)
+        async with self._data_turns:
+            return await self._fence_all(partitions, topic_ids)
+
+    async def _fence_all(
+        self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
+    ) -> dict[TopicPartition, Offset | Refusal]:
         identity = await self._next_epoch(partitions)
         bounds = await self._destination.bounds(partitions)
         others, since = await self._made_again(partitions, topic_ids), self._others_since
@@ -306,6 +320,38 @@ class Shard:
         codes = await self.markers.fence([p for p in there if isinstance(found.get(p), int)])
         late = {p for p, code in codes.items() if code}
         return {p: one for p, one in found.items() if p not in late} | _refusals(codes)
+
+    async def fence_data(
+        self, gaps: Mapping[TopicPartition, Gap]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Begin gaps with a marker of the data id's next epoch: earlier data is refused behind it.
+
+        Args:
+            gaps: the caller has nothing under way there, and former owners' leases have ended.
+
+        Returns:
+            Log ends of those that have their marker, errors of others; those whose marker is late
+            are left out.
+
+        Raises:
+            As `fill`; Disconnected: whether there will be markers is not known.
+        """
+        async with self._data_turns:
+            self._epoch = None
+            identity = await self._destination.init_producer(self._id)
+            self._data_ids.add(identity.producer_id)
+            ends = await self._destination.log_ends(gaps)
+            free = {
+                p: end.log_end
+                for p, end in ends.items()
+                if not end.error and end.log_end == gaps[p].start
+            }
+            codes = await self._destination.empty_transaction(identity, free) if free else {}
+            stand = await self._markers({p: e for p, e in free.items() if not codes[p]}, identity)
+        moved = {p: LogEnd(e.error or _REQUEST_TIMED_OUT, -1, -1) for p, e in ends.items()}
+        refused = {p: LogEnd(code, -1, -1) for p, code in codes.items() if code}
+        found = {p: LogEnd(0, offset + 1, -1) for p, offset in stand.items()}
+        return {p: end for p, end in moved.items() if p not in free} | refused | found
 
     async def foreign(
         self, searched: Mapping[TopicPartition, Searched]
