@@ -278,6 +278,7 @@ def test_what_is_not_known_is_no_zero() -> None:
         ({"on_source": SourceTopic.MADE_AGAIN}, Reason.TOPIC_MADE_AGAIN),
         ({"source_partitions": 2}, Reason.NEW_PARTITIONS),
         ({"destination_partitions": 2}, Reason.EXTRA_PARTITIONS),
+        ({"behind_ms": 90_000_000}, Reason.COMPACTION_MISSED),
         ({"groups": (replace(GROUP, due=1, behind=3),)}, Reason.GROUP_BEHIND),
         ({"groups": (replace(GROUP, due=1),)}, Reason.GROUP_BEHIND),
         ({"groups": (replace(GROUP, ahead=3),)}, Reason.GROUP_AHEAD),

@@ -320,6 +320,28 @@ def test_records_that_cannot_be_read(pair: Pair, topic: str) -> None:
     asyncio.run(run())
 
 
+def test_a_compacted_topic_that_is_behind(pair: Pair, topic: str) -> None:
+    """For longer than tombstones are kept: stored by a node, and named from then on."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            configs = {"cleanup.policy": "compact", "delete.retention.ms": "2000"}
+            await make_topic(one.source, topic, configs=configs)
+            await add_topics(one.destination, one.mirror, topic)
+            async with refreshing(one):
+
+                async def missed() -> bool:
+                    found = (await one.store.snapshot()).followed(one.mirror, topic)
+                    return found is not None and found.behind_ms > 0
+
+                await until_async(missed, 60, "a topic that was behind")
+            found = await one.readiness()
+            assert "longer than the source's" in reasons(found)[Reason.COMPACTION_MISSED]
+            assert not found.lag_is_all
+
+    asyncio.run(run())
+
+
 def test_acknowledged_records_that_a_follower_lacks(trio: LocalCluster, topic: str) -> None:
     """With acks=1 they are above the high watermark: the leader's own log end counts them."""
 

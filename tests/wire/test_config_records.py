@@ -13,6 +13,7 @@ from twinlog.core.errors import ProtocolError
 from twinlog.wire.config_records import (
     ConfigRecord,
     Feature,
+    Followed,
     MadeAcl,
     MadeFor,
     Mirror,
@@ -41,6 +42,15 @@ acls = st.builds(
     st.sampled_from(Permission),
 )
 records = st.one_of(
+    st.builds(
+        Followed,
+        mirror=text,
+        topic=text,
+        destination_topic_id=st.none() | st.uuids(),
+        caught_up_ms=st.integers(0, 1 << 50),
+        retention_ms=st.integers(0, 1 << 50),
+        behind_ms=st.integers(0, 1 << 50),
+    ),
     st.builds(
         NotMirrored,
         mirror=text,

@@ -10,6 +10,7 @@ Each node tells of all mirrors, as far as the control topics do, so that it is e
 """
 
 import asyncio
+import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
@@ -18,6 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from twinlog.control.compaction import behind_ms
 from twinlog.control.observed import Observed, Seen
 from twinlog.control.refresh import Sync
 from twinlog.core.absence import Absence
@@ -25,6 +27,7 @@ from twinlog.core.errors import UserError
 from twinlog.core.mirror_settings import parse_settings
 from twinlog.core.states import State
 from twinlog.version import __version__
+from twinlog.wire.config_records import Wanted
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -50,6 +53,7 @@ class MirrorCollector(Collector):
         yield from self._throttles()
         yield from self._errors()
         yield self._not_mirrored()
+        yield self._compaction()
         yield from self._lanes()
 
     def _lags(self, seen: Collection[Seen]) -> Iterator[Metric]:
@@ -145,6 +149,19 @@ class MirrorCollector(Collector):
             for mirror in self._observed.snapshot.mirrors:
                 counter.add_metric([mirror], self._observed.errors[mirror, sync])
             yield counter
+
+    def _compaction(self) -> Metric:
+        snapshot = self._observed.snapshot
+        now = time.time_ns() // 1_000_000
+        name = "twinlog_topic_compaction_behind_seconds"
+        meaning = "How long a compacted topic was behind, if longer than delete.retention.ms."
+        values = [
+            ((topic.mirror, topic.topic), behind_ms(found, now) / 1000)
+            for topic in snapshot.topics
+            if (found := snapshot.followed(topic.mirror, topic.topic)) is not None
+            and topic.wanted is not Wanted.STOPPED
+        ]
+        return _by(name, meaning, ["mirror", "topic"], values)
 
     def _not_mirrored(self) -> Metric:
         snapshot = self._observed.snapshot

@@ -29,6 +29,7 @@ from twinlog.cluster.mirrorlog import (
     check_state_partitions,
     create_control_topics,
 )
+from twinlog.control.compaction import Marks
 from twinlog.control.described import FRESH_S
 from twinlog.control.endpoint import Answer, Answers, Endpoint
 from twinlog.control.health import Health, live, ready
@@ -121,6 +122,7 @@ class Node:
         self._stop_before: int | None = None
         self._heard: dict[int, tuple[int, float]] = {}  # a status's time, and when it was new
         self._grants = NOTHING
+        self._marks = Marks()
         self._stop = asyncio.Event()
         self._observed: Observed | None = None
         self._endpoint = Endpoint(self._answers())
@@ -217,6 +219,7 @@ class Node:
         lanes: frozenset[str],
     ) -> Progress:
         refresher = Refresher(cluster, store, lambda: self._snapshot)
+        self._marks = refresher.compaction.marks
         group = GroupMember(
             cluster,
             GroupConfig(
@@ -329,6 +332,7 @@ class Node:
             if self._heard[number][1] > oldest
             for row in status.partitions
         }
+        self._marks.observe(rows.values())
         return snapshot, rows
 
     def _hear(self, statuses: Mapping[int, Status], now: float) -> None:

@@ -52,6 +52,7 @@ class Reason(enum.Enum):
     PURGED = "the source has deleted what was not mirrored yet"
     DIVERGED = "the destination holds what the source does not"
     FOREIGN_RECORDS = "the destination holds more than its mirror has written"
+    COMPACTION_MISSED = "compacted topics that were behind for longer than tombstones are kept"
     NOT_COMPARED = "whether the destination holds more than its mirror has written is not known"
     LOG_END_UNREADABLE = "what the source has acknowledged and not replicated is not known"
     UNREPLICATED = "records of the source that it has not replicated itself"
@@ -89,6 +90,7 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.DIVERGED: Verdict.WARNING,
     Reason.FOREIGN_RECORDS: Verdict.WARNING,
     Reason.NOT_COMPARED: Verdict.WARNING,
+    Reason.COMPACTION_MISSED: Verdict.WARNING,
     Reason.LOG_END_UNREADABLE: Verdict.WARNING,
     Reason.UNREPLICATED: Verdict.WARNING,
     Reason.LAG: Verdict.WARNING,
@@ -119,6 +121,7 @@ BEYOND_LAG: Final = frozenset(
         Reason.DIVERGED,
         Reason.FOREIGN_RECORDS,
         Reason.NOT_COMPARED,
+        Reason.COMPACTION_MISSED,
     }
 )
 """With these, records may be lost, or may differ, that no lag counts."""
@@ -252,6 +255,8 @@ class TopicFacts:
     on_source: SourceTopic = SourceTopic.UNKNOWN
     source_partitions: int | None = None
     destination_partitions: int | None = None
+    behind_ms: int = 0
+    """For how long it was behind, where that was longer than delete.retention.ms; else 0."""
     partitions: tuple[PartitionFacts, ...]
     groups: tuple[GroupFacts, ...] = ()
     configurations: tuple[str, ...] = ()
@@ -477,6 +482,13 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
             Reason.EXTRA_PARTITIONS,
             f"the destination has {topic.destination_partitions} partitions, {count} are "
             f"mirrored: somebody has added the others",
+        )
+    if topic.behind_ms:
+        yield Finding(
+            Reason.COMPACTION_MISSED,
+            f"it was behind for {topic.behind_ms / 1000:.0f} s, longer than the source's "
+            f"delete.retention.ms: keys that were deleted on the source meanwhile may have stayed "
+            f"(compare with twinlog verify; --add --rebuild mirrors it again)",
         )
     for state in State:
         found = [one for one in topic.partitions if one.state is state]

@@ -22,6 +22,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import is_another
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, partition_count
 from twinlog.control.acl_sync import AclSync
+from twinlog.control.compaction import Compaction
 from twinlog.control.config_sync import set_configs_back, sync_configs
 from twinlog.control.group_sync import QUIET_CHECKS, GroupSync
 from twinlog.control.mirrors import connected_source
@@ -74,6 +75,7 @@ class Refresher:
         self._ours: set[int] = set()
         self._partitions = 0
         self._missing: dict[str, set[MirrorTopic]] = {}
+        self.compaction = Compaction(store)
         self.read_only = ReadOnly(cluster, store, self._is_ours, self._acls_failed, self._set_back)
         self._acls = AclSync(cluster, store, self.read_only)
         self._groups = GroupSync(cluster)
@@ -142,6 +144,8 @@ class Refresher:
             exclude = settings.topic_properties_exclude
             configs = sync_configs(source, self._cluster, self._store, known, exclude)
             await self._try(name, Sync.CONFIGS, configs)
+            check = self.compaction.check(source, snapshot, known)
+            await self._try(name, Sync.CONFIGS, check)
             # A topic that was made again is MIRRORING until its lane has seen that.
             partitions = await self._mirroring(known)
             groups = self._groups.sync(

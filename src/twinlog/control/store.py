@@ -53,6 +53,7 @@ from twinlog.wire.config_records import (
     MIRROR_VERSION,
     ConfigChange,
     Feature,
+    Followed,
     MadeAcl,
     Mirror,
     MirrorTopic,
@@ -243,7 +244,7 @@ class MirrorStore:
             its = [
                 key_of(record)
                 for record in snapshot.records.values()
-                if isinstance(record, MirrorTopic | MadeAcl | NotMirrored)
+                if isinstance(record, MirrorTopic | MadeAcl | Followed | NotMirrored)
                 and record.mirror == mirror
             ]
             removed = [Removed(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]

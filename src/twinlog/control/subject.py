@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import LANES_GROUP, States
 from twinlog.cluster.offsets import list_groups
+from twinlog.control.compaction import behind_ms
 from twinlog.control.described import MirrorDescription, describe, is_fresh
 from twinlog.control.lifecycle import Topics, choose
 from twinlog.control.mirror_errors import MirrorError
@@ -69,6 +70,14 @@ class Subject:
         if self.expression in self.names:
             return topic == self.expression
         return compiled(self.expression).fullmatch(topic) is not None
+
+    def behind_ms(self, topic: str) -> int:
+        """For how long a compacted topic was behind, where that was too long; else 0."""
+        found = self.snapshot.followed(self.mirror.name, topic)
+        ids = {one.destination_topic_id for one in self.topics if one.topic == topic}
+        if found is None or found.destination_topic_id not in ids:
+            return 0
+        return behind_ms(found, time.time_ns() // 1_000_000)
 
     def with_reports(self, reports: Reports) -> "Subject":
         """The same by other statuses."""

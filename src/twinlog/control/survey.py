@@ -178,6 +178,7 @@ async def survey_live(
         topics=tuple(
             TopicFacts(
                 topic=topic.topic,
+                behind_ms=subject.behind_ms(topic.topic),
                 on_source=found[topic.topic],
                 source_partitions=(
                     len(there[topic.topic].partitions) if topic.topic in names else None
@@ -241,6 +242,7 @@ def _as_reported(
         topics=tuple(
             TopicFacts(
                 topic=topic.topic,
+                behind_ms=subject.behind_ms(topic.topic),
                 destination_partitions=here.get(topic.topic),
                 partitions=tuple(
                     _partition(

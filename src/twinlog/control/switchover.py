@@ -85,6 +85,7 @@ HARMLESS: Final = frozenset(
         Reason.GROUP_NOT_COPIED,
         Reason.NOT_MIRRORED,
         Reason.FOREIGN_MEMBER,
+        Reason.COMPACTION_MISSED,
     }
 )
 """What loses no record, and a switchover does not end."""

@@ -15,6 +15,9 @@ destination's metadata log, which a stock broker does not let a client write to.
                                          source_deleted: true, only where the topic was removed
                                          from the mirror because the source had it no more,
                                          wanted: MIRRORING, PAUSED or STOPPED
+    ["followed", mirror, topic]          caught_up_ms, retention_ms, behind_ms,
+                                         destination_topic_id, absent where it was not known;
+                                         of compacted topics (control/compaction.py)
     ["not-mirrored", mirror]             topics: {topic: reason}, total: how many there are
     ["stop", node]                       requested_ms
     ["acl", mirror, resource type, resource name, pattern type, principal, host, operation,
@@ -31,7 +34,7 @@ that whoever does not know one can say so. Records of unknown kinds are left alo
 `destination_topic_id` is newer than level 1, which it leaves as it is: who does not know it leaves
 it out, and where it is absent nobody can tell whether the destination's topic was made again.
 
-`not-mirrored` and `source_deleted` are newer, too; who does not know them leaves them out.
+`followed`, `not-mirrored` and `source_deleted` are newer, too; older versions leave them out.
 
 A mirror, its topics and the ACLs that it has made stand in one partition, that of the mirror's
 name (core/placement.py), so that they are read in the order in which they were written. A stop
@@ -152,6 +155,22 @@ class NotMirrored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """How far behind a mirror's compacted topic was (control/compaction.py). Milliseconds."""
+
+    mirror: str
+    topic: str
+    destination_topic_id: UUID | None
+    """Of the topic on the destination that this is said of."""
+    caught_up_ms: int
+    """The destination has all that the source held at this time."""
+    retention_ms: int
+    """The source's delete.retention.ms."""
+    behind_ms: int
+    """The longest time that it was behind for, where that was longer than the retention; else 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
     """A node is asked to end."""
 
@@ -178,7 +197,9 @@ class Removed:
     key: tuple[str, ...]
 
 
-ConfigRecord: TypeAlias = Mirror | MirrorTopic | MadeAcl | NotMirrored | StopRequest | Feature
+ConfigRecord: TypeAlias = (
+    Mirror | MirrorTopic | MadeAcl | Followed | NotMirrored | StopRequest | Feature
+)
 ConfigChange: TypeAlias = ConfigRecord | Removed
 
 
@@ -213,8 +234,9 @@ def key_of(record: ConfigRecord) -> tuple[str, ...]:
             # The same ACL may stand in both clusters.
             there = "source-acl" if record.made_for is MadeFor.SWITCHOVER else "acl"
             return (there, record.mirror, *_acl_fields(record.acl))
-        case NotMirrored():
-            return ("not-mirrored", record.mirror)
+        case Followed() | NotMirrored():
+            about = (record.topic,) if isinstance(record, Followed) else ()
+            return ("followed" if about else "not-mirrored", record.mirror, *about)
         case StopRequest():
             return ("stop", record.node)
         case Feature():
@@ -272,15 +294,26 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
             }
         case MadeAcl():
             return {"made_for": record.made_for.value}
-        case NotMirrored():
-            return {"topics": dict(record.topics), "total": record.total}
+        case Followed() | NotMirrored():
+            return _noted_fields(record)
         case StopRequest():
             return {"requested_ms": record.requested_ms}
         case Feature():
             return {"level": record.level}
 
 
-def _destination(topic: MirrorTopic) -> dict[str, str]:
+def _noted_fields(record: Followed | NotMirrored) -> dict[str, Any]:
+    if isinstance(record, NotMirrored):
+        return {"topics": dict(record.topics), "total": record.total}
+    return {
+        "caught_up_ms": record.caught_up_ms,
+        "retention_ms": record.retention_ms,
+        "behind_ms": record.behind_ms,
+        **_destination(record),
+    }
+
+
+def _destination(topic: MirrorTopic | Followed) -> dict[str, str]:
     known = topic.destination_topic_id
     return {} if known is None else {"destination_topic_id": topic_id_text(known)}
 
@@ -295,6 +328,8 @@ def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ProtocolError(f"the key of {_WHAT} is no list of strings")
     match parts:
+        case ["followed", _, _]:
+            pass
         case ["mirror", _] | ["topic", _, _] | ["stop", _] | ["feature", _] | ["not-mirrored", _]:
             pass
         case ["acl" | "source-acl", _, *fields] if len(fields) == len(Acl._fields):
@@ -338,12 +373,8 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 ),
                 source_deleted=body.has("source_deleted") and body.flag("source_deleted"),
             )
-        case ["not-mirrored", mirror]:
-            return NotMirrored(
-                mirror=mirror,
-                topics=tuple(sorted(body.properties("topics").items())),
-                total=body.number("total"),
-            )
+        case ["followed", *_] | ["not-mirrored", *_]:
+            return _noted(parts, body)
         case ["feature", name]:
             return Feature(name=name, level=body.number("level"))
         case ["acl" | "source-acl", mirror, *fields]:
@@ -353,6 +384,27 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
             return made
         case _:
             return StopRequest(node=parts[1], requested_ms=body.number("requested_ms"))
+
+
+def _noted(parts: list[str], body: JsonObject) -> Followed | NotMirrored:
+    if parts[0] == "not-mirrored":
+        return NotMirrored(
+            mirror=parts[1],
+            topics=tuple(sorted(body.properties("topics").items())),
+            total=body.number("total"),
+        )
+    return Followed(
+        mirror=parts[1],
+        topic=parts[2],
+        destination_topic_id=(
+            topic_id_of(body.text("destination_topic_id"))
+            if body.has("destination_topic_id")
+            else None
+        ),
+        caught_up_ms=body.number("caught_up_ms"),
+        retention_ms=body.number("retention_ms"),
+        behind_ms=body.number("behind_ms"),
+    )
 
 
 def _wanted(body: JsonObject) -> Wanted:

@@ -17,6 +17,7 @@ from twinlog.wire.config_records import (
     MIRROR_VERSION,
     ConfigRecord,
     Feature,
+    Followed,
     MadeAcl,
     MadeFor,
     Mirror,
@@ -111,6 +112,11 @@ class Snapshot:
         if isinstance(found, NotMirrored):
             return found
         return NotMirrored(mirror=mirror, topics=(), total=0)
+
+    def followed(self, mirror: str, topic: str) -> Followed | None:
+        """How far behind a compacted topic was; None where it was never followed."""
+        found = self.records.get(("followed", mirror, topic))
+        return found if isinstance(found, Followed) else None
 
     @property
     def stops(self) -> dict[str, StopRequest]:
