@@ -16,7 +16,7 @@ from twinlog.cluster.assignment import foreign_reason
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC
 from twinlog.cluster.offsets import group_members
-from twinlog.control.described import ages_of, is_fresh
+from twinlog.control.described import FRESH_S, ages_of, is_fresh
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import TwinlogError
 from twinlog.wire.status_records import Status
@@ -24,6 +24,7 @@ from twinlog.wire.status_records import Status
 WATCH_S: Final = 7.0
 """Seconds in which a living lane writes each status again: every 5 s, and time to do it."""
 LOOK_S: Final = 0.5
+_STALE_S: Final = FRESH_S + 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ async def read_reports(store: MirrorStore, *, alive: bool) -> Reports:
 async def renewed(store: MirrorStore, before: Reports, numbers: Collection[int]) -> Reports:
     """The statuses, once each of these was written again; or after `WATCH_S`.
 
-    Those that were not written again keep what they had.
+    One that was not written again has no owner: it is not fresh any more, however young it is.
 
     Raises:
         Retriable, UserError: the destination does not answer, or refuses.
@@ -75,6 +76,9 @@ async def renewed(store: MirrorStore, before: Reports, numbers: Collection[int])
             if found[number].time_ms != before.statuses[number].time_ms:
                 statuses[number], ages[number] = found[number], 0.0
                 waiting = waiting - {number}
+    for number in waiting:
+        if is_fresh(ages[number]):
+            ages[number] = _STALE_S
     return Reports(statuses=statuses, ages=ages, unreadable=before.unreadable)
 
 
