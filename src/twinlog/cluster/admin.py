@@ -5,6 +5,7 @@ twice (see `client.py`), so what is there already is no surprise to a careful ca
 TOPIC_ALREADY_EXISTS and 37 INVALID_PARTITIONS come back as a `Refusal` like any other.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -18,11 +19,13 @@ from kafka.protocol.admin import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
+from kafka.protocol.metadata import MetadataRequest
 
 from twinlog.cluster.client import CONTROLLER, SLOW, KafkaCluster
 from twinlog.core.errors import Refusal
 
 _BROKER_DEFAULT = -1
+_UNKNOWN_TOPIC = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,30 @@ class NewTopic:
     assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """Broker ids of each partition; then the two numbers above stay -1."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+async def absent_everywhere(cluster: KafkaCluster, names: Collection[str]) -> set[str]:
+    """Those of these topics of which *every* broker answers that they do not exist.
+
+    A broker that has just started, or that is cut off from the controllers, may not know a topic
+    yet, or any more. So a deletion is concluded only from the answers of all brokers; where one
+    does not answer, nothing is.
+
+    Raises:
+        Retriable: a broker does not answer.
+    """
+    brokers = cluster.metadata.brokers
+    if not brokers:
+        return set()
+    item = MetadataRequest.MetadataRequestTopic
+
+    async def absent(node: int) -> set[str]:
+        topics = [item(name=name) for name in sorted(names)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=4)
+        response = await cluster.call(request, node=node)
+        return {topic.name for topic in response.topics if topic.error_code == _UNKNOWN_TOPIC}
+
+    return set(names).intersection(*await asyncio.gather(*map(absent, brokers)))
 
 
 class ResourceType(IntEnum):

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 from uuid import UUID
 
+from twinlog.cluster.admin import absent_everywhere
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import is_another
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, partition_count
@@ -201,11 +202,10 @@ class Refresher:
         """
         found = (await source.refresh([topic.topic for topic in topics])).topics
         gone = missing(topics, found)
-        # A broker that has just started may not know all topics yet.
         deleted = gone & self._missing.get(mirror.name, set())
         self._missing[mirror.name] = gone
         if deleted:
-            await self._try(mirror.name, Sync.METADATA, stop_deleted(self._store, deleted))
+            await self._try(mirror.name, Sync.METADATA, self._stop_deleted(source, deleted))
         ours = (await self._cluster.refresh([topic.topic for topic in topics])).topics
         made_again = {
             topic.topic
@@ -230,6 +230,16 @@ class Refresher:
         news = add_new_topics(source, self._cluster, self._store, mirror, snapshot)
         await self._try(mirror.name, Sync.METADATA, news)
         return there
+
+    async def _stop_deleted(self, source: KafkaCluster, gone: Collection[MirrorTopic]) -> int:
+        """Remove topics that were missing in two checks, if no broker knows them; 0.
+
+        Raises:
+            Retriable: a broker of the source does not answer; nothing is removed.
+        """
+        absent = await absent_everywhere(source, {topic.topic for topic in gone})
+        deleted = [topic for topic in gone if topic.topic in absent]
+        return await stop_deleted(self._store, deleted) if deleted else 0
 
     async def _mirroring(self, topics: Iterable[MirrorTopic]) -> dict[TopicPartition, UUID]:
         states = await self._store.states()

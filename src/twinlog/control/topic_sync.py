@@ -9,8 +9,8 @@
                                               and not mirrored; the others are exact all the same
     a topic is mirrored there, too, or no     from which clusters it comes is written down, by
     more                                      which a loop of several clusters is seen
-    a topic is gone, in two looks running     it is removed from the mirror, as by --remove, so that
-                                              its records stay and its partitions are STOPPED
+    a topic is gone, in two checks running,   it is removed from the mirror, as by --remove, so that
+    and every broker answers that             its records stay and its partitions are STOPPED
 
 A topic that was made again under its name is not the one that was mirrored: its partitions are
 FAILED, and the operator decides.
