@@ -336,6 +336,28 @@ def test_records_of_others_in_a_paused_topic(pair: Pair, topic: str) -> None:
     asyncio.run(run())
 
 
+def test_a_destination_topic_that_was_recreated(pair: Pair, topic: str) -> None:
+    """Its name is the same; its log is not the mirror's, whatever the last status says."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await delete_topics(one.destination, [topic])
+
+            async def gone() -> bool:
+                return topic not in (await one.destination.refresh([topic])).topics
+
+            await until_async(gone)
+            await make_topic(one.destination, topic)
+            outside.write_same(one.servers[1], topic, 0, 0, RECORDS)
+            await one.report(mirrored, State.MIRRORING)
+            found = await one.readiness()
+            assert found.verdict is Verdict.NOT_READY
+            assert Reason.DESTINATION_RECREATED in reasons(found)
+
+    asyncio.run(run())
+
+
 def test_records_that_cannot_be_read(pair: Pair, topic: str) -> None:
     """A configuration record of a later version may hide a topic."""
 

@@ -38,6 +38,7 @@ class Reason(enum.Enum):
 
     NO_NODE = "nobody would carry the failover out"
     DESTINATION_UNREADABLE = "the destination's log cannot be looked at"
+    DESTINATION_RECREATED = "the destination's topic was deleted and recreated"
     NOT_MIRRORING = "partitions that are not MIRRORING"
     PAUSED = "partitions that are paused"
     NOT_MIRRORED = "source topics that the mirror stands for and does not mirror"
@@ -75,6 +76,7 @@ _STREAMS: Final = "streams"
 WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.NO_NODE: Verdict.NOT_READY,
     Reason.DESTINATION_UNREADABLE: Verdict.NOT_READY,
+    Reason.DESTINATION_RECREATED: Verdict.NOT_READY,
     Reason.NOT_MIRRORING: Verdict.NOT_READY,
     Reason.PAUSED: Verdict.WARNING,
     Reason.NOT_MIRRORED: Verdict.WARNING,
@@ -110,6 +112,7 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
 BEYOND_LAG: Final = frozenset(
     {
         Reason.NOT_MIRRORED,
+        Reason.DESTINATION_RECREATED,
         Reason.CONTROL_UNREADABLE,
         Reason.SOURCE_UNREACHABLE,
         Reason.SOURCE_UNREADABLE,
@@ -255,6 +258,8 @@ class TopicFacts:
     on_source: SourceTopic = SourceTopic.UNKNOWN
     source_partitions: int | None = None
     destination_partitions: int | None = None
+    destination_recreated: bool = False
+    """Whether the destination's topic is another one than that which the mirror writes to."""
     behind_ms: int = 0
     """For how long it was behind, where that was longer than delete.retention.ms; else 0."""
     partitions: tuple[PartitionFacts, ...]
@@ -482,6 +487,11 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
             Reason.EXTRA_PARTITIONS,
             f"the destination has {topic.destination_partitions} partitions, {count} are "
             f"mirrored: somebody has added the others",
+        )
+    if topic.destination_recreated:
+        yield Finding(
+            Reason.DESTINATION_RECREATED,
+            "the destination topic was deleted and recreated; the new one is not mirrored",
         )
     if topic.behind_ms:
         yield Finding(

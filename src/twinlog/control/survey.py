@@ -19,6 +19,8 @@ do. What is concluded then:
                               by fresh statuses                 taken for unknown
     all topics of the source  as stored by the last refresh     without Describe a topic is not
                                                                 listed (docs/readiness.md)
+    the destination's topics  DESTINATION_UNREADABLE            another one of the name:
+                                                                DESTINATION_RECREATED
     the mirror's topics       TOPIC_GONE, SOURCE_UNREADABLE     -
     log start, stable, end    SOURCE_UNREADABLE                 a follower's: refused by the
                                                                 leader epoch (KIP-320)
@@ -36,7 +38,7 @@ from dataclasses import replace
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.metadata import Topic
+from twinlog.cluster.metadata import Topic, is_another
 from twinlog.cluster.partitions import (
     CONSUMER,
     DEBUGGING,
@@ -100,11 +102,11 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
     except TimeoutError:
         trouble = f"the source gives no answers within {PATIENCE_S:g} s"
     subject = await confirmed(destination, subject, ends)
-    counts = await _partition_counts(destination, subject)
+    here = await _destination_topics(destination, subject)
     groups, unknown = await remembered_facts(
         destination, subject.mirror.name, subject.partitions, int(time.time() * 1000)
     )
-    facts = _as_reported(subject, ends, counts, trouble)
+    facts = _as_reported(subject, ends, here, trouble)
     return replace(
         facts,
         age_ms=int((time.monotonic() - began) * 1000),
@@ -113,10 +115,23 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
     )
 
 
-async def _partition_counts(destination: KafkaCluster, subject: Subject) -> dict[str, int]:
-    """How many partitions the destination's topics have, of those that are there."""
+async def _destination_topics(destination: KafkaCluster, subject: Subject) -> dict[str, Topic]:
+    """The destination's topics, of those that are there."""
     found = (await destination.refresh(subject.names)).topics
-    return {name: len(found[name].partitions) for name in subject.names if name in found}
+    return {name: found[name] for name in subject.names if name in found}
+
+
+def _count(topic: Topic | None) -> int | None:
+    return None if topic is None else len(topic.partitions)
+
+
+def _is_recreated(subject: Subject, found: Topic | None) -> bool:
+    """Whether the destination's topic of this name is not the mirror's any more."""
+    return found is not None and any(
+        is_another(one.destination_topic_id, found.topic_id)
+        for one in subject.topics
+        if one.topic == found.name
+    )
 
 
 async def survey_live(
@@ -139,7 +154,7 @@ async def survey_live(
     began = time.monotonic()
     missed = await _not_mirrored(source, destination, subject)
     there = (await source.refresh(subject.names)).topics
-    here = await _partition_counts(destination, subject)
+    here = await _destination_topics(destination, subject)
     found = {topic.topic: _on_source(topic, there.get(topic.topic)) for topic in subject.topics}
     same = [topic for topic in subject.topics if found[topic.topic] is SourceTopic.SAME]
     logs = await source_logs(
@@ -183,7 +198,8 @@ async def survey_live(
                 source_partitions=(
                     len(there[topic.topic].partitions) if topic.topic in names else None
                 ),
-                destination_partitions=here.get(topic.topic),
+                destination_partitions=_count(here.get(topic.topic)),
+                destination_recreated=_is_recreated(subject, here.get(topic.topic)),
                 partitions=tuple(
                     _partition(one, ends.get(key), logs.get(key), held.get(key, ()), live=True)
                     for one in topic.partitions
@@ -225,7 +241,7 @@ def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
 
 
 def _as_reported(
-    subject: Subject, ends: Mapping[TopicPartition, int], here: Mapping[str, int], trouble: str
+    subject: Subject, ends: Mapping[TopicPartition, int], here: Mapping[str, Topic], trouble: str
 ) -> MirrorFacts:
     """The facts of a source that does not answer: what it held when it was last heard of."""
     rows = [one for topic in subject.described.topics for one in topic.partitions]
@@ -243,7 +259,8 @@ def _as_reported(
             TopicFacts(
                 topic=topic.topic,
                 behind_ms=subject.behind_ms(topic.topic),
-                destination_partitions=here.get(topic.topic),
+                destination_partitions=_count(here.get(topic.topic)),
+                destination_recreated=_is_recreated(subject, here.get(topic.topic)),
                 partitions=tuple(
                     _partition(
                         one,
