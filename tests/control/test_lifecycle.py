@@ -1,6 +1,7 @@
 """Which topics a command is for; the commands themselves are in tests/end_to_end/test_life.py."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import MappingProxyType
 from uuid import UUID
 
@@ -71,6 +72,17 @@ def test_all_that_are_refused_are_named() -> None:
     for topics in ("a|b", ["a", "ab", "b"]):
         with pytest.raises(MirrorRefused, match=both):
             choose(SOME, "m", topics, unless(Wanted.PAUSED))
+
+
+def test_what_may_be_a_name_is_no_expression() -> None:
+    """`--remove --topic a.b` leaves `a-b` alone, unless topics were added by `a.b`."""
+    other = snapshot(**{"a-b": Wanted.MIRRORING})
+    with pytest.raises(MirrorRefused, match="TOPIC_NOT_IN_MIRROR"):
+        choose(other, "m", "a.b", ANY)
+    assert names(choose(other, "m", "a[.-]b", ANY)) == ["a-b"]
+    mirror = Mirror(name="m", source={}, source_cluster_id="c", topic_patterns=("a.b",))
+    added = replace(other, records={**other.records, key_of(mirror): mirror})
+    assert names(choose(added, "m", "a.b", ANY)) == ["a-b"]
 
 
 def test_names_are_all_meant() -> None:

@@ -323,6 +323,17 @@ async def _remove(admin: MirrorAdmin, arguments: Arguments) -> None:
     if arguments.wait_seconds:
         await _await_stopped(admin, arguments, frozenset(names))
     _changed(arguments, names, "removed", f"Removed {len(names)} topic(s) from mirror")
+    if arguments.wait_seconds:
+        await _say_reasons(admin, arguments.mirror, frozenset(names))
+
+
+async def _say_reasons(admin: MirrorAdmin, mirror: str, names: frozenset[str]) -> None:
+    """Tell what is written with STOPPED: foreign records, or that nothing was fenced."""
+    for described in (await admin.describe_mirrors([mirror])).mirrors:
+        for topic in described.topics:
+            for one in topic.partitions:
+                if topic.topic in names and one.state is State.STOPPED and one.reason:
+                    _say(f"{topic.topic}-{one.partition} is STOPPED: {one.reason}")
 
 
 async def _await_stopped(admin: MirrorAdmin, arguments: Arguments, names: frozenset[str]) -> None:

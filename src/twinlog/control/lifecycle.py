@@ -19,6 +19,7 @@ disaster `--remove --topic '.*'` must not be held up by a topic that was removed
 is for none of them, the error is that of the first one.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -43,6 +44,7 @@ from twinlog.wire.snapshot import Snapshot
 
 Topics: TypeAlias = str | Collection[str]
 """The name of a topic or else a regular expression; or names."""
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 Refuse = Callable[[MirrorTopic], MirrorError | None]
 _STANDING: Final = {
     Wanted.MIRRORING: "being mirrored",
@@ -88,8 +90,17 @@ async def resume_topics(destination: KafkaCluster, mirror: str, topics: Topics) 
     return await _change(destination, mirror, topics, Wanted.MIRRORING, refusals)
 
 
-async def remove_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
+async def remove_topics(
+    destination: KafkaCluster, mirror: str, topics: Topics, expression: Topics | None = None
+) -> list[str]:
     """Fail over to the destination's topics: they are fenced and may be written to. Their names.
+
+    Args:
+        destination: the mirror's cluster.
+        mirror: its name.
+        topics: which.
+        expression: how the operator has named them, where `topics` was made of that; it adds no
+            more topics then.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
@@ -97,7 +108,8 @@ async def remove_topics(destination: KafkaCluster, mirror: str, topics: Topics) 
         Retriable, UserError: the destination does not answer, or refuses.
     """
     refusals = {Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED}
-    return await _change(destination, mirror, topics, Wanted.STOPPED, refusals)
+    ending = topics if expression is None else expression
+    return await _change(destination, mirror, topics, Wanted.STOPPED, refusals, ending=ending)
 
 
 async def alter_mirror(destination: KafkaCluster, name: str, properties: Mapping[str, str]) -> None:
@@ -199,6 +211,8 @@ async def _change(
     topics: Topics,
     wanted: Wanted,
     refusals: dict[Wanted, MirrorError],
+    *,
+    ending: Topics = "",
 ) -> list[str]:
     if isinstance(topics, str):
         compiled(topics)
@@ -209,7 +223,7 @@ async def _change(
         names[:] = [topic.topic for topic in chosen]
         changes: list[ConfigChange] = [replace(topic, wanted=wanted) for topic in chosen]
         if wanted is Wanted.STOPPED:
-            changes += _without_patterns(snapshot, mirror, topics, names)
+            changes += _without_patterns(snapshot, mirror, ending, names)
         return changes
 
     await MirrorStore(destination).change(decide)
@@ -240,7 +254,9 @@ def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> l
     """The topics of a mirror that are meant, and that `refuse` lets through.
 
     Of a text: the topic of exactly this name, if the mirror has it; else all whose whole name
-    matches and that are let through. Of names: each of them.
+    matches and that are let through. A text that may be a topic's name and holds dots is taken for
+    an expression only if topics were added by it: `orders.eu` is not to fail over `orders-eu`. Of
+    names: each of them.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, or what `refuse` says of the first one.
@@ -253,12 +269,15 @@ def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> l
     pattern = compiled(topics)
     if topics in known:
         matched = [known[topics]]
+    elif _NAME.fullmatch(topics) and topics not in snapshot.mirrors[mirror].topic_patterns:
+        matched = []
     else:
         matched = [topic for name, topic in known.items() if pattern.fullmatch(name)]
     if not matched:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
             f"no topic of mirror {mirror} is called or matches {topics!r}",
-            hint=_shows_topics(mirror),
+            hint=f"{_shows_topics(mirror)}; a text of a name's characters is taken for a name: "
+            "as an expression, write [.] or (.) for a dot",
         )
     chosen = [topic for topic in matched if refuse(topic) is None]
     if not chosen:

@@ -537,7 +537,8 @@ class _Switchover:
     async def _remove(self) -> None:
         name = self._subject.mirror.name
         try:
-            await remove_topics(self._destination, name, self._subject.names)
+            expression = self._subject.expression
+            await remove_topics(self._destination, name, self._subject.names, expression)
         except TwinlogError as error:
             with _at(Step.FAILOVER, gone_back=False):
                 snapshot = await MirrorStore(self._destination).snapshot()
