@@ -9,15 +9,18 @@ from clients import client, write_state
 from conftest import Pair
 from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controlwriter import append
 from twinlog.cluster.mirrorlog import (
     CONFIG_TOPIC,
     STATE_TOPIC,
     STATUS_TOPIC,
     ControlTopics,
+    config_entry,
     create_control_topics,
+    partition_count,
 )
 from twinlog.control.store import MirrorStore
-from twinlog.core.errors import ControlTopicLost
+from twinlog.core.errors import ControlTopicLost, UnsupportedVersion
 from twinlog.core.states import State
 from twinlog.wire.config_records import Mirror, MirrorTopic
 from waiting import until_async
@@ -83,5 +86,22 @@ def test_a_lost_status_topic_is_created_anew(pair: Pair) -> None:
             await delete(cluster, STATUS_TOPIC)
             await create_control_topics(cluster, ControlTopics())
             assert STATUS_TOPIC in (await cluster.refresh([STATUS_TOPIC])).topics
+
+    asyncio.run(run())
+
+
+def test_a_record_that_cannot_be_read_is_not_overwritten(pair: Pair) -> None:
+    """A newer version may have written it: a command of this one would undo that silently."""
+
+    async def run() -> None:
+        async with client(pair.source) as cluster:
+            await create_control_topics(cluster, ControlTopics())
+            store = MirrorStore(cluster)
+            one = Mirror(name="newer", source={}, source_cluster_id="c")
+            entry = config_entry(one, (await partition_count(cluster, CONFIG_TOPIC)) or 0)
+            await append(cluster, [entry._replace(value=b'{"version": 99}')])
+            with pytest.raises(UnsupportedVersion, match="not overwritten"):
+                await store.change(lambda _: [one])
+            assert "newer" not in (await store.snapshot()).mirrors
 
     asyncio.run(run())

@@ -15,6 +15,7 @@ The last two steps are two, in two places, so something may come in between. Who
 and is then refused deletes those that it has created and that no mirror has by then.
 """
 
+import logging
 import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -67,6 +68,8 @@ from twinlog.core.text import few
 from twinlog.core.topic_configs import SourceConfig
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
 from twinlog.wire.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 MAX_NAME: Final = 249
 """Characters of a topic's name, and so of a mirror's."""
@@ -302,6 +305,13 @@ async def add_named(
     snapshot = await store.settled(lambda now: to_be_set_back(now, names))
     check_set_back(snapshot, names)
     _refuse_loops(names, theirs, destination.cluster_id)
+    if theirs.unknown:
+        log.warning(
+            "the source's mirrors cannot be read (%s): whether it mirrors %s from this cluster, or "
+            "has taken them over, was not checked",
+            theirs.unknown,
+            few(names),
+        )
     mirror = _mirror(snapshot, mirror_name)
     topics = [_usable(source.metadata.topics[name]) for name in names]
     wanted, tails = await _look(destination, source, snapshot, mirror, topics, theirs=theirs)

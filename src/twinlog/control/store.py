@@ -46,7 +46,14 @@ from twinlog.cluster.mirrorlog import (
 )
 from twinlog.cluster.pool import Backoff
 from twinlog.control.mirror_errors import MirrorError, MirrorRefused
-from twinlog.core.errors import Disconnected, Fenced, Retriable, TwinlogError, UserError
+from twinlog.core.errors import (
+    Disconnected,
+    Fenced,
+    Retriable,
+    TwinlogError,
+    UnsupportedVersion,
+    UserError,
+)
 from twinlog.core.states import State
 from twinlog.core.text import few
 from twinlog.wire.config_records import (
@@ -323,7 +330,23 @@ class MirrorStore:
             else config_entry(change, count, log.snapshot.places)
             for change in changes
         ]
+        _refuse_unreadable(entries, log.snapshot)
         return await _written(writer, entries) if entries else []
+
+
+def _refuse_unreadable(entries: Sequence[Entry], snapshot: Snapshot) -> None:
+    """Refuse to overwrite what this version cannot read: a newer one has written it, perhaps.
+
+    Raises:
+        UnsupportedVersion: nothing was written.
+    """
+    for entry in entries:
+        if entry.topic == CONFIG_TOPIC and (entry.partition, entry.key) in snapshot.unreadable:
+            why = snapshot.unreadable[entry.partition, entry.key]
+            raise UnsupportedVersion(
+                f"a record that cannot be read is not overwritten: {why}",
+                hint="nothing was changed; use a twinlog that can read it",
+            )
 
 
 def _unauthorized(error: UserError) -> MirrorRefused:
