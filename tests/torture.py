@@ -208,6 +208,7 @@ class Torture:
         self.faults: Counter[str] = Counter()
         self.verdicts: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
+        self.held: Counter[str] = Counter()
         self.removed: list[Removed] = []
         self._began = time.monotonic()
         self._verified = self._began
@@ -265,7 +266,7 @@ class Torture:
         """One or two faults at once, with a look while they last and one after."""
         longest = min(LONGEST_FAULT, self.seconds / 6)
         chosen = self.random.sample(sorted(FAULTS), self.random.choice((1, 1, 2)))
-        seconds = [self.random.uniform(1, longest) for _ in chosen]
+        seconds = [1 + longest * self.random.random() ** 2 for _ in chosen]  # mostly short
         rest = self.random.uniform(0, 5)
         try:
             with ExitStack() as stack:
@@ -281,7 +282,7 @@ class Torture:
             self.verdicts["fault that could not be"] += 1
         self._revive()
         time.sleep(rest)
-        self.look()
+        self.look(verify=time.monotonic() - self._verified > VERIFY_EVERY)
 
     def _revive(self) -> None:
         """Whatever has died by chance is there again."""
@@ -332,6 +333,7 @@ class Torture:
             "faults_by_kind": dict(sorted(self.faults.items())),
             "written_beside_the_load": {"records": self.writer.records, "bytes": self.writer.bytes},
             "verdicts": dict(sorted(self.verdicts.items())),
+            "holds": dict(self.held),
             "failed_meanwhile": dict(self.failed),
             "removed_topics": len([one for one in self.removed if one.ends]),
             "oracle": self.oracle.counts.as_json(),
@@ -347,7 +349,7 @@ class Torture:
             for row in self._rows():
                 if row["state"] == "FAILED":
                     self.failed[f"{row['topic']}: {row['reason']}"[:300]] += 1
-            if verify or time.monotonic() - self._verified > VERIFY_EVERY:
+            if verify:
                 self._verified = time.monotonic()
                 self._look_at_verify()
         except TROUBLE as error:
@@ -425,6 +427,8 @@ def _hold(*apis: int | None, answers: bool = False, kill: bool = False) -> Fault
                     _kill_lane(torture)
             yield
         finally:
+            torture.held["caught" if hold.links else "not caught"] += 1
+            torture.held["delivered without its client"] += hold.abandoned
             hold.release()
 
     return fault
