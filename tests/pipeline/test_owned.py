@@ -85,3 +85,10 @@ def test_a_new_reason_is_written_and_the_same_is_not() -> None:
     assert way(failed, failed) == []
     other = PartitionState(PARTITION, State.FAILED, "another")
     assert way(failed, other) == [other]
+
+
+def test_what_has_no_state_is_never_fenced() -> None:
+    """It was never begun with, or its state was lost and its topic is its users'."""
+    assert next_step(Wanted.STOPPED, State.UNKNOWN) is Step.FORGO
+    written = way(None, PartitionState(PARTITION, State.STOPPED))
+    assert [one.state for one in written] == [State.FAILED, State.STOPPING, State.STOPPED]
