@@ -122,5 +122,6 @@ def test_a_foreign_write(world: Stage, topic: str) -> None:
     assert outside.described(world, topic)[1]["state"] == "MIRRORING"
     verified = world.verify("--topic", topic)
     assert verified.status == 1, verified
-    assert f"DIFFERS {topic}-0 [30, 31)" in verified.output
-    assert f"{topic}-1" not in verified.output
+    assert f"DIFFERS {topic}-0 [30, 60)" in verified.output
+    assert f"DIFFERS {topic}-1" not in verified.output
+    assert "0 not seen" in verified.output.splitlines()[-1]

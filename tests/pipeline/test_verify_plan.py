@@ -1,14 +1,23 @@
-"""What verify compares, how it cuts it, and what a cleaner explains: its pure parts."""
+"""What verify reads, how it cuts it, and that its counts are the log's length: its pure parts."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from made import THEN, batch, record
-from twinlog.core.compare import CONTENT, EXTRA, MISSING, TIMESTAMP, Difference
-from twinlog.core.errors import PartitionFailed
-from twinlog.core.plan import Piece, plan
-from twinlog.core.types import Offset, TopicPartition
+from twinlog.control.verification import DIFFERS, NOT_SEEN, SAME, verification
+from twinlog.core.types import TopicPartition
+from twinlog.core.verdict import LOG_START, Tally
 from twinlog.pipeline.ports import Bounds
-from twinlog.pipeline.verify import STRETCH, Extent, Stretch, _Keys, extent, stretches
+from twinlog.pipeline.verify import (
+    BEYOND,
+    OPEN_TRANSACTION,
+    STRETCH,
+    Compared,
+    Extent,
+    Stretch,
+    extent,
+    stretches,
+)
 
 ONE = TopicPartition("topic", 0)
 
@@ -18,107 +27,117 @@ def bounds(start: int, end: int, last_stable: int | None = None) -> Bounds:
 
 
 @pytest.mark.parametrize(
-    ("source", "destination", "compared", "behind", "differing"),
+    ("source", "destination", "read", "behind", "below", "beyond"),
     [
         # The same, behind, and behind an open transaction of the source.
-        (bounds(0, 9), bounds(0, 9), (0, 9), 0, []),
-        (bounds(0, 9), bounds(0, 4), (0, 4), 5, []),
-        (bounds(0, 9, 6), bounds(0, 6), (0, 6), 0, []),
-        (bounds(0, 0), bounds(0, 0), (0, 0), 0, []),
+        (bounds(0, 9), bounds(0, 9), (0, 9), 0, 0, []),
+        (bounds(0, 9), bounds(0, 4), (0, 4), 5, 0, []),
+        (bounds(0, 9, 6), bounds(0, 6), (0, 6), 0, 0, []),
+        (bounds(0, 0), bounds(0, 0), (0, 0), 0, 0, []),
         # The source's log begins later: by retention, before the mirror began, or past its end.
-        (bounds(5, 9), bounds(0, 9), (5, 9), 0, []),
-        (bounds(5, 9), bounds(5, 9), (5, 9), 0, []),
-        (bounds(5, 9), bounds(0, 3), (3, 3), 4, []),
-        (bounds(9, 9), bounds(9, 9), (9, 9), 0, []),
-        # The destination lacks the beginning, all of it, or has more than there is.
-        (bounds(0, 9), bounds(4, 9), (4, 9), 0, [(0, 4)]),
-        (bounds(0, 9), bounds(9, 9), (9, 9), 0, [(0, 9)]),
-        (bounds(0, 9), bounds(0, 12), (0, 9), 0, [(9, 12)]),
-        (bounds(0, 9, 6), bounds(0, 9), (0, 6), 0, [(6, 9)]),
-        (bounds(2, 9), bounds(12, 12), (9, 9), 0, [(2, 9), (9, 12)]),
+        (bounds(5, 9), bounds(0, 9), (5, 9), 0, 5, []),
+        (bounds(5, 9), bounds(5, 9), (5, 9), 0, 0, []),
+        (bounds(5, 9), bounds(0, 3), (5, 5), 4, 5, []),
+        (bounds(9, 9), bounds(9, 9), (9, 9), 0, 0, []),
+        # The destination's begins later: the source is read there, for what is lost.
+        (bounds(0, 9), bounds(4, 9), (0, 9), 0, 0, []),
+        (bounds(0, 9), bounds(9, 9), (0, 9), 0, 0, []),
+        # The destination has more than the source has decided.
+        (bounds(0, 9), bounds(0, 12), (0, 9), 0, 0, [(9, 12)]),
+        (bounds(0, 9, 6), bounds(0, 9), (0, 6), 0, 0, [(6, 9)]),
+        (bounds(2, 9), bounds(12, 12), (2, 9), 0, 0, [(9, 12)]),
     ],
 )
-def test_what_can_be_compared(
+def test_what_is_read(
     *,
     source: Bounds,
     destination: Bounds,
-    compared: tuple[int, int],
+    read: tuple[int, int],
     behind: int,
-    differing: list[tuple[int, int]],
+    below: int,
+    beyond: list[tuple[int, int]],
 ) -> None:
     """Goal: where each log begins and ends, in all orders."""
     found = extent(ONE, source, destination)
-    assert (found.partition, found.start, found.end, found.behind) == (ONE, *compared, behind)
-    assert [(d.start, d.end) for d in found.differences] == differing
+    assert (found.start, found.end, found.behind) == (*read, behind)
+    assert found.tally.absent[LOG_START] == below
+    assert found.tally.differences == [(*one, BEYOND) for one in beyond]
+
+
+def test_an_open_transaction_on_the_destination() -> None:
+    """Goal: what it has not decided was not seen."""
+    found = extent(ONE, bounds(0, 9), bounds(0, 8, 5))
+    assert (found.end, found.behind) == (5, 1)
+    assert found.tally.unseen == [(5, 8, OPEN_TRANSACTION)]
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
 def test_bounds_that_cannot_be_read(side: str) -> None:
-    """Goal: not compared is not the same."""
+    """Goal: not compared is not the same; of both logs nothing was seen."""
     good, bad = bounds(0, 9), Bounds(3, -1, -1, -1)
-    with pytest.raises(PartitionFailed, match=f"the {side}'s bounds") as caught:
-        extent(ONE, *((bad, good) if side == "source" else (good, bad)))
-    assert caught.value.code == 3
+    found = extent(ONE, *((bad, good) if side == "source" else (good, bad)))
+    [unseen] = found.tally.unseen
+    assert unseen[:2] == (0, 9)
+    assert f"{side}: UNKNOWN_TOPIC_OR_PARTITION (3)" in unseen.reason
+    both = extent(ONE, bad, bad)
+    assert verification([both], []).verdict == NOT_SEEN
+
+
+def edges() -> st.SearchStrategy[Bounds]:
+    return st.lists(st.integers(0, 12), min_size=3, max_size=3).map(
+        lambda three: Bounds(0, min(three), max(three), sorted(three)[1])
+    )
+
+
+@given(edges(), edges())
+def test_the_counts_are_the_length(source: Bounds, destination: Bounds) -> None:
+    """Goal: from the lower log start to the higher end, whatever the bounds; nothing twice."""
+    found = extent(ONE, source, destination)
+    end = max(source.last_stable, destination.high_watermark)
+    assert found.length == end - min(source.start, destination.start)
+    tally = Tally(compared=found.end - found.start)
+    stretch = Stretch(ONE, found.start, found.end, compacted=False)
+    whole = verification([found], [Compared(stretch, tally)])
+    assert whole.counts.length == found.length
+    assert whole.counts.not_seen == found.tally.not_seen
+    assert (whole.verdict == SAME) == (not found.tally.differs and not found.tally.not_seen)
+
+
+def test_a_task_that_says_nothing() -> None:
+    """Goal: what no task reports was not seen; a difference counts for more."""
+    found = extent(ONE, bounds(0, 9), bounds(0, 9))
+    whole = verification([found], [])
+    assert (whole.verdict, whole.counts.not_seen, whole.counts.length) == (NOT_SEEN, 9, 9)
+    assert whole.unseen
+    tally = Tally()
+    tally.differ(0, 1, "why")
+    worse = verification([found], [Compared(Stretch(ONE, 0, 1, compacted=False), tally)])
+    assert (worse.verdict, worse.counts.not_seen) == (DIFFERS, 8)
 
 
 def of(partition: TopicPartition, start: int, end: int) -> Extent:
-    return Extent(partition=partition, start=start, end=end, behind=0, differences=())
+    return Extent(
+        partition=partition,
+        start=start,
+        end=end,
+        source_end=end,
+        length=end - start,
+        behind=0,
+        tally=Tally(),
+    )
 
 
 def test_stretches() -> None:
     """Goal: a million offsets a task, but a compacted partition whole, for its keys; none empty."""
     other, empty = TopicPartition("compacted", 1), TopicPartition("topic", 2)
+    end = 2 * STRETCH + 6
     cut = stretches(
-        [of(ONE, 5, 2 * STRETCH + 6), of(other, 7, 3 * STRETCH), of(empty, 4, 4)],
+        [of(ONE, 5, end), of(other, 7, 3 * STRETCH), of(empty, 4, 4)],
         {"topic": False, "compacted": True},
     )
     assert cut == [
-        Stretch(ONE, 5, STRETCH + 5, compacted=False),
-        Stretch(ONE, STRETCH + 5, 2 * STRETCH + 5, compacted=False),
-        Stretch(ONE, 2 * STRETCH + 5, 2 * STRETCH + 6, compacted=False),
-        Stretch(other, 7, 3 * STRETCH, compacted=True),
+        Stretch(ONE, 5, STRETCH + 5, compacted=False, source_end=end),
+        Stretch(ONE, STRETCH + 5, 2 * STRETCH + 5, compacted=False, source_end=end),
+        Stretch(ONE, 2 * STRETCH + 5, end, compacted=False, source_end=end),
+        Stretch(other, 7, 3 * STRETCH, compacted=True, source_end=3 * STRETCH),
     ]
-
-
-def keyed(*keys: bytes | None, tombstones: tuple[int, ...] = ()) -> list[Piece]:
-    """A record of each key, at offset 0 and on."""
-    records = [
-        record(at, THEN, None if at in tombstones else b"v", key) for at, key in enumerate(keys)
-    ]
-    return plan(memoryview(batch(records)), Offset(0))
-
-
-def told(start: int, end: int, reason: str = MISSING) -> Difference:
-    return Difference(Offset(start), Offset(end), reason)
-
-
-def test_what_a_cleaner_may_have_taken() -> None:
-    """Goal: a record whose key comes again on both sides, or a tombstone; nothing else."""
-    keys = _Keys()
-    theirs = keyed(b"a", b"b", b"a", b"c", b"b", tombstones=(3,))
-    keys.add(theirs, plan(memoryview(batch([record(2, THEN, b"v", b"a")])), Offset(2)), 5)
-    assert keys.explain(told(0, 1))
-    assert keys.explain(told(3, 4))
-    assert not keys.explain(told(1, 2)), "the destination has no later b"
-    assert not keys.explain(told(2, 3)), "the last a"
-    assert not keys.explain(told(0, 2)), "one of the range is not explained"
-    assert not keys.explain(told(9, 10)), "nothing is known of it"
-
-
-@pytest.mark.parametrize("reason", [CONTENT, TIMESTAMP, EXTRA])
-def test_what_no_cleaner_does(reason: str) -> None:
-    """Goal: a record that was altered, or is too many, stays a difference whatever follows it."""
-    keys = _Keys()
-    keys.add(keyed(b"a", b"a", tombstones=(0,)), keyed(b"a", b"a"), 2)
-    assert keys.explain(told(0, 1))
-    assert not keys.explain(told(0, 1, reason))
-
-
-def test_keys_beyond_the_end_are_not_counted() -> None:
-    """Goal: what comes after the stretch that both sides have been read to is looked at later."""
-    keys = _Keys()
-    both = keyed(b"a", b"a")
-    keys.add(both, both, 1)
-    assert not keys.explain(told(0, 1))
-    keys.add(both, both, 2)
-    assert keys.explain(told(0, 1))

@@ -20,16 +20,17 @@ source's topic was made again, so that it has nothing of all this.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.control.failback import Ends
 from twinlog.control.rebuild import Tail
-from twinlog.core.compare import MISSING
 from twinlog.core.errors import Refusal
 from twinlog.core.types import TopicPartition
-from twinlog.pipeline.kafka import KafkaSource
+from twinlog.core.verdict import NOTHING_TO_LOSE
+from twinlog.pipeline.log_reader import read_bounds
 from twinlog.pipeline.verify import Comparison, Extent, Stretch, extent
 
 FIRST_STEP: Final = 1000
@@ -92,17 +93,21 @@ async def where_logs_part(
     if not tails:
         return []
     asked = [tail.partition for tail in tails]
-    theirs, ours = await asyncio.gather(
-        KafkaSource(source).bounds(asked), KafkaSource(destination).bounds(asked)
-    )
-    comparison = Comparison(KafkaSource(source), KafkaSource(destination))
+    ours, theirs = await read_bounds(destination, asked), await read_bounds(source, asked)
+    comparison = Comparison(source, destination)
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def parted(tail: Tail) -> Tail:
         if theirs[tail.partition].error == _UNKNOWN_TOPIC:
             return tail
         here = ours[tail.partition]
+        for bounds in (theirs[tail.partition], here):
+            if bounds.error:
+                raise Refusal(bounds.error).error(
+                    "read the bounds of a log that is to be compared", topic=tail.partition.topic
+                )
         comparable = extent(tail.partition, theirs[tail.partition], here)
+        comparable = replace(comparable, start=max(comparable.start, here.start))
         async with limit:
             start = await _equal_up_to(comparison, comparable, tail.start)
         return tail._replace(start=here.start if start is None else max(start, here.start))
@@ -113,14 +118,15 @@ async def where_logs_part(
 async def _equal_up_to(comparison: Comparison, extent: Extent, start: int) -> int | None:
     """Where what differs begins, `start` at the latest; None where nothing before it is equal.
 
-    What the destination has no more, by its cleaner, is no record that a rebuild would lose.
+    An offset that was not seen is not proved equal, so what differs begins there at the latest. An
+    offset at which the destination has no record holds none that a rebuild would lose.
     """
     start, step = min(start, extent.end), FIRST_STEP
     while start > extent.start:
         begin = max(extent.start, start - step)
         found = await comparison.compare(Stretch(extent.partition, begin, start, compacted=False))
-        others = [one.start for one in found.differences if one.reason != MISSING]
-        start = min(others, default=start)
+        differing = [one for one in found.differences if one.reason not in NOTHING_TO_LOSE]
+        start = min((one.start for one in (*differing, *found.unseen)), default=start)
         if start > begin:
             return start
         step *= FURTHER

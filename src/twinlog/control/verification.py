@@ -2,8 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
@@ -12,8 +14,8 @@ from twinlog.control.mirrors import connected
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal, UserError
 from twinlog.core.types import TopicPartition
-from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
+from twinlog.pipeline.log_reader import PATIENCE_S, read_bounds
+from twinlog.pipeline.session import BATCH_FAILURES, Progress, map_tasks, start_spark, stop_spark
 from twinlog.pipeline.verify import (
     Compared,
     Differs,
@@ -25,6 +27,11 @@ from twinlog.pipeline.verify import (
 )
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 
+SAME: Final = "the same"
+DIFFERS: Final = "differs"
+NOT_SEEN: Final = "not seen"
+_UNKNOWN_TOPIC: Final = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyConfig:
@@ -35,26 +42,93 @@ class VerifyConfig:
     topic: re.Pattern[str] | None = None
     master: str = "local[*]"
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    patience: float = PATIENCE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Offsets by class; `length` is their sum."""
+
+    compared: int = 0
+    differs: int = 0
+    absent: Mapping[str, int] = field(default_factory=dict)
+    not_seen: int = 0
+    behind: int = 0
+
+    @property
+    def length(self) -> int:
+        """All of them."""
+        return (
+            self.compared + self.differs + sum(self.absent.values()) + self.not_seen + self.behind
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReport:
+    """A partition's two logs."""
+
+    partition: TopicPartition
+    counts: Counts
+    differences: tuple[Differs, ...]
+    unseen: tuple[Differs, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
     """The verdict."""
 
-    partitions: int
-    records: int
-    behind: int
-    """Offsets that the source has decided and the destination does not have yet."""
-    differences: tuple[Differs, ...]
+    logs: tuple[LogReport, ...]
+
+    @property
+    def counts(self) -> Counts:
+        """In total."""
+        return _sum(one.counts for one in self.logs)
+
+    @property
+    def differences(self) -> tuple[Differs, ...]:
+        """All ranges that differ."""
+        return tuple(each for one in self.logs for each in one.differences)
+
+    @property
+    def unseen(self) -> tuple[Differs, ...]:
+        """All ranges that were not seen; of a log whose bounds were not, an empty one."""
+        return tuple(each for one in self.logs for each in one.unseen)
+
+    @property
+    def verdict(self) -> str:
+        """`DIFFERS`; else `NOT_SEEN` if a single offset was not seen; else `SAME`."""
+        if self.differences or self.counts.differs:
+            return DIFFERS
+        return NOT_SEEN if self.unseen or self.counts.not_seen else SAME
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs."""
-        return not self.differences
+        """Whether all that the destination has reached was seen, and nothing differs."""
+        return self.verdict == SAME
 
 
-async def verify_mirrors(config: VerifyConfig) -> Verification:
+def _sum(counts: Iterable[Counts]) -> Counts:
+    every = list(counts)
+    absent: Counter[str] = Counter()
+    for one in every:
+        absent.update(one.absent)
+    return Counts(
+        compared=sum(one.compared for one in every),
+        differs=sum(one.differs for one in every),
+        absent=dict(absent),
+        not_seen=sum(one.not_seen for one in every),
+        behind=sum(one.behind for one in every),
+    )
+
+
+async def verify_mirrors(
+    config: VerifyConfig, progress: Callable[[Progress], None] = lambda _: None
+) -> Verification:
     """Compare the logs of all mirrors, or of one.
+
+    Args:
+        config: which, and how.
+        progress: is told how many tasks have ended, now and then, from another thread.
 
     Raises:
         UserError: there is nothing to compare, or a cluster cannot be reached as configured.
@@ -80,15 +154,41 @@ async def verify_mirrors(config: VerifyConfig) -> Verification:
                 tasks += made
     if not extents:
         raise UserError("no topic of a mirror is to be compared", hint="see kafka-mirrors --list")
-    compared = await asyncio.to_thread(_compare, config, tasks) if tasks else []
+    compared = await asyncio.to_thread(_compare, config, tasks, progress) if tasks else []
+    return verification(extents, compared)
+
+
+def verification(extents: Iterable[Extent], compared: Collection[Compared]) -> Verification:
+    """Put together what the bounds show and what the tasks found.
+
+    What no task reports was not seen, whatever the cause: the counts are the log's length.
+    """
     return Verification(
-        partitions=len(extents),
-        records=sum(one.records for one in compared),
-        behind=sum(one.behind for one in extents),
-        differences=(
-            *(difference for one in extents for difference in one.differences),
-            *(difference for one in compared for difference in one.differences),
+        logs=tuple(
+            _log(one, [each for each in compared if each.stretch.partition == one.partition])
+            for one in extents
+        )
+    )
+
+
+def _log(extent: Extent, compared: Collection[Compared]) -> LogReport:
+    tallies = [extent.tally, *(one.tally for one in compared)]
+    counts = _sum(
+        Counts(compared=one.compared, differs=one.differs, absent=one.absent, not_seen=one.not_seen)
+        for one in tallies
+    )
+    missing = extent.length - counts.length - extent.behind
+    partition = extent.partition
+    unseen = [Differs(partition, *one) for tally in tallies for one in tally.unseen]
+    if missing:
+        unseen.append(Differs(partition, extent.start, extent.end, f"{missing} not classified"))
+    return LogReport(
+        partition=partition,
+        counts=_sum([counts, Counts(not_seen=missing, behind=extent.behind)]),
+        differences=tuple(
+            sorted(Differs(partition, *one) for tally in tallies for one in tally.differences)
         ),
+        unseen=tuple(unseen),
     )
 
 
@@ -96,20 +196,38 @@ async def _plan(
     config: VerifyConfig, cluster: KafkaCluster, mirror: Mirror, topics: list[MirrorTopic]
 ) -> tuple[list[Extent], list[VerifyTask]]:
     """What can be compared of one mirror, cut into tasks."""
-    partitions = [TopicPartition(t.topic, index) for t in topics for index in range(t.partitions)]
     parsed = parse_source(mirror.source, cluster.config.grants)
     async with connected(parsed.config, mirror.name) as source:
-        theirs, ours, compacted = await asyncio.gather(
-            KafkaSource(source).bounds(partitions),
-            KafkaDestination(cluster, lambda: False).bounds(partitions),
-            _compacted(source, cluster, {topic.topic for topic in topics}),
-        )
+        partitions = await _partitions(source, cluster, topics)
+        # The destination first: a mirror that runs meanwhile is not beyond its source.
+        ours = await read_bounds(cluster, partitions)
+        theirs = await read_bounds(source, partitions)
+        compacted = await _compacted(source, cluster, {topic.topic for topic in topics})
     extents = [extent(partition, theirs[partition], ours[partition]) for partition in partitions]
     tasks = [
-        VerifyTask(source=mirror.source, destination=config.destination, stretches=[stretch])
+        VerifyTask(
+            source=mirror.source,
+            destination=config.destination,
+            stretches=[stretch],
+            patience=config.patience,
+        )
         for stretch in stretches(extents, compacted)
     ]
     return extents, tasks
+
+
+async def _partitions(
+    source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
+) -> list[TopicPartition]:
+    """All partitions that the mirror knows, or one of the clusters has."""
+    names = [topic.topic for topic in topics]
+    known = [await cluster.refresh(names) for cluster in (source, destination)]
+    counts = {topic.topic: topic.partitions for topic in topics}
+    for metadata in known:
+        for name in names:
+            if name in metadata.topics:
+                counts[name] = max(counts[name], len(metadata.topics[name].partitions))
+    return [TopicPartition(name, index) for name in names for index in range(counts[name])]
 
 
 async def _compacted(
@@ -122,15 +240,20 @@ async def _compacted(
         answers = await admin.describe_configs(cluster, resources, ["cleanup.policy"])
         for resource, entries in answers.items():
             if isinstance(entries, Refusal):
+                if entries.code == _UNKNOWN_TOPIC:
+                    continue  # its bounds are not seen either
                 entries.fail("see the configuration", topic=resource.name)
             policy = entries["cleanup.policy"].value or ""
             found[resource.name] = found[resource.name] or "compact" in policy
     return found
 
 
-def _compare(config: VerifyConfig, tasks: list[VerifyTask]) -> list[Compared]:
-    spark = start_spark(config.master, config.spark_conf)
+def _compare(
+    config: VerifyConfig, tasks: list[VerifyTask], progress: Callable[[Progress], None]
+) -> list[Compared]:
+    spark = start_spark(config.master, config.spark_conf, max_failures=BATCH_FAILURES)
     try:
-        return [one for part in map_tasks(spark, verify_task, tasks) for one in part]
+        parts = map_tasks(spark, verify_task, tasks, progress=progress)
+        return [one for part in parts for one in part]
     finally:
         stop_spark(spark)

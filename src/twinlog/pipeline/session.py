@@ -33,10 +33,11 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -50,6 +51,12 @@ R = TypeVar("R")
 
 MAX_FAILURES: Final = 1_000_000
 """Failures of one task that Spark takes before it gives the job up: practically none does."""
+
+BATCH_FAILURES: Final = 4
+"""The same for a batch job, whose tasks do not fail by design: Spark's own default."""
+
+PROGRESS_S: Final = 1.0
+"""Seconds between reports of a job's progress."""
 
 REACH_S: Final = 5.0
 """How long a Spark master may take to accept a connection."""
@@ -85,12 +92,15 @@ _MASTER: Final = re.compile(r"local(-cluster)?(\[.*\])?|spark://.+|yarn|k8s://.+
 _LOCAL: Final = re.compile(r"local\[(\d+|\*)\]")
 
 
-def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
+def start_spark(
+    master: str, conf: Mapping[str, str], *, max_failures: int = MAX_FAILURES
+) -> SparkContext:
     """A Spark application.
 
     Args:
         master: as for spark-submit; `local[*]` has one task slot for each core.
         conf: settings that win over ours.
+        max_failures: failures of one task after which Spark gives the job up.
 
     Raises:
         UserError: there is no Java, no such kind of master, it cannot be reached, or no secret is
@@ -111,10 +121,10 @@ def start_spark(master: str, conf: Mapping[str, str]) -> SparkContext:
     except JavaError as error:
         raise UserError(str(error)) from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = dict(DEFAULTS)
+    settings = {**DEFAULTS, "spark.task.maxFailures": str(max_failures)}
     if local := _LOCAL.fullmatch(master):
         # In local mode the number of failures is part of the master's name.
-        master = f"local[{local[1]},{MAX_FAILURES}]"
+        master = f"local[{local[1]},{max_failures}]"
     elif not master.startswith("local"):
         for name in _LOCAL_ONLY:
             del settings[name]
@@ -191,13 +201,27 @@ def stop_spark(spark: SparkContext) -> None:
         spark.stop()
 
 
-def map_tasks(spark: SparkContext, task: Callable[[T], R], arguments: Sequence[T]) -> list[R]:
+class Progress(NamedTuple):
+    """How many of a job's tasks have ended."""
+
+    done: int
+    total: int
+
+
+def map_tasks(
+    spark: SparkContext,
+    task: Callable[[T], R],
+    arguments: Sequence[T],
+    *,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[R]:
     """Run one task for each argument and give their results, in the arguments' order.
 
     Args:
         spark: the application.
         task: a function at the top of a module.
         arguments: picklable, not none; each goes to one task.
+        progress: is told each second, from another thread, how many tasks have ended.
 
     Raises:
         Retriable: Spark's JVM has died. A task's exception comes as Spark's own.
@@ -206,10 +230,30 @@ def map_tasks(spark: SparkContext, task: Callable[[T], R], arguments: Sequence[T
     def body(part: Iterable[T]) -> Iterator[R]:
         return iter([task(argument) for argument in part])
 
+    ended = threading.Event()
+    if progress is not None:
+        watcher = threading.Thread(
+            target=_watch, args=(spark, len(arguments), progress, ended), daemon=True
+        )
+        watcher.start()
     try:
         found: list[R] = spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
     except Py4JJavaError:
         raise
     except (Py4JError, OSError) as error:
         raise Retriable("Spark's JVM has died", hint="start it again") from error
+    finally:
+        ended.set()
     return found
+
+
+def _watch(
+    spark: SparkContext, total: int, progress: Callable[[Progress], None], ended: threading.Event
+) -> None:
+    """Ask Spark's status tracker, until the job has ended; without an answer nothing is told."""
+    tracker = spark.statusTracker()
+    while not ended.wait(PROGRESS_S):
+        with suppress(Py4JError, OSError):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            progress(Progress(done, total))

@@ -1,16 +1,22 @@
-"""Compares a mirror's two logs, batch by batch, as a Spark job.
+"""Compares a mirror's two logs, offset by offset, as a Spark job.
 
-Each task reads a stretch of a partition from both clusters and compares what read_committed
-consumers see there (core/compare.py). Where both hold the same batch, its bytes are compared and
-no record is decoded; where the mirror has merged or re-encoded, the records are.
+Every offset of both logs ends in one class (`core/verdict.py`): *compared*, *differs*, *absent*
+with evidence, *not seen*, or *behind*, which the destination has not reached yet. Per partition the
+classes add up to the log's length, from the lower log start to the higher end:
 
-What is compared is `[start, end)`: from the later of both log starts to the earlier of the
-source's last stable offset and the destination's end. A destination that begins later than the
-source lacks records, which is a difference; one that ends earlier is behind, which is said.
+    source            |<- start                              last stable offset ->|
+    destination  |<- start                     end ->|
+                 | absent |    read and classified    |          behind           |
 
-On a compacted topic the two cleaners run at different times. A record that one side lacks is no
-difference where that side has a later record of the same key, or where it is a tombstone: the
-cleaner was allowed to take it. Such a partition is one task, which remembers its keys.
+A task reads a stretch of one partition from both clusters, through `log_reader.py`, and compares
+what read_committed consumers see there. Where both logs hold the same batch, its bytes are compared
+and no record is decoded; where the mirror has merged or re-encoded, the records are. Only two
+answers are in memory at a time.
+
+A compacted partition is one task, since it depends on later records whether a hole is legitimate;
+of its keys only those are remembered that wait for such a record.
+
+Nothing of this is shared with the mirror but the clients' connections and the batch format.
 """
 
 import asyncio
@@ -20,28 +26,29 @@ from typing import Final, NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config, parse_source
-from twinlog.core.compare import MISSING, Difference, compare
-from twinlog.core.errors import CorruptBatch, PartitionFailed
-from twinlog.core.plan import Data, Gap, Piece, plan_sound
-from twinlog.core.records import decode, raw_records
-from twinlog.core.types import Offset, TopicPartition
-from twinlog.pipeline.kafka import KafkaSource
+from twinlog.core.errors import CorruptBatch, Refusal, TwinlogError
+from twinlog.core.logview import Kind, Span
+from twinlog.core.records import RawRecord
+from twinlog.core.types import TopicPartition
+from twinlog.core.verdict import LOG_START, Alive, Range, Tally, Verdict
+from twinlog.pipeline.log_reader import PATIENCE_S, LogReader
 from twinlog.pipeline.ports import Bounds
-from twinlog.pipeline.reading import answers
 
 STRETCH: Final = 1_000_000
 """Offsets of one task, where the topic is not compacted."""
-MAX_DIFFERENCES: Final = 100
-"""Differing ranges of one stretch that are named; more are counted as one."""
+BEYOND: Final = "beyond what the source has decided"
+OPEN_TRANSACTION: Final = "destination: behind its last stable offset, a transaction is open"
+_START_KNOWN_S: Final = 1.0
 
 
 class Stretch(NamedTuple):
-    """Offsets `[start, end)` of a partition, for one task."""
+    """Offsets `[start, end)` of a partition, for one task. `source_end`: where the source ends."""
 
     partition: TopicPartition
     start: int
     end: int
     compacted: bool
+    source_end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +58,11 @@ class VerifyTask:
     source: Mapping[str, str] = field(repr=False)
     destination: Mapping[str, str] = field(repr=False)
     stretches: Sequence[Stretch]
+    patience: float = PATIENCE_S
 
 
 class Differs(NamedTuple):
-    """A range that differs."""
+    """A range that differs, or was not seen."""
 
     partition: TopicPartition
     start: int
@@ -66,59 +74,83 @@ class Compared(NamedTuple):
     """What a task found in one stretch."""
 
     stretch: Stretch
-    records: int
-    differences: tuple[Differs, ...]
+    tally: Tally
+
+    @property
+    def differences(self) -> tuple[Differs, ...]:
+        """The ranges that differ, in order."""
+        return tuple(Differs(self.stretch.partition, *one) for one in self.tally.differences)
+
+    @property
+    def unseen(self) -> tuple[Differs, ...]:
+        """The ranges that were not seen."""
+        return tuple(Differs(self.stretch.partition, *one) for one in self.tally.unseen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """What of a partition can be compared, and what cannot."""
+    """A partition's two logs by their bounds: what is to be read, and what they show already."""
 
     partition: TopicPartition
     start: int
+    """Where reading begins: the source's log start."""
     end: int
+    """Where reading ends."""
+    source_end: int
+    length: int
+    """Offsets from the lower log start to the higher end."""
     behind: int
-    """Offsets that the destination does not have yet."""
-    differences: tuple[Differs, ...]
+    """Offsets that the destination has not reached yet."""
+    tally: Tally
     """What the bounds alone show."""
 
 
 def extent(partition: TopicPartition, source: Bounds, destination: Bounds) -> Extent:
-    """What of a partition is to be compared.
+    """What of a partition is to be read, and what its bounds show.
+
+    A log whose bounds cannot be read was not seen, nor was the other one then.
 
     Args:
         partition: which.
-        source: the source's bounds.
+        source: the source's bounds, read after the destination's: these then never lie beyond.
         destination: the destination's.
     """
-    for side, bounds in (("source", source), ("destination", destination)):
-        if bounds.error:
-            raise PartitionFailed(
-                f"the {side}'s bounds cannot be read",
-                topic=partition.topic,
-                partition=partition.partition,
-                code=bounds.error,
-            )
-    differences = []
-    if destination.start > source.start and destination.start > 0:
-        upto = min(destination.start, source.last_stable)
-        differences.append(
-            Differs(partition, source.start, upto, "the destination's log begins later")
+    tally = Tally()
+    unread = [
+        f"{side}: {Refusal(bounds.error)}"
+        for side, bounds in (("source", source), ("destination", destination))
+        if bounds.error
+    ]
+    if unread:
+        known = destination if source.error else source
+        start, end = (0, 0) if known.error else (known.start, known.high_watermark)
+        tally.see_not(start, end, f"bounds cannot be read, {'; '.join(unread)}")
+        return Extent(
+            partition=partition,
+            start=end,
+            end=end,
+            source_end=end,
+            length=end - start,
+            behind=0,
+            tally=tally,
         )
-    if destination.high_watermark > source.last_stable:
-        differences.append(
-            Differs(
-                partition,
-                source.last_stable,
-                destination.high_watermark,
-                "beyond what the source has decided",
-            )
-        )
-    end = min(source.last_stable, destination.last_stable)
-    start = min(max(source.start, destination.start), end)
-    behind = max(source.last_stable - max(destination.high_watermark, source.start), 0)
+    decided = source.last_stable
+    start = source.start
+    end = max(min(decided, destination.last_stable), start)
+    tally.absent[LOG_START] += max(start - destination.start, 0)
+    if (undecided := min(destination.high_watermark, decided)) > end:
+        tally.see_not(end, undecided, OPEN_TRANSACTION)
+    if destination.high_watermark > decided:
+        tally.differ(decided, destination.high_watermark, BEYOND)
+    first = min(start, destination.start)
     return Extent(
-        partition=partition, start=start, end=end, behind=behind, differences=tuple(differences)
+        partition=partition,
+        start=start,
+        end=end,
+        source_end=decided,
+        length=max(decided, destination.high_watermark) - first,
+        behind=max(decided - max(destination.high_watermark, start), 0),
+        tally=tally,
     )
 
 
@@ -129,135 +161,168 @@ def stretches(extents: Iterable[Extent], compacted: Mapping[str, bool]) -> list[
         whole = compacted[one.partition.topic]
         step = max(one.end - one.start, 1) if whole else STRETCH
         found += [
-            Stretch(one.partition, start, min(start + step, one.end), whole)
+            Stretch(one.partition, start, min(start + step, one.end), whole, one.source_end)
             for start in range(one.start, one.end, step)
         ]
     return found
 
 
 def verify_task(task: VerifyTask) -> list[Compared]:
-    """Compare some stretches: the body of a Spark task."""
+    """Compare some stretches: the body of a Spark task. What cannot be reached was not seen.
+
+    Raises:
+        UserError: properties are wrong, or read what is not granted.
+    """
     return asyncio.run(_verify(task))
 
 
 async def _verify(task: VerifyTask) -> list[Compared]:
-    ours = parse_config(task.destination).config
-    theirs = parse_source(task.source, ours.grants).config
-    async with (
-        KafkaCluster(theirs, name="source") as source,
-        KafkaCluster(ours, name="destination") as destination,
-    ):
-        comparison = Comparison(KafkaSource(source), KafkaSource(destination))
-        return [await comparison.compare(stretch) for stretch in task.stretches]
+    destination_config = parse_config(task.destination).config
+    source_config = parse_source(task.source, destination_config.grants).config
+    try:
+        async with (
+            KafkaCluster(source_config, name="source") as source,
+            KafkaCluster(destination_config, name="destination") as destination,
+        ):
+            comparison = Comparison(source, destination, patience=task.patience)
+            return [await comparison.compare(stretch) for stretch in task.stretches]
+    except TwinlogError as error:
+        return [_not_seen(stretch, str(error)) for stretch in task.stretches]
+
+
+def _not_seen(stretch: Stretch, reason: str) -> Compared:
+    tally = Tally()
+    tally.see_not(stretch.start, stretch.end, reason)
+    return Compared(stretch, tally)
 
 
 class Comparison:
-    """Reads both sides in step, as consumers.
+    """Reads both logs in step and classifies what they hold.
 
-    A destination that was a source before a failback has aborted transactions of its own.
+    Args:
+        source: the source cluster.
+        destination: the destination cluster.
+        patience: seconds that an offset is asked for without any progress.
     """
 
-    def __init__(self, source: KafkaSource, destination: KafkaSource) -> None:
+    def __init__(
+        self, source: KafkaCluster, destination: KafkaCluster, *, patience: float = PATIENCE_S
+    ) -> None:
         self._source = source
         self._destination = destination
+        self._patience = patience
 
     async def compare(self, stretch: Stretch) -> Compared:
         """Compare one stretch."""
-        topics = {stretch.partition.topic}
-        await asyncio.gather(self._source.leaders(topics), self._destination.leaders(topics))
-        keys = _Keys() if stretch.compacted else None
-        found: list[Difference] = []
-        records = 0
-        at = Offset(stretch.start)
-        while at < stretch.end:
-            try:
-                theirs, ours = await asyncio.gather(
-                    self._read(self._source, stretch.partition, at, stretch.end),
-                    self._read(self._destination, stretch.partition, at, stretch.end),
-                )
-            except CorruptBatch as error:
-                corrupt = f"cannot be compared: {error.message}"
-                found.append(Difference(at, Offset(stretch.end), corrupt))
-                break
-            upto = Offset(min(theirs[-1].end, ours[-1].end, stretch.end))
-            found += compare(theirs, ours, at, upto)
-            records += sum(
-                min(p.end, upto) - p.start for p in theirs if isinstance(p, Data) and p.start < upto
-            )
-            if keys is not None:
-                keys.add(theirs, ours, upto)
-            at = upto
-        if keys is not None:
-            found = [difference for difference in found if not keys.explain(difference)]
-        named = [Differs(stretch.partition, *d) for d in found[:MAX_DIFFERENCES]]
-        if len(found) > MAX_DIFFERENCES:
-            rest = found[MAX_DIFFERENCES:]
-            named.append(
-                Differs(
-                    stretch.partition,
-                    rest[0].start,
-                    rest[-1].end,
-                    f"{len(rest)} more ranges differ",
-                )
-            )
-        return Compared(stretch, records, tuple(named))
-
-    async def _read(
-        self,
-        side: KafkaSource,
-        partition: TopicPartition,
-        start: Offset,
-        end: int,
-    ) -> list[Piece]:
-        """What stands from `start` on, at least one piece, none of it beyond `end`'s batch."""
-        async for answer in answers(side, partition, start):
-            pieces = plan_sound(answer.records, start, answer.aborted).pieces
-            if pieces:
-                return pieces
-            if answer.last_stable > start or answer.high_watermark > start:
-                # Nothing is left here: the cleaner has taken the end of the log.
-                return [Gap(start, Offset(end), seen=False)]
-        raise AssertionError("`answers` ends with an exception")
-
-
-class _Keys:
-    """The last offset of each key on both sides, and the records that only one side has."""
-
-    def __init__(self) -> None:
-        self._theirs: dict[bytes | None, int] = {}
-        self._ours: dict[bytes | None, int] = {}
-        self._tombstones: set[int] = set()
-        self._key_at: dict[int, bytes | None] = {}
-
-    def add(self, theirs: Iterable[Piece], ours: Iterable[Piece], end: int) -> None:
-        """Remember the keys of both sides up to `end`."""
-        for pieces, last in ((theirs, self._theirs), (ours, self._ours)):
-            for piece in pieces:
-                if isinstance(piece, Data):
-                    self._add(piece, last, end)
-
-    def _add(self, data: Data, last: dict[bytes | None, int], end: int) -> None:
-        for raw in raw_records(data.header, data.records):
-            if raw.offset < end:
-                record = decode(raw)
-                last[record.key] = max(raw.offset, last.get(record.key, -1))
-                self._key_at[raw.offset] = record.key
-                if record.value is None:
-                    self._tombstones.add(raw.offset)
-
-    def explain(self, difference: Difference) -> bool:
-        """Whether the destination's cleaner may have made this difference.
-
-        What the source's has taken shows as a gap that was not seen, which is none. A record that
-        differs was altered by somebody, whatever came after it.
-        """
-        return difference.reason == MISSING and all(
-            self._cleaned(offset) for offset in range(difference.start, difference.end)
+        verdict = Verdict(compacted=stretch.compacted)
+        await _Walk(
+            verdict,
+            self._reader(self._source, stretch),
+            self._reader(self._destination, stretch),
+            stretch.end,
+        ).walk(stretch.start)
+        keys = verdict.keys
+        if keys is None or not keys.waiting or verdict.tally.not_seen:
+            return Compared(stretch, verdict.finish(complete=not verdict.tally.not_seen))
+        complete = not keys.wants_newer() or await self._newer(verdict, stretch)
+        on_destination = await self._alive(
+            self._destination, stretch, keys.tombstones(on_source=True)
         )
+        on_source = await self._alive(self._source, stretch, keys.tombstones(on_source=False))
+        complete = complete and None not in (on_destination, on_source)
+        tally = verdict.finish(
+            complete=complete,
+            alive_on_source=on_source or (),
+            alive_on_destination=on_destination or (),
+        )
+        return Compared(stretch, tally)
 
-    def _cleaned(self, offset: int) -> bool:
-        if offset not in self._key_at:
-            return False
-        key = self._key_at[offset]
-        superseded = min(self._theirs.get(key, -1), self._ours.get(key, -1)) > offset
-        return superseded or offset in self._tombstones
+    def _reader(self, cluster: KafkaCluster, stretch: Stretch) -> LogReader:
+        return LogReader(cluster, stretch.partition, patience=self._patience)
+
+    async def _newer(self, verdict: Verdict, stretch: Stretch) -> bool:
+        """Read what the destination has not reached yet, for its keys; whether all was seen."""
+        reader, at = self._reader(self._source, stretch), stretch.end
+        while at < stretch.source_end:
+            span = await reader.span(at, stretch.source_end)
+            if span.kind is Kind.UNSEEN:
+                return False
+            for record in _records(span):
+                verdict.newer_on_source(record)
+            at = span.end
+        return True
+
+    async def _alive(
+        self, cluster: KafkaCluster, stretch: Stretch, before: Mapping[bytes, int]
+    ) -> set[bytes] | None:
+        """Keys with a value before these offsets; None if not all was seen."""
+        alive = Alive(before)
+        end = max(before.values(), default=stretch.start)
+        reader, at = self._reader(cluster, stretch), stretch.start
+        while at < end:
+            span = await reader.span(at, end)
+            if span.kind is Kind.UNSEEN:
+                return None
+            alive.add(record for record in _records(span) if record.offset >= stretch.start)
+            at = span.end
+        return alive.keys
+
+
+def _records(span: Span) -> Iterable[RawRecord]:
+    return () if span.batch is None else span.batch.by_offset().values()
+
+
+class _Walk:
+    """Both logs in step, from the start of a stretch to its end."""
+
+    def __init__(
+        self, verdict: Verdict, source: LogReader, destination: LogReader, end: int
+    ) -> None:
+        self._verdict = verdict
+        self._source = source
+        self._destination = destination
+        self._end = end
+        self._source_start = -1
+        self._asked = float("-inf")
+
+    async def walk(self, at: int) -> None:
+        """Classify all from `at` on."""
+        while at < self._end:
+            left, right = await asyncio.gather(
+                self._source.span(at, self._end), self._destination.span(at, self._end)
+            )
+            if right.kind is Kind.BELOW:
+                left = await self._below_by_now(left, at)
+            if left.kind is Kind.BELOW:  # whatever the destination holds: nothing is left here
+                right = left
+            upto = min(left.end, right.end, self._end)
+            unseen = [
+                Range(at, min(span.end, self._end), f"{side}: {span.reason}")
+                for side, span in (("source", left), ("destination", right))
+                if span.kind is Kind.UNSEEN
+            ]
+            if unseen:
+                self._verdict.tally.see_not(*unseen[0])
+                upto = unseen[0].end
+            else:
+                self._classify(left, right, at, upto)
+            at = upto
+
+    def _classify(self, left: Span, right: Span, at: int, upto: int) -> None:
+        try:
+            self._verdict.add(left, right, at, upto)
+        except CorruptBatch as error:
+            self._verdict.tally.see_not(at, upto, error.message)
+
+    async def _below_by_now(self, span: Span, at: int) -> Span:
+        """The source's log start may have moved past `at` as well: then the record is gone there.
+
+        Asked again once a second at most, since retention moves both log starts while this runs.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._asked > _START_KNOWN_S:
+            self._asked = now
+            self._source_start = await self._source.log_start() or self._source_start
+        if self._source_start > at:
+            return Span(at, self._source_start, Kind.BELOW)
+        return span
