@@ -1,9 +1,10 @@
 """What a failback goes by, on real brokers: what lanes would have written is written by hand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,16 +16,18 @@ from twinlog import Rebuild
 from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control import mirrors
+from twinlog.control import rebuild as rebuild_module
 from twinlog.control.lifecycle import remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.mirrors import add_topics, create_mirror
+from twinlog.control.rebuild import Interrupted
 from twinlog.control.store import MirrorStore
-from twinlog.core.errors import Refusal, UserError
+from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.local.check import Log
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.kafka import KafkaDestination
+from twinlog.pipeline.log_reader import READ_UNCOMMITTED, Bytes, LogReader, Nothing
 from twinlog.wire.config_records import Mirror, MirrorTopic
 from twinlog.wire.state_records import LastMirrored
 from waiting import until_async
@@ -278,9 +281,68 @@ def test_what_is_deleted_and_cannot_be_created_is_named(
                     await add_topics(
                         *(old.here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
                     )
-            assert f"deleted already: {topic}; once this is mended, --add" in str(caught.value)
+            assert f"deleted already: {topic}; repeat the same --add" in str(caught.value)
             assert await add_topics(old.here, old.back, topic) == [topic]
             assert old.ends(topic) == [0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("moment", ["delete_topics", "prepare", "add_topics"])
+def test_an_interrupted_rebuild_is_completed(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Ctrl-C between deletion and creation: the message names the topic; --add again completes it.
+
+    D12.
+    """
+    places: dict[str, tuple[object, str]] = {
+        "delete_topics": (rebuild_module, "delete_topics"),
+        "prepare": (mirrors, "prepare"),
+        "add_topics": (MirrorStore, "add_topics"),
+    }
+
+    async def interrupted(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    async def run() -> None:
+        async with old_source(pair, f"back.{topic}") as old:
+            await old.diverge(topic, 17)
+            rebuild = Rebuild(tmp_path)
+            with monkeypatch.context() as patched:
+                patched.setattr(*places[moment], interrupted)
+                with pytest.raises(Interrupted) as caught:
+                    await add_topics(old.here, old.back, topic, rebuild=rebuild)
+            assert topic in str(caught.value)
+            assert "repeat the same --add" in str(caught.value)
+            again = Rebuild(tmp_path / "again") if moment == "delete_topics" else rebuild
+            assert await add_topics(old.here, old.back, topic, rebuild=again) == [topic]
+            assert old.ends(topic) == [0]
+            assert list(tmp_path.glob("*/*.log"))
+
+    asyncio.run(run())
+
+
+def test_nothing_is_deleted_that_could_not_be_saved(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer without bytes does not show that nothing is there to be saved (A1)."""
+    ask = LogReader._ask
+
+    async def empty(self: LogReader, at: int, size: int) -> object:
+        found = await ask(self, at, size)
+        saving = isinstance(found, Bytes) and self._isolation == READ_UNCOMMITTED
+        return Nothing("answers without records", final=True) if saving else found
+
+    async def run() -> None:
+        async with old_source(pair, f"back.{topic}") as old:
+            await old.diverge(topic, 17)
+            with monkeypatch.context() as patched:
+                patched.setattr(LogReader, "_ask", empty)
+                with pytest.raises(Retriable, match="answers without records") as caught:
+                    await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path))
+            assert "nothing was deleted" in str(caught.value)
+            assert old.ends(topic) == [117]
 
     asyncio.run(run())
 
@@ -290,18 +352,18 @@ def test_a_log_that_grows_meanwhile_is_not_deleted(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     """Whichever of the topic's partitions it is; partition 1 has no tail."""
-    leaders = KafkaDestination.leaders
+    save = mirrors.save_tails
 
     async def run() -> None:
         async with old_source(pair, f"back.{topic}") as old:
             await old.diverge(topic, 17, 0)
 
-            async def while_saving(self: KafkaDestination, topics: Collection[str]) -> object:
+            async def while_saving(*arguments: Any) -> object:
                 outside.write(old.servers, topic, outside.simple(1, written))
-                return await leaders(self, topics)
+                return await save(*arguments)
 
             with monkeypatch.context() as patched:
-                patched.setattr(KafkaDestination, "leaders", while_saving)
+                patched.setattr(mirrors, "save_tails", while_saving)
                 with pytest.raises(UserError, match=f"{topic}-{written} is still being written to"):
                     await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path / "first"))
             assert sum(old.ends(topic, 2)) == 117 + 100 + 1

@@ -41,7 +41,7 @@ from twinlog.control.described import (
     TopicDescription,
 )
 from twinlog.control.mirror_admin import MirrorAdmin
-from twinlog.control.rebuild import Rebuild
+from twinlog.control.rebuild import Interrupted, Rebuild
 from twinlog.core.absence import Absence
 from twinlog.core.errors import Retriable, UserError
 from twinlog.core.states import State
@@ -212,6 +212,9 @@ def mirrors_command(
         asyncio.run(_run(action, _admin(bootstrap_server, command_config), arguments))
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
+    except Interrupted as error:
+        click.echo(f"Error: {error}", err=True)
+        context.exit(error.exit_status)
     except Exception as error:
         if debug or context.find_root().params.get("debug"):
             raise

@@ -11,6 +11,7 @@ has been written to any of them meanwhile would be lost, seen by nobody. From th
 whatever fails says that the topic is gone.
 """
 
+import asyncio
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -23,10 +24,13 @@ from twinlog.cluster.partitions import DEBUGGING, list_offsets
 from twinlog.core.batch import batches
 from twinlog.core.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.core.types import TopicPartition
-from twinlog.pipeline.kafka import KafkaDestination
-from twinlog.pipeline.reading import answers
+from twinlog.pipeline.log_reader import READ_UNCOMMITTED, Below, LogReader, Nothing
 
 _UNKNOWN_TOPIC: Final = 3
+_REPEAT: Final = (
+    "repeat the same --add once this is mended: it creates what is missing, and mirrors what "
+    "--describe does not show from the beginning"
+)
 
 
 class Tail(NamedTuple):
@@ -62,7 +66,13 @@ async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) ->
     """
     names = sorted({tail.partition.topic for tail in tails})
     await _unchanged(destination, names, tails)
-    answers = await delete_topics(destination, names)
+    try:
+        answers = await delete_topics(destination, names)
+    except asyncio.CancelledError as cancelled:
+        raise Interrupted(
+            f"interrupted while {', '.join(names)} were being deleted, which may take effect",
+            hint=_REPEAT,
+        ) from cancelled
     refused = {
         name: refusal
         for name, refusal in answers.items()
@@ -104,18 +114,25 @@ async def _unchanged(
             )
 
 
+class Interrupted(TwinlogError):
+    """Ctrl-C, after something was done that cannot be taken back; the hint completes it."""
+
+    exit_status = 130
+
+
 @contextmanager
 def deleted_before(names: Collection[str]) -> Iterator[None]:
-    """Whatever fails within says that these topics are deleted already, and what to do."""
+    """Whatever fails or interrupts within reports that these topics are deleted, and what to do."""
+    gone = f"deleted already: {', '.join(sorted(names))}; {_REPEAT}"
     try:
         yield
     except TwinlogError as error:
         if names:
-            gone = (
-                f"deleted already: {', '.join(sorted(names))}; once this is mended, --add what "
-                "--describe does not show, which mirrors it from the beginning"
-            )
             error.hint = f"{error.hint}; {gone}" if error.hint else gone
+        raise
+    except asyncio.CancelledError as cancelled:
+        if names:
+            raise Interrupted("interrupted", hint=gone) from cancelled
         raise
 
 
@@ -125,22 +142,22 @@ async def save_tails(
     """Write each tail that holds anything to `DIRECTORY/TOPIC-PARTITION/START.log`; the files.
 
     They are segments: they hold the batches as they stand in the log, aborted transactions and
-    markers included, and are read with `kafka-dump-log --files`. When this returns, they are on the
-    disk.
+    markers included, and are read with `kafka-dump-log --files`. When this returns, they and the
+    folders' entries are on the disk.
 
     Raises:
         UserError: a file exists, or cannot be written.
-        Retriable: a partition cannot be read.
+        Retriable: an offset of a tail could not be seen.
     """
-    reader = KafkaDestination(destination, lambda: False)
-    await reader.leaders({tail.partition.topic for tail in tails})
-    return [await _save(reader, tail, directory) for tail in tails if not tail.empty]
+    await destination.refresh({tail.partition.topic for tail in tails})
+    return [await _save(destination, tail, directory) for tail in tails if not tail.empty]
 
 
-async def _save(reader: KafkaDestination, tail: Tail, directory: Path) -> Path:
+async def _save(destination: KafkaCluster, tail: Tail, directory: Path) -> Path:
     path = directory / str(tail.partition) / f"{tail.start:020d}.log"
+    reader = LogReader(destination, tail.partition, isolation=READ_UNCOMMITTED)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        created = _make_folders(path.parent)
         with path.open("xb") as file:
             at = tail.start
             while at < tail.end:
@@ -148,16 +165,48 @@ async def _save(reader: KafkaDestination, tail: Tail, directory: Path) -> Path:
                 file.write(stretch)
             file.flush()
             os.fsync(file.fileno())
+        for folder in created:
+            _sync_folder(folder)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
     return path
 
 
-async def _read(reader: KafkaDestination, tail: Tail, at: int) -> tuple[bytes, int]:
-    """Whole batches of the tail from `at` on, and the offset behind them."""
-    async for answer in answers(reader, tail.partition, at):
-        if found := list(batches(answer.records)):
-            return bytes(answer.records[: found[-1].end]), found[-1].next_offset
-        if answer.high_watermark >= tail.end:
-            break  # the cleaner has taken the end of the log
-    return b"", tail.end
+def _make_folders(folder: Path) -> list[Path]:
+    """Create a folder with its parents; the folders whose entries have changed, or will."""
+    changed = [folder]
+    while not folder.exists():
+        folder = folder.parent
+        changed.append(folder)
+    changed[0].mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put a folder's entries on the disk: fsync of a file does not (fsync(2))."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def _read(reader: LogReader, tail: Tail, at: int) -> tuple[bytes, int]:
+    """Whole batches of the tail from `at` on, and the offset behind them.
+
+    Raises:
+        Retriable: they could not be seen. An answer without bytes does not show that the log is
+            empty there, so nothing may be deleted.
+    """
+    answer = await reader.chunk(at)
+    if isinstance(answer, Below):  # retention was faster: it is gone whatever we do
+        return b"", min(answer.start, tail.end)
+    if isinstance(answer, Nothing):
+        raise Retriable(
+            f"what is to be saved cannot be read from offset {at} on: {answer.reason}",
+            hint="nothing was deleted; --rebuild without --save-tail deletes it unread",
+            topic=tail.partition.topic,
+            partition=tail.partition.partition,
+        )
+    complete = list(batches(answer.records))
+    return bytes(answer.records[: complete[-1].end]), complete[-1].next_offset
