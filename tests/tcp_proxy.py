@@ -11,7 +11,7 @@ listener PLAINTEXT and notice nothing.
 What middleboxes do to a mirror, and what a kill of a process does not:
 
 - Bytes that the proxy has taken are delivered, in order, even if the client has closed or reset its
-  connection meanwhile. With `hold` that may be a minute later (FINDINGS A4, E1, G1).
+  connection meanwhile. With `hold` that may be a minute later.
 - `black_hole`: connections stay open and nothing arrives, in neither direction. Bytes are lost, so
   the connections concerned are reset when the black hole ends.
 - `cut_after`: a connection ends within a request or an answer, at any byte.

@@ -178,7 +178,7 @@ def _real_lane() -> lane.Lane:
 
 
 def test_a_lane_writes_while_its_lease_lasts() -> None:
-    """Goal: what writes for it asks the group's lease each time (FINDINGS A9)."""
+    """Goal: what writes for it asks the group's lease each time."""
 
     async def story() -> None:
         it = _real_lane()

@@ -1,7 +1,7 @@
 """Requests of a lane that something in between holds and delivers later, on real brokers.
 
 The destination is reached through a TCP proxy that keeps the connection with WriteTxnMarkers, and
-delivers its bytes when the client has given up (FINDINGS E1), or when the lane is dead, the
+delivers its bytes when the client has given up, or when the lane is dead, the
 partitions are stopped, and users write to them (G1).
 """
 

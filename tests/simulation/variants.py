@@ -101,7 +101,7 @@ class Refilling(ModelDestination):
 
 
 class Reusing(MarkerWriter):
-    """Writes markers in one epoch for ever, whatever was lost (FINDINGS E1, A4)."""
+    """Writes markers in one epoch for ever, whatever was lost."""
 
     async def _send(
         self,
@@ -126,7 +126,7 @@ class Reusing(MarkerWriter):
 
 
 class Computing(MarkerWriter):
-    """Computes the log end from how many markers it has sent (FINDINGS A2)."""
+    """Computes the log end from how many markers it has sent."""
 
     async def _log_ends(
         self, partitions: Collection[TopicPartition], computed: Mapping[TopicPartition, LogEnd]
@@ -136,7 +136,7 @@ class Computing(MarkerWriter):
 
 
 class Unfenced(MarkerWriter):
-    """Fences no written markers at a stop (FINDINGS G1)."""
+    """Fences no written markers at a stop."""
 
     async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Do nothing."""
