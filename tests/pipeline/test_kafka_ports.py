@@ -28,7 +28,7 @@ from twinlog.core.records import encode_tail, varint
 from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.ports import Appended, Batch, FetchResult, Leader, Markers
+from twinlog.pipeline.ports import Appended, Batch, FetchResult, Leader, Markers, ReadAlone
 from twinlog.wire.fetch import Fetched
 from waiting import until_async
 
@@ -466,10 +466,15 @@ def test_a_quota_answers_without_records(
             source = KafkaSource(cluster)
             await source.leaders({topic})
             how = {"max_wait_ms": 0, "partition_max_bytes": 100}
-            found = await source.read_alone(p, 0, **how)
+
+            async def throttled() -> ReadAlone | None:
+                found = await source.read_alone(p, 0, **how)
+                return found if found.throttle_ms else None
+
+            found = await until_async(throttled, what="an answer that the quota holds back")
+            assert found is not None
             assert not found.fetched.error
             assert not len(found.fetched.records)
-            assert found.throttle_ms > 0
             read = await KafkaSource(filler).read({p: 0}, partition_max_bytes=100)
             assert len(read[p].records) > 300_000
 

@@ -6,7 +6,8 @@ each, without a session. Shared with the mirror are the connections (`cluster/cl
 through `core/logview.py`, the batch format.
 
 An answer without bytes proves nothing: the client is over a quota, another replica is preferred, a
-remote read took too long. So it is asked again, for more bytes each time, until `patience` seconds
+remote read took too long. So it is asked again, for fewer bytes each time (a remote read of few
+bytes is the one that is done in time; one whole batch comes in any case), until `patience` seconds
 have passed without any progress. What is left then is *not seen*, with the last reason. One cause
 only makes offsets absent without bytes: they lie below the log start, which the leader tells.
 """
@@ -29,6 +30,7 @@ PATIENCE_S: Final = 60.0
 """How long an offset is asked for without any progress."""
 READ_BYTES: Final = 4 << 20
 """Bytes that are asked for first; a broker answers with one whole batch at least."""
+MIN_READ_BYTES: Final = 64 << 10
 MAX_READ_BYTES: Final = 64 << 20
 
 READ_UNCOMMITTED: Final = 0
@@ -37,7 +39,7 @@ READ_COMMITTED: Final = 1
 _LANE: Final = "check"
 _MAX_WAIT_MS: Final = 500
 _BACKOFF_S: Final = 0.1
-_MAX_BACKOFF_S: Final = 2.0
+_MAX_BACKOFF_S: Final = 0.5
 _BEFORE_IDS: Final = 12
 _OFFSET_OUT_OF_RANGE: Final = 1
 _NO_REPLICA: Final = -1
@@ -57,10 +59,11 @@ class Below(NamedTuple):
 
 
 class Nothing(NamedTuple):
-    """No bytes, and why; `final`: asking again will not help."""
+    """No bytes, and why; `final`: asking again will not help; `cut`: less than one batch."""
 
     reason: str
     final: bool = False
+    cut: bool = False
 
 
 class LogReader:
@@ -114,15 +117,16 @@ class LogReader:
         """The log's bytes from `at` on, with at least one complete batch that reaches beyond it."""
         clock = asyncio.get_running_loop().time
         deadline, size, tries = clock() + self._patience, READ_BYTES, 0
-        found: Bytes | Below | Nothing = Nothing("no answer")
+        earlier = ""
         while True:
             found = await self._try(at, size, deadline)
             tries += 1
             if not isinstance(found, Nothing):
                 return found
             if found.final or clock() >= deadline:
-                return Nothing(f"{found.reason} ({tries} tries)", final=True)
-            size = min(size * 2, MAX_READ_BYTES)
+                return Nothing(f"{found.reason}{earlier} ({tries} tries)", final=True)
+            earlier = f"; before: {found.reason}"
+            size = min(size * 2, MAX_READ_BYTES) if found.cut else max(size // 4, MIN_READ_BYTES)
             await asyncio.sleep(min(_BACKOFF_S * 2 ** min(tries, 10), _MAX_BACKOFF_S))
 
     async def _try(self, at: int, size: int, deadline: float) -> Bytes | Below | Nothing:
@@ -130,7 +134,8 @@ class LogReader:
             async with asyncio.timeout_at(deadline):
                 found = await self._ask(at, size)
             if isinstance(found, Bytes) and not spans(found.records, at, found.aborted):
-                return Nothing(f"an answer of {len(found.records)} bytes ends within a batch")
+                size = len(found.records)
+                return Nothing(f"an answer of {size} bytes ends within a batch", cut=True)
         except TimeoutError:
             return Nothing(f"no answer within {self._patience:g} s: broker hangs or throttles")
         except CorruptBatch as error:
