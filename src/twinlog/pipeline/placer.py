@@ -54,7 +54,7 @@ class Placer:
         self._turns: defaultdict[tuple[int, int], asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_AT_ONCE)
         )
-        self._placing: set[MirrorPartition] = set()
+        self._placing: dict[MirrorPartition, list[MirrorPartition]] = {}  # by batch
         self._scheduled = False
 
     def want(self, partition: MirrorPartition) -> None:
@@ -80,10 +80,10 @@ class Placer:
         for brokers, group in groups.items():
             for start in range(0, len(group), size):
                 batch = group[start : start + size]
-                self._placing.update(batch)
+                self._placing.update(dict.fromkeys(batch, batch))
                 self._engine.start(self._place(batch, self._turns[brokers]), about=batch)
 
-    async def _place(self, batch: Sequence[MirrorPartition], turns: asyncio.Semaphore) -> None:
+    async def _place(self, batch: list[MirrorPartition], turns: asyncio.Semaphore) -> None:
         found: dict[MirrorPartition, _Found] = {}
         trouble = ""
         async with turns:
@@ -94,7 +94,10 @@ class Placer:
             except Retriable as error:
                 trouble = str(error)
             finally:
-                self._placing.difference_update(batch)
+                # What was given up may be another batch's by now: its position is another one.
+                batch[:] = [p for p in batch if self._placing.get(p) is batch]
+                for partition in batch:
+                    del self._placing[partition]
         for partition in batch:
             if not self._engine.holds(partition) or partition.append.phase is not Phase.PLACING:
                 continue
@@ -127,10 +130,10 @@ class Placer:
             answers = (before[key], producers[key], bounds[key], after[key])
             code = next((answer.error for answer in answers if answer.error), 0)
             if code:
-                self._placing.discard(partition)
+                self._placing.pop(partition, None)
                 self._engine.trouble(partition, "the destination's position cannot be read", code)
             elif source[key].error:
-                self._placing.discard(partition)
+                self._placing.pop(partition, None)
                 self._engine.trouble(
                     partition, "the source's bounds cannot be read", source[key].error
                 )
@@ -149,7 +152,7 @@ class Placer:
 
     def _again_soon(self, partition: MirrorPartition) -> None:
         """Something is still under way on the destination: read again in a moment."""
-        self._placing.discard(partition)
+        self._placing.pop(partition, None)
         partition.unsettled += 1
         pause = self._engine.settings.position_pause_s
         partition.retry_at = self._engine.now() + pause * min(partition.unsettled, 50)
@@ -166,7 +169,7 @@ class Placer:
             return False
         now = self._engine.now()
         partition.ahead_since = partition.ahead_since or now
-        self._placing.discard(partition)
+        self._placing.pop(partition, None)
         if now - partition.ahead_since > self._engine.settings.ahead_patience_s:
             self._engine.fail(
                 partition,
@@ -200,7 +203,7 @@ class Placer:
                 found[partition] = before._replace(fresh=result.fresh, epoch=result.epoch)
                 continue
             del found[partition]
-            self._placing.discard(partition)
+            self._placing.pop(partition, None)
             if isinstance(result, Differs):
                 engine.fail(partition, result.reason)
             else:

@@ -233,7 +233,8 @@ async def _stretch(
 def _is_gone(alone: ReadAlone, offset: Offset, end: Offset) -> bool:
     """Whether an answer without records means that compaction has removed them."""
     return (
-        not alone.throttle_ms
+        alone.compacts is True
+        and not alone.throttle_ms
         and alone.fetched.preferred_replica < 0
         and 0 <= alone.local_start <= offset
         and alone.fetched.last_stable >= end

@@ -1,0 +1,87 @@
+"""Twin of twinlog.pipeline.placer, for what the simulation's model does not do."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from twinlog.core.append import Phase
+from twinlog.pipeline.engine import Engine
+from twinlog.pipeline.partition import MirrorPartition
+from twinlog.pipeline.placer import Placer
+
+
+class Slow(Placer):
+    """Reads when it is told to, and gives one partition up meanwhile."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.reads: list[list[MirrorPartition]] = []
+        self.go_on: list[asyncio.Event] = []
+
+    async def _read(self, batch: Any) -> Any:
+        self.reads.append(list(batch))
+        self.go_on.append(event := asyncio.Event())
+        await event.wait()
+        return {}
+
+    async def _prove(self, found: Any) -> None:
+        """Nothing is found."""
+
+
+def test_a_position_that_was_given_up_is_read_by_one_other_batch() -> None:
+    """Else two batches read it, and the slower one puts a position in place that has passed.
+
+    The first batch gives a partition up and goes on with its others; the second one reads it; the
+    first one ends. Until the second one has ended, nobody else may read it.
+    """
+
+    async def body() -> None:
+        tasks: list[asyncio.Future[None]] = []
+
+        def start(coroutine: Any, about: object = None) -> None:
+            del about
+            tasks.append(asyncio.ensure_future(coroutine))
+
+        append = SimpleNamespace(phase=Phase.PLACING)
+        one, other = (
+            cast("MirrorPartition", SimpleHash(append=append, source_node=1, destination_node=1))
+            for _ in range(2)
+        )
+        settings = SimpleNamespace(read_partitions_at_once=50)
+        engine = SimpleNamespace(settings=settings, start=start, now=lambda: 0.0, holds=bool)
+        placer = Slow(cast("Engine", engine))
+        placer.want(one)
+        placer.want(other)
+        await until(lambda: len(placer.reads) == 1)
+        placer._placing.pop(one)  # as `_again_soon` does
+        placer.want(one)
+        await until(lambda: len(placer.reads) == 2)
+        placer.go_on[0].set()
+        await tasks[0]
+        placer.want(one)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert placer.reads == [[one, other], [one]]
+        placer.go_on[1].set()
+        await tasks[1]
+        placer.want(one)
+        await until(lambda: len(placer.reads) == 3)
+        placer.go_on[2].set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(body())
+
+
+class SimpleHash(SimpleNamespace):
+    """A namespace that is a key."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
