@@ -151,9 +151,10 @@ def test_any_bytes_are_an_assignment_or_a_protocol_error(data: bytes) -> None:
         return
 
 
-def _subscription(topics: list[str], user_data: bytes | None = b"") -> bytes:
+def _subscription(topics: list[str], user_data: bytes | None = b"", version: int = 1) -> bytes:
     """What another application sends."""
-    return bytes(ConsumerProtocolSubscription(topics=topics, user_data=user_data).encode(version=1))
+    subscription = ConsumerProtocolSubscription(topics=topics, user_data=user_data)
+    return bytes(subscription.encode(version=version))
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,9 @@ def _subscription(topics: list[str], user_data: bytes | None = b"") -> bytes:
         (_subscription([]), "it subscribes to no topic, not to t"),
         (_subscription([TOPIC, "orders"]), "it subscribes to t, orders, not to t"),
         (_subscription([TOPIC], b"\0\0\0\1"), "it subscribes to t as another application"),
+        (_subscription([TOPIC], version=1), "it subscribes to t as another application"),
+        # librdkafka's first subscription
+        (_subscription([TOPIC], None, version=3), "it subscribes to t as another application"),
         (b"", "its subscription cannot be read: "),
         (b"\0", "its subscription cannot be read: "),
     ],

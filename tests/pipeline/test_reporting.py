@@ -10,6 +10,8 @@ import pytest
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controlwriter import Entry
+from twinlog.core.placement import MirrorPartition as Name
+from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline import reporting
 from twinlog.pipeline.engine import Engine
@@ -18,6 +20,7 @@ from twinlog.pipeline.ports import DestinationPort, SourcePort
 from twinlog.pipeline.reporting import AGAIN_S, Reporter
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
+from twinlog.wire.state_records import PartitionState
 
 KEYS = [TopicPartition("t", index) for index in range(3)]
 
@@ -49,10 +52,11 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
             shard = Shard(number, "p", engine.destination, LaneSettings())
             engine.own(shard, [spec], lease_s=0.0)
         reporter = Reporter(cast("KafkaCluster", None), "node", "lane", 1)
+        stops: list[PartitionState] = []
 
         async def wrote() -> list[int]:
             written.clear()
-            await reporter.write({"m": engine}, {0, 1})
+            await reporter.write({"m": engine}, {0: [], 1: stops})
             return sorted(written)
 
         assert await wrote() == [0, 1]
@@ -69,5 +73,14 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
         assert await wrote() == []
         now += AGAIN_S
         assert await wrote() == [1]
+        await engine.disown([KEYS[1]])
+        assert await wrote() == []
+        stops.append(PartitionState(Name("m", *KEYS[1]), State.STOPPING, "it is refused"))
+        assert await wrote() == [1], "its owner is at work on it"
+        assert await wrote() == []
+        now += AGAIN_S
+        assert await wrote() == [1]
+        stops.clear()
+        assert await wrote() == []
 
     asyncio.run(body())

@@ -22,8 +22,11 @@ left out, get an empty assignment, and are reported:
     subscription                                        member
     --------------------------------------------------  ---------------------------------------
     topics == [topic], user data == MARK                a lane of this version
-    topics == [topic], user data empty                  a lane of an older version
+    topics == [topic], user data empty, version 2       a lane of an older version
     anything else, or bytes that are no subscription    foreign
+
+The version tells an older lane from librdkafka, whose first subscription has no user data either,
+but version 3. Java's assignor always sends user data.
 
 The mark is in the user data, and the protocol keeps its name: while old and new nodes share the
 group (a rolling upgrade, or a rollback), the coordinator needs a protocol that all of them know. A
@@ -194,6 +197,7 @@ def _claims(topic: str, data: bytes) -> _Claims:
     """
     try:
         subscription = ConsumerProtocolSubscription.decode(data)
+        version = int.from_bytes(data[:2], "big")
         topics, mark = list(subscription.topics), bytes(subscription.user_data or b"")
         owned = [t.partitions for t in subscription.owned_partitions or () if t.topic == topic]
         claims = _Claims(frozenset(p for some in owned for p in some), subscription.generation_id)
@@ -201,7 +205,8 @@ def _claims(topic: str, data: bytes) -> _Claims:
         raise ProtocolError(f"its subscription cannot be read: {error!r}") from error
     if topics != [topic]:
         raise ProtocolError(f"it subscribes to {few(topics) or 'no topic'}, not to {topic}")
-    if mark not in (MARK, b""):
+    older_lane = not mark and version == _SUBSCRIPTION_VERSION
+    if mark != MARK and not older_lane:
         raise ProtocolError(f"it subscribes to {topic} as another application")
     return claims
 

@@ -459,7 +459,8 @@ class Lane:
             if self._ways.pause_is_due or time.monotonic() >= self._expiration_due:
                 self._changed.set()
             if self._may_write():
-                await self._reporter.write(self._engines_by_mirror(), self._owned.keys())
+                stops = {number: owned.being_stopped for number, owned in self._owned.items()}
+                await self._reporter.write(self._engines_by_mirror(), stops)
 
     async def _write_states(self, number: int, owned: OwnedShard) -> None:
         try:

@@ -243,6 +243,14 @@ class OwnedShard:
             await asyncio.gather(self.stopping, return_exceptions=True)
         await self.shard.close()
 
+    @property
+    def being_stopped(self) -> list[PartitionState]:
+        """What is on its way to STOPPED, and is in no engine any more."""
+        if not self._refused and (self.stopping is None or self.stopping.done()):
+            return []
+        said = {**self._written, **self._said}.values()
+        return [one for one in said if one.state is State.STOPPING]
+
     def state(self, name: Name) -> State:
         """The state that was last said; UNKNOWN where none was, or it is not open yet."""
         last = self._said.get(name) or self._written.get(name)

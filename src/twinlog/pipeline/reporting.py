@@ -1,8 +1,9 @@
 """What a lane says in `__mirror_status` once a second, and what it hears there of the others.
 
 A record of a state partition is written when it has changed, and again after `AGAIN_S`, so that one
-that is older has no owner; until then none is made of what its engine has had no news of. What the
-lane says of itself stands in the first one of its records.
+that is older has no owner; until then none is made of what its engine has had no news of. What is
+being stopped is in no engine any more, and is said, too: a stop that is refused may take hours, and
+it has an owner. What the lane says of itself stands in the first one of its records.
 
 The lanes of a node share the rate of a mirror that is throttled (core/throttle.py, `fair_part`), by
 what each says of its last second.
@@ -24,6 +25,7 @@ from twinlog.core.states import State
 from twinlog.core.throttle import Use, fair_part
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.partition import MirrorPartition, Stage
+from twinlog.wire.state_records import PartitionState
 from twinlog.wire.status_records import FetcherStatus, PartitionStatus, Status, ThrottleStatus
 
 log = logging.getLogger(__name__)
@@ -65,20 +67,33 @@ class Reporter:
         self._rates: defaultdict[str, Rate] = defaultdict(lambda: Rate(RATE_S))
         self._heard: dict[str, tuple[int, float]] = {}
 
-    async def write(self, engines: Engines, owned: Collection[int]) -> None:
-        """Write what has changed of these state partitions, as far as that can be done now."""
+    async def write(
+        self, engines: Engines, stops: Mapping[int, Collection[PartitionState]]
+    ) -> None:
+        """Write what has changed, as far as that can be done now.
+
+        Args:
+            engines: of the mirrors.
+            stops: for each state partition that is ours, what is being stopped.
+        """
         news = {number for engine in engines.values() for number in engine.take_news()}
-        there = _by_shard(engines, owned)
+        mirrored = _by_shard(engines, stops.keys())
+        stopped = {number: some for number, some in stops.items() if some}
+        there = mirrored.keys() | stopped.keys()
         self._said = {number: said for number, said in self._said.items() if number in there}
         throttles = self._throttles(engines)
         first = min(there, default=-1)
         records = []
-        for number, some in there.items():
+        for number in there:
             speaks = number == first and bool(throttles)
-            if not speaks and number not in news and not self._is_old(number):
+            asks = speaks or number in news or number in stopped
+            if not asks and not self._is_old(number):
                 continue
             now = Engine.now()
-            rows = tuple(_row(*one, now) for one in some)
+            rows = (
+                *(_row(*one, now) for one in mirrored.get(number, ())),
+                *(_stopping(one) for one in stopped.get(number, ())),
+            )
             due = self._is_due(number, rows)
             if number == first and (due or throttles):
                 records.append(self._status(number, rows, _fetchers(engines), throttles))
@@ -191,6 +206,10 @@ def _fetchers(engines: Engines) -> tuple[FetcherStatus, ...]:
         for name, engine in engines.items()
         for broker, counts in sorted(engine.fetcher.counts.items())
     )
+
+
+def _stopping(one: PartitionState) -> PartitionStatus:
+    return PartitionStatus(partition=one.partition, state=one.state, reason=one.reason)
 
 
 def _row(mirror: str, engine: Engine, partition: MirrorPartition, now: float) -> PartitionStatus:
