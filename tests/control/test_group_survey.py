@@ -13,9 +13,9 @@ from twinlog.cluster.grouplog import Remembered
 from twinlog.cluster.offsets import Committed, Group
 from twinlog.control import group_survey
 from twinlog.control.group_survey import ByTopic, group_facts, remembered_facts
-from twinlog.control.groups import Log
+from twinlog.control.groups import Bounds, Log
 from twinlog.control.readiness import Finding, Reason, SourceLog
-from twinlog.core.errors import Retriable, UserError
+from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.types import TopicPartition
 from twinlog.wire.group_records import GroupMemory, LastCheck, PartitionMemory
 
@@ -31,6 +31,7 @@ class World:
         self.offsets: dict[KafkaCluster, dict[str, int]] = {SOURCE: {}, DESTINATION: {}}
         self.hidden: set[str] = set()
         self.broken: set[str] = set()
+        self.refused: dict[TopicPartition, Refusal] = {}
         self.lists_all = True
         self.remembered: Remembered | Exception = Remembered()
         for name in ("list_groups", "lists_all_groups", "group_offsets", "log_bounds"):
@@ -54,8 +55,9 @@ class World:
         found = self.offsets[cluster].get(group.name)
         return {} if found is None else {A: Committed(found)}
 
-    async def log_bounds(self, _: KafkaCluster, partitions: Any) -> dict[TopicPartition, Log]:
-        return dict.fromkeys(partitions, Log(0, 100))
+    async def log_bounds(self, _: KafkaCluster, partitions: Any) -> Bounds:
+        known = [one for one in partitions if one not in self.refused]
+        return Bounds(dict.fromkeys(known, Log(0, 100)), self.refused)
 
     async def read_groups(self, _: KafkaCluster, _mirror: str) -> Remembered:
         if isinstance(self.remembered, Exception):
@@ -119,6 +121,22 @@ def test_one_group_that_cannot_be_read_hides_no_other(world: World) -> None:
     assert "offsets of g" in text
     with pytest.raises(Retriable):
         world.live(stable=True)
+
+
+def test_a_log_that_is_not_known_is_said(world: World) -> None:
+    """A group is not at its place because its place cannot be seen; a switchover waits."""
+    world.offsets[SOURCE] |= {"g": 90, "none": 0}
+    world.offsets[DESTINATION] |= {"g": 90}
+    world.remembered = Remembered(check=LastCheck(mirror="m", time_ms=0), groups=seen("g", 90, 90))
+    world.refused = {A: Refusal(6)}
+    by_topic, findings = world.live()
+    assert not by_topic
+    assert ["the destination's log of t-0 cannot be asked" in text for text in findings]
+    with pytest.raises(Retriable, match="cannot be asked"):
+        world.live(stable=True)
+    by_topic, [_, unknown] = world.dead()
+    assert not by_topic
+    assert "offsets of g: the destination's log of t-0 cannot be asked" in unknown
 
 
 def test_a_dead_source(world: World) -> None:

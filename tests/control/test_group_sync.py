@@ -20,7 +20,7 @@ from twinlog.control.group_sync import (
     GroupSync,
     repeat_interval,
 )
-from twinlog.control.groups import Log
+from twinlog.control.groups import Bounds, Log
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.types import TopicPartition
 from twinlog.wire.group_records import GroupMemory, LastCheck, decode, encode
@@ -68,6 +68,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.source, self.destination = Cluster(), Cluster()
         self.end = 1000
+        self.refused: dict[TopicPartition, Refusal] = {}
         self.now = 1_000_000.0
         self.wanted: Collection[str] = {"t"}
         self.node = self.new_node()
@@ -144,7 +145,8 @@ class World:
         return dict.fromkeys(offsets)
 
     async def _bounds(self, _: Cluster, partitions: Collection[TopicPartition]) -> Any:
-        return dict.fromkeys(partitions, Log(0, self.end))
+        known = [one for one in partitions if one not in self.refused]
+        return Bounds(dict.fromkeys(known, Log(0, self.end)), self.refused)
 
     async def _read(self, _: Cluster, _mirror: str) -> Remembered:
         return Remembered(groups=self.written)
@@ -379,6 +381,21 @@ def test_a_group_that_fails_is_named(world: World) -> None:
     world.destination.lose_answers = True
     assert world.check() == 2
     assert world.last_check.failed == ("g", "h")
+
+
+def test_a_log_that_is_not_known_makes_the_check_incomplete(world: World) -> None:
+    """Of the partition nothing is concluded; what else the group has is copied."""
+    world.source.commit("g", 90, A)
+    world.source.commit("g", 80, B)
+    world.source.commit("h", 70, A)
+    world.refused = {B: Refusal(6)}
+    assert world.check() == 1
+    assert world.last_check.failed == ("g",)
+    offsets = [world.destination.offset(*place) for place in (("g", A), ("g", B), ("h", A))]
+    assert offsets == [90, None, 70]
+    world.refused = {}
+    assert world.check() == 0
+    assert world.destination.offset("g", B) == 80
 
 
 def test_a_group_is_forgotten_when_it_is_gone_for_long(world: World) -> None:

@@ -126,7 +126,12 @@ def test_a_group_with_thousands_of_partitions(
             partitions = dict.fromkeys(places, await topic_id(source, topic))
             sync = GroupSync(destination)
             include = [re.compile(re.escape(group))]
-            assert await sync.sync(source, mirror, include, partitions) == 0
+
+            async def complete() -> bool:
+                """Not before the destination's brokers lead all of the new partitions."""
+                return await sync.sync(source, mirror, include, partitions) == 0
+
+            await until_async(complete, 60, "a complete check")
             assert await committed_offsets(destination, group) == offsets
             size = len((await read_groups(destination, mirror)).groups[group].partitions)
             assert size == count

@@ -37,7 +37,7 @@ from twinlog.control.readiness import (
     SourceLog,
     Standing,
 )
-from twinlog.core.errors import TwinlogError
+from twinlog.core.errors import Retriable, TwinlogError
 from twinlog.core.text import few
 from twinlog.core.types import TopicPartition
 from twinlog.wire.group_records import NO_OFFSET, GroupMemory
@@ -108,6 +108,10 @@ async def group_facts(
                     raise
                 unreadable.append(_unreadable(f"offsets of {group.name}: {error}"))
                 return []
+        if unknown := bounds.unknown(committed.keys()):
+            if stable:
+                raise Retriable(f"group {group.name}: {unknown}")
+            unreadable.append(_unreadable(f"offsets of {group.name}: {unknown}"))
         own = own_offsets(found, known.get(group.name))
         idle = group.name not in here or here[group.name].idle
         return [
@@ -122,7 +126,7 @@ async def group_facts(
                 ),
             )
             for topic, one in offset_facts(
-                group.name, logs, bounds, committed, found, own=own
+                group.name, logs, bounds.logs, committed, found, own=own
             ).items()
         ]
 
@@ -149,10 +153,10 @@ async def remembered_facts(
         if remembered.check is None:
             why = f"{GROUPS_TOPIC} has no complete check of the groups"
             return {}, (_unreadable(f"what they have committed on the source is unknown: {why}"),)
-        by_topic = await _remembered(destination, remembered, partitions)
+        by_topic, unknown = await _remembered(destination, remembered, partitions)
     except TwinlogError as error:
         return {}, (_unreadable(f"what they have committed on the source is unknown: {error}"),)
-    return by_topic, tuple(_not_known(remembered, now_ms))
+    return by_topic, (*_not_known(remembered, now_ms), *unknown)
 
 
 def _not_known(remembered: Remembered, now_ms: int) -> list[Finding]:
@@ -180,17 +184,21 @@ def _unreadable(text: str) -> Finding:
 
 async def _remembered(
     destination: KafkaCluster, remembered: Remembered, partitions: Collection[TopicPartition]
-) -> ByTopic:
+) -> tuple[ByTopic, list[Finding]]:
     bounds = await log_bounds(destination, partitions)
     here = await list_groups(destination)
     limit = asyncio.Semaphore(AT_ONCE)
+    unknown: list[Finding] = []
 
     async def facts(memory: GroupMemory) -> list[tuple[str, GroupFacts]]:
         committed = {
             partition: Committed(one.source)
             for partition, one in memory.partitions.items()
-            if one.source != NO_OFFSET and partition in bounds
+            if one.source != NO_OFFSET
         }
+        if text := bounds.unknown(committed.keys()):
+            unknown.append(_unreadable(f"offsets of {memory.group}: {text}"))
+        committed = {one: at for one, at in committed.items() if one in bounds.logs}
         if not committed:
             return []
         async with limit:
@@ -203,12 +211,13 @@ async def _remembered(
         return [
             (topic, replace(one, kind=memory.kind, idle_on_destination=idle))
             for topic, one in offset_facts(
-                memory.group, logs, bounds, committed, found, own=own
+                memory.group, logs, bounds.logs, committed, found, own=own
             ).items()
         ]
 
     groups = [remembered.groups[name] for name in sorted(remembered.groups)]
-    return _by_topic(await asyncio.gather(*map(facts, groups)))
+    by_topic = _by_topic(await asyncio.gather(*map(facts, groups)))
+    return by_topic, unknown
 
 
 async def _known(destination: KafkaCluster, mirror: str) -> Mapping[str, GroupMemory]:

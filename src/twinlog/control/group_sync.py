@@ -32,7 +32,7 @@ from twinlog.cluster.offsets import (
 )
 from twinlog.control.groups import (
     SHARE,
-    Log,
+    Bounds,
     due_offsets,
     group_offsets,
     log_bounds,
@@ -41,7 +41,7 @@ from twinlog.control.groups import (
     remembered,
     served,
 )
-from twinlog.core.errors import Refusal, TwinlogError, UserError
+from twinlog.core.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.core.types import TopicPartition
 from twinlog.wire.group_records import (
     NO_OFFSET,
@@ -112,7 +112,7 @@ class _Check:
 
     source: KafkaCluster
     mirror: str
-    logs: Mapping[TopicPartition, Log]
+    bounds: Bounds
     topic_ids: Mapping[str, UUID]
     wanted: Wanted
     quiet_s: float
@@ -184,7 +184,7 @@ class GroupSync:
             check = _Check(
                 source=source,
                 mirror=mirror,
-                logs=await log_bounds(self._destination, partitions),
+                bounds=await log_bounds(self._destination, partitions),
                 topic_ids=topic_ids,
                 wanted=wanted or (lambda: topic_ids),
                 quiet_s=quiet_s,
@@ -215,11 +215,33 @@ class GroupSync:
     # ---- one group -----------------------------------------------------------------------------
 
     async def _serve(self, check: _Check, memory: _Memory, group: Group, *, busy: bool) -> int:
-        """Copy one group's offsets; how many partitions were committed."""
-        known = memory.groups.get(group.name)
+        """Copy one group's offsets; how many partitions were committed.
+
+        Raises:
+            Retriable: not all could be asked for; what could be is copied.
+        """
         # The destination first: so its copies are never ahead of what is known of the source.
         everything = await group_offsets(self._destination, group)
-        source = _of(check.logs, await group_offsets(check.source, group))
+        committed = await group_offsets(check.source, group)
+        count = await self._follow(check, memory, group, everything, committed, busy=busy)
+        if unknown := check.bounds.unknown(committed.keys()):
+            raise Retriable(unknown)
+        return count
+
+    async def _follow(
+        self,
+        check: _Check,
+        memory: _Memory,
+        group: Group,
+        everything: Mapping[TopicPartition, Committed],
+        committed: Mapping[TopicPartition, Committed],
+        *,
+        busy: bool,
+    ) -> int:
+        """Commit what is due of one group, which has these offsets there and on the source."""
+        logs = check.bounds.logs
+        known = memory.groups.get(group.name)
+        source = _of(logs, committed)
         if not source and known is None:
             return 0
         found = _of(source, everything)
@@ -236,7 +258,7 @@ class GroupSync:
         memory.groups[group.name] = now
         if busy or check.now_ms - now.active_ms < check.quiet_s * 1000:
             return 0
-        due = due_offsets(source, found, check.logs, own)
+        due = due_offsets(source, found, logs, own)
         repeats = group.kind != SHARE and check.now_ms - now.copied_ms >= check.repeat_s * 1000
         if repeats:
             due = {one: found[one] for one in own & source.keys()} | due

@@ -73,6 +73,24 @@ class Log(NamedTuple):
     end: int
 
 
+class Bounds(NamedTuple):
+    """The logs on the destination, and those that it does not tell of."""
+
+    logs: Mapping[TopicPartition, Log]
+    refused: Mapping[TopicPartition, Refusal]
+
+    def unknown(self, committed: Collection[TopicPartition]) -> str:
+        """Why nothing is concluded from some of these commits; empty: all logs are known.
+
+        An offset whose log is not known is neither followed nor compared, which is not the same as
+        a group that has committed nothing there.
+        """
+        for partition, refusal in sorted(self.refused.items()):
+            if partition in committed:
+                return f"the destination's log of {partition} cannot be asked: {refusal}"
+        return ""
+
+
 def own_offsets(
     destination: Mapping[TopicPartition, Committed], memory: GroupMemory | None
 ) -> frozenset[TopicPartition]:
@@ -187,21 +205,24 @@ def remembered(
     return found
 
 
-async def log_bounds(
-    destination: KafkaCluster, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, Log]:
-    """Where these partitions' logs begin and end, of those that can be asked."""
+async def log_bounds(destination: KafkaCluster, partitions: Collection[TopicPartition]) -> Bounds:
+    """Where these partitions' logs begin and end."""
     asked = list(partitions)
     starts, ends = await asyncio.gather(
         list_offsets(destination, asked, OffsetSpec.EARLIEST),
         list_offsets(destination, asked, OffsetSpec.LATEST),
     )
-    found = {}
+    logs: dict[TopicPartition, Log] = {}
+    refused: dict[TopicPartition, Refusal] = {}
     for partition in asked:
         start, end = starts[partition], ends[partition]
-        if not isinstance(start, Refusal) and not isinstance(end, Refusal):
-            found[partition] = Log(start.offset, end.offset)
-    return found
+        if isinstance(start, Refusal):
+            refused[partition] = start
+        elif isinstance(end, Refusal):
+            refused[partition] = end
+        else:
+            logs[partition] = Log(start.offset, end.offset)
+    return Bounds(logs, refused)
 
 
 async def group_offsets(
