@@ -8,11 +8,12 @@ from uuid import UUID
 
 import pytest
 
+from made import batch, record
 from twinlog.core.append import Position
 from twinlog.core.bulk import empty_records
 from twinlog.core.errors import Refusal, Retriable, TwinlogError
 from twinlog.core.plan import Gap
-from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.core.types import EpochEnd, Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.fetcher import Steps
 from twinlog.pipeline.markers import MarkerWriter
@@ -21,6 +22,7 @@ from twinlog.pipeline.ports import (
     WHOLE_TOPIC,
     Appended,
     DestinationPort,
+    FetchResult,
     Leader,
     LogEnd,
     SourcePort,
@@ -30,6 +32,13 @@ from twinlog.pipeline.shard import Shard
 from twinlog.wire.fetch import Fetched
 
 KEY = TopicPartition("t", 0)
+START = Position(
+    log_end=Offset(0),
+    producer_id=ProducerId(7),
+    epoch=ProducerEpoch(0),
+    sequence=Sequence(0),
+    guarded=True,
+)
 
 
 def engine(port: object = None) -> Engine:
@@ -46,14 +55,7 @@ def appending(one: Engine) -> MirrorPartition:
     spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
     one.own(shard, [spec], lease_s=0.0)
     partition = one.partitions[KEY]
-    start = Position(
-        log_end=Offset(0),
-        producer_id=ProducerId(7),
-        epoch=ProducerEpoch(0),
-        sequence=Sequence(0),
-        guarded=True,
-    )
-    partition.append.place(start, one.now())
+    partition.append.place(START, one.now())
     one.offer(partition, [empty_records(Offset(0), Offset(5))])
     assert partition.append.take(0) is not None
     return partition
@@ -286,15 +288,66 @@ def test_a_preferred_replica_is_read_until_it_refuses() -> None:
         partition.source_node = 1
         one.advance(partition)
         empty = Fetched(0, 9, 9, 0, (), memoryview(b""), None, 2)
-        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps())
+        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps(), follower=False)
         assert (partition.source_node, partition.read_node) == (1, 2)
         assert partition.key in one.fetcher._wanted[2, 0]
         assert partition.key not in one.fetcher._wanted[1, 0]
         one.fetcher._refused(partition, 78)
         assert partition.read_node == 1
         assert partition.append.phase.name == "APPENDING"
-        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps())
+        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps(), follower=False)
         assert partition.read_node == 1, "not again at once"
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_follower_that_is_behind_proves_nothing() -> None:
+    """Neither a lost end of the source, nor where its log begins and ends (KIP-392)."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.source_node, partition.source_replica = 1, 2
+        partition.source_high_watermark = partition.source_stable = Offset(9)
+        behind = Fetched(0, 7, 6, 3, (), memoryview(b""), None, -1)
+        await one.fetcher._take(partition, behind, one.fetcher.clock, Steps(), follower=True)
+        assert (partition.source_high_watermark, partition.source_stable) == (9, 9)
+        assert partition.source_start < 3
+        assert partition not in one._to_trim
+        diverging = behind._replace(diverging=EpochEnd(0, 3))
+        await one.fetcher._take(partition, diverging, one.fetcher.clock, Steps(), follower=True)
+        assert partition.stage is not Stage.FAILED
+        assert partition.append.phase.name == "APPENDING"
+        assert partition.read_node == 1, "the leader is asked"
+        await one.fetcher._take(partition, diverging, one.fetcher.clock, Steps(), follower=False)
+        assert partition.append.phase.name != "APPENDING", "the leader is believed"
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_an_answer_is_one_produce_for_each_destination_broker() -> None:
+    """Sent after each partition, batches of many would each be a request of their own."""
+
+    async def body() -> None:
+        one = engine()
+        pumped: list[int] = []
+        one.pump = pumped.append  # type: ignore[method-assign]
+        keys = [TopicPartition("t", index) for index in range(3)]
+        shard = Shard(0, "p", one.destination, LaneSettings())
+        specs = [
+            PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
+            for key in keys
+        ]
+        one.own(shard, specs, lease_s=0.0)
+        for partition in one.partitions.values():
+            partition.append.place(START, one.now())
+            partition.source_node, partition.destination_node = 1, 7
+        answer = Fetched(0, 1, 1, 0, (), memoryview(batch([record(0)])))
+        await one.fetcher._take_all(FetchResult(dict.fromkeys(keys, answer), 0), one.fetcher.clock)
+        assert [one.partitions[key].append.planned_end for key in keys] == [1, 1, 1]
+        assert pumped == [7]
         await one.close()
 
     asyncio.run(body())

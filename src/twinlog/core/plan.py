@@ -52,7 +52,7 @@ STEP_RECORDS: Final = 1024
 """Records that are decoded in one step of a plan."""
 MAX_PIECES: Final = 4096
 """Pieces of a plan: a compacted batch may hold a million records that are not neighbours, each of
-which becomes a batch, of about 0.5 KB in memory. What is left out is fetched again."""
+which becomes a gap and a batch, of about 0.9 KB in memory. What is left out is fetched again."""
 
 _PIECE_BYTES: Final = 1024
 """Of two pieces' objects; about that, as measured, and more than a batch of one record."""

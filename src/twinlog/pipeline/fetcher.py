@@ -250,12 +250,17 @@ class Fetcher:
 
     async def _take_all(self, result: FetchResult, started: int) -> None:
         steps = Steps()
+        nodes = set()
         for name, fetched in result.partitions.items():
             await steps.pause()
             partition = self._engine.partitions.get(name)
             if partition is not None and self._belongs(partition, started):
                 with self._engine.guard([partition]):
-                    await self._take(partition, fetched, started, steps)
+                    nodes.add(partition.destination_node)
+                    follower = partition.source_replica >= 0
+                    await self._take(partition, fetched, started, steps, follower=follower)
+        for node in nodes:  # not after each partition: a Produce is to hold batches of many
+            self._engine.pump(node)
 
     def _belongs(self, partition: MirrorPartition, started: int) -> bool:
         """Whether an answer to what was asked then is about the partition as it is now."""
@@ -266,24 +271,40 @@ class Fetcher:
         )
 
     async def _take(
-        self, partition: MirrorPartition, fetched: Fetched, started: int, steps: "Steps"
+        self,
+        partition: MirrorPartition,
+        fetched: Fetched,
+        started: int,
+        steps: "Steps",
+        *,
+        follower: bool,
     ) -> None:
+        """Take an answer; a follower's proves nothing of where the source's log begins and ends."""
         if fetched.error:
             self._refused(partition, fetched.error)
+        elif fetched.diverging is not None and follower:
+            # A follower that is behind says the same of what it does not have yet.
+            self.return_to_leader(partition)
+            self._engine.advance(partition)
         elif fetched.diverging is not None:
             self._diverged(partition, fetched.diverging)
         elif len(fetched.records):
-            self._note_ends(partition, fetched)
+            self._note_ends(partition, fetched, follower=follower)
             await self._take_records(partition, fetched, started, steps)
         else:
-            self._note_ends(partition, fetched)
+            self._note_ends(partition, fetched, follower=follower)
             self._take_none(partition, fetched)
 
-    def _note_ends(self, partition: MirrorPartition, fetched: Fetched) -> None:
-        partition.source_high_watermark = Offset(fetched.high_watermark)
-        partition.source_ends.seen(fetched.high_watermark, self._engine.now())
-        partition.source_stable = Offset(fetched.last_stable)
-        self._engine.source_starts_at(partition, fetched.log_start)
+    def _note_ends(self, partition: MirrorPartition, fetched: Fetched, *, follower: bool) -> None:
+        high_watermark, stable = Offset(fetched.high_watermark), Offset(fetched.last_stable)
+        if follower:
+            high_watermark = max(high_watermark, partition.source_high_watermark)
+            stable = max(stable, partition.source_stable)
+        else:
+            self._engine.source_starts_at(partition, fetched.log_start)
+        partition.source_high_watermark = high_watermark
+        partition.source_ends.seen(high_watermark, self._engine.now())
+        partition.source_stable = stable
 
     async def _take_records(
         self, partition: MirrorPartition, fetched: Fetched, started: int, steps: "Steps"
@@ -310,7 +331,6 @@ class Fetcher:
         if partition.append.idle:
             partition.attempts = 0  # nothing is left that could go wrong again
         self._engine.advance(partition)
-        self._engine.pump(partition.destination_node)
 
     def _believe(self, partition: MirrorPartition, planned: Planned) -> None:
         """Queue a plan; skipped offsets that nothing explains are read twice (core/jumps.py)."""
@@ -359,7 +379,8 @@ class Fetcher:
             size = whole_bytes(fetched.records)
             bucket.spend(size, self._engine.now())
             self.throttled_bytes += size
-        await self._take(partition, fetched, started, Steps())
+        await self._take(partition, fetched, started, Steps(), follower=False)
+        self._engine.pump(partition.destination_node)
         partition.touched = self.touch()
 
     def touch_and_offer(self, partition: MirrorPartition, pieces: list[Piece]) -> None:

@@ -167,7 +167,7 @@ class KafkaSource:
     async def _local_start(self, partition: TopicPartition) -> int:
         """The first offset on the leader's own disk; -1 where it is not known.
 
-        A broker that cannot be asked for it (before 3.5) has no remote storage: its log start.
+        A broker that does not know the question has no remote storage: its log start.
         """
         leader = (await self._cluster.leaders([partition]))[partition]
         if isinstance(leader, Refusal):
