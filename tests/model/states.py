@@ -51,6 +51,14 @@ class StateTopic:
         log.epochs.update(epochs)
         return True
 
+    def lose(self, number: int) -> set[MirrorPartition]:
+        """All that was written to a partition is gone; whose states these were."""
+        log = self._logs[number]
+        lost = {*log.states, *log.epochs}
+        log.states.clear()
+        log.epochs.clear()
+        return lost
+
     def last(self) -> dict[MirrorPartition, PartitionState]:
         """All states as they are now."""
         return {name: state for log in self._logs for name, state in log.states.items()}

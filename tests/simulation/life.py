@@ -6,22 +6,11 @@ the lanes think.
     written    only the ways of core/states.py; at the end each partition is in what is wanted
     PAUSED     nothing is appended until it is resumed, but for what was under way before: that is
                there when a lease has passed, or at once where nothing goes wrong (`strict`)
-        if name not in self._begun:
-            self.stopped[key] = -1  # nothing of the mirror's was ever written to it
-            self._checker.ended[key] = 0
-            self._later(key)
-
-Return:
-        firsts, end = self._fences(key, self._destination.log(key).batches), self._ends.get(name)
-        if not firsts:
-            raise Violation(f"{key} is STOPPED and not fenced")
-        ends = [self.foreign[key]] if key in self.foreign else firsts
-        if end not in ends:
-            raise Violation(f"{key} is STOPPED, mirrored up to {ends}, and said to end at {end}")
-        self.stopped[key] = end
     STOPPED    a fence stands there; the end of what was mirrored, as it is written, is where the
                first one stands; from then on the topic is the users', who write to it, and nobody
                else appends anything, nor is that end, or the state, written otherwise any more
+    lost       what becomes STOPPED after its state was lost has neither a fence nor an end: its
+               users may long have been writing to it
 """
 
 import random
@@ -83,6 +72,7 @@ class Life:
         self._ids: dict[TopicPartition, _Ids] = {}
         self._user = False
         self._begun: set[Name] = set()
+        self._lost: set[Name] = set()  # whose state was lost, and not begun with since
         self.foreign: dict[TopicPartition, int] = {}  # where somebody else wrote first
 
     # ---- what is commanded ---------------------------------------------------------------------
@@ -104,6 +94,15 @@ class Life:
                 found[key] = f"{state.name}, wanted is {topic.wanted.name}"
         return found
 
+    def lose(self, names: Collection[Name]) -> None:
+        """Forget what was written of these."""
+        for name in names:
+            self.states.pop(name, None)
+            self._ends.pop(name, None)
+            self._paused.pop(name, None)
+        self._begun -= set(names)
+        self._lost |= set(names)
+
     # ---- what is written -----------------------------------------------------------------------
 
     def written(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
@@ -124,6 +123,7 @@ class Life:
         self._paused.pop(name, None)
         if change.state is State.PREPARING:
             self._begun.add(name)
+            self._lost.discard(name)
         if change.state is State.PAUSED and self.topics[name.topic].wanted is Wanted.PAUSED:
             self._paused[name] = self._destination.loop.time()
         if change.state is State.STOPPED:
@@ -131,6 +131,14 @@ class Life:
 
     def _stop(self, name: Name) -> None:
         key = TopicPartition(name.topic, name.partition)
+        if name in self._lost:
+            if self._ends.get(name, -1) >= 0:
+                raise Violation(f"{key}: its state was lost, and it is said to end somewhere")
+            if key not in self.stopped:
+                self.stopped[key] = -1
+                self._checker.ended[key] = self._destination.log(key).end
+                self._later(key)
+            return
         if name not in self._begun:
             self.stopped[key] = -1  # nothing of the mirror's was ever written to it
             self._checker.ended[key] = 0

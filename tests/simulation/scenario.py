@@ -51,7 +51,8 @@ class Hazards:
 
     Not of that kind: `commands`: topics are added, paused, resumed and removed meanwhile, and the
     destination loses no end. `calm`: nothing else goes wrong. `foreign`: others write to what is
-    removed before it is fenced.
+    removed before it is fenced. `forgotten`: `__mirror_state` is lost while all lanes are dead, and
+    nothing of theirs is under way any more.
     """
 
     again: bool = False
@@ -63,6 +64,7 @@ class Hazards:
     commands: bool = False
     calm: bool = False
     foreign: bool = False
+    forgotten: bool = False
 
 
 NO_HAZARDS: Final = Hazards()
@@ -97,6 +99,7 @@ class Dangers:
     lossy: float
     lag: float
     command: float
+    forgotten: float
 
 
 NO_DANGERS: Final = Dangers(
@@ -110,6 +113,7 @@ NO_DANGERS: Final = Dangers(
     lossy=0.0,
     lag=0.0,
     command=0.0,
+    forgotten=0.0,
 )
 
 
@@ -130,6 +134,7 @@ def draw_dangers(rng: random.Random) -> Dangers:
         lossy=0.0,
         lag=some(6.0),
         command=0.0,
+        forgotten=0.0,
     )
 
 
@@ -148,6 +153,8 @@ class Simulation:
             self.dangers = NO_DANGERS
         if hazards.commands:
             self.dangers = replace(self.dangers, unclean=0.0, command=rng.choice((1.0, 4.0)))
+        if hazards.forgotten:
+            self.dangers = replace(self.dangers, forgotten=10.0)
         self.source = Cluster(loop, rng)
         self.destination = Cluster(
             loop, rng, timings=_timings(rng, hazards), markers_allowed=rng.random() < 0.5
@@ -160,8 +167,9 @@ class Simulation:
         self.destination.markers_cut = rng.choice((0.0, 0.2))
         self.destination.coordinator.first_epoch = rng.choice((0, 0, 0, 32_760))
         faults = Faults(late_seconds=0.0) if hazards.calm else _faults(rng)
-        if self.dangers.unclean or hazards.expiry:
-            # A partition that has lost what it knew of a producer takes whatever comes first.
+        if self.dangers.unclean or hazards.expiry or hazards.forgotten:
+            # A partition that has lost what it knew of a producer takes whatever comes first; and
+            # what is STOPPED without a fence takes whatever was held.
             faults = replace(faults, held_share=0.0)
         self.networks = (Network(loop, rng, faults), Network(loop, rng, faults))
         self.networks[1].on_write = self._check_lease
@@ -185,6 +193,7 @@ class Simulation:
         self._throttle = Throttle()
         self._variant = VARIANTS[variant]
         self._peace = False
+        self._lost = False  # whether `__mirror_state` is being lost, while no lane lives
         late_s = self.settings.lease_s + (faults.held_seconds if faults.held_share else 0.0)
         late_s = 0.0 if hazards.calm else late_s
         self.life = Life(self.destination, self.checker, rng, late_s)
@@ -321,6 +330,7 @@ class Simulation:
             (dangers.lossy, self._lose_source_end),
             (dangers.lag, self._lag),
             (dangers.command, self._command),
+            (dangers.forgotten, self._forget),
         ):
             if mean:
                 self._again(mean, action)
@@ -344,7 +354,8 @@ class Simulation:
     def _again(self, mean: float, action: Callable[[], None]) -> None:
         def act() -> None:
             if not self._peace:
-                action()
+                if not self._lost:
+                    action()
                 self._again(mean, action)
 
         self.loop.later(self.rng.expovariate(1 / mean), act)
@@ -355,7 +366,7 @@ class Simulation:
 
     def _give(self, shard: int) -> None:
         """Give a shard to some lane, new or there already; the former owner may not be told."""
-        if self._peace:
+        if self._peace or self._lost:
             return
         former = self.group.owners[shard]
         if self.rng.random() < 0.3:
@@ -388,6 +399,21 @@ class Simulation:
                     self._give(shard)
 
         self.loop.later(self.rng.uniform(0.5, 8.0), replace)
+
+    def _forget(self) -> None:
+        """All lanes die, `__mirror_state` is lost, and new lanes begin."""
+        self._lost = True
+        for lane in self.lanes:
+            lane.process.kill()
+
+        def lose() -> None:
+            for shard in range(SHARDS):
+                self.life.lose(self._world.states.lose(shard))
+            self._lost = False
+            for shard in self.group.owners:
+                self._give(shard)
+
+        self.loop.later(LATE_SECONDS + self.rng.uniform(0.5, 8.0), lose)
 
     def _cut(self) -> None:
         lane = self.rng.choice(self._alive())
@@ -423,6 +449,8 @@ class Simulation:
 
     async def make_peace(self) -> None:
         """Heal everything; then all has to arrive."""
+        while self._lost:
+            await asyncio.sleep(0.5)
         self._peace = True
         self.source.unusual.quiet = True
         self.group.cut.clear()

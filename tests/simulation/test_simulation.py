@@ -100,6 +100,19 @@ def test_the_fence_is_not_the_last_mirrored_end() -> None:
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
 
+def test_lost_states() -> None:
+    """Goal: without `__mirror_state` no fence is written, no end is invented, and all goes on."""
+    done = _simulate("--seeds", "0:10", "--hazards", "commands", "forgotten")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_lost_state_is_no_state_to_stop_from() -> None:
+    """Goal: an owner that fences what has no state does not get through: users write there."""
+    arguments = ("--seeds", "0:40", "--hazards", "commands", "forgotten", "--variant", "presuming")
+    done = _simulate(*arguments, "--until-failed")
+    assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_source_that_loses_its_end() -> None:
     """Goal: the destination stays what the source once was, or becomes what it is: never both."""
     done = _simulate("--seeds", "0:8", "--hazards", "lossy")

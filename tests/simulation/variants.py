@@ -224,6 +224,15 @@ class Boastful(OwnedShard):
         super()._ended(name, fence, None)
 
 
+class Presuming(OwnedShard):
+    """Fences what is removed and has no state, as if it had been the mirror's."""
+
+    def state(self, name: Name) -> State:
+        """FAILED for UNKNOWN: to be stopped like all others."""
+        found = super().state(name)
+        return State.FAILED if found is State.UNKNOWN else found
+
+
 class Variant(NamedTuple):
     """The ports that a simulation uses, and the parts of a lane that know of states."""
 
@@ -245,4 +254,5 @@ VARIANTS: dict[str, Variant] = {
     "unfenced": Variant(owned=with_markers(Unfenced)),
     "hasty": Variant(owned=Hasty),
     "boastful": Variant(owned=Boastful),
+    "presuming": Variant(owned=Presuming),
 }
