@@ -56,7 +56,7 @@ class Logs:
         """As the command does, without Spark."""
         known = known or await self.extent()
         comparison = Comparison(self.source, self.destination, patience=patience)
-        stretch = Stretch(self.partition, known.start, known.end, compacted, known.source_end)
+        stretch = Stretch(self.partition, known.start, known.end, compacted)
         found = verification([known], [await comparison.compare(stretch)])
         assert found.counts.length == known.length, found.counts
         return found

@@ -120,7 +120,6 @@ def of(partition: TopicPartition, start: int, end: int) -> Extent:
         partition=partition,
         start=start,
         end=end,
-        source_end=end,
         length=end - start,
         behind=0,
         tally=Tally(),
@@ -136,8 +135,8 @@ def test_stretches() -> None:
         {"topic": False, "compacted": True},
     )
     assert cut == [
-        Stretch(ONE, 5, STRETCH + 5, compacted=False, source_end=end),
-        Stretch(ONE, STRETCH + 5, 2 * STRETCH + 5, compacted=False, source_end=end),
-        Stretch(ONE, 2 * STRETCH + 5, end, compacted=False, source_end=end),
-        Stretch(other, 7, 3 * STRETCH, compacted=True, source_end=3 * STRETCH),
+        Stretch(ONE, 5, STRETCH + 5, compacted=False),
+        Stretch(ONE, STRETCH + 5, 2 * STRETCH + 5, compacted=False),
+        Stretch(ONE, 2 * STRETCH + 5, end, compacted=False),
+        Stretch(other, 7, 3 * STRETCH, compacted=True),
     ]

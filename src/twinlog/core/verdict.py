@@ -29,9 +29,12 @@ no record at all are the same. That holds exactly if
 - a value that only the source has is followed by a record of its key on the destination, or by a
   tombstone of its key that is accepted;
 - a value that only the destination has is followed by a record of its key on the destination, or
-  on the source at an offset that the destination has not reached;
+  on the source at an offset that was not compared;
 - a tombstone that only one log has leaves the other log without an earlier value of its key
   (`Keys.tombstones`; that log is read a second time for it).
+
+A cleaner may run while the logs are read, because of records that were written since their ends
+were asked for. So what still waits is looked for behind these ends, too (`newer`).
 """
 
 import hashlib
@@ -248,10 +251,10 @@ class Verdict:
         if self.keys is not None and self.keys.waiting:
             self.tally.absent[COMPACTED] += self.keys.settle(record)
 
-    def newer_on_source(self, record: RawRecord) -> None:
-        """A record of the source that the destination has not reached yet."""
+    def newer(self, record: RawRecord, *, on_source: bool) -> None:
+        """A record of one log behind the end of what is compared."""
         if self.keys is not None and self.keys.waiting:
-            self.tally.absent[COMPACTED] += self.keys.settle(record, only_destination=True)
+            self.tally.absent[COMPACTED] += self.keys.settle(record, only_destination=on_source)
 
 
 _BY_KEY: Final = frozenset({(Kind.DATA, Kind.HOLE), (Kind.HOLE, Kind.DATA)})
@@ -340,10 +343,10 @@ class Keys:
         self.waiting -= len(found) - len(kept)
         return len(found) - len(kept)
 
-    def wants_newer(self) -> bool:
-        """Whether a value that only the destination has still waits."""
+    def wants_newer(self, *, on_source: bool) -> bool:
+        """Whether a value still waits that a later record of this log may settle."""
         return any(
-            not one.on_source and not one.tombstone
+            not one.tombstone and not (on_source and one.on_source)
             for waiting in self._waiting.values()
             for one in waiting
         )

@@ -31,7 +31,7 @@ from twinlog.core.logview import Kind, Span
 from twinlog.core.records import RawRecord
 from twinlog.core.types import TopicPartition
 from twinlog.core.verdict import LOG_START, Alive, Range, Tally, Verdict
-from twinlog.pipeline.log_reader import PATIENCE_S, LogReader
+from twinlog.pipeline.log_reader import PATIENCE_S, LogReader, read_bounds
 from twinlog.pipeline.ports import Bounds
 
 STRETCH: Final = 1_000_000
@@ -39,16 +39,16 @@ STRETCH: Final = 1_000_000
 BEYOND: Final = "beyond what the source has decided"
 OPEN_TRANSACTION: Final = "destination: behind its last stable offset, a transaction is open"
 _START_KNOWN_S: Final = 1.0
+_NEWER_ROUNDS: Final = 3
 
 
 class Stretch(NamedTuple):
-    """Offsets `[start, end)` of a partition, for one task. `source_end`: where the source ends."""
+    """Offsets `[start, end)` of a partition, for one task."""
 
     partition: TopicPartition
     start: int
     end: int
     compacted: bool
-    source_end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,6 @@ class Extent:
     """Where reading begins: the source's log start."""
     end: int
     """Where reading ends."""
-    source_end: int
     length: int
     """Offsets from the lower log start to the higher end."""
     behind: int
@@ -129,7 +128,6 @@ def extent(partition: TopicPartition, source: Bounds, destination: Bounds) -> Ex
             partition=partition,
             start=end,
             end=end,
-            source_end=end,
             length=end - start,
             behind=0,
             tally=tally,
@@ -147,7 +145,6 @@ def extent(partition: TopicPartition, source: Bounds, destination: Bounds) -> Ex
         partition=partition,
         start=start,
         end=end,
-        source_end=decided,
         length=max(decided, destination.high_watermark) - first,
         behind=max(decided - max(destination.high_watermark, start), 0),
         tally=tally,
@@ -161,7 +158,7 @@ def stretches(extents: Iterable[Extent], compacted: Mapping[str, bool]) -> list[
         whole = compacted[one.partition.topic]
         step = max(one.end - one.start, 1) if whole else STRETCH
         found += [
-            Stretch(one.partition, start, min(start + step, one.end), whole, one.source_end)
+            Stretch(one.partition, start, min(start + step, one.end), whole)
             for start in range(one.start, one.end, step)
         ]
     return found
@@ -224,7 +221,7 @@ class Comparison:
         keys = verdict.keys
         if keys is None or not keys.waiting or verdict.tally.not_seen:
             return Compared(stretch, verdict.finish(complete=not verdict.tally.not_seen))
-        complete = not keys.wants_newer() or await self._newer(verdict, stretch)
+        complete = await self._newer(verdict, stretch)
         on_destination = await self._alive(
             self._destination, stretch, keys.tombstones(on_source=True)
         )
@@ -241,15 +238,30 @@ class Comparison:
         return LogReader(cluster, stretch.partition, patience=self._patience)
 
     async def _newer(self, verdict: Verdict, stretch: Stretch) -> bool:
-        """Read what the destination has not reached yet, for its keys; whether all was seen."""
-        reader, at = self._reader(self._source, stretch), stretch.end
-        while at < stretch.source_end:
-            span = await reader.span(at, stretch.source_end)
-            if span.kind is Kind.UNSEEN:
-                return False
-            for record in _records(span):
-                verdict.newer_on_source(record)
-            at = span.end
+        """Read on behind the end, for the keys that wait; whether all was seen.
+
+        More than once, since a cleaner may run between the question for the end and the reading.
+        """
+        sides = [
+            (on_source, cluster, self._reader(cluster, stretch))
+            for on_source, cluster in ((True, self._source), (False, self._destination))
+        ]
+        at = {True: stretch.end, False: stretch.end}
+        for _ in range(_NEWER_ROUNDS):
+            for on_source, cluster, reader in sides:
+                if verdict.keys is None or not verdict.keys.wants_newer(on_source=on_source):
+                    continue
+                bounds = (await read_bounds(cluster, [stretch.partition]))[stretch.partition]
+                if bounds.error:
+                    return False
+                while at[on_source] < bounds.last_stable:
+                    span = await reader.span(at[on_source], bounds.last_stable)
+                    if span.kind is Kind.UNSEEN:
+                        return False
+                    for record in _records(span):
+                        if record.offset >= stretch.end:
+                            verdict.newer(record, on_source=on_source)
+                    at[on_source] = span.end
         return True
 
     async def _alive(
