@@ -384,6 +384,9 @@ class Torture:
         self.verdicts[f"verify: status {done.status}"] += 1
         if done.status == 0 and json.loads(done.output).get("behind") == 0:
             self.oracle.claim("verify", before)
+        elif done.status == 1:
+            differences = json.loads(done.output).get("differences")
+            self.oracle.problem(f"verify says that these differ: {differences}"[:500])
         elif done.status != 0:
             self.say(f"verify: {done.status} {done.output[:500]} {done.errors[-300:]}")
 
