@@ -171,7 +171,7 @@ def test_a_hung_broker_holds_up_its_own_gaps_only() -> None:
 
     async def body() -> None:
         one = engine()
-        shard = Shard(0, "p", one.destination, LaneSettings())
+        shard = Shard(0, "p", one.destination, LaneSettings(fillers=0))
         shard.markers = Writer("p.0.marker", one.destination, 10)
         start = Position(
             log_end=Offset(0),

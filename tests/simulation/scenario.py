@@ -190,6 +190,7 @@ class Simulation:
         self.specs: dict[int, list[PartitionSpec]] = {shard: [] for shard in range(SHARDS)}
         # Draws of its own: what else a seed does stays what it was.
         self._throttles = random.Random(f"throttle {seed}")
+        self._rights = random.Random(f"rights {seed}")
         self._throttle = Throttle()
         self._variant = VARIANTS[variant]
         self._peace = False
@@ -336,6 +337,13 @@ class Simulation:
                 self._again(mean, action)
         if self._throttles.random() < 0.5:
             self._change_throttle()
+        if self._rights.random() < 0.3:
+            self._change_rights()
+
+    def _change_rights(self) -> None:
+        """Whether markers may be written, from now on."""
+        self.destination.markers_allowed = not self.destination.markers_allowed
+        self.loop.later(self._rights.expovariate(1 / 8.0), self._change_rights)
 
     def _change_throttle(self) -> None:
         """Another rate, for other topics, or none, until there is peace."""

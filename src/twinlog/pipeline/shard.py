@@ -140,7 +140,10 @@ class Shard:
         self, gaps: Mapping[TopicPartition, Gap]
     ) -> Mapping[TopicPartition, LogEnd]:
         """One round in the way that the cluster allows: `MarkerWriter.write`, or `fill`."""
-        return await (self.markers.write(gaps) if self.markers.allowed else self.fill(gaps))
+        if not self.markers.allowed:
+            return await self.fill(gaps)
+        await self._settle(gaps)  # a former owner may not have been allowed to
+        return await self.markers.write(gaps)
 
     async def fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """One round of empty transactions: use up offsets of each gap.
@@ -336,6 +339,7 @@ class Shard:
         Raises:
             As `fill`; Disconnected: whether there will be markers is not known.
         """
+        await self._settle(gaps)
         async with self._data_turns:
             self._epoch = None
             identity = await self._destination.init_producer(self._id)
