@@ -37,8 +37,6 @@ FURTHER: Final = 4
 """By how much more is read, each time that a stretch begins with a foreign batch."""
 ENOUGH: Final = MAX_IN_FLIGHT + 1
 """Batches of the mirror in a row that cannot all be misplaced ones."""
-ENOUGH_BYTES: Final = 256 << 10
-"""Bytes of data after which fewer batches are enough: a failover does not wait for more."""
 READ_BYTES: Final = 1 << 20
 READ_TRIES: Final = 100
 """Answers in a row without any bytes, after which the search is given up for now."""
@@ -110,22 +108,21 @@ async def find_foreign(
     known = where.known if where.known <= where.fence else 0
     floor = min(max(known, bounds.start), where.fence)
     step = NEAR if where.fence - floor <= NEAR else ENOUGH
-    upto, found, read = where.fence, list[Header](), 0
+    upto, data = where.fence, list[Header]()
     while upto > floor:
         start = max(floor, upto - step)
         headers = await _headers(log, partition, start, upto)
         if isinstance(headers, Refusal):
             return headers
-        data = [one for one in headers if not one.is_control]
-        found = [one for one in data if one.producer_id not in where.producers] + found
-        read += sum(one.length for one in data)
-        below = list(takewhile(lambda one: one.producer_id in where.producers, data))
-        if below and (len(below) >= ENOUGH or read >= ENOUGH_BYTES):
+        data = [one for one in headers if not one.is_control] + data
+        ours = list(takewhile(lambda one: one.producer_id in where.producers, data))
+        if len(ours) >= ENOUGH:
             break
-        if not found and where.fence - start > MOST_CONTROL:
+        if not data and where.fence - start > MOST_CONTROL:
             break
         upto = min([start, *(one.base_offset for one in headers[:1])])
         step *= FURTHER
+    found = [one for one in data if one.producer_id not in where.producers]
     return _named(found) if found else None
 
 
