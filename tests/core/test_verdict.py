@@ -258,13 +258,6 @@ def test_a_stale_key_after_its_tombstone_was_cleaned_away() -> None:
     assert [one.start for one in tally.differences] == [2, 3]
 
 
-def test_records_without_a_key() -> None:
-    """Goal: a cleaner takes them, whatever comes after."""
-    source = spans(memoryview(batch([record(0, THEN)])), 0)
-    found = classified(source, [Span(0, 1, Kind.HOLE)], 1, compacted=True)
-    assert found.absent == {COMPACTED: 1}
-
-
 def test_what_was_not_seen_settles_nothing() -> None:
     """Goal: a record whose successor was not seen is not seen itself, and no difference."""
     verdict = Verdict(compacted=True)
@@ -301,3 +294,26 @@ def test_cleaners_that_run_while_it_is_read(written: list[Entry], drawn: st.Data
     whole = source | {at: one for at, one in damaged.items() if at not in source}
     if there == end and latest(whole, end) != latest(damaged, end):
         assert judged(whole, damaged, asked, end).differs
+
+
+def test_a_record_that_was_not_compared_explains_no_added_one() -> None:
+    """Goal: foreign records of one key in a hole and behind the end are a difference."""
+    source = {0: (b"k", b"x"), 2: (b"other", b"x")}
+    destination = {
+        0: (b"k", b"x"),
+        1: (b"k", b"foreign"),
+        2: (b"other", b"x"),
+        3: (b"k", b"foreign"),
+    }
+    assert judged(source, destination, 3, 3).differs == 1
+    later = {3: (b"k", b"x")}
+    assert judged(source | later, destination | later, 3, 4).differs == 0
+
+
+def test_without_a_key_nothing_tells_that_a_cleaner_took_it() -> None:
+    """Goal: such a record on one side alone is neither the same nor a difference."""
+    verdict = Verdict(compacted=True)
+    lone = spans(memoryview(batch([record(0, THEN, b"x", None)])), 0)
+    walk(verdict, lone, [Span(0, 1, Kind.HOLE)], 1)
+    tally = verdict.finish(complete=True)
+    assert (tally.not_seen, tally.differs, tally.absent.total()) == (1, 0, 0)

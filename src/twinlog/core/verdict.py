@@ -34,7 +34,8 @@ no record at all are the same. That holds exactly if
   (`Keys.tombstones`; that log is read a second time for it).
 
 A cleaner may run while the logs are read, because of records that were written since their ends
-were asked for. So what still waits is looked for behind these ends, too (`newer`).
+were asked for. So what still waits is looked for behind these ends, too (`newer`). Records there
+are not compared: a value of the destination explains nothing that the destination alone has.
 """
 
 import hashlib
@@ -54,6 +55,7 @@ CONTENT: Final = "key, value or headers differ"
 TIMESTAMP: Final = "the timestamp differs"
 LATEST: Final = "the latest value of a key differs"
 TOO_MANY_KEYS: Final = "too many records that only one log has (compaction)"
+NO_KEY: Final = "a record without a key that only one log has (compaction)"
 NOT_FOLLOWED: Final = "later records of the key were not seen"
 
 NOTHING_TO_LOSE: Final = frozenset({LOST, BEGINS, UNEXPLAINED})
@@ -242,8 +244,8 @@ class Verdict:
         """A record that the other log's cleaner may have taken."""
         assert self.keys is not None
         key = decode(record).key
-        if key is None:  # a cleaner takes every record without a key
-            self.tally.absent[COMPACTED] += 1
+        if key is None:  # a cleaner may have taken it, and nothing that comes later tells
+            self.tally.see_not(record.offset, record.offset + 1, NO_KEY)
         elif not self.keys.wait(record, on_source=on_source):
             self.tally.see_not(record.offset, record.offset + 1, TOO_MANY_KEYS)
 
@@ -254,7 +256,9 @@ class Verdict:
     def newer(self, record: RawRecord, *, on_source: bool) -> None:
         """A record of one log behind the end of what is compared."""
         if self.keys is not None and self.keys.waiting:
-            self.tally.absent[COMPACTED] += self.keys.settle(record, only_destination=on_source)
+            # A tombstone says that the key has no value any more, on whichever side it is left.
+            side = None if decode(record).value is None else not on_source
+            self.tally.absent[COMPACTED] += self.keys.settle(record, waits_on_source=side)
 
 
 _BY_KEY: Final = frozenset({(Kind.DATA, Kind.HOLE), (Kind.HOLE, Kind.DATA)})
@@ -326,30 +330,27 @@ class Keys:
         self.waiting += 1
         return True
 
-    def settle(self, record: RawRecord, *, only_destination: bool = False) -> int:
+    def settle(self, record: RawRecord, *, waits_on_source: bool | None = None) -> int:
         """How many earlier records are settled by this one, which are forgotten with that.
 
         Args:
-            record: later than all that wait; on the destination, unless `only_destination`.
-            only_destination: it settles only what the destination alone has.
+            record: later than all that wait.
+            waits_on_source: it settles only what the source alone has, or (False) what the
+                destination alone has; None: both.
         """
         key = decode(record).key
         found = None if key is None else self._waiting.pop(digest(key), None)
         if key is None or not found:
             return 0
-        kept = [one for one in found if only_destination and one.on_source]
+        kept = [one for one in found if waits_on_source not in {None, one.on_source}]
         if kept:
             self._waiting[digest(key)] = kept
         self.waiting -= len(found) - len(kept)
         return len(found) - len(kept)
 
-    def wants_newer(self, *, on_source: bool) -> bool:
-        """Whether a value still waits that a later record of this log may settle."""
-        return any(
-            not one.tombstone and not (on_source and one.on_source)
-            for waiting in self._waiting.values()
-            for one in waiting
-        )
+    def wants_newer(self) -> bool:
+        """Whether a value still waits that a later record may settle."""
+        return any(not one.tombstone for waiting in self._waiting.values() for one in waiting)
 
     def tombstones(self, *, on_source: bool) -> dict[bytes, int]:
         """The last tombstone of each key that only this side has: the other has to be searched."""

@@ -244,12 +244,12 @@ class Comparison:
         """
         sides = [
             (on_source, cluster, self._reader(cluster, stretch))
-            for on_source, cluster in ((True, self._source), (False, self._destination))
+            for on_source, cluster in ((False, self._destination), (True, self._source))
         ]
         at = {True: stretch.end, False: stretch.end}
         for _ in range(_NEWER_ROUNDS):
             for on_source, cluster, reader in sides:
-                if verdict.keys is None or not verdict.keys.wants_newer(on_source=on_source):
+                if verdict.keys is None or not verdict.keys.wants_newer():
                     continue
                 bounds = (await read_bounds(cluster, [stretch.partition]))[stretch.partition]
                 if bounds.error:
