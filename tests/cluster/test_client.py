@@ -129,7 +129,7 @@ def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server:
             with pytest.raises(Retriable, match=f"answers: {address}: .*{said}"):
-                await _client(address, security_protocol=protocol).start(0.5)
+                await _client(address, security_protocol=protocol).start(2.0)
 
     asyncio.run(run())
 
