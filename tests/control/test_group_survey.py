@@ -105,6 +105,7 @@ def test_a_group_that_is_not_listed_is_asked_for(world: World) -> None:
     world.hidden.add("g")
     by_topic, findings = world.live()
     assert [(one.group, one.behind) for one in by_topic["t"]] == [("g", 70)]
+    assert not by_topic["t"][0].idle_on_source, "it is there: no list has its state"
     assert not findings
     world.broken.add("g")
     by_topic, [text] = world.live()

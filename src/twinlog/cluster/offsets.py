@@ -23,8 +23,9 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from twinlog.cluster.client import Coordinator, KafkaCluster
+from twinlog.cluster.metadata import Leader
 from twinlog.core.acls import Operation
-from twinlog.core.errors import Refusal, check
+from twinlog.core.errors import DENIED, Refusal, Retriable, check
 from twinlog.core.types import TopicPartition
 from twinlog.wire.share_messages import (
     AlterShareGroupOffsetsRequest,
@@ -45,6 +46,10 @@ NO_EPOCH: Final = -1
 _BROKER_DEFAULT: Final = -1
 _TOPIC_GONE: Final = frozenset({3, 100})
 """UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID: brokers drop its offsets, too."""
+_COORDINATED: Final = ("__consumer_offsets", "__share_group_state")
+"""Whoever leads a partition of these topics coordinates the groups in it."""
+ELECTION_S: Final = 15.0
+"""Seconds for which a list of all groups waits for leaders of these partitions."""
 _GROUP_DENIED: Final = 30
 _GROUP_ID_NOT_FOUND: Final = 69
 
@@ -71,16 +76,48 @@ class Committed(NamedTuple):
     """Of the record before it, where the consumer has committed one."""
 
 
-async def list_groups(cluster: KafkaCluster) -> dict[str, Group]:
+async def list_groups(cluster: KafkaCluster, *, whole: bool = True) -> dict[str, Group]:
     """All groups of a cluster that we may see, by name.
 
+    A broker lists the groups that it coordinates. Those of a partition without a leader are in no
+    list, without an error. So the list is taken for whole only if each partition had the same
+    leader before and after, as far as we may see these topics.
+
+    Args:
+        cluster: whose groups.
+        whole: False: groups whose coordinator is away may be missing.
+
     Raises:
-        Retriable: some broker does not answer.
+        Retriable: some broker does not answer, loads its groups, or is not elected yet.
         UserError: a right is missing.
     """
+    before = await cluster.persist(lambda: _coordinators(cluster), ELECTION_S) if whole else None
     brokers = cluster.metadata.brokers
     answers = await asyncio.gather(*(_list(cluster, node) for node in brokers))
+    if whole and await _coordinators(cluster) != before:
+        raise Retriable("the groups' coordinators have changed while the groups were listed")
     return {group.name: group for groups in answers for group in groups}
+
+
+async def _coordinators(cluster: KafkaCluster) -> dict[TopicPartition, Leader]:
+    """Who leads the partitions that groups are in.
+
+    Raises:
+        Retriable: nobody leads one of them.
+    """
+    known = (await cluster.refresh(_COORDINATED)).topics
+    found: dict[TopicPartition, Leader] = {}
+    for topic in (known[name] for name in _COORDINATED if name in known):
+        if topic.error in DENIED:
+            continue
+        check(topic.error, "list all groups: find their coordinators")
+        for index in topic.partitions:
+            partition = TopicPartition(topic.name, index)
+            leader = cluster.leader(partition)
+            if isinstance(leader, Refusal):
+                raise Retriable(f"groups may be missing: {partition} has no leader")
+            found[partition] = leader
+    return found
 
 
 async def lists_all_groups(cluster: KafkaCluster) -> bool:

@@ -121,7 +121,8 @@ async def group_facts(
                     one,
                     kind=group.kind,
                     followed=is_served(group, include),
-                    idle_on_source=group.idle or group.name not in listed,
+                    # Without a state: it has offsets there, so it may have members, too.
+                    idle_on_source=group.idle,
                     idle_on_destination=idle,
                 ),
             )

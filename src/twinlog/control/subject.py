@@ -114,7 +114,8 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
         ),
     )
     read_at = time.monotonic()
-    lanes = (await list_groups(destination)).get(LANES_GROUP)
+    # Where the nodes' group is missing, their statuses tell whether they run.
+    lanes = (await list_groups(destination, whole=False)).get(LANES_GROUP)
     reports = await read_reports(store, alive=lanes is None or not lanes.idle)
     states = await store.states()
     names = {topic.topic for topic in chosen}
