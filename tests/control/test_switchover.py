@@ -3,21 +3,34 @@
 With brokers: tests/end_to_end/test_switchover.py.
 """
 
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
 import pytest
 
+from twinlog.control import switchover
 from twinlog.control.readiness import WEIGHTS, Finding, Readiness, Reason, Verdict
 from twinlog.control.switchover import (
     HARMLESS,
     PASSING,
     DenialsStay,
+    LeftBehind,
     Silence,
     SourceEnd,
     Step,
+    SwitchedOver,
     SwitchoverFailed,
+    _Switchover,
     harmless,
     standing_against,
 )
+from twinlog.core.errors import UserError
+from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
+from twinlog.wire.config_records import MirrorTopic, Wanted
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -76,3 +89,94 @@ def test_what_is_still_denied_is_said() -> None:
     assert not error.gone_back
     assert "twinlog switchover --allow-producers" in str(error)
     assert "as it was" not in str(error)
+
+
+class Stored:
+    """What the control topics hold of mirror m's topics t and u, and a switchover of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topics = {
+            name: MirrorTopic(mirror="m", topic=name, topic_id=UUID(int=1), partitions=1)
+            for name in ("t", "u")
+        }
+        self.stopped: set[TopicPartition] = set()
+        self.ends = {ZERO: 5, TopicPartition("u", 0): 5}
+        self.refused: UserError | None = None
+        for name in ("subject_of", "remove_topics", "list_offsets"):
+            monkeypatch.setattr(switchover, name, getattr(self, name))
+        monkeypatch.setattr(switchover, "MirrorStore", lambda _: self)
+        monkeypatch.setattr(_Switchover, "_judge", self.judge)
+        self.begin()
+
+    def begin(self) -> None:
+        clusters: Any = SimpleNamespace()
+        self.steps = _Switchover(
+            *(clusters, clusters, self._subject(), None), timeout_s=0.1, tell=lambda _: None
+        )
+
+    def alter(self, name: str, **changes: Any) -> None:
+        self.topics[name] = replace(self.topics[name], **changes)
+
+    def fail_over(self) -> SwitchedOver:
+        return asyncio.run(self.steps.fail_over(self.ends))
+
+    def _subject(self) -> Any:
+        topics = tuple(self.topics.values())
+        return SimpleNamespace(
+            mirror=SimpleNamespace(name="m"),
+            topics=topics,
+            names=[one.topic for one in topics],
+            partitions=[TopicPartition(*one[1:]) for t in topics for one in t.mirror_partitions],
+            expression=".*",
+        )
+
+    async def subject_of(self, *_: Any) -> Any:
+        return self._subject()
+
+    async def judge(self, _: Any) -> Readiness:
+        return Readiness(mirror="m", verdict=Verdict.READY, findings=(), topics=())
+
+    async def list_offsets(self, _: Any, partitions: Any, **_settings: Any) -> Any:
+        return {one: SimpleNamespace(offset=self.ends.get(one, 7)) for one in partitions}
+
+    async def remove_topics(self, *_: Any) -> None:
+        if self.refused:
+            raise self.refused
+        self.alter("t", wanted=Wanted.STOPPED, partitions=2)
+        self.alter("u", wanted=Wanted.STOPPED)
+
+    async def snapshot(self) -> Any:
+        return SimpleNamespace(topics=list(self.topics.values()))
+
+    async def states(self) -> Any:
+        return SimpleNamespace(
+            epochs={},
+            state=lambda one: State.STOPPED if one[1:] in self.stopped else State.MIRRORING,
+        )
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
+    return Stored(monkeypatch)
+
+
+@pytest.mark.parametrize("change", [{"partitions": 2}, {"topic_id": UUID(int=2)}])
+def test_a_topic_that_has_changed_meanwhile_is_not_failed_over(
+    stored: Stored, change: dict[str, Any]
+) -> None:
+    """Nobody has waited for its new partitions, or looked at its records."""
+    stored.alter("t", **change)
+    with pytest.raises(SwitchoverFailed, match="since the switchover began: t") as caught:
+        stored.fail_over()
+    assert caught.value.gone_back
+
+
+def test_a_topic_that_grows_after_the_last_look(stored: Stored) -> None:
+    """Its failover is done when the new partition is STOPPED, too; what it held is named."""
+    stored.stopped = {*stored.ends}
+    with pytest.raises(SwitchoverFailed, match="not STOPPED yet: t-1"):
+        stored.fail_over()
+    stored.stopped.add(ONE)
+    stored.alter("t", partitions=1)
+    stored.begin()
+    assert stored.fail_over().left_behind == (LeftBehind(ONE, 0, 7),)

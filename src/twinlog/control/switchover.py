@@ -60,7 +60,8 @@ from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.text import SHOWN, few
 from twinlog.core.types import TopicPartition
-from twinlog.wire.config_records import Wanted
+from twinlog.wire.config_records import MirrorTopic, Wanted
+from twinlog.wire.snapshot import Snapshot
 
 LOOK_S: Final = 0.5
 """Time between two looks at what is waited for."""
@@ -318,6 +319,7 @@ class _Switchover:
         self._source = source
         self._destination = destination
         self._subject = subject
+        self._partitions = subject.partitions
         self._denials = denials
         self._denied: frozenset[Acl] | None = None  # what has to be, once it was begun with
         self._step = Step.READINESS
@@ -476,7 +478,7 @@ class _Switchover:
         self._begin(Step.FAILOVER)
         await self._remove()
         await self._until(Step.FAILOVER, self._not_stopped, gone_back=False)
-        self._done(Step.FAILOVER, f"{len(ends)} partition(s) are STOPPED")
+        self._done(Step.FAILOVER, f"{len(self._partitions)} partition(s) are STOPPED")
         return SwitchedOver(
             mirror=self._subject.mirror.name,
             topics=tuple(self._subject.names),
@@ -506,6 +508,12 @@ class _Switchover:
         subject = await subject_of(
             self._destination, self._subject.mirror.name, self._subject.names
         )
+        if changed := _changed(self._subject.topics, subject.topics):
+            raise SwitchoverFailed(
+                Step.FAILOVER,
+                f"other partitions, or recreated, since the switchover began: {few(changed)}",
+                gone_back=True,
+            )
         found = await self._judge(subject)
         against = [one for one in found.all_findings() if one.reason not in HARMLESS]
         if any(one.reason not in _COPIED_AGAIN for one in against):
@@ -542,23 +550,35 @@ class _Switchover:
         except TwinlogError as error:
             with _at(Step.FAILOVER, gone_back=False):
                 snapshot = await MirrorStore(self._destination).snapshot()
-            removed = any(
-                topic.wanted is Wanted.STOPPED
-                for topic in snapshot.topics
-                if topic.mirror == name and topic.topic in self._subject.names
-            )
-            if not removed:
+            stopped = {
+                one.topic for one in self._of_mirror(snapshot) if one.wanted is Wanted.STOPPED
+            }
+            if not stopped:
                 raise SwitchoverFailed(Step.FAILOVER, str(error), gone_back=True) from error
 
     async def _not_stopped(self) -> str:
-        states = await MirrorStore(self._destination).states()
+        store = MirrorStore(self._destination)
+        # A topic may have grown after the last look, and before it was removed.
+        removed = self._of_mirror(await store.snapshot())
+        states = await store.states()
+        grown = {
+            TopicPartition(topic.topic, index)
+            for topic in removed
+            for index in range(topic.partitions)
+        }
+        self._partitions = sorted(grown.union(self._partitions))
         name = self._subject.mirror.name
         left = [
             one
-            for one in self._subject.partitions
+            for one in self._partitions
             if states.state(MirrorPartition(name, *one)) is not State.STOPPED
         ]
         return f"not STOPPED yet: {few(left)}" if left else ""
+
+    def _of_mirror(self, snapshot: Snapshot) -> list[MirrorTopic]:
+        """The topics as they are wanted now."""
+        name, names = self._subject.mirror.name, self._subject.names
+        return [one for one in snapshot.topics if one.mirror == name and one.topic in names]
 
     async def _left_behind(
         self, ends: Mapping[TopicPartition, int]
@@ -572,7 +592,7 @@ class _Switchover:
         found = []
         for one, log in logs.items():
             last = epochs.get(MirrorPartition(name, *one))
-            mirrored = ends[one] if last is None or last.end < 0 else last.end
+            mirrored = ends.get(one, 0) if last is None or last.end < 0 else last.end
             if log.log_end > mirrored:
                 found.append(LeftBehind(one, mirrored, log.log_end))
         return tuple(found)
@@ -586,7 +606,7 @@ class _Switchover:
         Raises:
             Retriable: one cannot be asked.
         """
-        asked = self._subject.partitions
+        asked = self._partitions
         stable, ends = await asyncio.gather(
             list_offsets(self._source, asked, isolation=Isolation.READ_COMMITTED),
             list_offsets(self._source, asked, replica_id=DEBUGGING),
@@ -632,6 +652,12 @@ class _Switchover:
 
     def _say(self, step: Step, text: str, *, done: bool = False) -> None:
         self._tell(Progress(step, done, text, self._denied is not None))
+
+
+def _changed(before: Collection[MirrorTopic], now: Collection[MirrorTopic]) -> list[str]:
+    """The topics whose partitions are not those that the switchover has looked at."""
+    known = {topic.topic: (topic.topic_id, topic.partitions) for topic in before}
+    return [one.topic for one in now if known[one.topic] != (one.topic_id, one.partitions)]
 
 
 async def _to_its_end(action: Coroutine[None, None, None]) -> None:
