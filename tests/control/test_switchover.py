@@ -180,3 +180,17 @@ def test_a_topic_that_grows_after_the_last_look(stored: Stored) -> None:
     stored.alter("t", partitions=1)
     stored.begin()
     assert stored.fail_over().left_behind == (LeftBehind(ONE, 0, 7),)
+
+
+def test_a_removal_that_is_refused(stored: Stored) -> None:
+    """Another hand that has removed one topic has not removed the others."""
+    stored.refused = UserError("no right")
+    with pytest.raises(SwitchoverFailed, match="no right") as caught:
+        stored.fail_over()
+    assert caught.value.gone_back
+    stored.alter("u", wanted=Wanted.STOPPED)
+    with pytest.raises(DenialsStay, match="no right; of these topics are removed already: u"):
+        stored.fail_over()
+    stored.alter("t", wanted=Wanted.STOPPED)
+    stored.stopped = {*stored.ends}
+    assert stored.fail_over().topics == ("t", "u")

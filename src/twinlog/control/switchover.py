@@ -555,6 +555,10 @@ class _Switchover:
             }
             if not stopped:
                 raise SwitchoverFailed(Step.FAILOVER, str(error), gone_back=True) from error
+            # All are removed at once: where some are not, others have removed the rest.
+            if not stopped.issuperset(self._subject.names):
+                text = f"{error}; of these topics are removed already: {few(sorted(stopped))}"
+                raise DenialsStay(Step.FAILOVER, text) from error
 
     async def _not_stopped(self) -> str:
         store = MirrorStore(self._destination)
