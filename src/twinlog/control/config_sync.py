@@ -20,6 +20,7 @@ from twinlog.cluster.admin import (
     Alteration,
     AlterOperation,
     ConfigSource,
+    absent_everywhere,
     describe_configs,
     incremental_alter_configs,
     topic_resource,
@@ -44,8 +45,9 @@ from twinlog.wire.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-_NEVER: Final = frozenset({3, 40, 44})
-"""No such topic; a value, or a policy, that refuses."""
+_UNKNOWN_TOPIC: Final = 3
+_NEVER: Final = frozenset({40, 44})
+"""A value, or a policy, that refuses."""
 
 
 class Difference(NamedTuple):
@@ -170,8 +172,8 @@ async def set_configs_back(
     """Set back what mirroring needed otherwise of topics that are STOPPED; what could not be.
 
     It is done between fence and write of a change, so that nobody adds the topics meanwhile. Topics
-    that are no more, or are others by now, and what the destination's brokers will never take, are
-    done with.
+    that no broker has any more, or that are others by now, and what the destination's brokers will
+    never take, are done with.
 
     Args:
         destination: the mirror's cluster.
@@ -204,8 +206,14 @@ async def set_configs_back(
             and not is_another(one.destination_topic_id, there[one.topic].topic_id)
         }
         refused = await _change(destination, changes, "back")
+        absent = {name for name, one in refused.items() if one.code == _UNKNOWN_TOPIC}
+        absent |= {one.topic for one in due} - there.keys()
+        gone = await absent_everywhere(destination, absent) if absent else set()
         failed.clear()
-        failed.update(name for name, one in refused.items() if one.code not in _NEVER)
+        failed.update(absent - gone)
+        failed.update(
+            name for name, one in refused.items() if one.code not in {_UNKNOWN_TOPIC, *_NEVER}
+        )
         return [replace(topic, set_back=None) for topic in due if topic.topic not in failed]
 
     await store.change(decide)
