@@ -46,6 +46,8 @@ class Cluster:
         """What happens before the next commits, one each."""
         self.log: dict[bytes, bytes] = {}
         self.log_refuses: Exception | None = None
+        self.log_unread: Exception | None = None
+        self.undecoded: set[str | None] = set()
 
     def commit(
         self, group: str, offset: int, partition: TopicPartition = A, epoch: int = 4
@@ -148,8 +150,11 @@ class World:
         known = [one for one in partitions if one not in self.refused]
         return Bounds(dict.fromkeys(known, Log(0, self.end)), self.refused)
 
-    async def _read(self, _: Cluster, _mirror: str) -> Remembered:
-        return Remembered(groups=self.written)
+    async def _read(self, cluster: Cluster, _mirror: str) -> Remembered:
+        if cluster.log_unread:
+            raise cluster.log_unread
+        kept = {name: one for name, one in self.written.items() if name not in cluster.undecoded}
+        return Remembered(groups=kept, undecoded=frozenset(cluster.undecoded))
 
     async def _write(
         self,
@@ -236,6 +241,47 @@ def test_without_the_right_to_the_topic_groups_are_copied(world: World) -> None:
         world.source.commit("g", offset)
         assert world.check() == 1
         assert world.destination.offset("g") == offset
+
+
+def test_what_could_not_be_read_is_not_overwritten(world: World) -> None:
+    """The check fails and writes nothing; the next one knows what is the mirror's own."""
+    world.source.commit("g", 90)
+    world.check()
+    before = dict(world.destination.log)
+    world.new_node()
+    world.destination.log_unread = UserError("no right", code=29)
+    world.source.commit("g", 20)
+    world.source.commit("h", 70)
+    assert world.check() == 1
+    assert world.destination.log == before
+    assert [world.destination.offset(name) for name in ("g", "h")] == [90, 70]
+    world.destination.log_unread = None
+    assert world.check() == 0
+    assert world.destination.offset("g") == 20
+    assert world.written.keys() == {"g", "h"}
+
+
+def test_a_record_of_a_later_version_stays(world: World) -> None:
+    """It is neither overwritten nor removed; the check says that it does not know the group."""
+    for name in ("g", "h"):
+        world.source.commit(name, 90)
+    world.check()
+    before = world.written["g"]
+    world.new_node()
+    world.destination.undecoded = {"g"}
+    for name in ("g", "h"):
+        world.source.commit(name, 95)
+    assert world.check() == 1
+    assert world.last_check.failed == ("g",)
+    assert world.written["g"] == before
+    assert world.written["h"].partitions[A].source == 95
+    world.check(include=[re.compile("h")])
+    assert world.written["g"] == before
+    check = world.last_check
+    world.new_node()
+    world.destination.undecoded = {None}
+    assert world.check() == 1
+    assert world.last_check == check
 
 
 def test_a_group_that_becomes_active_in_between_is_not_disturbed(world: World) -> None:

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from twinlog.cluster.admin import NewTopic, create_topics
+from twinlog.cluster.admin import NewTopic, absent_everywhere, create_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import Tail, latest
 from twinlog.cluster.controlwriter import ALL, Entry, append
 from twinlog.cluster.mirrorlog import partition_count
-from twinlog.core.errors import ProtocolError, Refusal, UserError
+from twinlog.core.errors import ProtocolError, Refusal, Retriable, UserError
 from twinlog.core.placement import config_partition
 from twinlog.wire.group_records import (
     GroupMemory,
@@ -56,6 +56,8 @@ class Remembered:
     groups: Mapping[str, GroupMemory] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
     """Records that cannot be decoded."""
+    undecoded: frozenset[str | None] = frozenset()
+    """The groups whose record that is; None: the last check."""
 
 
 async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | None = None) -> None:
@@ -86,13 +88,15 @@ async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | N
 
 
 async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
-    """What is remembered of a mirror's groups; nothing where the topic does not exist.
+    """What is remembered of a mirror's groups; nothing where no broker has the topic.
 
     Raises:
-        Retriable, UserError: see `controllog.Tail`.
+        Retriable, UserError: see `controllog.Tail`; some brokers have the topic, and others do not.
     """
     count = await partition_count(cluster, GROUPS_TOPIC)
     if count is None:
+        if not await absent_everywhere(cluster, [GROUPS_TOPIC]):
+            raise Retriable("not every broker knows of it yet", topic=GROUPS_TOPIC)
         return Remembered()
     tail = Tail(cluster, GROUPS_TOPIC, [config_partition(mirror, count)])
     try:
@@ -100,13 +104,16 @@ async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
     finally:
         await tail.close()
     check, groups, unreadable = None, {}, []
+    undecoded: set[str | None] = set()
     for record in latest(records).values():
         assert record.value is not None, "`latest` leaves out tombstones"
         try:
-            owner, _ = decode_key(record.key)
+            owner, group = decode_key(record.key)
             if owner != mirror:
                 continue
+            undecoded.add(group)
             found = decode(record.key, record.value)
+            undecoded.remove(group)
         except ProtocolError as error:
             place = f"{GROUPS_TOPIC}-{record.partition}, offset {record.offset}"
             unreadable.append(f"{place}: {error.message}")
@@ -115,7 +122,12 @@ async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
             check = found
         else:
             groups[found.group] = found
-    return Remembered(check=check, groups=groups, unreadable=tuple(unreadable))
+    return Remembered(
+        check=check,
+        groups=groups,
+        unreadable=tuple(unreadable),
+        undecoded=frozenset(undecoded),
+    )
 
 
 async def write_groups(

@@ -79,6 +79,11 @@ class _Memory:
     groups: dict[str, GroupMemory] = field(default_factory=dict)
     written: dict[str, GroupMemory] = field(default_factory=dict)
     """What of it `__mirror_groups` holds."""
+    undecoded: frozenset[str | None] = frozenset()
+    """Groups of which it holds a record that cannot be decoded (None: the last check): a later
+    version's, perhaps. They are not written."""
+    was_read: bool = True
+    """Whether it could be read. Else nothing is written: it may hold more."""
     sent: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
     """Commits whose outcome is not known: such an offset is the mirror's own, too."""
     unlisted: dict[str, float] = field(default_factory=dict)
@@ -207,6 +212,9 @@ class GroupSync:
             log.info("%d group offsets copied", copied)
         if not self._remembers:
             return len(failed)
+        if not memory.was_read:
+            return len(failed) + 1
+        failed += [name for name in memory.undecoded - {*failed} if name is not None]
         named = tuple(sorted(failed)[:MAX_NAMED])
         last = LastCheck(mirror=mirror, time_ms=now_ms, failed=named)
         _forget_unserved(memory, listed, groups, now_ms)
@@ -335,33 +343,44 @@ class GroupSync:
     # ---- what is remembered --------------------------------------------------------------------
 
     async def _memory(self, mirror: str) -> _Memory:
-        """What is known of a mirror's groups, from `__mirror_groups` where this node knows nothing.
+        """What is known of a mirror's groups, from `__mirror_groups` where that was not read yet.
 
         Raises:
             Retriable: the destination does not answer.
         """
-        if mirror not in self._memories:
-            groups: Mapping[str, GroupMemory] = {}
+        memory = self._memories.get(mirror)
+        if memory is None or not memory.was_read:
             try:
-                groups = (await read_groups(self._destination, mirror)).groups
+                found = await read_groups(self._destination, mirror)
             except UserError as error:
                 log.warning("mirror %s: what is known of its groups is not read: %s", mirror, error)
-            self._memories[mirror] = _Memory(groups=dict(groups), written=dict(groups))
-        return self._memories[mirror]
+                memory = memory or _Memory(was_read=False)
+            else:
+                for text in found.unreadable:
+                    log.warning("mirror %s: what is known of a group stays: %s", mirror, text)
+                groups = dict(found.groups)
+                memory = _Memory(groups=groups, written=dict(groups), undecoded=found.undecoded)
+            self._memories[mirror] = memory
+        return memory
 
     async def _write(self, memory: _Memory, last: LastCheck) -> int:
         """Write what has changed, and that this check was made; 1 where it cannot be written."""
-        changed = [one for name, one in memory.groups.items() if memory.written.get(name) != one]
-        forgotten = memory.written.keys() - memory.groups.keys()
+        changed: list[GroupMemory | LastCheck] = [
+            one
+            for name, one in memory.groups.items()
+            if memory.written.get(name) != one and name not in memory.undecoded
+        ]
+        # The check last: what it vouches for is written before it.
+        changed += [last] if None not in memory.undecoded else []
+        forgotten = memory.written.keys() - memory.groups.keys() - memory.undecoded
         try:
             await create_groups_topic(self._destination)
-            # The check last: what it vouches for is written before it.
-            await write_groups(self._destination, last.mirror, [*changed, last], forgotten)
+            await write_groups(self._destination, last.mirror, changed, forgotten)
         except TwinlogError as error:
             log.warning("mirror %s: what is known of groups is not kept: %s", last.mirror, error)
             return 1
         memory.written = dict(memory.groups)
-        return 0
+        return int(None in memory.undecoded)
 
     async def _repeat_interval(self) -> float:
         """Seconds between two commits of the same offset."""
