@@ -34,23 +34,23 @@ def test_an_unknown_lane_setting() -> None:
 def test_a_malformed_lane_setting_of_a_file(tmp_path: Path) -> None:
     """Goal: the value and what is allowed; a property on the command line wins over the file's."""
     file = tmp_path / "lanes.properties"
-    file.write_text("mirror.num.replica.fetchers=many\nlane.fillers=2\n")
+    file.write_text("mirror.num.replica.fetchers=many\nlane.positions.at.once=2\n")
     line = refused(run("--lane-config", str(file)))
     assert line.startswith("Error: mirror.num.replica.fetchers is 'many': allowed is")
     line = refused(
         run(
             *("--lane-config", str(file)),
             *("--lane-property", "mirror.num.replica.fetchers=4"),
-            *("--lane-property", "lane.fillers=0"),
+            *("--lane-property", "lane.positions.at.once=0"),
         )
     )
-    assert line.startswith("Error: lane.fillers is '0': allowed is")
+    assert line.startswith("Error: lane.positions.at.once is '0': allowed is")
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--lane-property", "lane.fillers"),
+        ("--lane-property", "lane.positions.at.once"),
         ("--lane-config", "/there/is/no/such/file"),
         ("--conf", "=x"),
         ("--metrics-address", "here"),

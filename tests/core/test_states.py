@@ -23,6 +23,7 @@ OURS = {
     (State.FAILED, State.STOPPING),  # the KIP's own way out, which its list leaves out
     (State.FAILED, State.PREPARING),  # our retry
     (State.FAILED, State.MIRRORING),
+    (State.PREPARING, State.PREPARING),  # when it is known that it is wanted again
     (State.STOPPING, State.STOPPING),  # with what holds it up
 }
 

@@ -284,6 +284,31 @@ def test_what_is_wanted_no_more_is_not_begun_again(news: list[Mirrored]) -> None
 
 
 @on_bench
+async def test_the_next_owner_does_not_fence_what_was_not_begun_again(bench: Bench) -> None:
+    """Goal: that it is not known whether it is wanted outlives the owner who began again."""
+    owned = await bench.owner()
+    await removed(owned)
+    await owned.stop([NAME])
+    bench.user_writes()
+    heard = Heard(owned)
+    heard.wanted = heard.news = wanted(Wanted.STOPPED)
+    await heard.ways.go()
+    heard.wanted, heard.news, heard.deaf = wanted(Wanted.MIRRORING), wanted(Wanted.STOPPED), True
+    with pytest.raises(Retriable):
+        await heard.ways.go()
+    assert bench.written[-1] is State.PREPARING
+    await owned.close()
+    after = await bench.owner("next")
+    heard = Heard(after)
+    heard.wanted = heard.news = wanted(Wanted.STOPPED)
+    await heard.ways.go()
+    if after.stopping is not None:
+        await after.stopping
+    assert bench.written[-1] is State.STOPPED
+    assert bench.end == 2  # the fence and the user's record
+
+
+@on_bench
 async def test_what_is_wanted_again_is_begun_again(bench: Bench) -> None:
     owned = await bench.owner()
     await removed(owned)

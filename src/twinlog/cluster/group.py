@@ -155,6 +155,7 @@ class GroupMember:
         self._lease_until = _NEVER
         self._settled_at = _NEVER  # when the last request that was answered 0 was sent
         self._joining = False
+        self._synced = False  # whether this generation's assignment has been received
         self._counted = 0  # partitions of the topic when we last assigned them, as leader
         self._lost: _LostError | None = None
         self._wake = asyncio.Event()
@@ -264,6 +265,7 @@ class GroupMember:
         if self.owned and new.generation != self.identity.generation + 1:
             await self._lose(_ILLEGAL_GENERATION)
         self.identity = new
+        self._synced = False
         self.rounds += 1
         self._member.set()
 
@@ -281,6 +283,7 @@ class GroupMember:
         sent = self._clock()
         response = await self._ask(request, "join", self._patience)
         self._judge(response.error_code, "get the group's assignment")
+        self._synced = True
         self._settle(sent)
         return assignment.decode_assignment(self.config.topic, bytes(response.assignment))
 
@@ -395,7 +398,11 @@ class GroupMember:
         """
         if identity != self.identity:
             return
-        if code == 0:
+        if code == 0 and not self._synced:
+            # The coordinator expels who does not sync within the rebalance timeout, and answers 0
+            # until then.
+            self._extend(sent)
+        elif code == 0:
             self._settle(sent)
             if self._counted not in (0, self._count_now()):
                 self._wake.set()

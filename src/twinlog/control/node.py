@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
@@ -198,12 +198,14 @@ class Node:
 
     def _lane(self, index: int, lanes: int) -> LaneConfig:
         config = self._config
+        # A lease ends before the session does: whoever takes over waits for all of it.
+        lease_s = max(config.settings.lease_s, config.session_timeout_s)
         return LaneConfig(
             node=config.node,
             index=index,
             lanes=lanes,
             destination=config.destination,
-            settings=config.settings,
+            settings=replace(config.settings, lease_s=lease_s),
             group_id=config.group_id,
             session_timeout_s=config.session_timeout_s,
             stop_before=self._stop_before,

@@ -47,7 +47,7 @@ class State(enum.IntEnum):
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.UNKNOWN: frozenset({State.PREPARING, State.FAILED}),
-    State.PREPARING: frozenset({State.MIRRORING, State.FAILED}),
+    State.PREPARING: frozenset({State.PREPARING, State.MIRRORING, State.FAILED}),
     State.MIRRORING: frozenset({State.PREPARING, State.PAUSING, State.STOPPING, State.FAILED}),
     State.PAUSING: frozenset({State.PAUSED, State.FAILED}),
     State.PAUSED: frozenset({State.MIRRORING, State.STOPPING, State.FAILED}),
@@ -55,7 +55,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.STOPPED: frozenset({State.PREPARING, State.FAILED}),
     State.FAILED: frozenset({State.PREPARING, State.MIRRORING, State.STOPPING, State.FAILED}),
 }
-"""Where each state may go. FAILED to FAILED, STOPPING to STOPPING give a new reason."""
+"""Where each state may go. To itself: with a new reason."""
 
 
 def may_follow(old: State, new: State) -> bool:

@@ -1,8 +1,9 @@
 """A lane's settings as its users write them: properties, with Kafka's names where Kafka has one.
 
-Two fields of `LaneSettings` are nobody's to set. The lease follows from the group's session timeout
-and is what keeps a former owner from writing; the producers' expiry is the destination's own
-(`producer.id.expiration.ms`) and is read there.
+Three fields of `LaneSettings` are nobody's to set. The lease follows from the group's session
+timeout and is what keeps a former owner from writing; the producers' expiry is the destination's
+own (`producer.id.expiration.ms`) and is read there; and all lanes, of whatever node, need to have
+the same filler ids, as each fences those of former owners.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 from twinlog.core.errors import UserError
 from twinlog.pipeline.settings import SMALLEST_BUFFER, LaneSettings
 
-NOT_OPTIONS: Final = frozenset({"lease_s", "producer_expiration_ms"})
+NOT_OPTIONS: Final = frozenset({"fillers", "lease_s", "producer_expiration_ms"})
 
 _SECONDS: Final = 1000
 _HOUR: Final = 3_600_000
@@ -124,12 +125,6 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
     ),
     "lane.markers.at.once": LaneOption(
         "markers_at_once", 1, 1_000_000, "offsets of a gap that are filled by one request"
-    ),
-    "lane.fillers": LaneOption(
-        "fillers",
-        1,
-        64,
-        "transactions that fill gaps side by side, where markers may not be written",
     ),
     "lane.marker.deadline.ms": LaneOption(
         "marker_deadline_s", 1, _HOUR, "how long is waited for the marker of such one", _SECONDS

@@ -34,7 +34,8 @@ without it, and it is tried again after a pause that grows.
 
 What is STOPPED and wanted again is begun with only after another look at what is wanted, since a
 command that saw it STOPPED may have given its topic to others meanwhile (ways.py). What has changed
-its mind by then is stopped without a marker: nothing was begun, and the log is the others'.
+its mind by then is stopped without a marker: nothing was begun, and the log is the others'. Until
+that look the reason says so (`_BEGUN_AGAIN`), for the next owner, who may have to stop it.
 
 A pause fences nothing: what a former owner within his lease, or a lost request of ours, still
 appends after PAUSED was written is the source's next data at its own offset, or the marker that
@@ -72,6 +73,7 @@ MOST_PRODUCERS: Final = 64
 """Ids of data producers that are kept of a partition, the latest ones."""
 _EARLY_S: Final = 0.01
 """A timer may go off a little before its time."""
+_BEGUN_AGAIN: Final = "it was STOPPED, and it is not known whether it is wanted again"
 _REMOVED: Final = "removed from its mirror before it was MIRRORING"
 _FORGONE: Final = (
     "no state of it is known, so nothing was fenced; it was removed before any lane began with it, "
@@ -91,6 +93,10 @@ _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
     (State.PREPARING, State.STOPPING): State.FAILED,
 }
 """The state between two others, where there is no direct way and the way is known."""
+
+
+_NOT_BEGUN: Final = frozenset({State.PREPARING, State.STOPPING})
+"""States of what is `unsure`."""
 
 
 class Refused(NamedTuple):
@@ -210,6 +216,7 @@ class OwnedShard:
 
     def _adopt(self, found: States) -> None:
         self._written, self._mirrored = dict(found.states), dict(found.epochs)
+        self.unsure |= {n for n, one in found.states.items() if one.reason == _BEGUN_AGAIN}
         self._certain = True
 
     async def _take_over_again(self) -> None:
@@ -288,6 +295,17 @@ class OwnedShard:
         self.unsure |= set(names)
         await self.enter(dict.fromkeys(names, State.PREPARING))
 
+    async def begin(self, names: Collection[Name]) -> None:
+        """Write that these are begun with: they were wanted after they were PREPARING.
+
+        Raises:
+            Fenced: the state partition has another owner.
+        """
+        self.unsure -= set(names)
+        for name in names:
+            self._say(PartitionState(name, State.PREPARING))
+        await self.write_states()
+
     async def run(self, mirror: str, engine: Engine, specs: Collection[PartitionSpec]) -> None:
         """Mirror these in the engine of their mirror.
 
@@ -365,7 +383,8 @@ class OwnedShard:
         """
         for name, state in states.items():
             if self.state(name) is not state:
-                self._say(PartitionState(name, state))
+                begun_again = name in self.unsure and state in _NOT_BEGUN
+                self._say(PartitionState(name, state, _BEGUN_AGAIN if begun_again else None))
         await self.write_states()
 
     async def write_states(self) -> None:
@@ -489,7 +508,8 @@ class OwnedShard:
         for key, end in settled.items():
             name = keys[key]
             if isinstance(end, Refusal):
-                self._refuse(name, end, jitter)
+                reason = f"the destination refuses its fence: {end}"
+                self.keep_stopping([name], reason, jitter=jitter)
             else:
                 self._ended(name, fences[name], end)
                 stopped.add(name)
@@ -514,13 +534,15 @@ class OwnedShard:
             log.warning("%s is STOPPED with foreign records: %s", name, foreign)
             self._say(PartitionState(name, State.STOPPED, str(foreign)))
 
-    def _refuse(self, name: Name, refusal: Refusal, jitter: float) -> None:
-        """A person has to see to it, who may take long: it is tried more and more rarely."""
-        times = self._refused[name].times + 1 if name in self._refused else 1
-        most = max(self.shard.settings.backoff_max_s, STOP_AGAIN_S)
-        pause = min(STOP_AGAIN_S * float(2 ** min(times - 1, 20)), most) * (0.5 + jitter)
-        self._refused[name] = Refused(times, self._now() + pause)
-        reason = f"the destination refuses its fence: {refusal}"
-        if times == 1:
-            log.warning("%s stays STOPPING: %s", name, reason)
-        self._say(PartitionState(name, State.STOPPING, reason))
+    def keep_stopping(self, names: Iterable[Name], reason: str, *, jitter: float = 0.5) -> None:
+        """Say what keeps these, which a person has to see to: tried again, more and more rarely."""
+        for name in names:
+            if self.state(name) is not State.STOPPING:
+                continue
+            times = self._refused[name].times + 1 if name in self._refused else 1
+            most = max(self.shard.settings.backoff_max_s, STOP_AGAIN_S)
+            pause = min(STOP_AGAIN_S * float(2 ** min(times - 1, 20)), most) * (0.5 + jitter)
+            self._refused[name] = Refused(times, self._now() + pause)
+            if times == 1:
+                log.warning("%s stays STOPPING: %s", name, reason)
+            self._say(PartitionState(name, State.STOPPING, reason))

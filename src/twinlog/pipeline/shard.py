@@ -82,6 +82,7 @@ class Shard:
         self._ahead: asyncio.Task[None] | None = None
         self.markers = MarkerWriter(f"{self._id}.marker", destination, settings.markers_at_once)
         self._others_since: dict[TopicPartition, float] = {}
+        self._absent_since: dict[TopicPartition, float] = {}
         self.data_producer = ProducerId(-1)
         self._data_ids: set[int] = set()  # those that the data id has had, as far as we know
         self._marker_ids: set[int] = set()  # those of written markers
@@ -124,11 +125,12 @@ class Shard:
         have the first one's request fence the second one. Nor those that a round is working with.
         """
         await asyncio.sleep(self.settings.lease_s)
-        if None in self._dirty.values():
+        while None in self._dirty.values():
             try:
                 await self._cleaned(self._clean_dirty())
-            except TwinlogError as error:  # whoever needs them tries again, and hears of it
+            except TwinlogError as error:  # whoever needs them tries again, too, and hears of it
                 log.debug("shard %d: filler ids are not clean yet: %s", self.number, error)
+                await asyncio.sleep(self.settings.backoff_max_s)
 
     def _clean_dirty(self) -> "asyncio.Task[None]":
         """The cleaning of the dirty ids that goes on, or one that begins."""
@@ -300,11 +302,13 @@ class Shard:
     ) -> dict[TopicPartition, Offset | Refusal]:
         identity = await self._next_epoch(partitions)
         bounds = await self._destination.bounds(partitions)
-        others, since = await self._made_again(partitions, topic_ids), self._others_since
-        lost = {p for p in others if since[p] + self.settings.lease_s <= _now()}
-        lost |= {p for p, one in bounds.items() if one.error == _UNKNOWN_TOPIC_OR_PARTITION}
+        others = await self._made_again(partitions, topic_ids)
+        since = dict(self._others_since)
+        absent = {p for p, one in bounds.items() if one.error == _UNKNOWN_TOPIC_OR_PARTITION}
+        since |= self._note_absent(absent)
+        lost = {p for p in others | absent if since[p] + self.settings.lease_s <= _now()}
         found: dict[TopicPartition, Offset | Refusal] = dict.fromkeys(lost, Offset(-1))
-        asked = {p: one for p, one in bounds.items() if p not in lost | others}
+        asked = {p: one for p, one in bounds.items() if p not in others | absent}
         found |= _refusals({p: one.error for p, one in asked.items()})
         there = {p: one for p, one in asked.items() if not one.error}
         before = await self._fenced_before(there)
@@ -421,6 +425,14 @@ class Shard:
         }
         self._others_since = {p: self._others_since.get(p, _now()) for p in others}
         return others
+
+    def _note_absent(self, absent: Collection[TopicPartition]) -> dict[TopicPartition, float]:
+        """Since when the destination says that it does not have these.
+
+        A broker that lags does not know of a new topic yet: that is believed after a lease, too.
+        """
+        self._absent_since = {p: self._absent_since.get(p, _now()) for p in absent}
+        return self._absent_since
 
     async def _fenced_before(
         self, bounds: Mapping[TopicPartition, Bounds]
@@ -547,7 +559,7 @@ class _Stored(NamedTuple):
 
 
 def _stored(header: Header, buffer: memoryview) -> _Stored:
-    if not header.is_control:
+    if not header.is_control or not header.num_records:  # a cleaner has emptied it
         return _Stored(header, commits=False)
     key = decode(raw_records(header, header.records(buffer))[0]).key
     return _Stored(header, commits=key is not None and key[2:4] == _COMMIT)
