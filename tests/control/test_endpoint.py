@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from twinlog.control import endpoint as endpoint_module
 from twinlog.control.endpoint import MAX_CLIENTS, MAX_REQUEST, Answer, Endpoint
 
 HEAD = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -91,6 +92,37 @@ def test_clients_that_ask_nothing_hold_up_no_probe() -> None:
             writer.close()
 
     serve(talk)
+
+
+def test_clients_that_do_not_read_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an answer that is larger than what the system buffers: it is dropped after a while."""
+    monkeypatch.setattr(endpoint_module, "PATIENCE_S", 0.1)
+    served: list[asyncio.StreamWriter] = []
+
+    async def body() -> None:
+        large = Answer(200, "text/plain", bytes(32 << 20))
+        endpoint = Endpoint({"/large": lambda: large})
+        serving = endpoint._serve
+
+        async def noting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            served.append(writer)
+            await serving(reader, writer)
+
+        monkeypatch.setattr(endpoint, "_serve", noting)
+        await endpoint.start("127.0.0.1", 0)
+        assert endpoint._server is not None
+        port = endpoint._server.sockets[0].getsockname()[1]
+        _, client = await asyncio.open_connection("127.0.0.1", port)
+        client.write(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
+        async with asyncio.timeout(10):
+            while not served or not served[0].transport.is_closing():
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)
+        assert served[0].transport.get_write_buffer_size() == 0
+        client.transport.abort()
+        await endpoint.close()
+
+    asyncio.run(body())
 
 
 def test_an_answer_that_takes_long_holds_up_no_other() -> None:

@@ -74,15 +74,21 @@ class Endpoint:
             del self._clients[oldest]
             oldest.cancel()
         self._clients[task] = None
+        writer.transport.set_write_buffer_limits(high=0)  # drained means that all is sent
+        sent = False
         try:
             # Who does not ask, or goes away, is no news; nor who made room.
             with suppress(TimeoutError, OSError, asyncio.CancelledError):
                 async with asyncio.timeout(PATIENCE_S):
                     writer.write(await self._respond(reader))
                     await writer.drain()
+                    sent = True
         finally:
             self._clients.pop(task, None)
-            writer.close()
+            if sent:
+                writer.close()
+            else:  # closed, it would keep the answer until the client reads it
+                writer.transport.abort()
 
     async def _respond(self, reader: asyncio.StreamReader) -> bytes:
         """The whole answer to one request, or nothing if none came."""
