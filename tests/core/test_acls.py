@@ -49,6 +49,7 @@ def test_the_destination_becomes_the_source_but_for_what_is_others(
     assert wanted <= after
     assert after - wanted == there - wanted - made
     assert changes.remove <= made
+    assert changes.forget <= changes.remove, "a broker that lags does not list what is there"
     assert changes.remember.isdisjoint(there)
     assert memory <= wanted
     again = acl_changes(wanted, after, memory)

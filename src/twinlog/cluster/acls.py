@@ -86,7 +86,7 @@ async def create_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
         Retriable: the cluster does not answer.
     """
     answers: dict[Acl, Refusal | None] = {}
-    for some in _chunks(acls):
+    for some in _chunks(acls, Permission.DENY):
         item = CreateAclsRequest.AclCreation
         request = CreateAclsRequest(
             creations=[
@@ -114,7 +114,7 @@ async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
         Retriable: the cluster does not answer.
     """
     answers: dict[Acl, Refusal | None] = {}
-    for some in _chunks(acls):
+    for some in _chunks(acls, Permission.ALLOW):
         item = DeleteAclsRequest.DeleteAclsFilter
         request = DeleteAclsRequest(
             filters=[
@@ -137,6 +137,11 @@ async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
     return answers
 
 
-def _chunks(acls: Iterable[Acl]) -> Iterable[Sequence[Acl]]:
-    everything = sorted(acls)
+def _chunks(acls: Iterable[Acl], first: Permission) -> Iterable[Sequence[Acl]]:
+    """In requests of `CHUNK` at most, those of one permission before the others.
+
+    Denials are made first and removed last: what they limit never stands without them, also where
+    not all requests are sent.
+    """
+    everything = sorted(acls, key=lambda acl: (acl.permission is not first, acl))
     return (everything[start : start + CHUNK] for start in range(0, len(everything), CHUNK))

@@ -137,7 +137,7 @@ def acl_changes(
     return AclChanges(
         remember=wanted - there - made,
         make=wanted - there,
-        remove=(made & there) - wanted,
+        remove=made - wanted,
         forget=made - wanted,
     )
 
