@@ -74,11 +74,12 @@ class Oracle:
         return self.source.stable(self.source.partitions(sorted(topics)))
 
     def claim(self, who: str, before: Mapping[Partition, int]) -> None:
-        """Hold a claim against what the source held before it was made."""
+        """Hold a claim against what the source held before it was made, and has not expired."""
         self.counts.claims += 1
         ends = self.destination.ends(list(before))
+        source = self.source.extents(list(before))
         for (topic, partition), end in before.items():
-            if ends[topic, partition] < end:
+            if max(ends[topic, partition], source[topic, partition].start) < end:
                 self.problem(
                     f"{who} claims that all is there: {topic}-{partition} ends at "
                     f"{ends[topic, partition]}, the source at {end}"

@@ -337,7 +337,8 @@ class Simulation:
                 self._again(mean, action)
         if self._throttles.random() < 0.5:
             self._change_throttle()
-        if self._rights.random() < 0.3:
+        if not self._hazards.commands and self._rights.random() < 0.3:
+            # Who may not write markers at a stop cannot fence those that were sent before.
             self._change_rights()
 
     def _change_rights(self) -> None:

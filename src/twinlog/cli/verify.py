@@ -26,6 +26,7 @@ from twinlog.control.verification import (
     VerifyConfig,
     verify_mirrors,
 )
+from twinlog.core.text import printable
 from twinlog.core.verdict import REASONS
 from twinlog.pipeline.log_reader import PATIENCE_S
 from twinlog.pipeline.session import Progress
@@ -97,7 +98,7 @@ def _as_text(result: Verification) -> str:
     lines.append(
         f"{len(result.logs)} partitions, {_counted(result.counts)}: {_verdict(result)}{later}"
     )
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _range(one: Differs) -> str:
