@@ -1,9 +1,12 @@
 """What verify reads, how it cuts it, and that its counts are the log's length: its pure parts."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinlog.cli.verify import _as_json, _as_text
 from twinlog.control.verification import DIFFERS, NOT_SEEN, SAME, verification
 from twinlog.core.types import TopicPartition
 from twinlog.core.verdict import LOG_START, Tally
@@ -124,6 +127,21 @@ def of(partition: TopicPartition, start: int, end: int) -> Extent:
         behind=0,
         tally=Tally(),
     )
+
+
+def test_a_configuration_that_cannot_be_read() -> None:
+    """Goal: what nobody could compare is named, and the rest is not called the same."""
+    known = bounds(0, 5)
+    tally = Tally(compared=5)
+    compared = [Compared(Stretch(ONE, 0, 5, compacted=False), tally)]
+    same = verification([extent(ONE, known, known)], compared)
+    assert same.verdict == SAME
+    found = replace(same, unreadable=("__mirror_config-3, offset 7: a newer version",))
+    assert (found.verdict, found.equal) == (NOT_SEEN, False)
+    text = _as_text(found)
+    assert "NOT SEEN what this record is about: __mirror_config-3, offset 7" in text
+    assert "nor what 1 unreadable record(s) are about" in text
+    assert _as_json(found)["unreadable"] == list(found.unreadable)
 
 
 def test_stretches() -> None:

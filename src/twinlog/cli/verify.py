@@ -92,6 +92,7 @@ def verify(
 def _as_text(result: Verification) -> str:
     lines = [f"DIFFERS {_range(one)}" for one in result.differences]
     lines += [f"NOT SEEN {_range(one)}" for one in result.unseen]
+    lines += [f"NOT SEEN what this record is about: {one}" for one in result.unreadable]
     lines += [f"{one.partition}: {_counted(one.counts)}" for one in result.logs]
     behind = result.counts.behind
     later = f"; {behind} offsets are not mirrored yet" if behind else ""
@@ -109,7 +110,11 @@ def _verdict(result: Verification) -> str:
     if result.verdict == DIFFERS:
         return f"{len(result.differences)} ranges differ"
     if result.verdict == NOT_SEEN:
-        return f"{result.counts.not_seen} offsets were not seen, nothing is concluded about them"
+        records = len(result.unreadable)
+        more = f", nor what {records} unreadable record(s) are about" if records else ""
+        return (
+            f"{result.counts.not_seen} offsets were not seen{more}, nothing is concluded about them"
+        )
     return result.verdict
 
 
@@ -136,6 +141,7 @@ def _as_json(result: Verification) -> Mapping[str, object]:
         **_counts(result.counts),
         "differences": [_json_range(one) for one in result.differences],
         "unseen": [_json_range(one) for one in result.unseen],
+        "unreadable": list(result.unreadable),
         "logs": [
             {
                 "topic": one.partition.topic,

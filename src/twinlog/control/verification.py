@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twinlog.cluster import admin
@@ -78,6 +78,8 @@ class Verification:
     """The verdict."""
 
     logs: tuple[LogReport, ...]
+    unreadable: tuple[str, ...] = ()
+    """Records of the configuration that cannot be read: what they are about was not compared."""
 
     @property
     def counts(self) -> Counts:
@@ -96,10 +98,10 @@ class Verification:
 
     @property
     def verdict(self) -> str:
-        """`DIFFERS`; else `NOT_SEEN` if a single offset was not seen; else `SAME`."""
+        """`DIFFERS`; else `NOT_SEEN` if a single offset or record was not seen; else `SAME`."""
         if self.differences or self.counts.differs:
             return DIFFERS
-        return NOT_SEEN if self.unseen or self.counts.not_seen else SAME
+        return NOT_SEEN if self.unseen or self.counts.not_seen or self.unreadable else SAME
 
     @property
     def equal(self) -> bool:
@@ -155,7 +157,8 @@ async def verify_mirrors(
     if not extents:
         raise UserError("no topic of a mirror is to be compared", hint="see kafka-mirrors --list")
     compared = await asyncio.to_thread(_compare, config, tasks, progress) if tasks else []
-    return verification(extents, compared)
+    verified = verification(extents, compared)
+    return replace(verified, unreadable=tuple(snapshot.unreadable.values()))
 
 
 def verification(extents: Iterable[Extent], compared: Collection[Compared]) -> Verification:
