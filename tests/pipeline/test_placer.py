@@ -72,6 +72,23 @@ def test_a_position_that_was_given_up_is_read_by_one_other_batch() -> None:
     asyncio.run(body())
 
 
+def test_a_batch_that_is_cancelled_while_it_waits_gives_up_its_partitions() -> None:
+    """Else nobody could ever read their positions again."""
+
+    async def body() -> None:
+        placer = Slow(cast("Engine", SimpleNamespace(now=lambda: 0.0)))
+        one = cast("MirrorPartition", SimpleHash())
+        batch = [one]
+        placer._placing[one] = batch
+        waiting = asyncio.ensure_future(placer._place(batch, asyncio.Semaphore(0)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert not placer._placing
+
+    asyncio.run(body())
+
+
 class SimpleHash(SimpleNamespace):
     """A namespace that is a key."""
 

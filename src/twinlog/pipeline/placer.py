@@ -86,18 +86,19 @@ class Placer:
     async def _place(self, batch: list[MirrorPartition], turns: asyncio.Semaphore) -> None:
         found: dict[MirrorPartition, _Found] = {}
         trouble = ""
-        async with turns:
-            read_at = self._engine.now()
-            try:
+        read_at = self._engine.now()
+        try:
+            async with turns:
+                read_at = self._engine.now()
                 found = await self._read(batch)
                 await self._prove(found)
-            except Retriable as error:
-                trouble = str(error)
-            finally:
-                # What was given up may be another batch's by now: its position is another one.
-                batch[:] = [p for p in batch if self._placing.get(p) is batch]
-                for partition in batch:
-                    del self._placing[partition]
+        except Retriable as error:
+            trouble = str(error)
+        finally:
+            # What was given up may be another batch's by now: its position is another one.
+            batch[:] = [p for p in batch if self._placing.get(p) is batch]
+            for partition in batch:
+                del self._placing[partition]
         for partition in batch:
             if not self._engine.holds(partition) or partition.append.phase is not Phase.PLACING:
                 continue
