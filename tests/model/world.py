@@ -39,8 +39,8 @@ class World:
         self._shards: list[Shard] = []
         self.partition: MirrorPartition
 
-    async def mirror(self) -> None:
-        """A new owner takes over; the former one is gone."""
+    async def mirror(self, lease_s: float = 0.0) -> None:
+        """A new owner takes over; the former one is gone, and may write for as long as this."""
         await self.end()
         ports = (
             ModelSource(self.source, self.networks[0], "lane"),
@@ -63,7 +63,7 @@ class World:
             compacted=False,
             destination_topic_id=self.destination_topic_id,
         )
-        engine.own(shard, [spec], lease_s=0.0)
+        engine.own(shard, [spec], lease_s)
         self._shards.append(shard)
         self._running.append(asyncio.ensure_future(engine.run()))
         self.partition = engine.partitions[KEY]

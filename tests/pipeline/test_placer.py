@@ -1,9 +1,10 @@
-"""Twin of twinlog.pipeline.placer, for what the simulation's model does not do."""
+"""Twin of twinlog.pipeline.placer, for what the simulation does not do, or seldom."""
 
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+from model.world import KEY, World, scenario
 from twinlog.core.append import Phase
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.partition import MirrorPartition
@@ -87,6 +88,40 @@ def test_a_batch_that_is_cancelled_while_it_waits_gives_up_its_partitions() -> N
         assert not placer._placing
 
     asyncio.run(body())
+
+
+@scenario
+async def test_bulk_records_come_after_a_former_owners_filler(world: World) -> None:
+    """Goal: a transaction that a former owner left open ends before anything is sent.
+
+    It ended behind the bulk records, and moved every record by one offset.
+    """
+    coordinator = world.destination.coordinator
+    _, producer_id, epoch = coordinator.init("twinlog.0.filler.0")
+    coordinator.add_partitions("twinlog.0.filler.0", producer_id, epoch, [KEY])
+    begin_with_bulk(world)
+    await world.mirror()
+    await world.arrived()
+    assert world.destination.log(KEY).batches[0].header.is_control
+    await asyncio.sleep(2 * world.destination.timings.transaction_timeout)
+    assert world.destination.log(KEY).end == world.source.log(KEY).end
+
+
+@scenario
+async def test_bulk_records_come_after_a_former_owners_lease(world: World) -> None:
+    """Goal: nothing is sent while markers that a former owner has written may still arrive."""
+    begin_with_bulk(world)
+    await world.mirror(lease_s=5.0)
+    await asyncio.sleep(4.9)
+    assert world.destination.log(KEY).end == 0
+    await world.arrived()
+
+
+def begin_with_bulk(world: World) -> None:
+    """The source's log begins at offset 100."""
+    for at in range(101):
+        world.write(str(at))
+    world.source.log(KEY).delete_before(100)
 
 
 class SimpleHash(SimpleNamespace):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinlog.core.absence import Absence, Span
 from twinlog.core.append import Phase, Position, position_of
-from twinlog.core.errors import Retriable
+from twinlog.core.errors import Retriable, UserError
 from twinlog.core.plan import Gap
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 from twinlog.pipeline.partition import MirrorPartition
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_FILLERS: Final = "transactions of a former owner cannot be ended"
 _AT_ONCE: Final = 2
 """Groups of partitions of one pair of brokers whose positions are read at the same time."""
 
@@ -41,8 +42,14 @@ class _Found(NamedTuple):
 
     position: Position
     source: Bounds
+    fillers: bool  # whether markers of filler ids may still have come after it was read
     fresh: bool = False  # nobody has read it: empty, or bulk as far as it goes
     epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the source's last record before the position
+
+    def takes_bulk(self, partition: MirrorPartition) -> bool:
+        """Whether the offsets below the source's log start are used up in bulk."""
+        behind = self.position.log_end < self.source.start
+        return behind and self.fresh and not partition.spec.compacted
 
 
 class Placer:
@@ -92,6 +99,7 @@ class Placer:
                 read_at = self._engine.now()
                 found = await self._read(batch)
                 await self._prove(found)
+                self._await_fillers(found)
         except Retriable as error:
             trouble = str(error)
         finally:
@@ -115,6 +123,7 @@ class Placer:
     async def _read(self, batch: Sequence[MirrorPartition]) -> dict[MirrorPartition, _Found]:
         """The positions that can be believed; the engine has been told of the others' trouble."""
         keys = [partition.key for partition in batch]
+        fillers = {p for p in batch if self._engine.shard(p).held_up(p.key)}
         destination = self._engine.destination
         before = await destination.log_ends(keys)
         producers, bounds, source = await asyncio.gather(
@@ -148,7 +157,7 @@ class Placer:
                     self._engine.shard(partition).data_producer,
                     self._engine.fresh_after_ms(),
                 )
-                found[partition] = _Found(position, source[key])
+                found[partition] = _Found(position, source[key], partition in fillers)
         return {p: f for p, f in found.items() if not self._ahead(p, f)}
 
     def _again_soon(self, partition: MirrorPartition) -> None:
@@ -210,11 +219,36 @@ class Placer:
             else:
                 engine.trouble(partition, f"the last batch cannot be compared: {result.reason}")
 
+    # ---- bulk ----------------------------------------------------------------------------------
+
+    def _await_fillers(self, found: dict[MirrorPartition, _Found]) -> None:
+        """Drop from `found` what needs bulk records while a filler of former times may still come.
+
+        Bulk records may begin where a former owner was filling a gap: its filler would land among
+        them, or move what is mirrored behind them. Written markers are waited for with the lease.
+        """
+        for partition, one in list(found.items()):
+            if one.fillers and one.takes_bulk(partition):
+                del found[partition]
+                self._placing.pop(partition, None)
+                self._end_fillers(partition)
+
+    def _end_fillers(self, partition: MirrorPartition) -> None:
+        """Then the position is read again: markers may have come since."""
+        try:
+            self._engine.shard(partition).end_fillers()
+        except Retriable as error:
+            self._engine.trouble(partition, f"{_FILLERS}: {error}")
+        except UserError as error:
+            self._engine.fail(partition, f"{_FILLERS}: {error}", transient=True)
+        else:
+            self._again_soon(partition)
+
     # ---- going on ------------------------------------------------------------------------------
 
     def _settle(self, partition: MirrorPartition, found: _Found, read_at: float) -> None:
         """Give the machine its position, and what lies below the source's log start to use up."""
-        position, source, fresh, epoch = found
+        position, source, epoch = found.position, found.source, found.epoch
         append = partition.append
         append.place(position, read_at)
         partition.source_epochs.place(position.log_end, epoch)
@@ -224,7 +258,7 @@ class Placer:
         partition.source_stable = Offset(source.last_stable)
         self._engine.source_starts_at(partition, source.start)
         if position.log_end < source.start:
-            if fresh and not partition.spec.compacted:
+            if found.takes_bulk(partition):
                 # PREPARING until the log start is moved; nobody reads it before.
                 partition.bulk_until = Offset(source.start)
             else:

@@ -168,7 +168,7 @@ class Shard:
 
     async def _fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """Fill what is not held up, from where the logs end."""
-        free = [partition for partition in gaps if not self._held_up(partition)]
+        free = [partition for partition in gaps if not self.held_up(partition)]
         found = dict(await self._destination.log_ends(free)) if free else {}
         now = {
             p: gaps[p].after(Offset(end.log_end))
@@ -203,7 +203,7 @@ class Shard:
             if needing <= arrived:
                 self._clean[index] = identities[index]
                 del self._dirty[index]
-        return {p: found[p] for p in arrived if not self._held_up(p)} | {
+        return {p: found[p] for p in arrived if not self.held_up(p)} | {
             p: LogEnd(code, -1, -1) for p, code in refused.items() if p not in coming
         }
 
@@ -227,9 +227,22 @@ class Shard:
             refused |= errors
         return refused
 
-    def _held_up(self, partition: TopicPartition) -> bool:
-        """Whether a marker may still come to this partition."""
+    def held_up(self, partition: TopicPartition) -> bool:
+        """Whether a marker of a filler id may still come to this partition."""
         return any(where is None or partition in where for where in self._dirty.values())
+
+    def end_fillers(self) -> None:
+        """Begin to clean what is dirty, if nothing does yet; whoever waits asks `held_up` again.
+
+        Raises:
+            TwinlogError: as `fill`, where the last attempt has failed; another one has begun.
+        """
+        last = self._cleaning
+        self._clean_dirty()
+        if last is not None and last is not self._cleaning and not last.cancelled():
+            error = last.exception()
+            if error is not None:
+                raise error
 
     async def _fence(self) -> None:
         """See to it that dirty ids are cleaned; wait for it where nobody knows of what."""
@@ -246,7 +259,7 @@ class Shard:
 
     async def _settle(self, partitions: Collection[TopicPartition]) -> None:
         """Wait until no filler transaction, ours or a former owner's, can land on these."""
-        while any(self._held_up(partition) for partition in partitions):
+        while any(self.held_up(partition) for partition in partitions):
             await self._cleaned(self._clean_dirty())
 
     async def _clean_up(self) -> None:
