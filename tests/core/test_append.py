@@ -100,13 +100,12 @@ class Driver:
         """`lose 12`: no answer to the oldest; it is not under way any more at the time 12."""
         self.machine.lost(float(words[0]))
 
-    def do_gap(self, words: Sequence[str]) -> str:
-        """`gap fenced` or `gap unfenced`: which may be filled, or what it waits for."""
-        fenced = words[0] == "fenced"
-        gap = self.machine.gap_to_fill(fenced=fenced)
+    def do_gap(self, _: Sequence[str]) -> str:
+        """Which may be filled, or what it waits for."""
+        gap = self.machine.gap_to_fill
         if gap is not None:
             return f"fill {gap.start}-{gap.end - 1}"
-        return "waits for the lease" if self.machine.waits_for_lease(fenced=fenced) else "none"
+        return "waits for the lease" if self.machine.waits_for_lease else "none"
 
     def do_filled(self, words: Sequence[str]) -> str | None:
         """`filled 17`: the log ends there."""
@@ -232,8 +231,8 @@ def test_positions(
 # ---- invariants --------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 9), max_size=80), st.booleans())
-def test_whatever_happens(events: list[int], fenced: bool) -> None:
+@given(st.lists(st.integers(0, 9), max_size=80))
+def test_whatever_happens(events: list[int]) -> None:
     """Goal: in flight and queue have no hole, bytes are counted right, a gap is never among data.
 
     What is sent continues the sequence from the position, and never more than five are out.
@@ -262,7 +261,7 @@ def test_whatever_happens(events: list[int], fenced: bool) -> None:
             machine.refused()
         elif event == 8 and machine.in_flight:
             machine.lost(clock + 2)
-        elif event == 9 and (gap := machine.gap_to_fill(fenced=fenced)) is not None:
+        elif event == 9 and (gap := machine.gap_to_fill) is not None:
             assert machine.filled(Offset(gap.start + 1)) is None
         check(machine)
 
@@ -285,7 +284,7 @@ def check(machine: PartitionAppend) -> None:
         assert not queued
         assert machine.position is None
         assert machine.take(0) is None
-        assert machine.gap_to_fill(fenced=True) is None
+        assert machine.gap_to_fill is None
         assert machine.filled(Offset(0)) is None
     if machine.phase is Phase.PLACING:
         assert not flying

@@ -21,8 +21,8 @@ Invariants: the pieces in flight and in the queue follow each other without a ho
 to `planned_end`; a gap is never in flight together with data; `sequence` belongs to `sent_end`;
 the first batch after a position is in flight alone, and so is one behind an old batch.
 
-What the sequence does not guard (a filler that nothing fences; a first batch where the broker has
-forgotten the producer; old records, after which it soon will) needs a position that was read after
+What the sequence does not guard (a filler; a first batch where the broker has forgotten the
+producer; old records, after which it soon will) needs a position that was read after
 `unguarded_from`: until then somebody else, or a request of our own whose outcome we do not know,
 may still be under way.
 """
@@ -192,15 +192,14 @@ class PartitionAppend:
         """The batch that the next answer is about."""
         return self._in_flight[0]
 
-    def waits_for_lease(self, *, fenced: bool) -> bool:
+    @property
+    def waits_for_lease(self) -> bool:
         """Whether it needs a position that is read after `unguarded_from` (`gap_to_fill`)."""
         position = self._position
         if position is None or not self._queue or self._alone:
             return False
         head = self._queue[0]
-        if isinstance(head, Gap):
-            return not (head.seen and fenced)
-        return not self._guarded(head, position)
+        return isinstance(head, Gap) or not self._guarded(head, position)
 
     def _guarded(self, data: Data, position: Position) -> bool:
         """Whether the batch can land in its place only, even if it is under way twice.
@@ -317,19 +316,13 @@ class PartitionAppend:
         if self.phase is Phase.APPENDING:
             self._drain()
 
-    def gap_to_fill(self, *, fenced: bool) -> Gap | None:
-        """The gap whose turn it is, if it may be filled now.
-
-        Args:
-            fenced: whether a former owner's fillers are fenced, so that only a gap that may once
-                have been data has to wait.
-        """
+    @property
+    def gap_to_fill(self) -> Gap | None:
+        """The gap whose turn it is, if it may be filled now."""
         if self.phase is not Phase.APPENDING or self._in_flight or not self._queue:
             return None
         gap = self._queue[0]
-        if isinstance(gap, Data) or not ((gap.seen and fenced) or self._alone):
-            return None
-        return gap
+        return gap if isinstance(gap, Gap) and self._alone else None
 
     @property
     def fences_data_first(self) -> bool:

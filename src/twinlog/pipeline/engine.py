@@ -361,9 +361,9 @@ class Engine:
             self._placer.want(partition)
         elif append.phase is Phase.APPENDING:
             self._prepare(partition)
-            if append.waits_for_lease(fenced=self._fenced(partition)):
+            if append.waits_for_lease:
                 self._place_after_lease(partition)
-            elif self._gap(partition) is not None:
+            elif partition.append.gap_to_fill is not None:
                 self._want_filler(partition)
             elif not append.idle:
                 self._ready[partition.destination_node][partition] = None
@@ -647,7 +647,7 @@ class Engine:
         try:
             while waiting:
                 # What is being filled has had another leader; its round brings it back.
-                gaps = {p: g for p in waiting if not p.filling and (g := self._gap(p))}
+                gaps = {p: g for p in waiting if not p.filling and (g := p.append.gap_to_fill)}
                 waiting.clear()
                 if not gaps:
                     break
@@ -665,14 +665,7 @@ class Engine:
             self._filling.discard(key)
 
     def _still_gap(self, partition: MirrorPartition) -> bool:
-        return self.holds(partition) and self._gap(partition) is not None
-
-    def _gap(self, partition: MirrorPartition) -> Gap | None:
-        return partition.append.gap_to_fill(fenced=self._fenced(partition))
-
-    def _fenced(self, partition: MirrorPartition) -> bool:
-        """Whether gaps are filled in a way that fences former owners."""
-        return not self.shard(partition).markers.allowed
+        return self.holds(partition) and partition.append.gap_to_fill is not None
 
     async def _fill_round(self, shard: Shard, gaps: Mapping[MirrorPartition, Gap]) -> bool:
         """One round; whether any log end moved. Where data is to be fenced first, that is all."""
