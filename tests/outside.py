@@ -154,6 +154,15 @@ def twinlog(*arguments: str, seconds: float = 120.0) -> Done:
     return commands.run(commands.TWINLOG, *arguments, seconds=seconds)
 
 
+def alter(stage: Stage, *lines: str) -> None:
+    """Change properties of the mirror `everything`."""
+    file = stage.directory / "altered.properties"
+    file.write_text("\n".join(lines) + "\n")
+    arguments = ("--alter", "--mirror", "everything", "--mirror-config", str(file))
+    done = stage.mirrors(*arguments)
+    assert done.status == 0, done.errors
+
+
 def all_described(stage: Stage) -> list[dict[str, Any]]:
     """What `kafka-mirrors --describe` says of all partitions."""
     done = stage.mirrors("--describe", "--json")

@@ -1,6 +1,7 @@
 """Everything that a source's partitions can hold arrives, and what must not be said is said."""
 
 import os
+import time
 from collections.abc import Callable
 
 import pytest
@@ -84,6 +85,25 @@ def test_the_log_start_follows(world: Stage, topic: str) -> None:
     log = Log(world.destination.bootstrap_servers)
     until(lambda: log.extents([(topic, 0)])[topic, 0].start == 123, 60, "the log start")
     assert world.check([topic], numbered=False).good
+
+
+def test_the_log_start_follows_later(world: Stage, topic: str) -> None:
+    """`mirror.log.start.delay.ms`: records that the source has deleted stay for that long."""
+    servers = world.source.bootstrap_servers
+    outside.make_topic(servers, topic)
+    outside.write(servers, topic, outside.simple(30))
+    world.add(topic, "everything")
+    world.await_no_lag([topic])
+    outside.alter(world, "mirror.log.start.delay.ms=3600000")
+    time.sleep(2)  # lanes follow `__mirror_config`
+    delete_before(servers, [(topic, 0, 12)])
+    outside.write(servers, topic, outside.simple(1))
+    world.await_no_lag([topic])
+    time.sleep(3)  # three times `lane.trim.interval.ms`
+    log = Log(world.destination.bootstrap_servers)
+    assert log.extents([(topic, 0)])[topic, 0].start == 0
+    outside.alter(world, "mirror.log.start.delay.ms=0")
+    until(lambda: log.extents([(topic, 0)])[topic, 0].start == 12, 60, "the log start")
 
 
 def test_a_topic_made_again(world: Stage, fresh_name: Callable[[str], str]) -> None:

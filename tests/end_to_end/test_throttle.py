@@ -19,14 +19,6 @@ RECORD = VALUE + 12
 """Bytes of a record in a batch: its own fields take so many (the batch's 61 are for several)."""
 
 
-def alter(stage: Stage, *lines: str) -> None:
-    file = stage.directory / "throttle.properties"
-    file.write_text("\n".join(lines) + "\n")
-    arguments = ("--alter", "--mirror", "everything", "--mirror-config", str(file))
-    done = stage.mirrors(*arguments)
-    assert done.status == 0, done.errors
-
-
 def mirrored(stage: Stage, topic: str) -> int:
     """Bytes of a topic of two partitions that the destination has."""
     log = Log(stage.destination.bootstrap_servers)
@@ -42,7 +34,7 @@ def test_a_rate_holds(world: Stage, metrics_address: str, topic: str) -> None:
     for partition in (0, 1):
         values = [(partition, None, os.urandom(VALUE), None) for _ in range(6000)]
         outside.write(servers, topic, values, batch_size=100_000, linger_ms=50)
-    alter(
+    outside.alter(
         world,
         f"mirror.replication.throttled.rate={RATE}",
         f"mirror.replication.throttled.replicas={topic}:0,{topic}:1",
@@ -70,7 +62,7 @@ def test_a_rate_holds(world: Stage, metrics_address: str, topic: str) -> None:
     }
     assert ages[free] == 0
     assert (ages[topic] or 0) > SECONDS - 5, "what waits was seen when the test began"
-    alter(world, f"mirror.replication.throttled.rate={(1 << 63) - 1}")
+    outside.alter(world, f"mirror.replication.throttled.rate={(1 << 63) - 1}")
     world.await_no_lag([topic])
     assert world.check([topic, free], numbered=False).good
-    alter(world, "mirror.replication.throttled.replicas=*")
+    outside.alter(world, "mirror.replication.throttled.replicas=*")

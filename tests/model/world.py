@@ -37,6 +37,7 @@ class World:
         self.networks = tuple(Network(loop, rng, Faults()) for _ in range(2))
         self._running: list[asyncio.Future[None]] = []
         self._shards: list[Shard] = []
+        self.engine: Engine
         self.partition: MirrorPartition
 
     async def mirror(self, lease_s: float = 0.0) -> None:
@@ -63,6 +64,7 @@ class World:
             compacted=False,
             destination_topic_id=self.destination_topic_id,
         )
+        self.engine = engine
         engine.own(shard, [spec], lease_s)
         self._shards.append(shard)
         self._running.append(asyncio.ensure_future(engine.run()))

@@ -22,6 +22,7 @@ GROUPS: Final = "mirror.groups.include"
 ACLS: Final = "mirror.acl.include"
 ACLS_EMPTY: Final = "mirror.acl.empty.source.trusted"
 PARTITIONS: Final = "mirror.partitions.max"
+LOG_START: Final = "mirror.log.start.delay.ms"
 REFRESH: Final = "mirror.metadata.refresh.interval.ms"
 RATE: Final = "mirror.replication.throttled.rate"
 REPLICAS: Final = "mirror.replication.throttled.replicas"
@@ -32,6 +33,7 @@ OF_CONTROL_TOPICS: Final = ("mirror.topic.num.partitions", "mirror.topic.replica
 MAX_PARTITIONS: Final = (1 << 31) - 1
 MIN_REFRESH_MS: Final = 1000
 MAX_REFRESH_MS: Final = 24 * 60 * 60 * 1000
+MAX_LOG_START_MS: Final = 366 * 24 * 60 * 60 * 1000
 ANY: Final = "*"
 
 E = TypeVar("E", bound=IntEnum)
@@ -69,6 +71,11 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "partitions that the mirror may have; new topics and partitions of the source beyond that "
         "are not added, and reported",
     ),
+    LOG_START: Setting(
+        "0",
+        "milliseconds that the source's log start has to be known to a lane before the "
+        "destination's follows it",
+    ),
     REFRESH: Setting("30000", "milliseconds between two looks at the source's metadata"),
     RATE: Setting(str(UNLIMITED), "bytes per second that a node fetches of throttled partitions"),
     REPLICAS: Setting(
@@ -93,6 +100,8 @@ class MirrorSettings:
     acl_empty_source_trusted: bool
     """Whether a source that lists no ACL at all is believed to have none."""
     partitions_max: int
+    log_start_delay: float
+    """Seconds."""
     refresh_interval: float
     """Seconds."""
     throttle: Throttle
@@ -129,6 +138,7 @@ def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
         acl_include=tuple(_rule(rule) for rule in _items(value[ACLS])),
         acl_empty_source_trusted=_boolean(ACLS_EMPTY, value[ACLS_EMPTY]),
         partitions_max=_number(PARTITIONS, value[PARTITIONS], 1, MAX_PARTITIONS),
+        log_start_delay=_number(LOG_START, value[LOG_START], 0, MAX_LOG_START_MS) / 1000,
         refresh_interval=_number(REFRESH, value[REFRESH], MIN_REFRESH_MS, MAX_REFRESH_MS) / 1000,
         throttle=Throttle(_number(RATE, value[RATE], 1, UNLIMITED), _replicas(value[REPLICAS])),
     )

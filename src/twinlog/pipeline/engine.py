@@ -135,6 +135,7 @@ class Engine:
         self._news: set[int] = set()
         self.held_bytes = 0
         self.throttle = Throttle()
+        self.log_start_delay_s = 0.0
         self.fetcher = Fetcher(self)
         self.absences = Absences(self)
         self._placer = Placer(self)
@@ -595,7 +596,7 @@ class Engine:
             partition.append.filled_offsets[Absence.LOG_START] += data.header.num_records
         partition.records_moved += data.header.num_records
         partition.bytes_moved += data.size
-        if partition.delete_before > partition.destination_start:
+        if partition.log_starts:
             self._to_trim.add(partition)
         self.advance(partition)
 
@@ -849,17 +850,19 @@ class Engine:
         if start > partition.source_start:
             partition.source_start = Offset(start)
         if start > partition.destination_start and not partition.spec.compacted:
-            partition.delete_before = Offset(start)
+            partition.log_starts.seen(start, self.now())
             self._to_trim.add(partition)
 
     def _due_trims(self, partitions: Iterable[MirrorPartition]) -> dict[TopicPartition, Offset]:
         """Those whose log start can be moved now, and where to."""
+        now, delay = self.now(), self.log_start_delay_s
         return {
-            p.key: p.delete_before
+            p.key: due
             for p in partitions
             if p in self._to_trim
             and p.append.phase is Phase.APPENDING
-            and p.append.log_end >= p.delete_before
+            and (due := p.log_starts.due(now, delay, p.bulk_until)) is not None
+            and p.append.log_end >= due
         }
 
     async def _trim(self) -> None:
@@ -880,7 +883,9 @@ class Engine:
                     continue
                 if not code:
                     partition.destination_start = due[key]
-                    self._to_trim.discard(partition)
+                    partition.log_starts.followed(due[key])
+                    if not partition.log_starts:
+                        self._to_trim.discard(partition)
                 elif not code_of(code).reaction.retriable:
                     self._to_trim.discard(partition)
                     log.warning(

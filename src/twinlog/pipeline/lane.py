@@ -20,6 +20,7 @@ has died: Spark could not end it any more, so it ends by itself and is started a
 
 import asyncio
 import logging
+import math
 import os
 import random
 import time
@@ -318,7 +319,7 @@ class Lane:
         """
         await self._end_engines()
         await self._read_expiration()
-        self._throttle_engines()
+        self._set_engines()
         await self._ways.go()
 
     async def _read_expiration(self) -> None:
@@ -369,12 +370,14 @@ class Lane:
                 await running.close()
                 del self._engines[name]
 
-    def _throttle_engines(self) -> None:
-        """What an engine may read is changed while it runs."""
+    def _set_engines(self) -> None:
+        """What an engine may read, and when it deletes, is changed while it runs."""
         for name, running in self._engines.items():
             mirror = self._snapshot.mirrors.get(name)
             if running.engine is not None and mirror is not None:
-                running.engine.set_throttle(_throttle(mirror), lanes=self.config.lanes)
+                throttle, delay = _limits(mirror)
+                running.engine.set_throttle(throttle, lanes=self.config.lanes)
+                running.engine.log_start_delay_s = delay
 
     async def _disown(self, keep: Collection[Name]) -> None:
         """Stop mirroring all but these; when it returns, nothing of the others is under way."""
@@ -584,10 +587,12 @@ def _same_source(old: Mirror, new: Mirror | None) -> bool:
     )
 
 
-def _throttle(mirror: Mirror) -> Throttle:
+def _limits(mirror: Mirror) -> tuple[Throttle, float]:
+    """What is throttled, and the delay of log starts in seconds."""
     try:
-        return parse_settings(mirror.source).throttle
+        settings = parse_settings(mirror.source)
     except UserError as error:
-        # A newer command may have written it; what is not understood is said, and limits nothing.
-        log.warning("mirror %s is not throttled: %s", mirror.name, error)
-        return Throttle()
+        # A newer command may have written them; records that are left too long can still go.
+        log.warning("mirror %s is not throttled, and deletes nothing: %s", mirror.name, error)
+        return Throttle(), math.inf
+    return settings.throttle, settings.log_start_delay

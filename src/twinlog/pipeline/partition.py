@@ -9,6 +9,7 @@ from twinlog.core.append import PartitionAppend, Phase
 from twinlog.core.epochs import SourceEpochs
 from twinlog.core.jumps import Jump
 from twinlog.core.lag import LagClock
+from twinlog.core.log_starts import LogStarts
 from twinlog.core.types import UNKNOWN_EPOCH, FetchPosition, LeaderEpoch, Offset, TopicPartition
 
 UNKNOWN: Final = Offset(-1)
@@ -69,7 +70,7 @@ class MirrorPartition:
     source_heard_at: float | None = None  # when it was last fetched, while it is not
     source_ends: LagClock = field(default_factory=LagClock)  # when its high watermarks were seen
     throttled: bool = False  # its fetches wait for the mirror's rate
-    delete_before: Offset = UNKNOWN  # the destination's log start is to follow to here
+    log_starts: LogStarts = field(default_factory=LogStarts)  # that the destination's follows
     destination_start: Offset = UNKNOWN
     bulk_until: Offset = START  # empty records are appended up to here, then deleted
     touched: int = 0  # the fetcher's clock when the position was last set
