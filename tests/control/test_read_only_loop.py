@@ -13,8 +13,9 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.control import read_only
 from twinlog.control.read_only import MIRRORS_AT_ONCE, ReadOnly
 from twinlog.control.store import MirrorStore
-from twinlog.wire.config_records import Mirror, key_of
-from twinlog.wire.snapshot import Snapshot
+from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, encode, encode_key, key_of
+from twinlog.wire.snapshot import Snapshot, Written
 from waiting import until_async
 
 MIRRORS = [
@@ -64,6 +65,26 @@ def test_a_mirror_that_takes_long_holds_up_no_other(monkeypatch: pytest.MonkeyPa
     asyncio.run(run())
     assert looks["m00"] == 1
     assert 1 < most <= MIRRORS_AT_ONCE
+
+
+def test_what_was_denied_stays_where_a_topic_cannot_be_read() -> None:
+    """Nobody knows whether its users may write to it by now. Others are not denied for it."""
+    denial = Acl(
+        *(ResourceType.TOPIC, "made", PatternType.LITERAL),
+        *("User:app", "*", Operation.WRITE, Permission.DENY),
+    )
+    made = MadeAcl(mirror="m00", acl=denial, made_for=MadeFor.READ_ONLY)
+    unreadable = [encode_key(("topic", "m00", topic)) for topic in ("made", "another")]
+    records = [*(encode(one) for one in (MIRRORS[0], made)), *((key, b"{") for key in unreadable)]
+    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    loop = ReadOnly(
+        *(cast(KafkaCluster, None), cast(MirrorStore, _Store())), _never, _count, none_refused
+    )
+    assert asyncio.run(loop._guarded(snapshot, "m00")) == ({"made"}, False)
+
+
+async def _never(_mirror: str) -> bool:
+    return False
 
 
 def _count(_mirror: str, number: int) -> None:

@@ -340,7 +340,7 @@ def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) ->
             await owned.stop([NAME])
             assert bench.ends.pop(NAME).end == 0
             if heard:
-                owned.forget([NAME])
+                owned.forget({(NAME.mirror, NAME.topic)})
                 assert owned.state(NAME) is State.UNKNOWN
         assert bench.written.count(State.STOPPED) == 2
 

@@ -59,6 +59,26 @@ def test_what_cannot_be_read_is_kept_until_it_is_overwritten() -> None:
     assert (dict(mended.unreadable), mended.topics) == ({}, [TOPIC])
 
 
+def test_what_stood_before_a_record_that_cannot_be_read_holds_no_longer() -> None:
+    """Neither for who has read it, nor for who begins to read after the topic was compacted."""
+    key, _ = encode(TOPIC)
+    broken = Written(0, 9, key, b"{")
+    followed = Snapshot().after([written(MIRROR), written(TOPIC)]).after([broken])
+    assert followed.topics == []
+    assert followed.records == Snapshot().after([written(MIRROR), broken]).records
+    assert set(followed.unread) == {key_of(TOPIC)}
+
+
+def test_a_record_that_cannot_be_read_deletes_nothing() -> None:
+    """Whoever goes by a topic's states keeps them until its record is gone."""
+    key, _ = encode(TOPIC)
+    full = Snapshot().after([written(MIRROR), written(TOPIC)])
+    broken = full.after([Written(0, 9, key, b"{"), Written(0, 10, b"no key", b"{")])
+    assert full.deleted(broken) == set()
+    gone = broken.after([Written(0, 11, key, None)])
+    assert broken.deleted(gone) == full.deleted(gone) == {("m", "t")}
+
+
 def test_kinds_of_later_versions_are_left_alone() -> None:
     after = Snapshot().after([Written(0, 0, b'["flow","f"]', b"{}")])
     assert (after.records, after.unreadable) == ({}, {})

@@ -199,7 +199,9 @@ class ReadOnly:
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
         removed = [topic for topic in _removed(snapshot, mirror) if topic.topic in made]
         leaving = await self._not_stopped(removed) if removed else set()
-        return frozenset(mirrored | leaving), bool(leaving)
+        # What is wanted of these is not known: what was denied stays so.
+        unread = {key[2] for key in snapshot.unread if key[:2] == ("topic", mirror)}
+        return frozenset(mirrored | leaving | (unread & made)), bool(leaving)
 
     async def _not_stopped(self, topics: Collection[MirrorTopic]) -> set[str]:
         states = await self._store.states()

@@ -48,7 +48,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from twinlog.cluster.mirrorlog import States
@@ -232,15 +232,17 @@ class OwnedShard:
                 raise Fenced(f"another owner has written {now.state.name} of {name}")
         self._adopt(found)
 
-    def forget(self, names: Collection[Name]) -> None:
-        """Forget these: their mirror was deleted since it is informed, and their states with it."""
+    def forget(self, topics: Collection[tuple[str, str]]) -> None:
+        """Forget these, given with their mirror: it was deleted since, and their states with it."""
         if self.informed:
-            self.unsure -= set(names)
-            for name in names:
-                for table in (self._written, self._mirrored, self._said, self._mirrored_said):
-                    table.pop(name, None)
-                self._proved.pop(name, None)
-                self._refused.pop(name, None)
+            tables: tuple[dict[Name, Any], ...] = (
+                *(self._written, self._mirrored, self._said, self._mirrored_said),
+                *(self._proved, self._refused),
+            )
+            self.unsure = {name for name in self.unsure if name[:2] not in topics}
+            for table in tables:
+                for name in [name for name in table if name[:2] in topics]:
+                    del table[name]
 
     async def close(self) -> None:
         """End what runs in the background; nothing is written any more."""

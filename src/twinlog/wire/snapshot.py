@@ -2,7 +2,8 @@
 
 Immutable: a change gives a new snapshot, so whoever holds one may compare it with the next. Records
 that cannot be read are not skipped in silence: what they are is kept in `unreadable`, for a person
-to see, and the others hold.
+to see, and the others hold. What stood under such a record's key before holds no longer: whoever
+reads the topic from its start would not see it either.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from twinlog.wire.config_records import (
     Mirror,
     MirrorTopic,
     NotMirrored,
+    Removed,
     StopRequest,
     Wanted,
     decode,
@@ -153,19 +155,24 @@ class Snapshot:
             code=_UNSUPPORTED_VERSION,
         )
 
+    @property
+    def unread(self) -> dict[tuple[str, ...], str]:
+        """Why a record cannot be read, by its key; without those whose key cannot be read either.
+
+        What is wanted of what such a key names is not known: it is neither begun nor ended.
+        """
+        found = ((_tombstone(key), why) for (_, key), why in self.unreadable.items())
+        return {gone.key: why for gone, why in found if gone is not None}
+
     def mirror_of(self, topic: str) -> MirrorTopic | None:
         """The mirror that a destination topic belongs to, if it was not removed from it."""
         found = (one for one in self.topics if one.topic == topic)
         return next((one for one in found if one.wanted is not Wanted.STOPPED), None)
 
-    def deleted(self, now: "Snapshot") -> set[MirrorPartition]:
-        """The partitions of topics whose records are no more in a later snapshot."""
-        return {
-            name
-            for key in self.records.keys() - now.records.keys()
-            if isinstance(topic := self.records[key], MirrorTopic)
-            for name in topic.mirror_partitions
-        }
+    def deleted(self, now: "Snapshot") -> set[tuple[str, str]]:
+        """Topics, with their mirror, that a later snapshot has no record of, readable or not."""
+        before, after = ({*one.records, *one.unread} for one in (self, now))
+        return {(key[1], key[2]) for key in before - after if key[0] == "topic"}
 
     def owned(self, count: int) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
         """Mirror partitions by the state partition, of `count`, that owns them."""
@@ -192,7 +199,7 @@ class Snapshot:
                 unreadable[slot] = (
                     f"__mirror_config-{record.partition}, offset {record.offset}: {error.message}"
                 )
-                continue
+                change = _tombstone(record.key)
             if isinstance(change, ConfigRecord):
                 records[key_of(change)] = change
             elif change is not None:
@@ -203,6 +210,15 @@ class Snapshot:
             MappingProxyType(ends),
             MappingProxyType(places),
         )
+
+
+def _tombstone(key: bytes | None) -> Removed | None:
+    """The tombstone of a key, if that can be read."""
+    try:
+        change = decode(key, None)
+    except ProtocolError:
+        return None
+    return change if isinstance(change, Removed) else None
 
 
 def owners(
