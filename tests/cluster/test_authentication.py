@@ -1,6 +1,7 @@
 """SASL against a script: whose fault it is, and that nobody tells a secret."""
 
 import asyncio
+import base64
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,3 +84,33 @@ def test_our_own_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> N
     error = _failed(Sasl(mechanism="GSSAPI"))
     assert type(error) is ProtocolError
     assert (error.message, error.code) == ("offered are layers", 58)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "salt", "reason"),
+    [
+        (1, b"salt", "asks for 1 SCRAM iterations"),
+        (4095, b"salt", "asks for 4095 SCRAM iterations"),
+        (-5, b"salt", "asks for -5 SCRAM iterations"),
+        (4096, b"", "salt is empty"),
+        (1_000_001, b"salt", "SASL exchange is wrong"),
+    ],
+)
+def test_a_broker_that_asks_for_a_proof_that_is_easily_guessed_from(
+    iterations: int, salt: bytes, reason: str
+) -> None:
+    """Whoever answers in a broker's place gets no proof made with one round, nor without a salt."""
+    sent: list[bytes] = []
+
+    async def exchange(request: Any) -> Any:
+        if isinstance(request, SaslHandshakeRequest):
+            return SimpleNamespace(error_code=0, mechanisms=[])
+        sent.append(bytes(request.auth_bytes))
+        nonce = sent[0].rpartition(b"r=")[2].decode()
+        answer = f"r={nonce}x,s={base64.b64encode(salt).decode()},i={iterations}"
+        return SimpleNamespace(error_code=0, auth_bytes=answer.encode(), session_lifetime_ms=0)
+
+    sasl = Sasl(mechanism="SCRAM-SHA-256", username="a", password=SECRET)
+    with pytest.raises(ProtocolError, match=reason):
+        asyncio.run(authenticate(exchange, sasl, "host"))
+    assert len(sent) == 1

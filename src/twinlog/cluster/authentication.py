@@ -13,6 +13,7 @@ Brokers from 1.0 on wrap the messages in SaslAuthenticate (KIP-152); older ones 
 """
 
 import asyncio
+import base64
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ from twinlog.core.errors import ProtocolError, Refusal, TwinlogError, UserError
 
 MAX_ROUNDS: Final = 16
 """Messages that a mechanism may send; SCRAM needs two, GSSAPI three or four."""
+
+LEAST_ITERATIONS: Final = 4096
+"""Of SCRAM (RFC 7677, section 4; Kafka's client refuses fewer, too). kafka-python has a most."""
 
 _HINTS: Final = {
     "OAUTHBEARER": f"check the token behind {TOKEN_URL}",
@@ -58,7 +62,7 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
     if handshake.error_code:
         Refusal(handshake.error_code).fail("begin SASL authentication")
     mechanism = await asyncio.to_thread(_ours, sasl, _mechanism, sasl, host)
-    for _ in range(MAX_ROUNDS):
+    for turn in range(MAX_ROUNDS):
         message = _ours(sasl, mechanism.auth_bytes)
         response = await exchange(SaslAuthenticateRequest(auth_bytes=message))
         if response.error_code:
@@ -66,7 +70,10 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
             error = refusal.error("authenticate")
             error.hint = _HINTS.get(sasl.mechanism, error.hint)
             raise error
-        await asyncio.to_thread(_theirs, mechanism.receive, bytes(response.auth_bytes))
+        answer = bytes(response.auth_bytes)
+        if not turn and sasl.mechanism.startswith("SCRAM-"):
+            _theirs(_check_first, answer)
+        await asyncio.to_thread(_theirs, mechanism.receive, answer)
         if mechanism.is_done():
             break
     if not mechanism.is_done() or not mechanism.is_authenticated():
@@ -78,6 +85,26 @@ def _mechanism(sasl: Sasl, host: str) -> Any:
     if sasl.mechanism == "GSSAPI":
         return Gssapi(sasl.kerberos, host)
     return get_sasl_mechanism(sasl.mechanism)(host=host, **sasl.mechanism_options())
+
+
+def _check_first(message: bytes) -> None:
+    """Refuse a first message of SCRAM's server that makes our proof easy to guess from.
+
+    Whoever has the proof tries passwords at the price of so many rounds, and for all users at once
+    where the salt is empty.
+
+    Raises:
+        ProtocolError: too few iterations, or no salt.
+        ValueError, KeyError: no such message.
+    """
+    fields = dict(field.split("=", 1) for field in message.decode("utf-8").split(","))
+    if int(fields["i"]) < LEAST_ITERATIONS:
+        raise ProtocolError(
+            f"the broker asks for {int(fields['i'])} SCRAM iterations: fewer than "
+            f"{LEAST_ITERATIONS} are refused"
+        )
+    if not base64.b64decode(fields["s"]):
+        raise ProtocolError("the broker's SCRAM salt is empty")
 
 
 def _ours(sasl: Sasl, function: Callable[..., Any], *arguments: Any) -> Any:

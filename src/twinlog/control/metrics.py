@@ -193,18 +193,21 @@ class _Collected(Collector):
 class Exposition:
     """All metrics as text (Prometheus' format 0.0.4), rendered beside the event loop.
 
-    What is observed is read within the loop, which changes it, and made text of by a thread, one
-    scrape after the other: with 10,000 partitions the text takes seconds.
+    What is observed is read within the loop, which changes it, and made text of by a thread: with
+    10,000 partitions the text takes seconds. One text is rendered at a time. It is the answer to
+    all who ask meanwhile, and is rendered to its end although they may go away: a thread cannot be
+    interrupted, and asyncio has few.
     """
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()  # guards the thread: one renders at a time
+        self._rendering: asyncio.Task[bytes] | None = None
 
     async def text(self, observed: Observed) -> bytes:
-        """The text of now."""
-        async with self._turn:
+        """The text of now, or the one that is being rendered."""
+        if self._rendering is None or self._rendering.done():
             metrics = list(MirrorCollector(observed).collect())
-            return await asyncio.to_thread(_text, metrics)
+            self._rendering = asyncio.create_task(asyncio.to_thread(_text, metrics))
+        return await asyncio.shield(self._rendering)
 
 
 def exposition(observed: Observed) -> bytes:
