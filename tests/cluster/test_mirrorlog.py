@@ -77,6 +77,22 @@ def test_what_is_forgotten_where_it_stands_is_gone() -> None:
     assert (found.states, found.epochs, dict(found.places)) == ({}, {}, {})
 
 
+@pytest.mark.parametrize("followed", [True, False])
+def test_a_record_that_cannot_be_read_ends_what_stood_before_it(followed: bool) -> None:
+    """For who has read that, and for who begins to read now; until there is one that can be."""
+    records = as_read([*IN_THIS, Entry("", NOW, state_key(NAME), b"\x00\x09")])
+    found = fold_states(records[:-1] if followed else ())
+    found = fold_states(records[-1:] if followed else records, found)
+    assert (found.state(NAME), found.epochs) == (State.UNKNOWN, {NAME: END})
+    assert "version 9" in found.unread(NAME)
+    assert not found.unread(NAME._replace(partition=1))
+    mended = fold_states(as_read([state(NOW, State.STOPPED)]), found)
+    assert (mended.state(NAME), mended.unread(NAME), dict(mended.unreadable)) == (
+        *(State.STOPPED, ""),
+        {},
+    )
+
+
 def test_a_key_keeps_its_partition_when_partitions_are_added() -> None:
     mirror = Mirror(name="m", source={}, source_cluster_id="c")
     first = config_entry(mirror, 8)

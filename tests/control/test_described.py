@@ -19,7 +19,7 @@ from twinlog.wire.state_records import (
 )
 from twinlog.wire.status_records import PartitionStatus, Status
 
-NO_STATES = States({}, {}, ())
+NO_STATES = States({}, {})
 FIRST = MirrorPartition("m", "t", 0)
 SNAPSHOT = Snapshot().after(
     Written(0, 0, *encode(record))
@@ -89,7 +89,7 @@ def test_the_state_that_was_written_wins() -> None:
     """And a reason is shown for FAILED, and for what is held up in STOPPING."""
 
     def shown(state: PartitionState) -> tuple[State, str | None]:
-        one = first(States({FIRST: state}, {}, ()), status(1, 4))
+        one = first(States({FIRST: state}, {}), status(1, 4))
         return one.state, one.reason
 
     assert shown(PartitionState(FIRST, State.PAUSED)) == (State.PAUSED, None)
@@ -102,7 +102,7 @@ def test_the_state_that_was_written_wins() -> None:
 def test_a_paused_partition_has_no_lag() -> None:
     """Nobody looks at the source: what it was before the pause says nothing of now."""
     told = replace(status(1, 10).partitions[0], lag_ms=0)
-    paused = States({FIRST: PartitionState(FIRST, State.PAUSED)}, {}, ())
+    paused = States({FIRST: PartitionState(FIRST, State.PAUSED)}, {})
     one = first(paused, replace(status(1, 10), partitions=(told,)))
     assert (one.source_offset, one.destination_offset) == (10, 10)
     assert (one.lag, one.lag_ms) == (-1, None)
@@ -112,10 +112,10 @@ def test_a_paused_partition_has_no_lag() -> None:
 def test_what_was_mirrored_last() -> None:
     epochs = {FIRST: LastMirrored(LeaderEpoch(3), Offset(9))}
     stopped = {FIRST: PartitionState(FIRST, State.STOPPED, "foreign records")}
-    one = first(States(stopped, epochs, ()))
+    one = first(States(stopped, epochs))
     assert (one.last_mirrored_epoch, one.last_mirrored_end) == (3, 9)
     assert one.reason == "foreign records"
-    assert first(States({}, epochs, ())).last_mirrored_end == -1, "a bound only"
+    assert first(States({}, epochs)).last_mirrored_end == -1, "a bound only"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_without_a_fresh_status_nothing_is_mirrored(
     stored: State, age: float, shown: State, lag: int, why: str | None
 ) -> None:
     """What was stored once does not show that a lane is there: no lag of 0, and no MIRRORING."""
-    states = States({FIRST: PartitionState(FIRST, stored)}, {}, ())
+    states = States({FIRST: PartitionState(FIRST, stored)}, {})
     (mirror,) = describe(SNAPSHOT, states, [status(1, 10)], ["m"], ages={1: age})
     one = mirror.topics[0].partitions[0]
     assert (one.state, one.lag, one.fresh) == (shown, lag, abs(age) <= FRESH_S)

@@ -55,7 +55,7 @@ class Scene:
         found = {
             name: PartitionState(name, state) for name, state in zip(NAMES, states, strict=True)
         }
-        self.observed.states = States(found, {}, ())
+        self.observed.states = States(found, {})
 
     def look(
         self,

@@ -32,12 +32,14 @@ class StateTopic:
     def __init__(self, partitions: int, on_write: OnWrite) -> None:
         self._logs = [_Log() for _ in range(partitions)]
         self._on_write = on_write
+        self.unreadable: dict[tuple[int, bytes | None], str] = {}
+        """What an owner finds that cannot be read, as `States` has it."""
 
     def fence(self, number: int) -> tuple[int, States]:
         """A new epoch, and all that was written."""
         log = self._logs[number]
         log.epoch += 1
-        return log.epoch, States(dict(log.states), dict(log.epochs), ())
+        return log.epoch, States(dict(log.states), dict(log.epochs), dict(self.unreadable))
 
     def write(
         self, number: int, epoch: int, states: Sequence[PartitionState], epochs: Epochs

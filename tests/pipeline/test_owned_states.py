@@ -26,7 +26,7 @@ from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 from twinlog.pipeline.ways import Mirrored, Ways
 from twinlog.wire.config_records import MirrorTopic, Wanted
-from twinlog.wire.state_records import LastMirrored, PartitionState
+from twinlog.wire.state_records import LastMirrored, PartitionState, epochs_key, state_key
 
 KEY = TopicPartition("topic", 0)
 NAME = MirrorPartition("mirror", *KEY)
@@ -345,6 +345,38 @@ def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) ->
         assert bench.written.count(State.STOPPED) == 2
 
     story()
+
+
+@pytest.mark.parametrize("key", [state_key(NAME), epochs_key(NAME)])
+@pytest.mark.parametrize("what", Wanted)
+def test_what_cannot_be_read_is_left_as_it_is(what: Wanted, key: bytes) -> None:
+    """Somebody has owned it: it is neither begun as new, nor given up without a fence."""
+
+    @on_bench
+    async def story(bench: Bench) -> None:
+        bench.topic.unreadable[0, key] = "a newer version"
+        owned = await bench.owner()
+        heard = Heard(owned)
+        heard.wanted = heard.news = wanted(what)
+        await heard.ways.go()
+        assert (heard.begun, bench.written, bench.ends) == ([], [], {})
+        other = MirrorPartition(NAME.mirror, "other", 0)
+        heard.wanted = heard.news = wanted(Wanted.MIRRORING, other)
+        await heard.ways.go()
+        assert heard.begun == [other]
+
+    story()
+
+
+@on_bench
+async def test_what_another_owner_has_written_and_cannot_be_read_ends_ours(bench: Bench) -> None:
+    owned = await bench.owner()
+    bench.states.loses = True
+    with pytest.raises(Disconnected):
+        await owned.enter({NAME: State.PREPARING})
+    bench.topic.unreadable[0, state_key(NAME)] = "a newer version"
+    with pytest.raises(Fenced):
+        await owned.write_states()
 
 
 @on_bench

@@ -42,6 +42,7 @@ from twinlog.wire.state_records import (
     LastMirrored,
     LastMirroredEpochs,
     PartitionState,
+    StateRecord,
 )
 from twinlog.wire.status_records import Status
 
@@ -367,11 +368,14 @@ def _refuse_restart(tail: Tail, restarts: int) -> None:
 
 
 class States(NamedTuple):
-    """What `__mirror_state` says of each mirror partition. `unreadable` as in `Snapshot`."""
+    """What `__mirror_state` says of each mirror partition. `unreadable` as in `Snapshot`.
+
+    What is unread was owned by somebody: unlike where nothing stands, nothing is begun or written.
+    """
 
     states: dict[MirrorPartition, PartitionState]
     epochs: dict[MirrorPartition, LastMirrored]
-    unreadable: tuple[str, ...]
+    unreadable: Mapping[tuple[int, bytes | None], str] = MappingProxyType({})
     places: Mapping[tuple[int, MirrorPartition], int] = MappingProxyType({})
     """In which state partition each stands, by record type."""
 
@@ -379,6 +383,16 @@ class States(NamedTuple):
         """A partition's state; UNKNOWN where nobody has written any."""
         found = self.states.get(partition)
         return State.UNKNOWN if found is None else found.state
+
+    def unread(self, partition: MirrorPartition) -> str:
+        """Why a record of a partition cannot be read; empty where all can."""
+        all_of_mirror = partition.mirror, None
+        for (_, key), why in self.unreadable.items():
+            gone = _tombstone(key)
+            about = None if gone is None else (gone.mirror, gone.partition)
+            if about in {all_of_mirror, (partition.mirror, partition)}:
+                return why
+        return ""
 
     def stopped(self, partitions: Iterable[MirrorPartition]) -> bool:
         """Whether all of these are STOPPED."""
@@ -393,7 +407,7 @@ async def read_states(cluster: KafkaCluster, partitions: Collection[int] | None 
     """
     if await partition_count(cluster, STATE_TOPIC) is None:
         await refuse_lost(cluster)
-        return States({}, {}, ())
+        return States({}, {})
     tail = Tail(cluster, STATE_TOPIC, partitions)
     try:
         return fold_states(await tail.catch_up())
@@ -430,14 +444,17 @@ def fold_states(records: Iterable[ControlRecord], before: States | None = None) 
     states = dict(before.states) if before else {}
     epochs = dict(before.epochs) if before else {}
     places = dict(before.places) if before else {}
-    unreadable = list(before.unreadable) if before else []
+    unreadable = dict(before.unreadable) if before else {}
     for record in {(one.partition, one.key): one for one in records}.values():
+        slot = (record.partition, record.key)
+        unreadable.pop(slot, None)
+        said: StateRecord | None
         try:
             said = state_records.decode(record.key, record.value)
         except ProtocolError as error:
             place = f"{STATE_TOPIC}-{record.partition}, offset {record.offset}"
-            unreadable.append(f"{place}: {error.message}")
-            continue
+            unreadable[slot] = f"{place}: {error.message}"
+            said = _tombstone(record.key)
         match said:
             case PartitionState():
                 states[said.partition] = said
@@ -450,13 +467,22 @@ def fold_states(records: Iterable[ControlRecord], before: States | None = None) 
                 _forget(said, table, places, record.partition)
             case None:
                 pass
-    return States(states, epochs, tuple(unreadable), MappingProxyType(places))
+    return States(states, epochs, MappingProxyType(unreadable), MappingProxyType(places))
 
 
 def state_reader(cluster: KafkaCluster) -> ControlReader[States]:
     """Reads `__mirror_state`."""
-    empty = States({}, {}, ())
+    empty = States({}, {})
     return ControlReader(cluster, STATE_TOPIC, fold_states, empty, missing=refuse_lost)
+
+
+def _tombstone(key: bytes | None) -> Forgotten | None:
+    """The tombstone of a key, if that can be read."""
+    try:
+        change = state_records.decode(key, None)
+    except ProtocolError:
+        return None
+    return change if isinstance(change, Forgotten) else None
 
 
 def _forget(

@@ -277,5 +277,5 @@ class MirrorAdmin:
             found = describe(snapshot, states, statuses.values(), mirrors, log_ends=ends, ages=ages)
         return DescribeMirrorsResult(
             mirrors=found,
-            unreadable=(*snapshot.unreadable.values(), *states.unreadable, *unreadable),
+            unreadable=(*snapshot.unreadable.values(), *states.unreadable.values(), *unreadable),
         )

@@ -87,7 +87,7 @@ class Observed:
         self.ours = ours
         self.errors = errors
         self.snapshot = Snapshot()
-        self.states = States({}, {}, ())
+        self.states = States({}, {})
         self._clock = clock
         self._cluster = cluster
         self._group_id = group_id

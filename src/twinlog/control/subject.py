@@ -119,7 +119,7 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
     reports = await read_reports(store, alive=lanes is None or not lanes.idle)
     states = await store.states()
     names = {topic.topic for topic in chosen}
-    unreadable = (*snapshot.unreadable.values(), *states.unreadable, *reports.unreadable)
+    unreadable = (*snapshot.unreadable.values(), *states.unreadable.values(), *reports.unreadable)
     return Subject(
         mirror=snapshot.mirrors[mirror],
         topics=tuple(chosen),

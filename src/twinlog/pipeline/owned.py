@@ -29,6 +29,9 @@ state was lost. In both cases nothing is fenced: a lost state's topic may long b
 users, and a marker would stand among their records. Its last mirrored end stays what it was, which
 is unknown unless it was written.
 
+A partition whose state cannot be read, or its end, had an owner: a newer version wrote it, perhaps.
+Nothing is begun with it, and nothing written over it.
+
 What may not be written to cannot be fenced: it stays STOPPING and says why, the others are stopped
 without it, and it is tried again after a pause that grows.
 
@@ -173,6 +176,7 @@ class OwnedShard:
         """What was STOPPED and is PREPARING, and is not known to be wanted still."""
         self._refused: dict[Name, Refused] = {}
         self._states = states
+        self._there = States({}, {})  # what was read at the last takeover
         self._written: dict[Name, PartitionState] = {}
         self._mirrored: dict[Name, LastMirrored] = {}
         self._said: dict[Name, PartitionState] = {}  # and not written yet
@@ -200,7 +204,7 @@ class OwnedShard:
         found = await self._take_over()
         self._adopt(found)
         await self.shard.open()
-        for reason in found.unreadable:
+        for reason in found.unreadable.values():
             log.warning("%s", reason)
         self._open = True
 
@@ -217,6 +221,7 @@ class OwnedShard:
     def _adopt(self, found: States) -> None:
         self._written, self._mirrored = dict(found.states), dict(found.epochs)
         self.unsure |= {n for n, one in found.states.items() if one.reason == _BEGUN_AGAIN}
+        self._there = found
         self._certain = True
 
     async def _take_over_again(self) -> None:
@@ -230,6 +235,8 @@ class OwnedShard:
             before = self._written.get(name)
             if now != before and now.state not in self._tried.get(name, ()):
                 raise Fenced(f"another owner has written {now.state.name} of {name}")
+        if found.unreadable != self._there.unreadable:
+            raise Fenced("another owner has written what cannot be read")
         self._adopt(found)
 
     def forget(self, topics: Collection[tuple[str, str]]) -> None:
@@ -264,6 +271,10 @@ class OwnedShard:
         """The state that was last said; UNKNOWN where none was, or it is not open yet."""
         last = self._said.get(name) or self._written.get(name)
         return State.UNKNOWN if last is None else last.state
+
+    def unread(self, name: Name) -> bool:
+        """Whether a record of it cannot be read."""
+        return bool(self._there.unread(name))
 
     async def prepare(
         self, mirror: str, partitions: Collection[TopicPartition]

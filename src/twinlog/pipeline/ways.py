@@ -152,6 +152,8 @@ class Ways:
         by_step: Steps = {step: [] for step in Step}
         for name, topic in wanted:
             step = next_step(topic.wanted, owned.state(name))
+            if owned.unread(name):
+                step = Step.REST
             by_step[step].append((name, topic))
             if step is Step.RUN and topic.wanted is Wanted.PAUSED:
                 self._to_pause[name] = owned
