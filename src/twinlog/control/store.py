@@ -31,6 +31,7 @@ from twinlog.cluster.mirrorlog import (
     CONFIG_PARTITIONS,
     CONFIG_TOPIC,
     CONFIG_WRITER,
+    STATE_TOPIC,
     ControlTopics,
     States,
     check_state_partitions,
@@ -78,6 +79,8 @@ log = logging.getLogger(__name__)
 
 _AUTHORIZATION_FAILED: Final = frozenset({29, 31, 53})
 """No right to the topic, the cluster, the transactional id."""
+_OF_NO_MIRROR: Final = frozenset({"stop", "feature"})
+"""Keys that begin with these name no mirror."""
 _COMMAND: Final = Backoff(0.05, 1.0)
 _BACKGROUND: Final = Backoff(0.5, 4.0)
 """Pauses of a change that was fenced: a node's is long enough for a command's whole change."""
@@ -216,6 +219,7 @@ class MirrorStore:
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED.
+            UnsupportedVersion: a record that says whose they are cannot be read.
             Retriable, UserError: the destination does not answer, or refuses.
         """
         _check_free(snapshot, mirror, topics)
@@ -243,11 +247,19 @@ class MirrorStore:
         """Forget a mirror, its topics and their states; `check` may refuse by raising.
 
         It is given what is wanted and, read after that, the states.
+
+        Raises:
+            UnsupportedVersion: a record of the mirror or of its states cannot be read.
+            MirrorRefused, UserError, Retriable: as `change`.
         """
 
         async def decide(snapshot: Snapshot) -> Changes:
-            check(snapshot, await self.states())
+            for key, why in snapshot.unread.items():
+                if key[0] not in _OF_NO_MIRROR and key[1] == mirror:
+                    raise _not_overwritten(why)
             topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+            forgotten = await self._without_states(topics)
+            check(snapshot, await self.states())
             its = [
                 key_of(record)
                 for record in snapshot.records.values()
@@ -255,19 +267,27 @@ class MirrorStore:
                 and record.mirror == mirror
             ]
             removed = [Removed(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]
-            return [*await self._without_states(topics), *removed]
+            return [*forgotten, *removed]
 
         await self.change(decide)
 
     async def _without_states(self, topics: Collection[MirrorTopic]) -> list[Entry]:
-        """What makes the states and ends of topics forgotten that nobody mirrors any more."""
-        count = await partition_count(self._cluster) if topics else None
-        return [
+        """What makes the states and ends of topics forgotten that nobody mirrors any more.
+
+        Raises:
+            UnsupportedVersion: one of them cannot be read.
+        """
+        if not topics:
+            return []
+        count = await partition_count(self._cluster)
+        forgotten = [
             forget_entry(key(partition), place)
             for place, owned in owners(topics, count or 1).items()
             for partition, _ in owned
             for key in (state_key, epochs_key)
         ]
+        _refuse_unreadable(forgotten, STATE_TOPIC, (await self.states()).unreadable)
+        return forgotten
 
     async def change(self, decide: Decide) -> None:
         """Fence, read, decide, write; again where another one came in between.
@@ -330,23 +350,28 @@ class MirrorStore:
             else config_entry(change, count, log.snapshot.places)
             for change in changes
         ]
-        _refuse_unreadable(entries, log.snapshot)
+        _refuse_unreadable(entries, CONFIG_TOPIC, log.snapshot.unreadable)
         return await _written(writer, entries) if entries else []
 
 
-def _refuse_unreadable(entries: Sequence[Entry], snapshot: Snapshot) -> None:
+def _refuse_unreadable(
+    entries: Sequence[Entry], topic: str, unreadable: Mapping[tuple[int, bytes | None], str]
+) -> None:
     """Refuse to overwrite what this version cannot read: a newer one has written it, perhaps.
 
     Raises:
         UnsupportedVersion: nothing was written.
     """
     for entry in entries:
-        if entry.topic == CONFIG_TOPIC and (entry.partition, entry.key) in snapshot.unreadable:
-            why = snapshot.unreadable[entry.partition, entry.key]
-            raise UnsupportedVersion(
-                f"a record that cannot be read is not overwritten: {why}",
-                hint="nothing was changed; use a twinlog that can read it",
-            )
+        if entry.topic == topic and (why := unreadable.get((entry.partition, entry.key))):
+            raise _not_overwritten(why)
+
+
+def _not_overwritten(why: str) -> UnsupportedVersion:
+    return UnsupportedVersion(
+        f"a record that cannot be read is not overwritten: {why}",
+        hint="nothing was changed; use a twinlog that can read it",
+    )
 
 
 def _unauthorized(error: UserError) -> MirrorRefused:
@@ -388,6 +413,12 @@ def _check_free(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> Non
         raise MirrorError.TOPIC_ALREADY_IN_MIRROR.error(
             f"already in a mirror: {', '.join(already)}",
             hint="nothing was added; choose a --topic that leaves them out",
+        )
+    unknown = snapshot.unknown_topics
+    for topic in sorted(unknown.keys() & {*topics}):
+        raise UnsupportedVersion(
+            f"whether {topic} belongs to a mirror is not known: {unknown[topic]}",
+            hint="nothing was added; use a twinlog that can read it",
         )
 
 

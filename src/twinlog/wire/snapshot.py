@@ -164,6 +164,18 @@ class Snapshot:
         found = ((_tombstone(key), why) for (_, key), why in self.unreadable.items())
         return {gone.key: why for gone, why in found if gone is not None}
 
+    @property
+    def unknown_topics(self) -> dict[str, str]:
+        """Topics of which nobody knows whether a mirror has them, and why: a record is unread."""
+        found: dict[str, str] = {}
+        for key, why in self.unread.items():
+            if key[0] == "topic":
+                found[key[2]] = why
+            elif key[0] == "mirror":
+                its = [one for one in self.records.values() if isinstance(one, MirrorTopic)]
+                found |= {one.topic: why for one in its if one.mirror == key[1]}
+        return found
+
     def mirror_of(self, topic: str) -> MirrorTopic | None:
         """The mirror that a destination topic belongs to, if it was not removed from it."""
         found = (one for one in self.topics if one.topic == topic)
