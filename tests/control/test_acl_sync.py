@@ -162,7 +162,8 @@ def test_the_sources_administrators_are_none_of_the_destinations(
 ) -> None:
     """With the default rules: ALL on the cluster, control topics, every group, every id.
 
-    And the usual way to freeze a source, a denial of everybody, stops no node.
+    And the usual way to freeze a source, a denial of everybody, stops no node, and takes nothing
+    away that was copied before. What comes with such a denial is not copied without it.
     """
     mallory = f"User:{topic}"
 
@@ -178,19 +179,44 @@ def test_the_sources_administrators_are_none_of_the_destinations(
         everything(ResourceType.GROUP, "*", literal),
         everything(ResourceType.TRANSACTIONAL_ID, "*", literal),
         everything(ResourceType.TRANSACTIONAL_ID, "twinlog.", prefixed),
-        orders._replace(principal="User:*", permission=Permission.DENY),
     ]
+    freeze = orders._replace(principal="User:*", permission=Permission.DENY)
+    late = orders._replace(host="10.0.0.1")
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
             mirrored = MirrorTopic(mirror=topic, topic=topic, topic_id=uuid4(), partitions=1)
             await it.store.change(lambda _: [mirrored])
             await it.give(it.source, orders, *attack)
+            for _ in range(2):
+                await it.sync(parse_settings({ACLS: "*"}))
+                there = await describe_acls(it.destination) or frozenset()
+                assert {one for one in there if one.principal == mallory} == {orders}
+                assert freeze not in there
+                await it.give(it.source, freeze, late)
+            await delete_acls(it.source, [orders, late, freeze, *attack])
+
+    asyncio.run(run())
+
+
+def test_an_allow_comes_with_the_denial_that_limits_it(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """A prefix is copied; what the source denies below it, of no mirrored topic, is denied here."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            mirrored = MirrorTopic(mirror=topic, topic=topic, topic_id=uuid4(), partitions=1)
+            await it.store.change(lambda _: [mirrored])
+            prefix = acl(topic)._replace(pattern_type=PatternType.PREFIXED)
+            secret = acl(f"{topic}-secret")._replace(permission=Permission.DENY)
+            elsewhere = acl(f"{topic[:-1]}-other")._replace(permission=Permission.DENY)
+            await it.give(it.source, prefix, secret, elsewhere)
             await it.sync(parse_settings({ACLS: "*"}))
             there = await describe_acls(it.destination) or frozenset()
-            assert {one for one in there if one.principal == mallory} == {orders}
-            assert attack[-1] not in there
-            await delete_acls(it.source, [orders, *attack])
+            assert {prefix, secret} <= there
+            assert elsewhere not in there
+            await delete_acls(it.source, [prefix, secret, elsewhere])
 
     asyncio.run(run())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from twinlog.core.acl_scope import AclScope, Choice, choose, missed
+from twinlog.core.acl_scope import AclScope, Choice, choose, choose_all, missed
 from twinlog.core.acls import (
     EVERYBODY,
     Acl,
@@ -127,6 +127,62 @@ def test_what_applications_may_miss() -> None:
     assert missed(BEYOND, WHOLE) == needed
     describe = acl(TOPIC, "*")._replace(operation=Operation.DESCRIBE)
     assert missed([describe, acl(TOPIC, "*", principal="User:node")], SCOPE) == frozenset()
+
+
+def chosen_together(*acls: Acl, there: tuple[Acl, ...] = (), rules: str = "*") -> list[str]:
+    """What becomes of the source's ACLs, in their order."""
+    parsed = parse_settings({ACLS: rules}).acl_include
+    choices = choose_all(acls, acls, there, parsed, SCOPE)
+    return [choices[one].name for one in acls]
+
+
+def test_a_narrower_denial_comes_with_what_it_limits() -> None:
+    """A prefix would else allow what the source denies, on a topic that is not mirrored."""
+    prefix = acl(TOPIC, "cust", PREFIXED)
+    secret = acl(TOPIC, "customers-secret", permission=DENY)
+    assert chosen_together(secret) == ["BEYOND"]
+    assert chosen_together(prefix, secret) == ["COPIED", "COPIED"]
+    assert chosen_together(secret, prefix) == ["COPIED", "COPIED"]
+    others = acl(TOPIC, "customers-secret", principal="User:bob", permission=DENY)
+    assert chosen_together(prefix, others) == ["COPIED", "BEYOND"]
+    group = acl(GROUP, "customers-secret", permission=DENY)
+    assert chosen_together(prefix, group) == ["COPIED", "LEFT"]
+
+
+@pytest.mark.parametrize(
+    "denial",
+    [
+        acl(TOPIC, "customers", principal=EVERYBODY, permission=DENY),
+        acl(TOPIC, "*", permission=DENY),
+        acl(TOPIC, "c", PREFIXED, permission=DENY),  # clicks was removed
+        acl(TOPIC, "elsewhere", PatternType(9), permission=DENY),
+        acl(TOPIC, "customers")._replace(permission=Permission(9)),
+        acl(TOPIC, "customers", permission=DENY)._replace(operation=Operation(99)),
+    ],
+    ids=str,
+)
+def test_nothing_is_allowed_that_a_denial_limits_that_is_not_copied(denial: Acl) -> None:
+    """Unless the denial stands on the destination, or a rule leaves it out."""
+    one = acl(TOPIC, "customers")
+    assert chosen_together(one, denial)[0] == "WITHHELD"
+    assert chosen_together(one, denial, there=(denial,))[0] == "COPIED"
+    assert chosen_together(one, denial, rules="TOPIC;customers;*;ALLOW")[0] == "COPIED"
+    bobs = acl(TOPIC, "customers", principal="User:bob")
+    expected = "WITHHELD" if denial.principal == EVERYBODY else "COPIED"
+    assert chosen_together(bobs, denial)[0] == expected
+    everybodys = acl(TOPIC, "customers", principal=EVERYBODY)
+    assert chosen_together(everybodys, denial)[0] == "WITHHELD"
+
+
+def test_what_this_version_does_not_know() -> None:
+    """It is neither copied nor left out without a word."""
+    unknown = acl(TOPIC, "orders")._replace(operation=Operation(99))
+    assert str(unknown) == "ALLOW User:alice UNKNOWN_99 on TOPIC orders"
+    assert chosen(unknown, "TOPIC;orders", WHOLE) is Choice.BEYOND
+    assert missed([unknown], WHOLE) == {unknown}
+    denial = unknown._replace(permission=DENY)
+    assert chosen(denial, "TOPIC;orders", WHOLE) is Choice.DENYING
+    assert chosen(acl(ResourceType(42), "x"), "*", WHOLE) is Choice.BEYOND
 
 
 STATES = "__mirror_state"

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -217,3 +219,34 @@ def test_who_may_write_everywhere_is_no_node_for_sure() -> None:
     node = acl("orders", "User:node", Operation.WRITE)
     found = guard([anywhere, beginning, node], ["orders"], "__mirror_state")
     assert found == (frozenset(), frozenset(), {"User:any"})
+
+
+@pytest.mark.parametrize(
+    ("denied", "limits"),
+    [
+        ({}, True),
+        ({"resource_type": ResourceType.GROUP}, False),
+        ({"principal": "User:bob"}, False),
+        ({"principal": "User:*"}, True),
+        ({"host": "10.0.0.1"}, True),
+        ({"operation": Operation.READ}, False),
+        ({"operation": Operation.ALL}, True),
+        ({"operation": Operation.DESCRIBE}, True),
+        ({"resource_name": "orders-eu"}, True),
+        ({"resource_name": "order"}, False),
+        ({"resource_name": "order", "pattern_type": PatternType.PREFIXED}, True),
+        ({"resource_name": "orders-eu", "pattern_type": PatternType.PREFIXED}, True),
+        ({"resource_name": "other", "pattern_type": PatternType.PREFIXED}, False),
+        ({"resource_name": "*"}, True),
+        ({"resource_name": "other", "pattern_type": PatternType(9)}, True),
+        ({"permission": Permission.ALLOW}, False),
+    ],
+)
+def test_what_a_denial_limits(denied: dict[str, Any], limits: bool) -> None:
+    """Goal: of an ALLOW to WRITE on a prefix, whatever a broker would refuse because of it."""
+    kind, pattern = ResourceType.TOPIC, PatternType.PREFIXED
+    write, allow = Operation.WRITE, Permission.ALLOW
+    allowing = Acl(kind, "orders", pattern, "User:alice", "*", write, allow)
+    literal, deny = PatternType.LITERAL, Permission.DENY
+    denial = Acl(kind, "orders", literal, "User:alice", "*", write, deny)._replace(**denied)
+    assert denial.limits(allowing) is limits

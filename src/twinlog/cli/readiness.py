@@ -132,6 +132,7 @@ def as_object(found: Readiness) -> dict[str, Any]:
             "to_remove": list(found.acls.to_remove),
             "denying": list(found.acls.denying),
             "missed": list(found.acls.missed),
+            "withheld": list(found.acls.withheld),
         },
         "topics": [_topic(topic) for topic in found.topics],
     }

@@ -1,12 +1,11 @@
 """A cluster's access control lists: thin functions, as in admin.py.
 
 Making one that is there, and removing one that is not, change nothing, so each request may be
-carried out twice. ACLs of kinds that this version does not know are left out of what is described:
-they are neither copied nor removed.
+carried out twice.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from kafka.protocol.admin import (
     CreateAclsRequest,
@@ -48,13 +47,8 @@ async def describe_acls(cluster: KafkaCluster, node: int | None = None) -> froze
     if response.error_code == SECURITY_DISABLED:
         return None
     check(response.error_code, "read the ACLs", response.error_message)
-    found = (_acl(resource, acl) for resource in response.resources for acl in resource.acls)
-    return frozenset(acl for acl in found if acl is not None)
-
-
-def _acl(resource: Any, acl: Any) -> Acl | None:
-    try:
-        return Acl(
+    return frozenset(
+        Acl(
             ResourceType(resource.resource_type),
             resource.resource_name,
             PatternType(resource.pattern_type),
@@ -63,8 +57,9 @@ def _acl(resource: Any, acl: Any) -> Acl | None:
             Operation(acl.operation),
             Permission(acl.permission_type),
         )
-    except ValueError:
-        return None
+        for resource in response.resources
+        for acl in resource.acls
+    )
 
 
 async def may_alter_acls(cluster: KafkaCluster) -> bool:
@@ -86,7 +81,7 @@ async def create_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
         Retriable: the cluster does not answer.
     """
     answers: dict[Acl, Refusal | None] = {}
-    for some in _chunks(acls, Permission.DENY):
+    for some in _chunks(acls):
         item = CreateAclsRequest.AclCreation
         request = CreateAclsRequest(
             creations=[
@@ -114,7 +109,7 @@ async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
         Retriable: the cluster does not answer.
     """
     answers: dict[Acl, Refusal | None] = {}
-    for some in _chunks(acls, Permission.ALLOW):
+    for some in _chunks(acls):
         item = DeleteAclsRequest.DeleteAclsFilter
         request = DeleteAclsRequest(
             filters=[
@@ -137,11 +132,7 @@ async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
     return answers
 
 
-def _chunks(acls: Iterable[Acl], first: Permission) -> Iterable[Sequence[Acl]]:
-    """In requests of `CHUNK` at most, those of one permission before the others.
-
-    Denials are made first and removed last: what they limit never stands without them, also where
-    not all requests are sent.
-    """
-    everything = sorted(acls, key=lambda acl: (acl.permission is not first, acl))
+def _chunks(acls: Iterable[Acl]) -> Iterable[Sequence[Acl]]:
+    """In requests of `CHUNK` at most."""
+    everything = sorted(acls)
     return (everything[start : start + CHUNK] for start in range(0, len(everything), CHUNK))

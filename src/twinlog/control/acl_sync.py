@@ -41,7 +41,7 @@ from twinlog.control.groups import group_offsets, served
 from twinlog.control.made_acls import carry_out
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
-from twinlog.core.acl_scope import AclScope, Choice, choose, missed
+from twinlog.core.acl_scope import AclScope, Choice, choose_all, missed
 from twinlog.core.acls import (
     ANY_NAME,
     Acl,
@@ -78,6 +78,8 @@ class Compared(NamedTuple):
     missed: frozenset[Acl]
     """The source's that are not copied, that the destination does not have either, and that
     applications may miss after a failover."""
+    withheld: frozenset[Acl]
+    """The source's that would be copied, but for a denial beside them that is not."""
 
 
 async def compare_acls(
@@ -113,15 +115,16 @@ async def compare_acls(
     snapshot = await store.snapshot()
     made = snapshot.made_acls(mirror, MadeFor.SOURCE)
     scope = await _scope(source, snapshot, mirror, settings, about=theirs | made, ours=ours)
-    choices = {acl: choose(acl, settings.acl_include, scope) for acl in theirs | made}
+    candidates = theirs - not_its_own
+    choices = choose_all(theirs | made, candidates, ours, settings.acl_include, scope)
     by_choice = {
         choice: frozenset(acl for acl, chosen in choices.items() if chosen is choice)
         for choice in Choice
     }
-    candidates = theirs - not_its_own
     wanted = candidates & by_choice[Choice.COPIED]
     kept = candidates & made & by_choice[Choice.BEYOND]
-    changes = acl_changes(wanted | kept, ours, made - by_choice[Choice.LEFT])
+    left = by_choice[Choice.LEFT] | by_choice[Choice.WITHHELD]
+    changes = acl_changes(wanted | kept, ours, made - left)
     # What an earlier version has copied is not made again.
     beyond = by_choice[Choice.BEYOND]
     changes = changes._replace(remember=changes.remember - beyond, make=changes.make - beyond)
@@ -133,6 +136,7 @@ async def compare_acls(
         absent=changes.remove - theirs,
         denying=candidates & by_choice[Choice.DENYING],
         missed=missed(candidates & beyond, scope) - ours,
+        withheld=(candidates & by_choice[Choice.WITHHELD]) - ours,
     )
 
 
@@ -293,6 +297,13 @@ class AclSync:
                 f"{len(found.missed)} ACL(s) of the source are not copied, since they reach beyond "
                 "the mirror's topics and groups; applications may need them after a failover: "
                 f"{few(sorted(found.missed), '; ')} (a rule of mirror.acl.include may name them)",
+            )
+
+        if found.withheld:
+            self._tell(
+                mirror,
+                f"{len(found.withheld)} ACL(s) of the source are not copied, since a denial that "
+                f"limits them there is not: {few(sorted(found.withheld), '; ')}",
             )
 
     def _tell(self, mirror: str, text: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from twinlog.cluster.acls import create_acls, delete_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.store import MirrorStore, unknown_mirror
-from twinlog.core.acls import Acl, AclChanges
+from twinlog.core.acls import Acl, AclChanges, Permission
 from twinlog.core.errors import Refusal
 from twinlog.core.text import few
 from twinlog.wire.config_records import ConfigChange, MadeAcl, MadeFor, Removed, key_of
@@ -36,11 +36,36 @@ async def carry_out(
     """
     if changes.remember:
         await _remember(store, mirror, changes.remember, made_for)
-    refused = await _done(changes.make, "made", lambda acls: create_acls(destination, acls))
-    kept = await _done(changes.remove, "removed", lambda acls: delete_acls(destination, acls))
+    refused = await _make(destination, changes.make)
+    kept = await _remove(destination, changes.remove)
     if forget := changes.forget - kept:
         await _forget(store, mirror, forget, made_for)
     return len(refused) + len(kept)
+
+
+async def _make(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
+    """Make denials, then what they limit; those that could not be made."""
+    denials, others = _split(acls)
+    refused = await _done(denials, "made", lambda some: create_acls(destination, some))
+    open_ones = {acl for acl in others if any(denial.limits(acl) for denial in refused)}
+    if open_ones:
+        log.warning("ACLs are not made without what limits them: %s", few(sorted(open_ones), "; "))
+    others -= open_ones
+    return refused | open_ones | await _done(others, "made", lambda a: create_acls(destination, a))
+
+
+async def _remove(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
+    """Remove what denials limit, then the denials; those that could not be removed."""
+    denials, others = _split(acls)
+    kept = await _done(others, "removed", lambda some: delete_acls(destination, some))
+    needed = {denial for denial in denials if any(denial.limits(acl) for acl in kept)}
+    denials -= needed
+    return kept | needed | await _done(denials, "removed", lambda a: delete_acls(destination, a))
+
+
+def _split(acls: Collection[Acl]) -> tuple[set[Acl], set[Acl]]:
+    denials = {acl for acl in acls if acl.permission is not Permission.ALLOW}
+    return denials, set(acls) - denials
 
 
 async def _done(

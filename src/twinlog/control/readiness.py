@@ -280,6 +280,8 @@ class AclFacts:
     """The source's denials that are not copied, since they would stop nodes."""
     missed: tuple[str, ...] = ()
     """The source's ACLs that are not copied, and that applications may need."""
+    withheld: tuple[str, ...] = ()
+    """The source's ACLs that are not copied, since a denial beside them is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,6 +445,12 @@ def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
             Reason.ACL,
             f"{len(missed)} ACL(s) of the source that applications may need are not copied, since "
             f"they reach beyond the mirror's topics and groups: {few(missed)}",
+        )
+    if withheld := facts.acls.withheld:
+        yield Finding(
+            Reason.ACL,
+            f"{len(withheld)} ACL(s) of the source are not copied, since a denial that limits them "
+            f"there is not: {few(withheld)}",
         )
 
 

@@ -32,7 +32,7 @@ do. What is concluded then:
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -68,6 +68,7 @@ from twinlog.control.readiness import (
 from twinlog.control.store import MirrorStore
 from twinlog.control.subject import Subject, confirmed, status_age_ms
 from twinlog.control.topic_sync import not_mirrored
+from twinlog.core.acls import Acl
 from twinlog.core.errors import Refusal, TwinlogError
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
@@ -404,11 +405,17 @@ async def _acls(source: KafkaCluster, destination: KafkaCluster, subject: Subjec
     )
     if not isinstance(found, Compared):
         return AclFacts()
-    make, remove, denying, missed = (
-        tuple(map(str, sorted(acls)))
-        for acls in (found.changes.make, found.changes.remove, found.denying, found.missed)
+    return AclFacts(
+        to_make=_named(found.changes.make),
+        to_remove=_named(found.changes.remove),
+        denying=_named(found.denying),
+        missed=_named(found.missed),
+        withheld=_named(found.withheld),
     )
-    return AclFacts(to_make=make, to_remove=remove, denying=denying, missed=missed)
+
+
+def _named(acls: Iterable[Acl]) -> tuple[str, ...]:
+    return tuple(map(str, sorted(acls)))
 
 
 def _differing(found: Difference | Unreadable | None) -> tuple[str, ...]:

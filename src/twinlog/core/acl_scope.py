@@ -8,9 +8,11 @@ them has to be named by a rule of `mirror.acl.include`. The first line that fits
     ---------------------------------------------------------------------  -----------------
     no rule matches                                                        REMOVED
     a control topic (`__mirror...`), by its name or a prefix of it         LEFT
-    a DENY that covers a node, everybody, or what nodes work with          DENYING
+    a DENY that covers a node, everybody, or what nodes work with; or of
+    which this version does not know what it denies                        DENYING
     covers a topic of the mirror that is paused or removed, or a group
     that reads one (other kinds: any such topic)                           LEFT
+    an ALLOW of a kind that this version does not know                     BEYOND
     a rule names it: by kind and name, both of which are not `*`           COPIED
     covers a topic or a synchronised group of the mirror, and nothing
     that nodes work with                                                   COPIED
@@ -22,11 +24,20 @@ them has to be named by a rule of `mirror.acl.include`. The first line that fits
     DENYING   the same, and reported: with it, nodes could not carry out a failover
     BEYOND    not made; one that an earlier version has made stays while the source has it
 
+Nor does an ALLOW stand without the denials that limit it on the source (`choose_all`):
+
+    a DENY that is BEYOND, and limits an ALLOW that is copied                COPIED
+    an ALLOW that is limited by a DENY that a rule matches, and that is
+    neither copied nor stands on the destination                             WITHHELD
+
+    WITHHELD  neither made nor removed, and reported
+
 What nodes work with: topics `__...`, groups and transactional ids `twinlog...`, and whatever covers
 them: `*`, a prefix such as `_` or `t`; and everything that is neither a topic nor a group nor a
 transactional id.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -64,6 +75,7 @@ class Choice(Enum):
     REMOVED = auto()
     DENYING = auto()
     BEYOND = auto()
+    WITHHELD = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +93,54 @@ class AclScope:
     """Principals that are nodes on the destination."""
 
 
+def choose_all(
+    acls: Collection[Acl],
+    denials: Collection[Acl],
+    there: Collection[Acl],
+    rules: Collection[AclRule],
+    scope: AclScope,
+) -> dict[Acl, Choice]:
+    """What becomes of ACLs, with what limits them; see the module's tables.
+
+    Args:
+        acls: what the source has, and what the mirror has made.
+        denials: those of them that are in force on the source.
+        there: what the destination has.
+        rules: of `mirror.acl.include`.
+        scope: the mirror's.
+    """
+    choices = {acl: choose(acl, rules, scope) for acl in acls}
+    limiting = defaultdict(list)
+    for acl in denials:
+        if acl.permission is not Permission.ALLOW and choices[acl] is not Choice.REMOVED:
+            limiting[acl.principal].append(acl)
+    everyone = [acl for some in limiting.values() for acl in some]
+    for acl in [a for a in acls if a.permission is Permission.ALLOW]:
+        if choices[acl] is not Choice.COPIED:
+            continue
+        own = [*limiting[acl.principal], *limiting[EVERYBODY]]
+        limits = [a for a in (everyone if acl.principal == EVERYBODY else own) if a.limits(acl)]
+        beyond = [one for one in limits if choices[one] is Choice.BEYOND]
+        choices |= dict.fromkeys(beyond, Choice.COPIED)
+        if any(choices[one] is not Choice.COPIED and one not in there for one in limits):
+            choices[acl] = Choice.WITHHELD
+    return choices
+
+
 def choose(acl: Acl, rules: Collection[AclRule], scope: AclScope) -> Choice:
-    """What becomes of an ACL of the source; see the module's table."""
+    """What becomes of an ACL of the source by itself; see the module's first table."""
     matching = [rule for rule in rules if rule.matches(acl)]
     if not matching:
         return Choice.REMOVED
     if acl.resource_type is ResourceType.TOPIC and acl.resource_name.startswith(CONTROL):
         return Choice.LEFT
-    if acl.permission is Permission.DENY and (
-        acl.principal in scope.nodes | {EVERYBODY} or _covers_reserved(acl)
+    if acl.permission is not Permission.ALLOW and (
+        acl.principal in scope.nodes | {EVERYBODY} or _covers_reserved(acl) or not acl.is_known
     ):
         return Choice.DENYING
     if _is_left(acl, scope):
         return Choice.LEFT
-    if any(_names(rule) for rule in matching) or _concerns(acl, scope):
+    if acl.is_known and (any(_names(rule) for rule in matching) or _concerns(acl, scope)):
         return Choice.COPIED
     return Choice.BEYOND
 
@@ -159,15 +205,14 @@ def missed(acls: Iterable[Acl], scope: AclScope) -> frozenset[Acl]:
     """Those that are BEYOND and that applications may miss after a failover.
 
     They allow somebody to read or to write, and cover what the mirror has: `*`, short prefixes,
-    and transactional ids, of which is not known whose they are.
+    and transactional ids, of which is not known whose they are; or nobody knows what they allow.
     """
     return frozenset(
         acl
         for acl in acls
         if acl.permission is Permission.ALLOW
-        and acl.operation in _NEEDED
         and acl.principal not in scope.nodes
-        and _may_be_needed(acl, scope)
+        and (not acl.is_known or (acl.operation in _NEEDED and _may_be_needed(acl, scope)))
     )
 
 

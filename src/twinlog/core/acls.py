@@ -19,10 +19,25 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from re import Pattern
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
+
+EVERYBODY: Final = "User:*"
+ANY_NAME: Final = "*"
 
 
-class ResourceType(IntEnum):
+class _Kind(IntEnum):
+    """A number of the protocol; one that this version does not know is `UNKNOWN_<number>`."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, int):
+            return None
+        unknown = int.__new__(cls, value)
+        unknown._name_, unknown._value_ = f"UNKNOWN_{value}", value
+        return unknown
+
+
+class ResourceType(_Kind):
     """What is guarded; the numbers are the protocol's, here and below."""
 
     TOPIC = 2
@@ -33,14 +48,14 @@ class ResourceType(IntEnum):
     USER = 7
 
 
-class PatternType(IntEnum):
+class PatternType(_Kind):
     """Whether the resource's name is a whole name (`*`: all), or the beginning of one (KIP-290)."""
 
     LITERAL = 3
     PREFIXED = 4
 
 
-class Operation(IntEnum):
+class Operation(_Kind):
     """What is allowed or denied."""
 
     ALL = 2
@@ -59,7 +74,11 @@ class Operation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class Permission(IntEnum):
+_IMPLIED: Final = frozenset({Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS})
+"""What comes with the right to READ, WRITE, ALTER and so on, and may be denied by itself."""
+
+
+class Permission(_Kind):
     """A denial wins over whatever allows the same."""
 
     DENY = 2
@@ -77,6 +96,26 @@ class Acl(NamedTuple):
     operation: Operation
     permission: Permission
 
+    @property
+    def is_known(self) -> bool:
+        """Whether this version knows what it says."""
+        kinds = (self.resource_type, self.pattern_type, self.operation, self.permission)
+        return all(kind.name in type(kind).__members__ for kind in kinds)
+
+    def limits(self, allowing: "Acl") -> bool:
+        """Whether this is a denial, or may be one, of something that the other one allows."""
+        return (
+            self.permission is not Permission.ALLOW
+            and self.resource_type == allowing.resource_type
+            and (
+                self.principal == allowing.principal
+                or EVERYBODY in {self.principal, allowing.principal}
+            )
+            and (self.host == allowing.host or ANY_NAME in {self.host, allowing.host})
+            and _same_operation(self.operation, allowing.operation)
+            and _same_names(self, allowing)
+        )
+
     def __str__(self) -> str:
         where = "" if self.host == "*" else f" from {self.host}"
         end = "*" if self.pattern_type is PatternType.PREFIXED else ""
@@ -84,6 +123,30 @@ class Acl(NamedTuple):
             f"{self.permission.name} {self.principal} {self.operation.name}{where} on "
             f"{self.resource_type.name} {self.resource_name}{end}"
         )
+
+
+def _same_operation(denied: Operation, allowed: Operation) -> bool:
+    """Whether a denial of one may limit the other; what is not known may be anything."""
+    if Operation.ALL in {denied, allowed} or denied == allowed:
+        return True
+    return denied in _IMPLIED or denied.name not in Operation.__members__
+
+
+def _same_names(one: Acl, other: Acl) -> bool:
+    """Whether there may be a resource that both are about."""
+    literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
+    if not {one.pattern_type, other.pattern_type} <= {literal, prefixed}:
+        return True
+    if any(a.pattern_type is literal and a.resource_name == ANY_NAME for a in (one, other)):
+        return True
+    for a, b in ((one, other), (other, one)):
+        if a.pattern_type is prefixed and b.resource_name.startswith(a.resource_name):
+            return True
+    return (
+        one.pattern_type is literal
+        and other.pattern_type is literal
+        and one.resource_name == other.resource_name
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +205,6 @@ def acl_changes(
     )
 
 
-EVERYBODY: Final = "User:*"
-ANY_NAME: Final = "*"
 _CHANGING: Final = (
     Operation.WRITE,
     Operation.DELETE,
