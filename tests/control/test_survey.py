@@ -19,6 +19,8 @@ from twinlog.cluster.controlwriter import ALL, Entry, append
 from twinlog.cluster.mirrorlog import (
     CONFIG_TOPIC,
     LANES_GROUP,
+    ControlTopics,
+    create_control_topics,
     partition_count,
     status_entry,
 )
@@ -29,11 +31,12 @@ from twinlog.control.readiness import Readiness, Reason, Verdict
 from twinlog.control.refresh import Refresher, Sync
 from twinlog.control.store import MirrorStore
 from twinlog.control.survey import source_logs
+from twinlog.core.errors import UserError
 from twinlog.core.placement import MirrorPartition, config_partition, state_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted, encode_key
 from twinlog.wire.status_records import PartitionStatus, Status
 from waiting import until, until_async
 
@@ -371,6 +374,38 @@ def test_records_that_cannot_be_read(pair: Pair, topic: str) -> None:
             assert f"{CONFIG_TOPIC}-{place}, offset " in reasons(found)[Reason.CONTROL_UNREADABLE]
             assert not found.lag_is_all
             await write(one.destination, Entry(CONFIG_TOPIC, place, key, None))
+
+    asyncio.run(run())
+
+
+def test_source_topics_that_may_come_from_here(pair: Pair, topic: str) -> None:
+    """The source's record of one cannot be read: it is not added, and named with the reason."""
+    good, other = f"{topic}-good", f"{topic}-other"
+    entry = Entry(CONFIG_TOPIC, 0, encode_key(("topic", topic, other)), b'{"version":99}')
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await make_topic(one.source, good)
+            await add_topics(one.destination, one.mirror, f"{topic}-.*")
+            await create_control_topics(one.source, ControlTopics())
+            await write(one.source, entry)
+            await make_topic(one.source, other)
+            with pytest.raises(UserError, match="whether the source mirrors"):
+                await add_topics(one.destination, one.mirror, other)
+            assert "wanted is 1" in (await one.readiness()).not_mirrored[other]
+            async with refreshing(one):
+
+                async def stored() -> bool:
+                    found = (await one.store.snapshot()).not_mirrored(one.mirror)
+                    return "wanted is 1" in dict(found.topics).get(other, "")
+
+                await until_async(stored, what="the topic named")
+                await write(one.source, entry._replace(value=None))
+
+                async def added() -> bool:
+                    return await one.topic(other) is not None
+
+                await until_async(added, what="the topic, whose record is gone")
 
     asyncio.run(run())
 

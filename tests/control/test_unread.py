@@ -1,23 +1,29 @@
-"""What is refused because a record of a control topic cannot be read."""
+"""What is refused because a record of a control topic cannot be read, here or on the source."""
 
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
 import pytest
 
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import States
+from twinlog.control import denials, failback, topic_sync
 from twinlog.control import store as store_module
+from twinlog.control.failback import TheirMirrors, last_mirrored, their_mirrors
+from twinlog.control.mirrors import add_named
 from twinlog.control.store import Decide, MirrorStore
-from twinlog.core.errors import UnsupportedVersion
+from twinlog.core.errors import UnsupportedVersion, UserError
 from twinlog.core.placement import state_partition
 from twinlog.core.states import State
+from twinlog.core.types import LeaderEpoch, Offset
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted, encode, encode_key
 from twinlog.wire.snapshot import Snapshot, Written
-from twinlog.wire.state_records import PartitionState, epochs_key
+from twinlog.wire.state_records import LastMirrored, PartitionState, epochs_key
 
 COUNT = 50
 MIRROR = Mirror(name="m", source={}, source_cluster_id="s")
@@ -99,3 +105,108 @@ def test_states_that_cannot_be_read_are_not_forgotten() -> None:
         with pytest.raises(UnsupportedVersion, match="not overwritten: a newer version"):
             asyncio.run(change)
     assert store.changes is None
+
+
+# ---- the source's mirrors ------------------------------------------------------------------------
+
+
+def test_what_the_source_may_mirror_from_here() -> None:
+    theirs = their_mirrors(with_unread(("topic", "o", "u"), ("mirror", "m")), "s")
+    assert [bool(theirs.unsure(name)) for name in ("t", "u", "v")] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("error", "unsure"),
+    [(UserError("no right", code=29), False), (UnsupportedVersion("level 2", code=35), True)],
+)
+def test_a_source_whose_mirrors_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, error: UserError, unsure: bool
+) -> None:
+    """It need not give the right to read them (docs/security.md); a format is another thing."""
+
+    class Refusing(Store):
+        async def snapshot(self) -> Snapshot:
+            raise error
+
+    monkeypatch.setattr(failback, "MirrorStore", lambda _: Refusing(Snapshot()))
+    cluster = cast(KafkaCluster, None)
+    theirs = asyncio.run(failback.read_their_mirrors(cluster, cluster))
+    assert theirs.unknown
+    assert bool(theirs.unsure("t")) is unsure
+
+
+def test_a_topic_is_not_added_that_the_source_may_mirror_from_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Looked(Exception):
+        """All checks have let it through."""
+
+    async def done(*_: object) -> None:
+        pass
+
+    async def look(*_: object, **__: object) -> None:
+        raise Looked
+
+    monkeypatch.setattr("twinlog.control.mirrors.check_apis", done)
+    monkeypatch.setattr("twinlog.control.mirrors._look", look)
+    monkeypatch.setattr("twinlog.control.mirrors.MirrorStore", lambda _: Store(with_unread()))
+    topic = Topic("u", UUID(int=3), False, {0: None})  # type: ignore[dict-item]
+    cluster = cast(
+        KafkaCluster,
+        SimpleNamespace(cluster_id="d", metadata=SimpleNamespace(topics={"u": topic})),
+    )
+    with pytest.raises(Looked):
+        asyncio.run(add_named(cluster, cluster, "m", ["u"], their_mirrors(with_unread(), "d")))
+    theirs = their_mirrors(with_unread(("topic", "o", "u")), "d")
+    with pytest.raises(UserError, match="whether the source mirrors u from this cluster is not"):
+        asyncio.run(add_named(cluster, cluster, "m", ["u"], theirs))
+
+
+def test_origins_stay_where_they_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop is not forgotten, and counts as one while nobody knows."""
+    looped = [
+        replace(TOPIC, topic=name, wanted=Wanted.MIRRORING, origins=("a", "b")) for name in "tu"
+    ]
+    theirs = their_mirrors(with_unread(("topic", "m", "t")), "d")
+    store = Store(Snapshot().after(Written(0, 0, *encode(one)) for one in (MIRROR, *looped)))
+
+    async def read(*_: object) -> TheirMirrors:
+        return theirs
+
+    monkeypatch.setattr(topic_sync, "read_their_mirrors", read)
+    cluster = cast(KafkaCluster, None)
+    assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, looped)) == 1
+    assert store.changes == [replace(looped[1], origins=())]
+    theirs = TheirMirrors({}, frozenset(), {}, unknown="level 2")
+    assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, looped)) == 2
+
+
+def test_an_end_beside_one_that_cannot_be_read_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of several mirrors that have had the topic another one may have mirrored more of it."""
+    known = {NAME: LastMirrored(LeaderEpoch(1), Offset(7))}
+    states = [STOPPED._replace(epochs=known)]
+    states.append(states[0]._replace(unreadable={(0, epochs_key(NAME)): "a newer version"}))
+    cluster = cast(KafkaCluster, None)
+    monkeypatch.setattr(failback, "MirrorStore", lambda _: Store(Snapshot(), states.pop()))
+    found = [asyncio.run(last_mirrored(cluster, [TOPIC])) for _ in range(2)]
+    assert [list(ends.values()) for ends in found] == [[], [known[NAME]]]
+
+
+def test_denials_stay_where_the_source_may_mirror_from_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def read(*_: object) -> TheirMirrors:
+        return their_mirrors(with_unread(("topic", "m", "u")), "d")
+
+    monkeypatch.setattr(denials, "read_their_mirrors", read)
+    cluster = cast(KafkaCluster, None)
+
+    def taken_over(topic: str) -> frozenset[str]:
+        asked = denials._taken_over(cluster, cluster, Snapshot(), "m", {topic})
+        return asyncio.run(asked)
+
+    assert taken_over("v") == frozenset()
+    with pytest.raises(UserError, match="whether the source mirrors u from here is not known"):
+        taken_over("u")

@@ -25,6 +25,7 @@ id never shrinks below what was mirrored of it, so the largest last mirrored end
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
@@ -34,7 +35,7 @@ from twinlog.control.common_log import compared
 from twinlog.control.rebuild import Tail
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl
-from twinlog.core.errors import Refusal, UserError
+from twinlog.core.errors import DENIED, Refusal, UserError
 from twinlog.core.states import State
 from twinlog.core.types import UNKNOWN_EPOCH, TopicPartition
 from twinlog.wire.config_records import MadeFor, MirrorTopic, Wanted
@@ -58,8 +59,16 @@ class TheirMirrors(NamedTuple):
     """
     read_only: frozenset[Acl] = frozenset()
     """What keeps topics read-only there that it mirrors from us."""
+    unread: Mapping[str, str] = MappingProxyType({})
+    """Topics of which it is not known whether a mirror there has them, and why."""
     unknown: str = ""
-    """Why that cannot be read; empty where it can."""
+    """Why all that cannot be read; empty where it can."""
+    forbidden: bool = False
+    """Whether that is for want of a right, which a source need not give."""
+
+    def unsure(self, topic: str) -> str:
+        """Why it is not known whether the source mirrors a topic, where it has to be."""
+        return self.unread.get(topic, "" if self.forbidden else self.unknown)
 
 
 def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
@@ -75,6 +84,7 @@ def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
         removed_topics(snapshot, cluster_id),
         denied=snapshot.made_of(cluster_id, MadeFor.SWITCHOVER),
         read_only=snapshot.made_of(cluster_id, MadeFor.READ_ONLY),
+        unread=snapshot.unknown_topics,
     )
 
 
@@ -97,7 +107,8 @@ async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) ->
     try:
         snapshot = await MirrorStore(source).snapshot()
     except UserError as error:
-        return TheirMirrors({}, frozenset(), {}, unknown=str(error))
+        forbidden = error.code in DENIED
+        return TheirMirrors({}, frozenset(), {}, unknown=str(error), forbidden=forbidden)
     return their_mirrors(snapshot, destination.cluster_id)
 
 
@@ -128,7 +139,8 @@ def told_by_id(
 async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) -> Ends:
     """Up to where a cluster's STOPPED partitions of these topics were mirrored.
 
-    Where several of its mirrors have had a partition, all of them have to be STOPPED.
+    Where several of its mirrors have had a partition, all of them have to be STOPPED, and what is
+    said of it in all of them readable.
 
     Args:
         cluster: whose mirrors' states are read.
@@ -144,7 +156,7 @@ async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) 
     under_way: set[TopicPartition] = set()
     for name in [name for topic in topics for name in topic.mirror_partitions]:
         key, last = TopicPartition(name.topic, name.partition), found.epochs.get(name)
-        if found.state(name) is not State.STOPPED:
+        if found.state(name) is not State.STOPPED or found.unread(name):
             under_way.add(key)
         elif last is not None and last.end >= 0:
             ends[key] = max(last, ends.get(key, last), key=lambda one: (one.end, one.epoch))

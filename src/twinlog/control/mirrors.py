@@ -305,7 +305,7 @@ async def add_named(
     snapshot = await store.settled(lambda now: to_be_set_back(now, names))
     check_set_back(snapshot, names)
     _refuse_loops(names, theirs, destination.cluster_id)
-    if theirs.unknown:
+    if theirs.forbidden:
         log.warning(
             "the source's mirrors cannot be read (%s): whether it mirrors %s from this cluster, or "
             "has taken them over, was not checked",
@@ -365,6 +365,12 @@ def _refuse_loops(names: Sequence[str], theirs: TheirMirrors, cluster_id: str) -
         raise MirrorError.MIRROR_LOOP.error(
             f"the source mirrors {', '.join(ways)}",
             hint="nothing was added; a topic is mirrored in one direction at a time",
+        )
+    if unsure := {name: why for name in names if (why := theirs.unsure(name))}:
+        raise UserError(
+            f"whether the source mirrors {few(unsure)} from this cluster is not known: "
+            f"{next(iter(unsure.values()))}",
+            hint="nothing was added; use a twinlog that can read it",
         )
 
 

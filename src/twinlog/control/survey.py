@@ -17,6 +17,8 @@ do. What is concluded then:
     ends of the destination   DESTINATION_UNREADABLE            -
     the source at all         SOURCE_UNREACHABLE; offsets       of a pause, or stale: they are
                               by fresh statuses                 taken for unknown
+    the source's own mirrors  what they may have from here is   without Read they are taken for
+                              named as not mirrored             none
     all topics of the source  as stored by the last refresh     without Describe a topic is not
                                                                 listed (docs/readiness.md)
     the destination's topics  DESTINATION_UNREADABLE            another one of the name:
@@ -225,6 +227,7 @@ async def _not_mirrored(
     if found:
         theirs = await read_their_mirrors(source, destination)
         found = not_mirrored(mirror, snapshot, there, theirs.loops)
+        found = {name: why or theirs.unsure(name) for name, why in found.items()}
     stored = dict(snapshot.not_mirrored(mirror.name).topics)
     return {
         name: why or stored.get(name, _UNDISCOVERED)

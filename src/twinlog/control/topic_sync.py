@@ -35,6 +35,7 @@ from twinlog.control.mirrors import add_named, matching
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, TwinlogError
 from twinlog.core.mirror_settings import PARTITIONS, parse_settings
+from twinlog.core.text import few
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import (
     MAX_NAMED,
@@ -203,7 +204,10 @@ async def follow_origins(
     store: MirrorStore,
     topics: Collection[MirrorTopic],
 ) -> int:
-    """Write down where the source has these topics from; how many come from the destination.
+    """Write down where the source has these topics from.
+
+    Returns:
+        How many come from the destination, or may come from there.
 
     Nobody can write to a topic of a loop. It can come to be while several clusters add the topic
     at the same time.
@@ -214,12 +218,17 @@ async def follow_origins(
     if not topics:
         return 0
     theirs = await read_their_mirrors(source, destination)
+    unsure = {topic.topic: why for topic in topics if (why := theirs.unsure(topic.topic))}
+    if unsure:
+        why = next(iter(unsure.values()))
+        log.warning("whether the source mirrors %s from here is not known: %s", few(unsure), why)
     if theirs.unknown:
-        return 0
+        return len(unsure)
     changed = {
         (topic.mirror, topic.topic): origins
         for topic in topics
-        if (origins := theirs.origins.get(topic.topic, ())) != topic.origins
+        if topic.topic not in unsure
+        and (origins := theirs.origins.get(topic.topic, ())) != topic.origins
     }
     if changed:
         await store.change(
@@ -232,7 +241,7 @@ async def follow_origins(
     looped = [topic.topic for topic in topics if topic.topic in theirs.loops]
     for name in looped:
         log.warning("%s is mirrored in a loop: remove it from the mirror of one cluster", name)
-    return len(looped)
+    return len(looped) + len(unsure)
 
 
 def name_extra(
