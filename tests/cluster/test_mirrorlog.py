@@ -1,12 +1,18 @@
 """`__mirror_state` folded: what counts where a partition has had more than one state partition."""
 
+import asyncio
 from collections.abc import Iterable
+from typing import cast
 
 import pytest
 
+from twinlog.cluster import mirrorlog
+from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controllog import ControlRecord
 from twinlog.cluster.controlwriter import Entry
 from twinlog.cluster.mirrorlog import (
+    CONFIG_TOPIC,
+    STATE_TOPIC,
     config_entry,
     epoch_entry,
     fold_states,
@@ -91,6 +97,23 @@ def test_a_record_that_cannot_be_read_ends_what_stood_before_it(followed: bool) 
         *(State.STOPPED, ""),
         {},
     )
+
+
+@pytest.mark.parametrize(
+    ("topic", "key"), [(CONFIG_TOPIC, b'["topic","m","t"]'), (STATE_TOPIC, state_key(NAME))]
+)
+def test_what_cannot_be_read_shows_that_there_were_mirrors(
+    monkeypatch: pytest.MonkeyPatch, topic: str, key: bytes
+) -> None:
+    """So the other control topic, which is missing, is not created as an empty one."""
+
+    async def read(_: KafkaCluster, name: str) -> list[ControlRecord]:
+        return as_read([Entry(name, 0, key, b"\x00\x09")])
+
+    monkeypatch.setattr(mirrorlog, "read_whole", read)
+    cluster = cast(KafkaCluster, None)
+    found = asyncio.run(mirrorlog._evidence(cluster, {topic}))
+    assert found == f"{topic} holds 1 record(s) that cannot be read"
 
 
 def test_a_key_keeps_its_partition_when_partitions_are_added() -> None:

@@ -200,15 +200,25 @@ async def refuse_lost(cluster: KafkaCluster) -> None:
 async def _evidence(cluster: KafkaCluster, existing: Collection[str]) -> str:
     """What of the control topics that are left shows that there are mirrors; or nothing."""
     if CONFIG_TOPIC in existing:
-        topics = fold_config(await read_whole(cluster, CONFIG_TOPIC)).topics
-        return f"{CONFIG_TOPIC} holds {len(topics)} topic(s) of mirrors" if topics else ""
+        config = fold_config(await read_whole(cluster, CONFIG_TOPIC))
+        topics = f"{len(config.topics)} topic(s) of mirrors" if config.topics else ""
+        return _holding(CONFIG_TOPIC, topics, config.unreadable)
     if STATE_TOPIC in existing:
-        states = fold_states(await read_whole(cluster, STATE_TOPIC)).states
-        return f"{STATE_TOPIC} holds the states of {len(states)} partition(s)" if states else ""
+        found = fold_states(await read_whole(cluster, STATE_TOPIC))
+        states = f"the states of {len(found.states)} partition(s)" if found.states else ""
+        return _holding(STATE_TOPIC, states, found.unreadable)
     if STATUS_TOPIC not in existing:
         return ""
-    rows = [row for one in (await read_statuses(cluster))[0].values() for row in one.partitions]
-    return f"{STATUS_TOPIC} holds {len(rows)} partition(s)" if rows else ""
+    statuses, unreadable = await read_statuses(cluster)
+    rows = [row for one in statuses.values() for row in one.partitions]
+    return _holding(STATUS_TOPIC, f"{len(rows)} partition(s)" if rows else "", unreadable)
+
+
+def _holding(topic: str, what: str, unreadable: Collection[object]) -> str:
+    """That a topic holds something; nothing where it does not."""
+    unread = f"{len(unreadable)} record(s) that cannot be read" if unreadable else ""
+    found = " and ".join(one for one in (what, unread) if one)
+    return found and f"{topic} holds {found}"
 
 
 async def _led(cluster: KafkaCluster, counts: Mapping[str, int]) -> None:
