@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
@@ -15,13 +16,13 @@ from twinlog.cluster.mirrorlog import (
     check_state_partitions,
 )
 from twinlog.control.store import MirrorStore
-from twinlog.core.errors import UserError
+from twinlog.core.errors import UnsupportedVersion, UserError
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.pipeline.lane import Lane, LaneConfig
 from twinlog.pipeline.settings import LaneSettings
-from twinlog.wire.config_records import STATE_COUNT, Feature, Mirror
-from twinlog.wire.snapshot import Snapshot
+from twinlog.wire.config_records import STATE_COUNT, Feature, Mirror, encode_key
+from twinlog.wire.snapshot import Snapshot, Written
 
 REFUSED = "INVALID_PARTITIONS: {} has {} partitions, expected {}"
 
@@ -52,6 +53,14 @@ def test_another_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: it is refused, with both counts and the topic's name."""
     with pytest.raises(UserError, match=REFUSED.format(STATE_TOPIC, 60, 50)):
         check(monkeypatch, {STATE_COUNT: 50}, 60)
+
+
+def test_a_count_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: it is not taken for one that was never stored."""
+    check(monkeypatch, {}, 50)
+    snapshot = Snapshot().after([Written(0, 0, encode_key(("feature", STATE_COUNT)), b"{")])
+    with pytest.raises(UnsupportedVersion, match="__mirror_config-0, offset 0"):
+        asyncio.run(check_state_partitions(cast(KafkaCluster, None), snapshot))
 
 
 @pytest.fixture(scope="module")

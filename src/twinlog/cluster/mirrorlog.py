@@ -27,7 +27,14 @@ from twinlog.cluster.controllog import (
     read_whole,
 )
 from twinlog.cluster.controlwriter import Entry
-from twinlog.core.errors import ControlTopicLost, ProtocolError, Refusal, Retriable, UserError
+from twinlog.core.errors import (
+    ControlTopicLost,
+    ProtocolError,
+    Refusal,
+    Retriable,
+    UnsupportedVersion,
+    UserError,
+)
 from twinlog.core.mirror_settings import OF_CONTROL_TOPICS
 from twinlog.core.placement import MirrorPartition, config_partition
 from twinlog.core.states import State
@@ -266,7 +273,13 @@ async def check_state_partitions(cluster: KafkaCluster, snapshot: Snapshot) -> l
 
     Raises:
         UserError: the topic has another count.
+        UnsupportedVersion: the stored one cannot be read.
     """
+    if why := snapshot.unread.get(("feature", STATE_COUNT)):
+        raise UnsupportedVersion(
+            f"how many partitions {STATE_TOPIC} has to have cannot be read: {why}",
+            hint="use a twinlog that can read it",
+        )
     stored, found = snapshot.count(STATE_COUNT), await partition_count(cluster)
     if found is None or stored == found:
         return []
