@@ -28,6 +28,7 @@ from twinlog.core.errors import (
 )
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
+from twinlog.wire.frames import MAX_DECODED
 from waiting import until_async
 
 QUIET = "quiet"
@@ -200,6 +201,22 @@ def test_any_answer_is_a_response_or_a_documented_error(garbage: bytes, whole: b
                 await connection.call(HeartbeatRequest(group_id="g"), timeout=5)
             except (ProtocolError, Disconnected):
                 assert connection.closed
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_without_records_may_not_be_as_long_as_one_with() -> None:
+    """A broker would else make the event loop decode 128 MiB for a heartbeat."""
+
+    async def long(_request: Request) -> bytes:
+        return struct.pack(">i", MAX_DECODED + 1)
+
+    async def run() -> None:
+        async with FakeBroker(long) as broker:
+            connection = await _open(broker)
+            with pytest.raises(ProtocolError, match=f"says {MAX_DECODED + 1} bytes"):
+                await connection.call(HeartbeatRequest(group_id="g"), timeout=5)
             await connection.close()
 
     asyncio.run(run())

@@ -25,7 +25,11 @@ class Sink:
         self.frames: list[bytes] = []
         self.errors: list[TwinlogError] = []
         self.receiver = Receiver(
-            MAX_FRAME, self._frame, self._error, lambda _name, _closed: None, lambda _exc: None
+            lambda: MAX_FRAME,
+            self._frame,
+            self._error,
+            lambda _name, _closed: None,
+            lambda _exc: None,
         )
 
     def _frame(self, frame: memoryview) -> None:

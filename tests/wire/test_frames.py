@@ -141,3 +141,12 @@ def test_api_versions_with_an_error_is_version_0() -> None:
 
 def test_response_classes_are_found_by_api_key() -> None:
     assert frames.response_class(12) is HeartbeatResponse
+
+
+def test_how_long_an_answer_may_be() -> None:
+    """Goal: records need room, lists of a large cluster some, and strangers get little."""
+    limits = {key: frames.longest_response(key) for key in range(100)}
+    assert limits.pop(FetchRequest.API_KEY) == 128 << 20
+    strangers = {17, 18, 36}  # SaslHandshake, ApiVersions, SaslAuthenticate
+    assert {limits.pop(key) for key in strangers} == {1 << 20}
+    assert set(limits.values()) == {32 << 20}

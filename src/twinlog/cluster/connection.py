@@ -129,7 +129,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._receiver = Receiver(
-            options.max_frame, self._on_frame, self._on_nonsense, self._gate, self._on_lost
+            self._longest, self._on_frame, self._on_nonsense, self._gate, self._on_lost
         )
         self._counted_in = 0
         self._in_flight: deque[_Request] = deque()
@@ -507,9 +507,14 @@ class Connection:
         if small:
             self._transport.write(b"".join(small))
 
-    def _on_frame(self, frame: memoryview) -> None:
+    def _longest(self) -> int:
+        """How long the next response may be; it answers the oldest request."""
         if not self._in_flight:
             raise ProtocolError(f"{self.address}: a response that nobody has asked for")
+        asked = frames.longest_response(self._in_flight[0].api_key)
+        return min(self._options.max_frame, asked)
+
+    def _on_frame(self, frame: memoryview) -> None:
         request = self._in_flight[0]
         flexible = request.flexible and request.api_key != frames.API_VERSIONS
         correlation_id, body_at = frames.parse_response_header(frame, flexible=flexible)

@@ -27,13 +27,13 @@ class Receiver(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        max_frame: int,
+        longest: Callable[[], int],
         on_frame: Callable[[memoryview], None],
         on_error: Callable[[TwinlogError], None],
         on_gate: Callable[[str, bool], None],
         on_lost: Callable[[Exception | None], None],
     ) -> None:
-        self._max_frame = max_frame
+        self._longest = longest  # the frame that comes next may be so long
         self._on_frame = on_frame
         self._on_error = on_error
         self._on_gate = on_gate
@@ -70,7 +70,8 @@ class Receiver(asyncio.BufferedProtocol):
         staging, at, end = self._staging, 0, self._staged
         while end - at >= frames.LENGTH_SIZE and not self.stopped:
             try:
-                length = frames.frame_length(staging[at : at + frames.LENGTH_SIZE], self._max_frame)
+                prefix = staging[at : at + frames.LENGTH_SIZE]
+                length = frames.frame_length(prefix, self._longest())
             except ProtocolError as error:
                 self._on_error(error)
                 return

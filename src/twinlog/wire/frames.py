@@ -30,11 +30,19 @@ MIN_RESPONSE: Final = _CORRELATION.size
 
 MAX_FRAME: Final = 128 << 20
 """The longest response that is taken: Kafka's own default for a request is 100 MiB."""
+MAX_DECODED: Final = 32 << 20
+"""The longest one that holds no records, and is decoded in the event loop. Metadata of 500,000
+partitions with three replicas each takes 21 MB of it (42 bytes for a partition)."""
+MAX_UNTRUSTED: Final = 1 << 20
+"""The longest one of whoever answers before authentication has ended."""
 
 MAX_CORRELATION_ID: Final = (1 << 31) - 1
 MAX_CLIENT_ID: Final = (1 << 15) - 1
 
 API_VERSIONS: Final = 18
+_FETCH: Final = 1
+_BEFORE_AUTHENTICATION: Final = frozenset({17, API_VERSIONS, 36})
+"""SaslHandshake, ApiVersions, SaslAuthenticate."""
 
 _MAX_TAGS: Final = 64
 _MAX_VARINT: Final = 5
@@ -73,6 +81,13 @@ def frame_length(prefix: memoryview | bytes | bytearray, maximum: int = MAX_FRAM
             hint="this listener speaks TLS: set security.protocol to SSL or SASL_SSL",
         )
     raise ProtocolError(f"a frame says {length} bytes, allowed are {MIN_RESPONSE} to {maximum}")
+
+
+def longest_response(api_key: int) -> int:
+    """How long a response to a request of this API may be."""
+    if api_key in _BEFORE_AUTHENTICATION:
+        return MAX_UNTRUSTED
+    return MAX_FRAME if api_key == _FETCH else MAX_DECODED
 
 
 def parse_response_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
