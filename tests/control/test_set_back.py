@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -10,12 +11,46 @@ import pytest
 
 from twinlog.cluster.admin import Resource
 from twinlog.control import config_sync
-from twinlog.control.config_sync import set_configs_back
+from twinlog.control.config_sync import Difference, set_configs_back
 from twinlog.core.errors import Refusal
 from twinlog.wire.config_records import MirrorTopic, Wanted
 
 UNKNOWN, DENIED, INVALID = 3, 29, 40
 ID = UUID(int=1)
+
+
+@pytest.mark.parametrize("side", ["source", "destination", "record", "neither"])
+def test_what_was_read_of_another_topic_is_not_written_down(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """It was made again, on either side or in its mirror, after its configurations were read."""
+    read = MirrorTopic(
+        mirror="m", topic="t", topic_id=ID, partitions=1, destination_topic_id=ID, set_back=()
+    )
+    other = UUID(int=2)
+    there = replace(read, topic_id=other) if side == "record" else read
+    found = Difference({}, {}, (("retention.ms", "5"),))
+    written: list[MirrorTopic] = []
+
+    async def compare(*_: Any) -> dict[str, Difference]:
+        return {"t": found}
+
+    def cluster(name: str) -> Any:
+        async def refresh(_: Any) -> Any:
+            topic = SimpleNamespace(topic_id=other if name == side else ID)
+            return SimpleNamespace(topics={"t": topic})
+
+        return SimpleNamespace(refresh=refresh)
+
+    async def change(decide: Any) -> None:
+        written.extend(decide(SimpleNamespace(topics=[there])))
+
+    monkeypatch.setattr(config_sync, "compare_configs", compare)
+    store: Any = SimpleNamespace(change=change)
+    clusters = cluster("source"), cluster("destination")
+    assert asyncio.run(config_sync.sync_configs(*clusters, store, [read], [])) == 0
+    noted = [replace(read, set_back=found.set_back)] if side == "neither" else []
+    assert written == noted
 
 
 class Destination:

@@ -1,6 +1,8 @@
 """A source with more and more topics and partitions: how far its mirror follows."""
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +11,7 @@ import pytest
 import outside
 from clients import client
 from conftest import Pair
+from twinlog.control import topic_sync
 from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import Room, add_new_topics, grow_topics
 from twinlog.core.mirror_settings import PARTITIONS
@@ -52,6 +55,30 @@ def test_a_topic_does_not_grow_beyond(caplog: pytest.LogCaptureFixture) -> None:
     )
     assert asyncio.run(growth) == 1
     assert f"a cannot grow to 1000 partitions: {PARTITIONS} is 100" in caplog.text
+
+
+@pytest.mark.parametrize("again", ["topic_id", "destination_topic_id"])
+def test_a_topic_that_was_made_again_meanwhile_has_not_grown(
+    monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """Only the topic that the partitions were counted of."""
+    known = [topic(name, 2, destination_topic_id=UUID(int=1)) for name in "ab"]
+    other: Any = {again: UUID(int=2)}
+    now = [replace(known[0], **other), known[1]]
+    written: list[MirrorTopic] = []
+
+    async def create(*_: Any) -> dict[str, None]:
+        return {}
+
+    async def change(decide: Any) -> None:
+        written.extend(decide(SimpleNamespace(topics=now)))
+
+    monkeypatch.setattr(topic_sync.admin, "create_partitions", create)
+    store: Any = SimpleNamespace(change=change)
+    counts = dict.fromkeys("ab", 3)
+    growth = grow_topics(store, store, known, counts, {}, room=Room(mirror(100), known))
+    assert asyncio.run(growth) == 0
+    assert written == [replace(known[1], partitions=3)]
 
 
 @pytest.mark.broker

@@ -177,6 +177,9 @@ def test_origins_stay_where_they_are_not_known(monkeypatch: pytest.MonkeyPatch) 
     cluster = cast(KafkaCluster, None)
     assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, looped)) == 1
     assert store.changes == [replace(looped[1], origins=())]
+    made_again = [replace(one, topic_id=UUID(int=9)) for one in looped]
+    assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, made_again)) == 1
+    assert store.changes == [], "said of others than those that stand there"
     theirs = TheirMirrors({}, frozenset(), {}, unknown="level 2")
     assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, looped)) == 2
 

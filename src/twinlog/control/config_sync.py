@@ -131,6 +131,10 @@ async def sync_configs(
     failed = 0
     changes: dict[str, ConfigChanges] = {}
     compared = await compare_configs(source, destination, [one.topic for one in topics], exclude)
+    # They were read by name: of a topic that was made again meanwhile, nothing was learned.
+    others = await _others(source, destination, topics)
+    topics = [one for one in topics if one not in others]
+    compared = {one.topic: compared[one.topic] for one in topics}
     await _note_set_back(store, topics, compared)
     for name, found in compared.items():
         if isinstance(found, Unreadable):
@@ -144,6 +148,23 @@ async def sync_configs(
     return failed + len(await _change(destination, changes, "to what it is on the source"))
 
 
+async def _others(
+    source: KafkaCluster, destination: KafkaCluster, topics: Collection[MirrorTopic]
+) -> set[MirrorTopic]:
+    """Those whose topic, on either side, is another one by now."""
+    names = [one.topic for one in topics]
+    there, here = (await source.refresh(names)).topics, (await destination.refresh(names)).topics
+    return {
+        one
+        for one in topics
+        for known, found in (
+            (one.topic_id, there.get(one.topic)),
+            (one.destination_topic_id, here.get(one.topic)),
+        )
+        if found is not None and is_another(known, found.topic_id)
+    }
+
+
 async def _note_set_back(
     store: MirrorStore,
     topics: Collection[MirrorTopic],
@@ -151,7 +172,7 @@ async def _note_set_back(
 ) -> None:
     """Write down what is to be set back, where it is another than before."""
     changed = {
-        (topic.mirror, topic.topic): found.set_back
+        topic.incarnation: found.set_back
         for topic in topics
         if isinstance(found := compared[topic.topic], Difference)
         and found.set_back != topic.set_back
@@ -159,9 +180,9 @@ async def _note_set_back(
     if changed:
         await store.change(
             lambda now: [
-                replace(topic, set_back=changed[topic.mirror, topic.topic])
+                replace(topic, set_back=changed[topic.incarnation])
                 for topic in now.topics
-                if (topic.mirror, topic.topic) in changed and topic.wanted is not Wanted.STOPPED
+                if topic.incarnation in changed and topic.wanted is not Wanted.STOPPED
             ]
         )
 

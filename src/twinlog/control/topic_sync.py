@@ -225,7 +225,7 @@ async def follow_origins(
     if theirs.unknown:
         return len(unsure)
     changed = {
-        (topic.mirror, topic.topic): origins
+        topic.incarnation: origins
         for topic in topics
         if topic.topic not in unsure
         and (origins := theirs.origins.get(topic.topic, ())) != topic.origins
@@ -233,9 +233,9 @@ async def follow_origins(
     if changed:
         await store.change(
             lambda now: [
-                replace(topic, origins=changed[topic.mirror, topic.topic])
+                replace(topic, origins=changed[topic.incarnation])
                 for topic in now.topics
-                if (topic.mirror, topic.topic) in changed
+                if topic.incarnation in changed
             ]
         )
     looped = [topic.topic for topic in topics if topic.topic in theirs.loops]
@@ -328,13 +328,13 @@ async def grow_topics(
         if isinstance(answer, Refusal) and answer.code != _INVALID_PARTITIONS:
             log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), answer)
             failed += 1
-    keys = {(topic.mirror, topic.topic) for topic in topics}
+    counts = {one.incarnation: grown[one.topic] for one in topics if one.topic in grown}
     # What is wanted of the topics may be another thing by now, and stays.
     await store.change(
         lambda now: [
-            replace(topic, partitions=grown[topic.topic])
+            replace(topic, partitions=counts[topic.incarnation])
             for topic in now.topics
-            if (topic.mirror, topic.topic) in keys and topic.topic in grown
+            if topic.incarnation in counts
         ]
     )
     return failed

@@ -126,6 +126,11 @@ class MirrorTopic:
     """
 
     @property
+    def incarnation(self) -> tuple[str, str, UUID, UUID | None]:
+        """Tells it from a topic of its name that was deleted and made again, on either side."""
+        return self.mirror, self.topic, self.topic_id, self.destination_topic_id
+
+    @property
     def mirror_partitions(self) -> list[MirrorPartition]:
         """Its partitions, in order."""
         return [MirrorPartition(self.mirror, self.topic, index) for index in range(self.partitions)]
