@@ -60,10 +60,10 @@ class ProducerState(NamedTuple):
 class Position:
     """Where a partition stands on the destination, as it was read there.
 
-    `guarded` says that the broker will compare the next sequence: it knows the producer, and will
-    for a while; or the partition is empty, so that whoever comes first creates what the others are
-    compared with. `fresh_after_ms` says what lasts: the broker forgets a producer whose last batch
-    has an older timestamp, at some next check.
+    `known` says that the broker knows the producer. `guarded` says that it will compare the next
+    sequence: it knows the producer, and will for a while; or the partition is empty, so that
+    whoever comes first creates what the others are compared with. `fresh_after_ms` says what lasts:
+    the broker forgets a producer whose last batch has an older timestamp, at some next check.
     """
 
     log_end: Offset
@@ -71,6 +71,7 @@ class Position:
     epoch: ProducerEpoch
     sequence: Sequence
     guarded: bool
+    known: bool = True
     fresh_after_ms: int = 0
 
 
@@ -105,6 +106,7 @@ def position_of(
         epoch=BIRTH_EPOCH,
         sequence=advance(Sequence(0), log_end),
         guarded=log_end == 0,
+        known=False,
         fresh_after_ms=fresh_after_ms,
     )
 
@@ -350,6 +352,9 @@ class PartitionAppend:
             self.fail()
             return Misplaced(gap.end, log_end)
         self.log_end = log_end
+        if self._position is not None and not self._position.known and self._remembered_ms is None:
+            # The first batch is to be the one that whoever reads the position here would send.
+            self._sequence = advance(Sequence(0), log_end)
         for reason, count in gap.reasons(log_end):
             self.filled_offsets[reason] += count
         if log_end == gap.end:
