@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -14,10 +15,12 @@ from conftest import Pair
 from secured import PASSWORDS, Secured, sasl
 from twinlog.cluster.acls import create_acls, delete_acls, describe_acls
 from twinlog.cluster.client import KafkaCluster
+from twinlog.control import denials as denials_module
 from twinlog.control.acl_sync import AclSync
 from twinlog.control.denials import (
     NO_AUTHORIZER,
     Allowed,
+    Outlook,
     ProducerDenials,
     allow_producers,
     forget_denials,
@@ -77,6 +80,38 @@ def test_whom_the_operator_has_to_see_to(found: Guard, beyond: list[str]) -> Non
     assert outlook.denials == found.denials
     assert bool(outlook.beyond) is bool(beyond)
     assert all(text in outlook.beyond for text in beyond)
+
+
+STANDING = frozenset({denial("a", "User:p")})
+
+
+@pytest.mark.parametrize(
+    ("there", "missing", "beyond"),
+    [
+        (STANDING | {acl("a", "User:p"), acl("*", "User:any")}, set(), ""),
+        (STANDING | {acl("*", "User:any")}, set(), ""),
+        ({acl("a", "User:p"), acl("*", "User:any")}, STANDING, ""),
+        (STANDING | {acl("a", "User:q")}, {denial("a", "User:q")}, ""),
+        (STANDING | {acl("", "User:*", pattern=PREFIXED)}, set(), "cannot be denied it: User:*"),
+        (STANDING | {acl("*", "User:new")}, set(), "cannot be denied it: User:new"),
+        (set(), set(), "to be denied WRITE: a"),
+        (None, STANDING, "no authorizer"),
+    ],
+)
+def test_what_is_missing_by_now(
+    monkeypatch: pytest.MonkeyPatch, there: set[Acl] | None, missing: set[Acl], beyond: str
+) -> None:
+    """Also who was allowed since and cannot be denied; not whom the operator was asked about."""
+
+    async def describe(_: object) -> frozenset[Acl] | None:
+        return None if there is None else frozenset(there)
+
+    monkeypatch.setattr(denials_module, "describe_acls", describe)
+    asked = Outlook(denials=STANDING, open_to=frozenset({"User:any"}))
+    nobody = cast(KafkaCluster, None)
+    found = asyncio.run(ProducerDenials(nobody, nobody, "m", ["a"]).missing(asked))
+    assert (set(found.denials), bool(found.beyond)) == (set(missing), bool(beyond))
+    assert beyond in found.beyond
 
 
 class Both:
@@ -173,11 +208,11 @@ def test_denied_and_allowed_again(secured_pair: tuple[Secured, Secured], topic: 
                 await denials.deny(outlook.denials)
                 assert await it.acls(it.source) == before | ours
                 assert await it.denials().made() == ours
-                assert await denials.missing() == frozenset()
+                assert await denials.missing(outlook) == Outlook()
             await it.sync()
             assert await it.acls(it.destination) == before, "without ours"
             await it.give(acl(topic, "User:dave"))
-            assert await denials.missing() == {denial(topic, "User:dave")}
+            assert (await denials.missing(outlook)).denials == {denial(topic, "User:dave")}
             assert await denials.strayed() == frozenset()
             assert await it.denials().allow() == ours
             assert await it.acls(it.source) == before | {acl(topic, "User:dave")}

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from twinlog.control import switchover
+from twinlog.control.denials import Outlook
 from twinlog.control.readiness import WEIGHTS, Finding, Readiness, Reason, Verdict
 from twinlog.control.switchover import (
     HARMLESS,
@@ -169,6 +170,22 @@ def test_a_topic_that_has_changed_meanwhile_is_not_failed_over(
     with pytest.raises(SwitchoverFailed, match="since the switchover began: t") as caught:
         stored.fail_over()
     assert caught.value.gone_back
+
+
+def test_who_is_allowed_since_the_denials_and_cannot_be_denied(stored: Stored) -> None:
+    """He may write while the topics are failed over: nothing is begun with them."""
+    known = Outlook(open_to=frozenset({"User:any"}))
+
+    async def missing(before: Outlook) -> Outlook:
+        assert before is known
+        return Outlook(beyond="who may write cannot be denied it: User:new")
+
+    denials: Any = SimpleNamespace(missing=missing)
+    stored.steps._denials, stored.steps._denied, stored.steps._outlook = denials, frozenset(), known
+    with pytest.raises(SwitchoverFailed, match="cannot be denied it: User:new") as caught:
+        stored.fail_over()
+    assert caught.value.gone_back
+    assert stored.topics["t"].wanted is Wanted.MIRRORING
 
 
 def test_a_topic_that_grows_after_the_last_look(stored: Stored) -> None:

@@ -52,6 +52,10 @@ class Outlook:
     ACLs tell of."""
     forbidden: bool = False
     """Whether that is all of them, for want of a right."""
+    open_to: frozenset[str] = frozenset()
+    """Who may write and cannot be denied it."""
+    unguarded: frozenset[str] = frozenset()
+    """Topics of which nobody is there to be denied it."""
 
 
 class Allowed(NamedTuple):
@@ -66,12 +70,36 @@ class Allowed(NamedTuple):
 def outlook_of(found: Guard, topics: Collection[str]) -> Outlook:
     """What a guard of WRITE on these topics would do."""
     guarded = {acl.resource_name for acl in found.denials}
+    return _outlook(
+        found.denials, found.open_to | found.everywhere, frozenset(topics).difference(guarded)
+    )
+
+
+def _outlook(
+    denials: frozenset[Acl], open_to: frozenset[str], unguarded: frozenset[str]
+) -> Outlook:
     parts = []
-    if allowed := sorted(found.open_to | found.everywhere):
-        parts.append(f"who may write cannot be denied it: {few(allowed)}")
-    if unguarded := sorted(set(topics) - guarded):
-        parts.append(f"no principal is there to be denied WRITE: {few(unguarded)}")
-    return Outlook(denials=found.denials, beyond="; ".join(parts))
+    if open_to:
+        parts.append(f"who may write cannot be denied it: {few(sorted(open_to))}")
+    if unguarded:
+        parts.append(f"no principal is there to be denied WRITE: {few(sorted(unguarded))}")
+    return Outlook(denials=denials, beyond="; ".join(parts), open_to=open_to, unguarded=unguarded)
+
+
+def missing_of(before: Outlook, now: Outlook, there: frozenset[Acl]) -> Outlook:
+    """What is missing of the denials that were made, and who is kept out by them no more.
+
+    Args:
+        before: what the denials were made by.
+        now: the same by the ACLs of now.
+        there: these ACLs.
+    """
+    guarded = {acl.resource_name for acl in before.denials & there}
+    return _outlook(
+        now.denials - there,
+        now.open_to - before.open_to,
+        (now.unguarded - before.unguarded).difference(guarded),
+    )
 
 
 class ProducerDenials:
@@ -121,14 +149,16 @@ class ProducerDenials:
         await self._carry_out(changes, "be made on the source")
         await self._until(denials, there=True)
 
-    async def missing(self) -> frozenset[Acl]:
-        """What has to be denied by now, and is not.
+    async def missing(self, before: Outlook) -> Outlook:
+        """What has to be denied by now and is not, and who cannot be, beside those of `before`.
 
         Raises:
             UserError, Retriable: as `deny`.
         """
-        there = await describe_acls(self._source) or _NONE
-        return self._guard(there).denials - there
+        there = await describe_acls(self._source)
+        if there is None:
+            return Outlook(denials=before.denials, beyond=NO_AUTHORIZER)
+        return missing_of(before, outlook_of(self._guard(there), self._topics), there)
 
     async def strayed(self) -> frozenset[Acl]:
         """Denials that ACL synchronisation has taken for the source's own (acl_sync.py).

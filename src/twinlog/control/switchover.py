@@ -322,6 +322,7 @@ class _Switchover:
         self._partitions = subject.partitions
         self._denials = denials
         self._denied: frozenset[Acl] | None = None  # what has to be, once it was begun with
+        self._outlook = Outlook()
         self._step = Step.READINESS
         self._readable = Readable.of(source)
         self._timeout_s = timeout_s
@@ -350,7 +351,7 @@ class _Switchover:
             if found.beyond and not producers.stopped:
                 raise ProducersNotStopped(self._subject.names, found.beyond)
             if self._denials is not None and found.denials:
-                self._denied = found.denials
+                self._denied, self._outlook = found.denials, found
                 await _to_its_end(self._denials.deny(found.denials))
         says = [f"the operator says that they are stopped ({found.beyond})"] if found.beyond else []
         if found.denials:
@@ -530,10 +531,13 @@ class _Switchover:
 
     async def _still_denied(self, denials: ProducerDenials) -> None:
         """See that the denials stand, and that the destination has none of them."""
-        if missing := await denials.missing():
-            raise SwitchoverFailed(
-                Step.FAILOVER, f"not denied WRITE any more: {_principals(missing)}", gone_back=True
-            )
+        missing = await denials.missing(self._outlook)
+        if missing.denials:
+            text = f"not denied WRITE any more: {_principals(missing.denials)}"
+            raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
+        if missing.beyond:
+            text = f"since producers were denied WRITE, {missing.beyond}"
+            raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
         if strayed := await denials.strayed():
             raise SwitchoverFailed(
                 Step.FAILOVER,
