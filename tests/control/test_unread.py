@@ -12,16 +12,27 @@ import pytest
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import States
-from twinlog.control import denials, failback, topic_sync
+from twinlog.control import acl_sync, denials, failback, topic_sync
 from twinlog.control import store as store_module
 from twinlog.control.failback import TheirMirrors, last_mirrored, their_mirrors
 from twinlog.control.mirrors import add_named
 from twinlog.control.store import Decide, MirrorStore
+from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import UnsupportedVersion, UserError
+from twinlog.core.mirror_settings import parse_settings
 from twinlog.core.placement import state_partition
 from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset
-from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted, encode, encode_key
+from twinlog.wire.config_records import (
+    MadeAcl,
+    MadeFor,
+    Mirror,
+    MirrorTopic,
+    Wanted,
+    encode,
+    encode_key,
+    key_of,
+)
 from twinlog.wire.snapshot import Snapshot, Written
 from twinlog.wire.state_records import LastMirrored, PartitionState, epochs_key
 
@@ -213,3 +224,46 @@ def test_denials_stay_where_the_source_may_mirror_from_here(
     assert taken_over("v") == frozenset()
     with pytest.raises(UserError, match="whether the source mirrors u from here is not known"):
         taken_over("u")
+
+
+# ---- ACLs ----------------------------------------------------------------------------------------
+
+COPIED = Acl(
+    *(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:app", "*"),
+    *(Operation.READ, Permission.ALLOW),
+)
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_no_acl_follows_where_it_may_be_one_that_a_mirror_has_made(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """A denial that keeps a topic of the source read-only would stop producers after a failover."""
+    cluster = cast(KafkaCluster, SimpleNamespace(cluster_id="c"))
+
+    def look(*keys: tuple[str, ...]) -> frozenset[Acl]:
+        unread, readable = Store(with_unread(*keys)), Store(with_unread())
+        here, there = (unread, readable) if side == "here" else (readable, unread)
+        monkeypatch.setattr(acl_sync, "MirrorStore", lambda _: there)
+        return asyncio.run(acl_sync._not_its_own(cluster, cluster, here))
+
+    assert look(("topic", "m", "u")) == frozenset()
+    made = key_of(MadeAcl(mirror="m", acl=COPIED, made_for=MadeFor.READ_ONLY))
+    for key in (made, ("mirror", "m")):
+        with pytest.raises(UnsupportedVersion, match="which ACLs mirrors have made is not known"):
+            look(key)
+
+
+def test_acls_of_a_topic_that_cannot_be_read_are_left() -> None:
+    """As those of a paused one. What its mirror has copied still makes nobody a node."""
+    topic = replace(TOPIC, wanted=Wanted.MIRRORING)
+    made = MadeAcl(mirror="m", acl=COPIED, made_for=MadeFor.SOURCE)
+    records = [encode(one) for one in (MIRROR, topic, made)]
+    records.append((encode_key(("topic", "m", "u")), b"{"))
+    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    cluster = cast(KafkaCluster, None)
+    found = acl_sync._scope(cluster, snapshot, "m", parse_settings({}), about=(), ours=())
+    scope = asyncio.run(found)
+    assert (scope.topics, scope.left) == ({"t"}, {"u"})
+    unread = snapshot.after([Written(0, 9, encode_key(("mirror", "m")), b"{")])
+    assert unread.copied_acls == {COPIED}

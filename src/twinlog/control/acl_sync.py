@@ -51,7 +51,7 @@ from twinlog.core.acls import (
     acl_changes,
     nodes_among,
 )
-from twinlog.core.errors import TwinlogError
+from twinlog.core.errors import TwinlogError, UnsupportedVersion
 from twinlog.core.mirror_settings import MirrorSettings
 from twinlog.core.text import few
 from twinlog.wire.config_records import MadeFor, Wanted
@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 
 ABSENT_S: Final = 10.0
 """How long the source has not listed an ACL before its copy is removed."""
+_TELL_OF_ACLS: Final = frozenset({"mirror", "acl", "source-acl"})
+"""Kinds of keys of `__mirror_config`."""
 _NONE: Final[frozenset[Acl]] = frozenset()
 
 
@@ -152,11 +154,8 @@ async def _scope(
     """What ACLs may concern: those of `about`. `ours` are the destination's."""
     topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
     mirrored = frozenset(t.topic for t in topics if t.wanted is Wanted.MIRRORING)
-    copied = frozenset[Acl]().union(
-        *(snapshot.made_acls(name, MadeFor.SOURCE) for name in snapshot.mirrors)
-    )
-    nodes, _ = nodes_among(ours, STATE_TOPIC, copied)
-    every = frozenset(topic.topic for topic in topics)
+    nodes, _ = nodes_among(ours, STATE_TOPIC, snapshot.copied_acls)
+    every = frozenset(topic.topic for topic in topics) | snapshot.unread_topics(mirror)
     return AclScope(
         topics=mirrored,
         left=every - mirrored,
@@ -197,8 +196,18 @@ async def _groups(
 async def _not_its_own(
     source: KafkaCluster, destination: KafkaCluster, store: MirrorStore
 ) -> frozenset[Acl]:
-    """What of the source's ACLs mirrors have made there, its own or ours."""
+    """What of the source's ACLs mirrors have made there, its own or ours.
+
+    Raises:
+        UnsupportedVersion: a record that says so cannot be read.
+    """
     here, there = await store.snapshot(), await MirrorStore(source).snapshot()
+    for key, why in (*here.unread.items(), *there.unread.items()):
+        if key[0] in _TELL_OF_ACLS:
+            raise UnsupportedVersion(
+                f"which ACLs mirrors have made is not known: {why}",
+                hint="use a twinlog that can read it",
+            )
     return frozenset[Acl]().union(
         here.made_of(source.cluster_id, MadeFor.SWITCHOVER),
         there.made_of(destination.cluster_id, MadeFor.SOURCE),

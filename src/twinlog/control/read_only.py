@@ -199,9 +199,9 @@ class ReadOnly:
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
         removed = [topic for topic in _removed(snapshot, mirror) if topic.topic in made]
         leaving = await self._not_stopped(removed) if removed else set()
-        # What is wanted of these is not known: what was denied stays so.
-        unread = {key[2] for key in snapshot.unread if key[:2] == ("topic", mirror)}
-        return frozenset(mirrored | leaving | (unread & made)), bool(leaving)
+        # What is wanted of those that are unread is not known: what was denied stays so.
+        kept = snapshot.unread_topics(mirror) & made
+        return frozenset(mirrored | leaving | kept), bool(leaving)
 
     async def _not_stopped(self, topics: Collection[MirrorTopic]) -> set[str]:
         states = await self._store.states()
@@ -250,9 +250,7 @@ class ReadOnly:
     ) -> int:
         """Make and remove ACLs so that these topics are guarded, and no others."""
         # What a source has decided makes nobody a node.
-        copied = (after - there).union(
-            *(snapshot.made_acls(name, MadeFor.SOURCE) for name in snapshot.mirrors)
-        )
+        copied = (after - there) | snapshot.copied_acls
         denials, open_to, _ = guard(after, topics, STATE_TOPIC, copied=copied)
         if open_to and (mirror, open_to) not in self._told:
             self._told.add((mirror, open_to))

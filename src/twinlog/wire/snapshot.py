@@ -99,6 +99,15 @@ class Snapshot:
             and (record.mirror, record.made_for) == (mirror, made_for)
         )
 
+    @property
+    def copied_acls(self) -> frozenset[Acl]:
+        """What ACLs mirrors have copied from their sources, also one whose own record is unread."""
+        return frozenset(
+            record.acl
+            for record in self.records.values()
+            if isinstance(record, MadeAcl) and record.made_for is MadeFor.SOURCE
+        )
+
     def made_of(self, source_cluster_id: str, made_for: MadeFor) -> frozenset[Acl]:
         """What ACLs the mirrors of a source have made, there or here."""
         from_there = {
@@ -163,6 +172,10 @@ class Snapshot:
         """
         found = ((_tombstone(key), why) for (_, key), why in self.unreadable.items())
         return {gone.key: why for gone, why in found if gone is not None}
+
+    def unread_topics(self, mirror: str) -> frozenset[str]:
+        """Topics of a mirror of which it is not known what is wanted: their records are unread."""
+        return frozenset(key[2] for key in self.unread if key[:2] == ("topic", mirror))
 
     @property
     def unknown_topics(self) -> dict[str, str]:
