@@ -51,7 +51,7 @@ def test_planted_bugs_are_found(variant: str) -> None:
     lost answer; a log end that is computed from the markers sent; an answer without records that is
     taken for an empty log.
     """
-    done = _simulate("--seeds", "0:20", "--variant", variant, "--until-failed")
+    done = _simulate("--seeds", "0:60", "--variant", variant, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
 
