@@ -12,7 +12,7 @@ import pytest
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic
 from twinlog.cluster.mirrorlog import States
-from twinlog.control import acl_sync, denials, failback, topic_sync
+from twinlog.control import acl_sync, denials, failback, lifecycle, topic_sync
 from twinlog.control import store as store_module
 from twinlog.control.failback import TheirMirrors, last_mirrored, their_mirrors
 from twinlog.control.mirrors import add_named
@@ -77,6 +77,22 @@ def count(monkeypatch: pytest.MonkeyPatch) -> None:
         return COUNT
 
     monkeypatch.setattr(store_module, "partition_count", partition_count)
+
+
+@pytest.mark.parametrize("topics", ["t.*", ["t"]])
+def test_a_topic_that_a_command_leaves_out_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, topics: str | list[str]
+) -> None:
+    """Else a failover of all topics would seem to be one."""
+    mirrored = encode(replace(TOPIC, wanted=Wanted.MIRRORING))
+    records = [encode(MIRROR), mirrored, (encode_key(("topic", "m", "t-unread")), b"{")]
+    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    store = Store(snapshot)
+    monkeypatch.setattr(lifecycle, "MirrorStore", lambda _: store)
+    nowhere = cast(KafkaCluster, None)
+    assert asyncio.run(lifecycle.remove_topics(nowhere, "m", topics)) == ["t"]
+    named = [line for line in caplog.messages if "t-unread stays as it is" in line]
+    assert len(named) == (1 if topics == "t.*" else 0)
 
 
 @pytest.mark.parametrize("key", [("topic", "o", "t"), ("mirror", "m"), ("topic", "gone", "t")])

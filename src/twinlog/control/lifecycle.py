@@ -19,6 +19,7 @@ disaster `--remove --topic '.*'` must not be held up by a topic that was removed
 is for none of them, the error is that of the first one.
 """
 
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,8 @@ from twinlog.core.states import State
 from twinlog.core.text import few
 from twinlog.wire.config_records import ConfigChange, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 Topics: TypeAlias = str | Collection[str]
 """The name of a topic or else a regular expression; or names."""
@@ -217,8 +220,11 @@ async def _change(
     if isinstance(topics, str):
         compiled(topics)
     names: list[str] = []
+    unread: dict[str, str] = {}
 
     def decide(snapshot: Snapshot) -> list[ConfigChange]:
+        unread.clear()
+        unread.update(_unread(snapshot, mirror, topics))
         chosen = choose(snapshot, mirror, topics, lambda topic: refusals.get(topic.wanted))
         names[:] = [topic.topic for topic in chosen]
         changes: list[ConfigChange] = [replace(topic, wanted=wanted) for topic in chosen]
@@ -226,8 +232,21 @@ async def _change(
             changes += _without_patterns(snapshot, mirror, ending, names)
         return changes
 
-    await MirrorStore(destination).change(decide)
+    try:
+        await MirrorStore(destination).change(decide)
+    finally:
+        for name, why in sorted(unread.items()):
+            log.warning("%s stays as it is, its record cannot be read: %s", name, why)
     return names
+
+
+def _unread(snapshot: Snapshot, mirror: str, topics: Topics) -> dict[str, str]:
+    """Topics of a mirror that may be meant, and whose record cannot be read, with the reason."""
+    its = {key[2]: why for key, why in snapshot.unread.items() if key[:2] == ("topic", mirror)}
+    if isinstance(topics, str):
+        pattern = compiled(topics)
+        return {name: why for name, why in its.items() if name == topics or pattern.fullmatch(name)}
+    return {name: why for name, why in its.items() if name in topics}
 
 
 def _without_patterns(
