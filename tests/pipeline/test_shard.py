@@ -590,6 +590,7 @@ async def test_a_topic_that_is_gone_needs_no_fence(bench: Bench) -> None:
     assert await shard.fence([gone]) == {}
     await asyncio.sleep(SETTINGS.lease_s)
     assert await shard.fence([gone]) == {gone: -1}
+    assert await shard.fence([gone]) == {}, "it may have been there since"
     bench.cluster.create_topic(gone.topic, 1)
     assert await shard.fence([gone]) == {gone: 0}, "it was only not known"
 
@@ -633,6 +634,31 @@ async def test_a_broker_that_lags_does_not_spare_a_topic_its_fence(bench: Bench)
         assert await shard.fence([key(0)], ids) == {}
     topic.topic_id = now
     assert await shard.fence([key(0)], ids) == {key(0): 0}
+
+
+@scenario(markers_allowed=True)
+async def test_a_fence_is_known_without_the_right_that_made_it(bench: Bench) -> None:
+    """Goal: mirroring ended where a former owner's fence stands, who might write markers.
+
+    The next owner took its second record for one of the mirror's, and the end for a higher one.
+    """
+    former = await bench.shard()
+    assert await former.fence([key(0)]) == {key(0): 0}
+    assert bench.end(0) == 2
+    bench.cluster.markers_allowed = False
+    owner = await bench.shard()
+    owner.markers.allowed = False
+    assert await owner.fence([key(0)]) == {key(0): 0}
+
+
+@scenario
+async def test_any_number_of_fences(bench: Bench) -> None:
+    """Goal: mirroring ended at the first one, however often a stop was tried."""
+    for _ in range(70):
+        shard = await bench.shard()
+        assert await shard.fence([key(0)]) == {key(0): 0}
+        await shard.close()
+    assert bench.end(0) >= 70
 
 
 @scenario

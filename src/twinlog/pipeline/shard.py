@@ -55,8 +55,8 @@ _LAST_EPOCHS = 32_000
 """From here on a data id is used up until it has another producer id: 767 requests, once."""
 _COMMIT = (1).to_bytes(2)
 """The type in a commit marker's key, behind its version; an abort marker's is 0."""
-_MOST_FENCES = 64
-"""How far back fences are looked for that former owners have left."""
+_FENCES = 64
+"""How far back fences are looked for at first that former owners have left."""
 
 
 class Shard:
@@ -81,8 +81,9 @@ class Shard:
         self._cleaning: asyncio.Task[None] | None = None
         self._ahead: asyncio.Task[None] | None = None
         self.markers = MarkerWriter(f"{self._id}.marker", destination, settings.markers_at_once)
-        self._others_since: dict[TopicPartition, float] = {}
-        self._absent_since: dict[TopicPartition, float] = {}
+        recent_s = settings.lease_s + 2 * settings.backoff_max_s
+        self._others = _Sightings(settings.lease_s, recent_s)
+        self._absent = _Sightings(settings.lease_s, recent_s)
         self.data_producer = ProducerId(-1)
         self._data_ids: set[int] = set()  # those that the data id has had, as far as we know
         self._marker_ids: set[int] = set()  # those of written markers
@@ -261,6 +262,7 @@ class Shard:
         """Wait until no filler transaction, ours or a former owner's, can land on these."""
         while any(self.held_up(partition) for partition in partitions):
             await self._cleaned(self._clean_dirty())
+            await asyncio.sleep(self.settings.position_pause_s)  # a round goes on with the others
 
     async def _clean_up(self) -> None:
         """Give the dirty ids a new epoch: what they had under way stands then, or never will."""
@@ -316,10 +318,9 @@ class Shard:
         identity = await self._next_epoch(partitions)
         bounds = await self._destination.bounds(partitions)
         others = await self._made_again(partitions, topic_ids)
-        since = dict(self._others_since)
+        # A broker that lags does not know of a new topic yet, or tells of the one before it.
         absent = {p for p, one in bounds.items() if one.error == _UNKNOWN_TOPIC_OR_PARTITION}
-        since |= self._note_absent(absent)
-        lost = {p for p in others | absent if since[p] + self.settings.lease_s <= _now()}
+        lost = self._others.last(partitions, others) | self._absent.last(partitions, absent)
         found: dict[TopicPartition, Offset | Refusal] = dict.fromkeys(lost, Offset(-1))
         asked = {p: one for p, one in bounds.items() if p not in others | absent}
         found |= _refusals({p: one.error for p, one in asked.items()})
@@ -424,28 +425,14 @@ class Shard:
     async def _made_again(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> set[TopicPartition]:
-        """Those whose topics are others by now than the mirror's.
-
-        A broker that lags may tell of a topic that was there before the mirror's, which has to be
-        fenced: so only what is told for as long as a lease is believed.
-        """
+        """Those whose topics are others by now than the mirror's, as one broker says."""
         asked = {p.topic for p in partitions} & topic_ids.keys()
         leaders = await self._destination.leaders(asked) if asked else {}
-        others = {
+        return {
             p
             for p in partitions
             if p in leaders and is_another(topic_ids.get(p.topic), leaders[p].topic_id)
         }
-        self._others_since = {p: self._others_since.get(p, _now()) for p in others}
-        return others
-
-    def _note_absent(self, absent: Collection[TopicPartition]) -> dict[TopicPartition, float]:
-        """Since when the destination says that it does not have these.
-
-        A broker that lags does not know of a new topic yet: that is believed after a lease, too.
-        """
-        self._absent_since = {p: self._absent_since.get(p, _now()) for p in absent}
-        return self._absent_since
 
     async def _fenced_before(
         self, bounds: Mapping[TopicPartition, Bounds]
@@ -454,19 +441,32 @@ class Shard:
 
         Logs that cannot be read just now are left out.
         """
-        if self.markers.allowed:
-            self._marker_ids.add(await self.markers.producer_id())
+        # A former owner may have been allowed to write markers, whether we are or not.
+        self._marker_ids.add(await self.markers.producer_id())
         ends = {p: one.high_watermark for p, one in bounds.items()}
         last = await self._read({p: max(one.start, ends[p] - 1) for p, one in bounds.items()}, ends)
         found: dict[TopicPartition, Offset | Refusal | None] = {}
-        ended = {}
+        ended = []
         for partition, stored in last.items():
             if isinstance(stored, list) and stored and self._is_fence(stored[-1]):
-                ended[partition] = max(bounds[partition].start, ends[partition] - _MOST_FENCES)
+                ended.append(partition)
             else:
                 found[partition] = stored if isinstance(stored, Refusal) else None
-        tails = await self._read(ended, ends)
-        return found | {p: self._first_fence(stored) for p, stored in tails.items()}
+        step = _FENCES
+        while ended:
+            starts = {p: max(bounds[p].start, ends[p] - step) for p in ended}
+            tails = await self._read(starts, ends)
+            # As many as there were tries: where all of a tail are fences, there may be more below.
+            ended = [
+                p
+                for p, stored in tails.items()
+                if isinstance(stored, list)
+                and starts[p] > bounds[p].start
+                and all(map(self._is_fence, stored))
+            ]
+            found |= {p: self._first_fence(one) for p, one in tails.items() if p not in ended}
+            step *= 8
+        return found
 
     def _first_fence(self, stored: "list[_Stored] | Refusal") -> Offset | Refusal | None:
         """Where the fences begin that a log ends in: at one of the data id."""
@@ -561,6 +561,42 @@ class Shard:
                 return found
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.1)
+
+
+class _Sightings:
+    """Since when something has been told of partitions, each time that they were asked about.
+
+    Args:
+        lease_s: for how long it has to be told.
+        recent_s: longer than the pauses between two questions.
+    """
+
+    def __init__(self, lease_s: float, recent_s: float) -> None:
+        self._lease_s = lease_s
+        self._recent_s = recent_s
+        self._since: dict[TopicPartition, float] = {}
+        self._until: dict[TopicPartition, float] = {}
+
+    def last(
+        self, asked: Collection[TopicPartition], told: Collection[TopicPartition]
+    ) -> set[TopicPartition]:
+        """Those of which it has been told for long enough, which are forgotten with that.
+
+        It begins anew where something else was told in between, or nobody has asked lately: the
+        partition may have had another life since.
+        """
+        now = _now()
+        for partition in asked:
+            recent = now < self._until.get(partition, 0.0) + self._recent_s
+            if partition not in told or not recent:
+                self._since.pop(partition, None)
+        lasting = set()
+        for partition in told:
+            self._until[partition] = now
+            if self._since.setdefault(partition, now) + self._lease_s <= now:
+                lasting.add(partition)
+                del self._since[partition], self._until[partition]
+        return lasting
 
 
 class _Stored(NamedTuple):
