@@ -114,3 +114,20 @@ def test_a_broker_that_asks_for_a_proof_that_is_easily_guessed_from(
     with pytest.raises(ProtocolError, match=reason):
         asyncio.run(authenticate(exchange, sasl, "host"))
     assert len(sent) == 1
+
+
+def test_a_nonce_that_is_not_ours_gets_no_proof() -> None:
+    """A proof for a nonce of its own choice could be replayed elsewhere."""
+    sent: list[bytes] = []
+
+    async def exchange(request: Any) -> Any:
+        if isinstance(request, SaslHandshakeRequest):
+            return SimpleNamespace(error_code=0, mechanisms=[])
+        sent.append(bytes(request.auth_bytes))
+        answer = f"r=another,s={base64.b64encode(b'salt').decode()},i=4096"
+        return SimpleNamespace(error_code=0, auth_bytes=answer.encode(), session_lifetime_ms=0)
+
+    sasl = Sasl(mechanism="SCRAM-SHA-256", username="a", password=SECRET)
+    with pytest.raises(ProtocolError, match="SASL exchange is wrong"):
+        asyncio.run(authenticate(exchange, sasl, "host"))
+    assert len(sent) == 1

@@ -31,7 +31,7 @@ def test_clients_that_go_away_leave_one_thread_behind(monkeypatch: pytest.Monkey
         exposition, observed = Exposition(), cast("Observed", None)
         for _ in range(100):
             gone = asyncio.create_task(exposition.text(observed))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)  # its thread has begun
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
         waiting = [asyncio.create_task(exposition.text(observed)) for _ in range(2)]

@@ -129,10 +129,12 @@ def test_what_applications_may_miss() -> None:
     assert missed([describe, acl(TOPIC, "*", principal="User:node")], SCOPE) == frozenset()
 
 
-def chosen_together(*acls: Acl, there: tuple[Acl, ...] = (), rules: str = "*") -> list[str]:
+def chosen_together(
+    *acls: Acl, there: tuple[Acl, ...] = (), made: tuple[Acl, ...] = (), rules: str = "*"
+) -> list[str]:
     """What becomes of the source's ACLs, in their order."""
     parsed = parse_settings({ACLS: rules}).acl_include
-    choices = choose_all(acls, acls, there, parsed, SCOPE)
+    choices = choose_all(acls, there, made, parsed, SCOPE)
     return [choices[one].name for one in acls]
 
 
@@ -166,12 +168,27 @@ def test_nothing_is_allowed_that_a_denial_limits_that_is_not_copied(denial: Acl)
     one = acl(TOPIC, "customers")
     assert chosen_together(one, denial)[0] == "WITHHELD"
     assert chosen_together(one, denial, there=(denial,))[0] == "COPIED"
+    if chosen_together(denial) == ["DENYING"]:
+        removed = chosen_together(one, denial, there=(denial,), made=(denial,))
+        assert removed[0] == "WITHHELD", "an earlier version has made it, and it goes"
     assert chosen_together(one, denial, rules="TOPIC;customers;*;ALLOW")[0] == "COPIED"
     bobs = acl(TOPIC, "customers", principal="User:bob")
     expected = "WITHHELD" if denial.principal == EVERYBODY else "COPIED"
     assert chosen_together(bobs, denial)[0] == expected
     everybodys = acl(TOPIC, "customers", principal=EVERYBODY)
     assert chosen_together(everybodys, denial)[0] == "WITHHELD"
+
+
+def test_what_the_source_has_no_more_is_not_withheld() -> None:
+    """It was revoked there, and a denial of everybody came in its place: the copy has to go."""
+    rules = parse_settings({ACLS: "*"}).acl_include
+    revoked = acl(TOPIC, "customers")
+    denial = acl(TOPIC, "customers", principal=EVERYBODY, permission=DENY)
+    choices = choose_all([denial], [revoked], [revoked], rules, SCOPE)
+    assert choices[revoked] is Choice.COPIED, "not among the source's, so it is removed"
+    narrower = acl(TOPIC, "customers-secret", permission=DENY)
+    prefix = acl(TOPIC, "cust", PREFIXED)
+    assert chosen_together(prefix, denial, narrower) == ["WITHHELD", "DENYING", "BEYOND"]
 
 
 def test_what_this_version_does_not_know() -> None:

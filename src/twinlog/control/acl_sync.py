@@ -81,7 +81,7 @@ class Compared(NamedTuple):
     """The source's that are not copied, that the destination does not have either, and that
     applications may miss after a failover."""
     withheld: frozenset[Acl]
-    """The source's that would be copied, but for a denial beside them that is not."""
+    """The source's that would be copied, or were, but for a denial beside them that is not."""
 
 
 async def compare_acls(
@@ -118,7 +118,7 @@ async def compare_acls(
     made = snapshot.made_acls(mirror, MadeFor.SOURCE)
     scope = await _scope(source, snapshot, mirror, settings, about=theirs | made, ours=ours)
     candidates = theirs - not_its_own
-    choices = choose_all(theirs | made, candidates, ours, settings.acl_include, scope)
+    choices = choose_all(candidates, ours, made, settings.acl_include, scope)
     by_choice = {
         choice: frozenset(acl for acl, chosen in choices.items() if chosen is choice)
         for choice in Choice
@@ -138,7 +138,7 @@ async def compare_acls(
         absent=changes.remove - theirs,
         denying=candidates & by_choice[Choice.DENYING],
         missed=missed(candidates & beyond, scope) - ours,
-        withheld=(candidates & by_choice[Choice.WITHHELD]) - ours,
+        withheld=by_choice[Choice.WITHHELD],
     )
 
 
@@ -311,8 +311,9 @@ class AclSync:
         if found.withheld:
             self._tell(
                 mirror,
-                f"{len(found.withheld)} ACL(s) of the source are not copied, since a denial that "
-                f"limits them there is not: {few(sorted(found.withheld), '; ')}",
+                f"{len(found.withheld)} ACL(s) of the source are not copied, or stay as they were, "
+                "since a denial that limits them there is not copied: "
+                f"{few(sorted(found.withheld), '; ')}",
             )
 
     def _tell(self, mirror: str, text: str) -> None:

@@ -449,8 +449,8 @@ def _of_mirror(facts: MirrorFacts) -> Iterator[Finding]:
     if withheld := facts.acls.withheld:
         yield Finding(
             Reason.ACL,
-            f"{len(withheld)} ACL(s) of the source are not copied, since a denial that limits them "
-            f"there is not: {few(withheld)}",
+            f"{len(withheld)} ACL(s) of the source are not copied, or stay as they were, since a "
+            f"denial that limits them there is not copied: {few(withheld)}",
         )
 
 

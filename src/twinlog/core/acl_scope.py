@@ -94,37 +94,41 @@ class AclScope:
 
 
 def choose_all(
-    acls: Collection[Acl],
-    denials: Collection[Acl],
+    source: Collection[Acl],
     there: Collection[Acl],
+    made: Collection[Acl],
     rules: Collection[AclRule],
     scope: AclScope,
 ) -> dict[Acl, Choice]:
-    """What becomes of ACLs, with what limits them; see the module's tables.
+    """What becomes of the source's ACLs, with what limits them, and of what the mirror has made.
 
     Args:
-        acls: what the source has, and what the mirror has made.
-        denials: those of them that are in force on the source.
+        source: what is in force on the source.
         there: what the destination has.
+        made: what the mirror has made; an ALLOW that the source has no more is not withheld.
         rules: of `mirror.acl.include`.
         scope: the mirror's.
     """
-    choices = {acl: choose(acl, rules, scope) for acl in acls}
+    choices = {acl: choose(acl, rules, scope) for acl in {*source, *made}}
+    # What an earlier version has copied of the denials that stop nodes is about to be removed.
+    stays = {one for one in there if choices.get(one) is not Choice.DENYING or one not in made}
     limiting = defaultdict(list)
-    for acl in denials:
+    for acl in source:
         if acl.permission is not Permission.ALLOW and choices[acl] is not Choice.REMOVED:
             limiting[acl.principal].append(acl)
     everyone = [acl for some in limiting.values() for acl in some]
-    for acl in [a for a in acls if a.permission is Permission.ALLOW]:
+    copied = (Choice.COPIED, Choice.BEYOND)
+    needed: set[Acl] = set()
+    for acl in [a for a in source if a.permission is Permission.ALLOW]:
         if choices[acl] is not Choice.COPIED:
             continue
         own = [*limiting[acl.principal], *limiting[EVERYBODY]]
         limits = [a for a in (everyone if acl.principal == EVERYBODY else own) if a.limits(acl)]
-        beyond = [one for one in limits if choices[one] is Choice.BEYOND]
-        choices |= dict.fromkeys(beyond, Choice.COPIED)
-        if any(choices[one] is not Choice.COPIED and one not in there for one in limits):
+        if all(choices[one] in copied or one in stays for one in limits):
+            needed |= {one for one in limits if choices[one] is Choice.BEYOND}
+        else:
             choices[acl] = Choice.WITHHELD
-    return choices
+    return choices | dict.fromkeys(needed, Choice.COPIED)
 
 
 def choose(acl: Acl, rules: Collection[AclRule], scope: AclScope) -> Choice:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from twinlog.core.errors import UserError
 from twinlog.pipeline.settings import SMALLEST_BUFFER, LaneSettings
+from twinlog.wire.frames import MAX_FRAME
 
 NOT_OPTIONS: Final = frozenset({"fillers", "lease_s", "producer_expiration_ms"})
 
@@ -52,7 +53,7 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
         "partition_fetch_bytes", _KILOBYTE, _GIGABYTE, "one partition's part of an answer"
     ),
     "replica.fetch.response.max.bytes": LaneOption(
-        "fetch_max_bytes", _KILOBYTE, _GIGABYTE, "an answer of a source broker"
+        "fetch_max_bytes", _KILOBYTE, MAX_FRAME // 2, "an answer of a source broker"
     ),
     "max.request.size": LaneOption(
         "produce_max_bytes", _KILOBYTE, _GIGABYTE, "a request to a destination broker"
