@@ -63,6 +63,11 @@ class Both:
         await self._seen(self.destination, made)
         return failed
 
+    async def mirror_topic(self) -> None:
+        """Give the mirror a topic, of the mirror's name."""
+        topic = MirrorTopic(mirror=self.name, topic=self.name, topic_id=uuid4(), partitions=1)
+        await self.store.change(lambda _: [topic])
+
     async def made(self) -> frozenset[Acl]:
         return (await self.store.snapshot()).made_acls(self.name, MadeFor.SOURCE)
 
@@ -185,8 +190,7 @@ def test_the_sources_administrators_are_none_of_the_destinations(
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
-            mirrored = MirrorTopic(mirror=topic, topic=topic, topic_id=uuid4(), partitions=1)
-            await it.store.change(lambda _: [mirrored])
+            await it.mirror_topic()
             await it.give(it.source, orders, *attack)
             for _ in range(2):
                 await it.sync(parse_settings({ACLS: "*"}))
@@ -206,8 +210,7 @@ def test_an_allow_comes_with_the_denial_that_limits_it(
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
-            mirrored = MirrorTopic(mirror=topic, topic=topic, topic_id=uuid4(), partitions=1)
-            await it.store.change(lambda _: [mirrored])
+            await it.mirror_topic()
             prefix = acl(topic)._replace(pattern_type=PatternType.PREFIXED)
             secret = acl(f"{topic}-secret")._replace(permission=Permission.DENY)
             elsewhere = acl(f"{topic[:-1]}-other")._replace(permission=Permission.DENY)

@@ -23,7 +23,7 @@ ID = UUID(int=1)
 def test_what_was_read_of_another_topic_is_not_written_down(
     monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
-    """It was made again, on either side or in its mirror, after its configurations were read."""
+    """It was recreated on either side, or added anew, after its configurations were read."""
     read = MirrorTopic(
         mirror="m", topic="t", topic_id=ID, partitions=1, destination_topic_id=ID, set_back=()
     )

@@ -123,7 +123,7 @@ def test_a_mirror_is_deleted_beside_others_that_cannot_be_read() -> None:
 
 
 def test_states_that_cannot_be_read_are_not_forgotten() -> None:
-    """Neither with their mirror, nor where the source's topic was made again."""
+    """Neither with their mirror, nor where the source's topic was recreated."""
     place = state_partition("m", TOPIC.topic_id, 0, COUNT)
     states = STOPPED._replace(unreadable={(place, epochs_key(NAME)): "a newer version"})
     again = replace(TOPIC, topic_id=UUID(int=2), wanted=Wanted.MIRRORING)

@@ -58,13 +58,19 @@ def test_what_a_partition_can_hold(world: Stage) -> None:
     assert "the same" in verified.output
 
 
+def mirror_records(stage: Stage, topic: str, count: int) -> None:
+    """A topic of one partition, in the mirror `everything`, and so many records on both sides."""
+    servers = stage.source.bootstrap_servers
+    outside.make_topic(servers, topic)
+    outside.write(servers, topic, outside.simple(count))
+    stage.add(topic, "everything")
+    stage.await_no_lag([topic])
+
+
 def test_partitions_are_added(world: Stage, topic: str) -> None:
     """A topic that grows on the source grows on the destination, and the new ones are mirrored."""
     servers = world.source.bootstrap_servers
-    outside.make_topic(servers, topic)
-    outside.write(servers, topic, outside.simple(100))
-    world.add(topic, "everything")
-    world.await_no_lag([topic])
+    mirror_records(world, topic, 100)
     outside.grow_topic(servers, topic, 3)
     outside.write(servers, topic, [*outside.simple(50, 1), *outside.simple(50, 2)])
     outside.await_state(world, topic, 2, "MIRRORING")
@@ -77,10 +83,7 @@ def test_partitions_are_added(world: Stage, topic: str) -> None:
 def test_the_log_start_follows(world: Stage, topic: str) -> None:
     """Retention on the source moves the destination's log start, too."""
     servers = world.source.bootstrap_servers
-    outside.make_topic(servers, topic)
-    outside.write(servers, topic, outside.simple(300))
-    world.add(topic, "everything")
-    world.await_no_lag([topic])
+    mirror_records(world, topic, 300)
     delete_before(servers, [(topic, 0, 123)])
     log = Log(world.destination.bootstrap_servers)
     until(lambda: log.extents([(topic, 0)])[topic, 0].start == 123, 60, "the log start")
@@ -90,10 +93,7 @@ def test_the_log_start_follows(world: Stage, topic: str) -> None:
 def test_the_log_start_follows_later(world: Stage, topic: str) -> None:
     """`mirror.log.start.delay.ms`: records that the source has deleted stay for that long."""
     servers = world.source.bootstrap_servers
-    outside.make_topic(servers, topic)
-    outside.write(servers, topic, outside.simple(30))
-    world.add(topic, "everything")
-    world.await_no_lag([topic])
+    mirror_records(world, topic, 30)
     outside.alter(world, "mirror.log.start.delay.ms=3600000")
     time.sleep(2)  # lanes follow `__mirror_config`
     delete_before(servers, [(topic, 0, 12)])

@@ -393,7 +393,8 @@ def _refuse_restart(tail: Tail, restarts: int) -> None:
 class States(NamedTuple):
     """What `__mirror_state` says of each mirror partition. `unreadable` as in `Snapshot`.
 
-    What is unread was owned by somebody: unlike where nothing stands, nothing is begun or written.
+    A partition with an unread record had an owner: unlike where no record stands, no lane begins
+    with it, or writes over it.
     """
 
     states: dict[MirrorPartition, PartitionState]

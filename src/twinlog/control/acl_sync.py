@@ -155,7 +155,7 @@ async def _scope(
     topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
     mirrored = frozenset(t.topic for t in topics if t.wanted is Wanted.MIRRORING)
     nodes, _ = nodes_among(ours, STATE_TOPIC, snapshot.copied_acls)
-    every = frozenset(topic.topic for topic in topics) | snapshot.unread_topics(mirror)
+    every = frozenset(topic.topic for topic in topics).union(snapshot.unread_topics(mirror))
     return AclScope(
         topics=mirrored,
         left=every - mirrored,
@@ -307,7 +307,6 @@ class AclSync:
                 "the mirror's topics and groups; applications may need them after a failover: "
                 f"{few(sorted(found.missed), '; ')} (a rule of mirror.acl.include may name them)",
             )
-
         if found.withheld:
             self._tell(
                 mirror,

@@ -131,7 +131,7 @@ async def sync_configs(
     failed = 0
     changes: dict[str, ConfigChanges] = {}
     compared = await compare_configs(source, destination, [one.topic for one in topics], exclude)
-    # They were read by name: of a topic that was made again meanwhile, nothing was learned.
+    # They were read by name, so they say nothing of a topic that was recreated meanwhile.
     others = await _others(source, destination, topics)
     topics = [one for one in topics if one not in others]
     compared = {one.topic: compared[one.topic] for one in topics}

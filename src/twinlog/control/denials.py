@@ -362,12 +362,7 @@ async def _taken_over(
             f"whether the source mirrors these topics from here is not known: {theirs.unknown}",
             hint="nothing was changed; the mirror's principal needs READ on its control topics",
         )
-    if unsure := {name: why for name in sorted(topics) if (why := theirs.unsure(name))}:
-        raise UserError(
-            f"whether the source mirrors {few(unsure)} from here is not known: "
-            f"{next(iter(unsure.values()))}",
-            hint="nothing was changed; use a twinlog that can read it",
-        )
+    theirs.refuse_unsure(topics, "here", "nothing was changed")
     removed = [one for name in topics for one in theirs.failed_over.get(name, ())]
     states = await MirrorStore(source).states() if removed else None
     busy = {

@@ -24,7 +24,7 @@ id never shrinks below what was mirrored of it, so the largest last mirrored end
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl
 from twinlog.core.errors import DENIED, Refusal, UserError
 from twinlog.core.states import State
+from twinlog.core.text import few
 from twinlog.core.types import UNKNOWN_EPOCH, TopicPartition
 from twinlog.wire.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
@@ -69,6 +70,28 @@ class TheirMirrors(NamedTuple):
     def unsure(self, topic: str) -> str:
         """Why it is not known whether the source mirrors a topic, where it has to be."""
         return self.unread.get(topic, "" if self.forbidden else self.unknown)
+
+    def unsure_among(self, topics: Iterable[str]) -> dict[str, str]:
+        """Those of these topics of which it is not known, with the reason."""
+        return {topic: why for topic in sorted(topics) if (why := self.unsure(topic))}
+
+    def refuse_unsure(self, topics: Iterable[str], here: str, nothing: str) -> None:
+        """See that it is known of all of these topics whether the source mirrors them from here.
+
+        Args:
+            topics: their names.
+            here: this cluster, in the error's words.
+            nothing: what was not done then, for its hint.
+
+        Raises:
+            UserError: it is not known.
+        """
+        if unsure := self.unsure_among(topics):
+            raise UserError(
+                f"whether the source mirrors {few(unsure)} from {here} is not known: "
+                f"{next(iter(unsure.values()))}",
+                hint=f"{nothing}; use a twinlog that can read it",
+            )
 
 
 def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:

@@ -242,7 +242,7 @@ async def _change(
 
 def _unread(snapshot: Snapshot, mirror: str, topics: Topics) -> dict[str, str]:
     """Topics of a mirror that may be meant, and whose record cannot be read, with the reason."""
-    its = {key[2]: why for key, why in snapshot.unread.items() if key[:2] == ("topic", mirror)}
+    its = snapshot.unread_topics(mirror)
     if isinstance(topics, str):
         pattern = compiled(topics)
         return {name: why for name, why in its.items() if name == topics or pattern.fullmatch(name)}

@@ -366,12 +366,7 @@ def _refuse_loops(names: Sequence[str], theirs: TheirMirrors, cluster_id: str) -
             f"the source mirrors {', '.join(ways)}",
             hint="nothing was added; a topic is mirrored in one direction at a time",
         )
-    if unsure := {name: why for name in names if (why := theirs.unsure(name))}:
-        raise UserError(
-            f"whether the source mirrors {few(unsure)} from this cluster is not known: "
-            f"{next(iter(unsure.values()))}",
-            hint="nothing was added; use a twinlog that can read it",
-        )
+    theirs.refuse_unsure(names, "this cluster", "nothing was added")
 
 
 async def _look(

@@ -200,7 +200,7 @@ class ReadOnly:
         removed = [topic for topic in _removed(snapshot, mirror) if topic.topic in made]
         leaving = await self._not_stopped(removed) if removed else set()
         # What is wanted of those that are unread is not known: what was denied stays so.
-        kept = snapshot.unread_topics(mirror) & made
+        kept = made.intersection(snapshot.unread_topics(mirror))
         return frozenset(mirrored | leaving | kept), bool(leaving)
 
     async def _not_stopped(self, topics: Collection[MirrorTopic]) -> set[str]:

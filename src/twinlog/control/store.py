@@ -203,7 +203,8 @@ class MirrorStore:
                 for known in snapshot.topics
                 if known.mirror == mirror and ids.get(known.topic, known.topic_id) != known.topic_id
             ]
-            news: Changes = [*await self._without_states(others), *topics, *made_acls]
+            forgotten = await self._without_states(others, await self.states()) if others else []
+            news: Changes = [*forgotten, *topics, *made_acls]
             if pattern is None or pattern in before.topic_patterns:
                 return news
             return [*news, replace(before, topic_patterns=(*before.topic_patterns, pattern))]
@@ -258,8 +259,9 @@ class MirrorStore:
                 if key[0] not in _OF_NO_MIRROR and key[1] == mirror:
                     raise _not_overwritten(why)
             topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
-            forgotten = await self._without_states(topics)
-            check(snapshot, await self.states())
+            states = await self.states()
+            forgotten = await self._without_states(topics, states)
+            check(snapshot, states)
             its = [
                 key_of(record)
                 for record in snapshot.records.values()
@@ -271,7 +273,7 @@ class MirrorStore:
 
         await self.change(decide)
 
-    async def _without_states(self, topics: Collection[MirrorTopic]) -> list[Entry]:
+    async def _without_states(self, topics: Collection[MirrorTopic], states: States) -> list[Entry]:
         """What makes the states and ends of topics forgotten that nobody mirrors any more.
 
         Raises:
@@ -286,7 +288,7 @@ class MirrorStore:
             for partition, _ in owned
             for key in (state_key, epochs_key)
         ]
-        _refuse_unreadable(forgotten, STATE_TOPIC, (await self.states()).unreadable)
+        _refuse_unreadable(forgotten, STATE_TOPIC, states.unreadable)
         return forgotten
 
     async def change(self, decide: Decide) -> None:

@@ -218,7 +218,7 @@ async def follow_origins(
     if not topics:
         return 0
     theirs = await read_their_mirrors(source, destination)
-    unsure = {topic.topic: why for topic in topics if (why := theirs.unsure(topic.topic))}
+    unsure = theirs.unsure_among(topic.topic for topic in topics)
     if unsure:
         why = next(iter(unsure.values()))
         log.warning("whether the source mirrors %s from here is not known: %s", few(unsure), why)

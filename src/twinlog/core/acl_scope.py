@@ -119,8 +119,8 @@ def choose_all(
     everyone = [acl for some in limiting.values() for acl in some]
     copied = (Choice.COPIED, Choice.BEYOND)
     needed: set[Acl] = set()
-    for acl in [a for a in source if a.permission is Permission.ALLOW]:
-        if choices[acl] is not Choice.COPIED:
+    for acl in source:
+        if acl.permission is not Permission.ALLOW or choices[acl] is not Choice.COPIED:
             continue
         own = [*limiting[acl.principal], *limiting[EVERYBODY]]
         limits = [a for a in (everyone if acl.principal == EVERYBODY else own) if a.limits(acl)]
@@ -158,14 +158,8 @@ def _names(rule: AclRule) -> bool:
     )
 
 
-def _covers(acl: Acl, name: str) -> bool:
-    if acl.pattern_type is PatternType.PREFIXED:
-        return name.startswith(acl.resource_name)
-    return acl.resource_name in {name, ANY_NAME}
-
-
 def _covered(acl: Acl, names: Iterable[str]) -> list[str]:
-    return [name for name in names if _covers(acl, name)]
+    return [name for name in names if acl.covers(name)]
 
 
 def _covers_reserved(acl: Acl) -> bool:

@@ -102,6 +102,12 @@ class Acl(NamedTuple):
         kinds = (self.resource_type, self.pattern_type, self.operation, self.permission)
         return all(kind.name in type(kind).__members__ for kind in kinds)
 
+    def covers(self, name: str) -> bool:
+        """Whether it is about the resource of this name."""
+        if self.pattern_type is PatternType.PREFIXED:
+            return name.startswith(self.resource_name)
+        return self.resource_name in {name, ANY_NAME}
+
     def limits(self, allowing: "Acl") -> bool:
         """Whether this is a denial, or may be one, of something that the other one allows."""
         return (
@@ -134,18 +140,11 @@ def _same_operation(denied: Operation, allowed: Operation) -> bool:
 
 def _same_names(one: Acl, other: Acl) -> bool:
     """Whether there may be a resource that both are about."""
-    literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
-    if not {one.pattern_type, other.pattern_type} <= {literal, prefixed}:
-        return True
-    if any(a.pattern_type is literal and a.resource_name == ANY_NAME for a in (one, other)):
-        return True
-    for a, b in ((one, other), (other, one)):
-        if a.pattern_type is prefixed and b.resource_name.startswith(a.resource_name):
-            return True
+    known = {PatternType.LITERAL, PatternType.PREFIXED}
     return (
-        one.pattern_type is literal
-        and other.pattern_type is literal
-        and one.resource_name == other.resource_name
+        not known.issuperset({one.pattern_type, other.pattern_type})
+        or one.covers(other.resource_name)
+        or other.covers(one.resource_name)
     )
 
 
@@ -239,7 +238,7 @@ def nodes_among(
         for acl in there
         if acl.resource_type is ResourceType.TOPIC
         and acl.operation in {Operation.ALL, Operation.WRITE}
-        and _covers(acl, states)
+        and acl.covers(states)
     ]
     denied = {
         acl.principal
@@ -299,7 +298,7 @@ def guard(
     open_to: set[str] = set()
     everywhere: set[str] = set()
     for acl in allowed:
-        names = [topic for topic in topics if _covers(acl, topic)]
+        names = [topic for topic in topics if acl.covers(topic)]
         if names and EVERYBODY in {acl.principal, *nodes}:
             # A denial of everybody would be one of the nodes as well.
             open_to.add(acl.principal)
@@ -318,12 +317,6 @@ def guard(
         and (one.resource_name, one.principal) not in writers
     }
     return Guard(frozenset(denials), frozenset(open_to), frozenset(everywhere))
-
-
-def _covers(acl: Acl, topic: str) -> bool:
-    if acl.pattern_type is PatternType.PREFIXED:
-        return topic.startswith(acl.resource_name)
-    return acl.resource_name in {topic, ANY_NAME}
 
 
 def _denial(topic: str, principal: str, operation: Operation) -> Acl:

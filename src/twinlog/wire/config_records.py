@@ -127,7 +127,7 @@ class MirrorTopic:
 
     @property
     def incarnation(self) -> tuple[str, str, UUID, UUID | None]:
-        """Tells it from a topic of its name that was deleted and made again, on either side."""
+        """Tells it from a topic of its name that was recreated, on either side."""
         return self.mirror, self.topic, self.topic_id, self.destination_topic_id
 
     @property

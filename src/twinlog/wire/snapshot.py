@@ -173,9 +173,9 @@ class Snapshot:
         found = ((_tombstone(key), why) for (_, key), why in self.unreadable.items())
         return {gone.key: why for gone, why in found if gone is not None}
 
-    def unread_topics(self, mirror: str) -> frozenset[str]:
-        """Topics of a mirror of which it is not known what is wanted: their records are unread."""
-        return frozenset(key[2] for key in self.unread if key[:2] == ("topic", mirror))
+    def unread_topics(self, mirror: str) -> dict[str, str]:
+        """Topics of a mirror of which it is not known what is wanted, and why: an unread record."""
+        return {key[2]: why for key, why in self.unread.items() if key[:2] == ("topic", mirror)}
 
     @property
     def unknown_topics(self) -> dict[str, str]:
