@@ -147,6 +147,12 @@ def may(acls: Iterable[Acl], principal: str, operation: Operation, topic: str) -
     return Permission.ALLOW in suits and Permission.DENY not in suits
 
 
+@given(topic_acls, st.frozensets(st.sampled_from(["a", "ab", "b"])))
+def test_which_topics_an_acl_is_about(one: Acl, topics: frozenset[str]) -> None:
+    """Those for which a broker finds it."""
+    assert set(one.covered(topics)) == {topic for topic in topics if found([one], topic)}
+
+
 @given(st.frozensets(topic_acls, max_size=7), st.frozensets(st.sampled_from(["a", "ab", "b"])))
 def test_a_guard_keeps_out_all_but_nodes(there: frozenset[Acl], topics: frozenset[str]) -> None:
     """Who may write states can do what he could; others cannot change; all else is as before."""

@@ -118,7 +118,9 @@ async def compare_acls(
     made = snapshot.made_acls(mirror, MadeFor.SOURCE)
     scope = await _scope(source, snapshot, mirror, settings, about=theirs | made, ours=ours)
     candidates = theirs - not_its_own
-    choices = choose_all(candidates, ours, made, settings.acl_include, scope)
+    # In a thread: with ten thousand ACLs it takes a second or two.
+    rules = settings.acl_include
+    choices = await asyncio.to_thread(choose_all, candidates, ours, made, rules, scope)
     by_choice = {
         choice: frozenset(acl for acl, chosen in choices.items() if chosen is choice)
         for choice in Choice

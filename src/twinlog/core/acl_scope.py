@@ -158,10 +158,6 @@ def _names(rule: AclRule) -> bool:
     )
 
 
-def _covered(acl: Acl, names: Iterable[str]) -> list[str]:
-    return [name for name in names if acl.covers(name)]
-
-
 def _covers_reserved(acl: Acl) -> bool:
     """Whether something is covered that nodes work with."""
     reserved = _RESERVED.get(acl.resource_type)
@@ -176,11 +172,11 @@ def _is_left(acl: Acl, scope: AclScope) -> bool:
     """Whether a failover, or a pause, has taken it from the source."""
     match acl.resource_type:
         case ResourceType.TOPIC:
-            return bool(_covered(acl, scope.left))
+            return bool(acl.covered(scope.left))
         case ResourceType.GROUP:
             if scope.groups is None:
                 return True
-            readers = _covered(acl, scope.groups)
+            readers = acl.covered(scope.groups)
             reads_left = any(scope.groups[name] & scope.left for name in readers)
             return reads_left or (bool(scope.left) and not readers)
         case _:
@@ -196,7 +192,7 @@ def _concerns(acl: Acl, scope: AclScope) -> bool:
         names = scope.groups or ()
     if acl.resource_type is ResourceType.TOPIC and acl.pattern_type is PatternType.LITERAL:
         return acl.resource_name in names
-    return not _covers_reserved(acl) and bool(_covered(acl, names))
+    return not _covers_reserved(acl) and bool(acl.covered(names))
 
 
 def missed(acls: Iterable[Acl], scope: AclScope) -> frozenset[Acl]:
@@ -220,9 +216,9 @@ def _may_be_needed(acl: Acl, scope: AclScope) -> bool:
         return False
     match acl.resource_type:
         case ResourceType.TOPIC:
-            return bool(_covered(acl, scope.topics))
+            return bool(acl.covered(scope.topics))
         case ResourceType.GROUP:
-            return bool(_covered(acl, scope.groups or ())) or acl.resource_name == ANY_NAME
+            return bool(acl.covered(scope.groups or ())) or acl.resource_name == ANY_NAME
         case ResourceType.TRANSACTIONAL_ID:
             return True
         case _:

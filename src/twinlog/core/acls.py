@@ -108,6 +108,12 @@ class Acl(NamedTuple):
             return name.startswith(self.resource_name)
         return self.resource_name in {name, ANY_NAME}
 
+    def covered(self, names: Collection[str]) -> list[str]:
+        """Those of these names that it is about; looked up where it can be: there are thousands."""
+        if self.pattern_type is PatternType.PREFIXED or self.resource_name == ANY_NAME:
+            return [name for name in names if self.covers(name)]
+        return [self.resource_name] if self.resource_name in names else []
+
     def limits(self, allowing: "Acl") -> bool:
         """Whether this is a denial, or may be one, of something that the other one allows."""
         return (
@@ -285,7 +291,7 @@ def guard(
         operations: what is denied, WRITE among it.
         copied: ACLs that mirrors have copied from their sources: they make nobody a node.
     """
-    there = list(there)
+    there, topics = list(there), frozenset(topics)
     nodes, named = nodes_among(there, states, copied)
     allowed = [
         acl
@@ -298,7 +304,7 @@ def guard(
     open_to: set[str] = set()
     everywhere: set[str] = set()
     for acl in allowed:
-        names = [topic for topic in topics if acl.covers(topic)]
+        names = acl.covered(topics)
         if names and EVERYBODY in {acl.principal, *nodes}:
             # A denial of everybody would be one of the nodes as well.
             open_to.add(acl.principal)
