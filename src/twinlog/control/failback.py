@@ -87,10 +87,12 @@ class TheirMirrors(NamedTuple):
             UserError: it is not known.
         """
         if unsure := self.unsure_among(topics):
+            # What is said of the whole source has a hint of its own in it.
+            hint = nothing if self.unknown else f"{nothing}; use a twinlog that can read it"
             raise UserError(
                 f"whether the source mirrors {few(unsure)} from {here} is not known: "
                 f"{next(iter(unsure.values()))}",
-                hint=f"{nothing}; use a twinlog that can read it",
+                hint=hint,
             )
 
 
