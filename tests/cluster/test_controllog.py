@@ -13,7 +13,7 @@ from twinlog.cluster import controllog, controlwriter
 from twinlog.cluster.controllog import ControlRecord, Tail, latest, read_last, read_whole
 from twinlog.cluster.controlwriter import ALL, Entry, TransactionalWriter, append
 from twinlog.cluster.transactions import add_partitions_to_txn, end_txn
-from twinlog.core.errors import Fenced, Refusal, TwinlogError, UserError
+from twinlog.core.errors import Fenced, Refusal, Retriable, TwinlogError, UserError
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
@@ -170,14 +170,10 @@ def test_what_is_undecided_is_waited_for(
     asyncio.run(run())
 
 
-def test_a_transaction_without_end_is_not_waited_for_for_ever(
-    kafka: LocalCluster,
-    topic: str,
-    fresh_name: Callable[[str], str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_what_a_transaction_without_end_may_hide_is_not_taken_for_absent(
+    kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """What is decided before it is read; the rest is left out after a named time."""
-    monkeypatch.setattr(controllog, "UNDECIDED", 0.5)
+    """Its writer has died. What another one has written behind it is not seen: that is an error."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -187,8 +183,11 @@ def test_a_transaction_without_end_is_not_waited_for_for_ever(
             await writer.fence()
             assert writer._producer is not None
             await writer._prepare(writer._producer, entries(topic, (0, b"k", b"2")))
-            assert values(await read_whole(cluster, topic)) == [b"1"]
-            await writer.fence()
+            await append(cluster, entries(topic, (0, b"other", b"3")), acks=ALL)
+            with pytest.raises(Retriable, match="beyond offset 1, where a transaction begins"):
+                await read_whole(cluster, topic, patience=0.5)
+            await writer.fence()  # what aborts it
+            assert values(await read_whole(cluster, topic)) == [b"1", b"3"]
 
     asyncio.run(run())
 

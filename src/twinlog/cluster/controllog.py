@@ -13,13 +13,16 @@ Reading is read_committed: control batches and aborted data are left out (core/p
 The end that is caught up with is the *high watermark*, and not the last stable offset: what has
 been written and is being decided right now is waited for, so that who has written and been answered
 finds what it wrote, although a transaction's markers are written after its answer. A transaction
-that nobody ends (its owner has died) is waited for `UNDECIDED` seconds at most.
+that nobody ends (its owner has died) hides what others have written behind it until the coordinator
+aborts it, within its timeout and 10 s: whoever would go on without knowing these would take what is
+hidden for absent.
 
 A record that cannot be read is the caller's to judge: bytes are handed on as they are.
 """
 
 import asyncio
 import itertools
+import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -35,11 +38,13 @@ from twinlog.core.plan import AbortedTransaction, Data, plan
 from twinlog.core.records import decode, raw_records
 from twinlog.core.types import Offset, TopicPartition
 
+log = logging.getLogger(__name__)
+
 LONG_POLL: Final = 1.0
 """Seconds that a leader holds a Fetch that finds nothing new; also how long it may take until a
 partition whose leader has moved is asked for at the new one."""
 UNDECIDED: Final = 5.0
-"""Seconds that an open transaction at the log's end is waited for."""
+"""Seconds after which an open transaction is reported; who has others to see to waits no longer."""
 PAUSE: Final = 0.02
 """Seconds between two questions to a leader that has nothing and does not hold them."""
 MAX_BYTES: Final = 16 << 20
@@ -75,16 +80,28 @@ def latest(records: Iterable[ControlRecord]) -> dict[tuple[int, bytes | None], C
     return table
 
 
-async def read_whole(cluster: KafkaCluster, topic: str) -> list[ControlRecord]:
+async def read_whole(
+    cluster: KafkaCluster,
+    topic: str,
+    partitions: Collection[int] | None = None,
+    *,
+    patience: float | None = None,
+) -> list[ControlRecord]:
     """All records of a control topic, as far as it goes now; those of a partition in order.
+
+    Args:
+        cluster: where it is.
+        topic: its name.
+        partitions: which to read; by default all.
+        patience: see `Tail.catch_up`.
 
     Raises:
         Retriable: see `Tail.catch_up`.
         UserError: no right to read it, or it does not exist.
     """
-    tail = Tail(cluster, topic)
+    tail = Tail(cluster, topic, partitions)
     try:
-        return await tail.catch_up()
+        return await tail.catch_up(patience)
     finally:
         await tail.close()
 
@@ -123,13 +140,17 @@ class Tail:
         self._topic = topic
         self._wanted = partitions
         self._lane: Lane | None = None
-        self._stable: dict[int, int] = {}
 
-    async def catch_up(self) -> list[ControlRecord]:
+    async def catch_up(self, patience: float | None = None) -> list[ControlRecord]:
         """Records from where the reader stands to the end as it is now, and stand there.
 
+        Args:
+            patience: seconds that it may come no further, for an open transaction;
+                default.api.timeout.ms by default.
+
         Raises:
-            Retriable: the brokers do not answer for default.api.timeout.ms.
+            Retriable: the brokers do not answer for default.api.timeout.ms, or the end cannot be
+                reached: a transaction stays open.
             UserError: no right to read the topic, or it does not exist.
         """
         loop = asyncio.get_running_loop()
@@ -141,15 +162,35 @@ class Tail:
         if ends.keys() - self.positions.keys():
             self.positions = await self.starts() | self.positions
         records: list[ControlRecord] = []
-        undecided_until = loop.time() + UNDECIDED
-        patience = _Patience(self._cluster)
+        waits = self._cluster.config.api_timeout if patience is None else patience
+        moved_at, reported = loop.time(), False
+        failures = _Patience(self._cluster)
         while behind := {i for i, end in ends.items() if self.positions[i] < end}:
-            if all(self._stuck(i) for i in behind) and loop.time() > undecided_until:
-                break
-            polls = await self._polls(behind, _SHORT_POLL, patience)
+            stood = dict(self.positions)
+            polls = await self._polls(behind, _SHORT_POLL, failures)
             news = await asyncio.gather(*(poll for poll, _ in polls))
             records += itertools.chain.from_iterable(news)
+            stands_for = loop.time() - moved_at
+            if self.positions != stood:
+                moved_at, reported = loop.time(), False
+            elif stands_for > waits:
+                raise self._undecided(behind)
+            elif stands_for > UNDECIDED and not reported:
+                log.warning("%s; waiting for it", self._undecided(behind).message)
+                reported = True
         return records
+
+    def _undecided(self, behind: Collection[int]) -> Retriable:
+        index = min(behind)
+        return Retriable(
+            f"it cannot be read beyond offset {self.positions[index]}, where a transaction begins "
+            "that is still open, as it seems",
+            cluster=self._cluster.name,
+            topic=self._topic,
+            partition=index,
+            hint="it is aborted by itself, if its writer has died, within its timeout (30 s) "
+            "and 10 s; then try again",
+        )
 
     async def follow(self) -> AsyncGenerator[list[ControlRecord], None]:
         """What is written from where the reader stands, as it comes; never ends by itself.
@@ -216,10 +257,6 @@ class Tail:
                 Refusal(code).fail("read the control topic", topic=self._topic)
         indexes = topic.partitions if self._wanted is None else self._wanted
         return [TopicPartition(self._topic, index) for index in sorted(indexes)]
-
-    def _stuck(self, index: int) -> bool:
-        """Whether all that is decided of a partition has been read."""
-        return self.positions[index] >= self._stable.get(index, 1 << 63)
 
     async def _polls(
         self, indexes: Collection[int], wait: float, patience: "_Patience"
@@ -337,7 +374,6 @@ class Tail:
     def _taken(self, part: Any) -> Iterator[ControlRecord]:
         """The records of one partition's part of an answer; its position moves behind them."""
         index = part.partition_index
-        self._stable[index] = part.last_stable_offset
         aborted = (
             AbortedTransaction(one.producer_id, one.first_offset)
             for one in part.aborted_transactions or ()

@@ -15,7 +15,7 @@ from typing import Final
 
 from twinlog.cluster.admin import NewTopic, absent_everywhere, create_topics
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.controllog import Tail, latest
+from twinlog.cluster.controllog import latest, read_whole
 from twinlog.cluster.controlwriter import ALL, Entry, append
 from twinlog.cluster.mirrorlog import partition_count
 from twinlog.core.errors import ProtocolError, Refusal, Retriable, UserError
@@ -98,11 +98,7 @@ async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
         if not await absent_everywhere(cluster, [GROUPS_TOPIC]):
             raise Retriable("not every broker knows of it yet", topic=GROUPS_TOPIC)
         return Remembered()
-    tail = Tail(cluster, GROUPS_TOPIC, [config_partition(mirror, count)])
-    try:
-        records = await tail.catch_up()
-    finally:
-        await tail.close()
+    records = await read_whole(cluster, GROUPS_TOPIC, [config_partition(mirror, count)])
     check, groups, unreadable = None, {}, []
     undecoded: set[str | None] = set()
     for record in latest(records).values():

@@ -309,8 +309,12 @@ def config_entry(change: ConfigChange, count: int, places: Places = NO_PLACES) -
     return Entry(CONFIG_TOPIC, place, key, value)
 
 
-async def read_config(cluster: KafkaCluster) -> Snapshot:
+async def read_config(cluster: KafkaCluster, *, patience: float | None = None) -> Snapshot:
     """What is wanted now; nothing where no mirror was ever created.
+
+    Args:
+        cluster: the destination.
+        patience: see `controllog.Tail.catch_up`.
 
     Raises:
         UnsupportedVersion: it is written in a format that we do not know.
@@ -319,7 +323,7 @@ async def read_config(cluster: KafkaCluster) -> Snapshot:
     if await partition_count(cluster, CONFIG_TOPIC) is None:
         await refuse_lost(cluster)
         return Snapshot()
-    return fold_config(await read_whole(cluster, CONFIG_TOPIC))
+    return fold_config(await read_whole(cluster, CONFIG_TOPIC, patience=patience))
 
 
 def fold_config(records: Iterable[ControlRecord], before: Snapshot | None = None) -> Snapshot:
@@ -423,8 +427,18 @@ class States(NamedTuple):
         return all(self.state(one) is State.STOPPED for one in partitions)
 
 
-async def read_states(cluster: KafkaCluster, partitions: Collection[int] | None = None) -> States:
+async def read_states(
+    cluster: KafkaCluster,
+    partitions: Collection[int] | None = None,
+    *,
+    patience: float | None = None,
+) -> States:
     """States and last mirrored epochs, of all or of some state partitions.
+
+    Args:
+        cluster: the destination.
+        partitions: which state partitions; by default all.
+        patience: see `controllog.Tail.catch_up`.
 
     Raises:
         Retriable, UserError: see `controllog.Tail`.
@@ -432,11 +446,7 @@ async def read_states(cluster: KafkaCluster, partitions: Collection[int] | None 
     if await partition_count(cluster, STATE_TOPIC) is None:
         await refuse_lost(cluster)
         return States({}, {})
-    tail = Tail(cluster, STATE_TOPIC, partitions)
-    try:
-        return fold_states(await tail.catch_up())
-    finally:
-        await tail.close()
+    return fold_states(await read_whole(cluster, STATE_TOPIC, partitions, patience=patience))
 
 
 async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
