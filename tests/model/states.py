@@ -82,6 +82,7 @@ class ModelStates:
         self._name = name
         self._number = number
         self._may_write = may_write
+        self._closed = False
         self._epoch = -1
         self._node = 1 + number % 3
 
@@ -106,6 +107,10 @@ class ModelStates:
         ):
             raise Fenced(f"{self._name} was fenced")
 
+    def close(self) -> None:
+        """All is Fenced from now on."""
+        self._closed = True
+
     def _permit(self) -> None:
-        if not self._may_write():
+        if self._closed or not self._may_write():
             raise Fenced(f"the lease of {self._name} has ended")

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import Mapping
+from random import Random
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from twinlog.cluster.config import Parsed, parse_source
 from twinlog.cluster.grants import NOTHING, Grants
-from twinlog.core.errors import Retriable, UserError
+from twinlog.cluster.group import GroupConfig, GroupMember
+from twinlog.core.errors import Fenced, Retriable, UserError
+from twinlog.core.types import TopicPartition
 from twinlog.pipeline import lane
 from twinlog.pipeline.lane import _RunningEngine
+from twinlog.pipeline.partition import MirrorPartition
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.wire.config_records import Mirror
 
@@ -220,3 +224,40 @@ def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch
             await owned.close()
 
     asyncio.run(story())
+
+
+def test_what_the_group_takes_away_is_not_owned_again() -> None:
+    """A write is Fenced, and while it is dropped the group gives its state partition to another."""
+
+    async def story() -> None:
+        it = _real_lane()
+        config = SimpleNamespace(retry_backoff=0.1, retry_backoff_max=1.0)
+        cluster: Any = SimpleNamespace(config=config, rng=Random(1))
+        group = GroupMember(cluster, GroupConfig(group_id="twinlog", topic="__mirror_state"), it)
+        it._group = group
+        await group._apply(frozenset({3}))
+        slow = SlowEngine()
+        it._engines["m"] = SimpleNamespace(engine=slow)  # type: ignore[assignment]
+        fenced = asyncio.create_task(it._fenced(it._owned[3], Fenced("the lease had ended")))
+        await slow.asked.wait()
+        taken_away = asyncio.create_task(group._apply(frozenset()))
+        await asyncio.sleep(0)
+        slow.answered.set()
+        await asyncio.gather(fenced, taken_away)
+        assert not group.owned
+        assert not it._owned
+
+    asyncio.run(story())
+
+
+class SlowEngine:
+    """Some of what it has sent is not answered before `answered`."""
+
+    partitions: ClassVar[dict[TopicPartition, MirrorPartition]] = {}
+
+    def __init__(self) -> None:
+        self.asked, self.answered = asyncio.Event(), asyncio.Event()
+
+    async def disown(self, _: object) -> None:
+        self.asked.set()
+        await self.answered.wait()

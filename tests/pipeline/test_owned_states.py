@@ -14,6 +14,7 @@ from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
 from model.states import Epochs, ModelStates, StateTopic
+from twinlog.cluster.mirrorlog import States
 from twinlog.core.compression import Codec
 from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition
@@ -37,8 +38,13 @@ class Deaf(ModelStates):
     """Whose next answer to a write is lost, after it was carried out."""
 
     loses = False
+    refuses = 0
+    """How many writes from now on are refused, before anything of them is done."""
 
     async def write(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise Retriable("NOT_ENOUGH_REPLICAS")
         await super().write(states, epochs)
         if self.loses:
             self.loses = False
@@ -235,6 +241,49 @@ async def test_nothing_is_written_after_the_lease(bench: Bench) -> None:
 
 
 @on_bench
+async def test_who_is_closed_writes_nothing_more(bench: Bench) -> None:
+    """Its takeover was on its way, arrived late, and has fenced the next owner.
+
+    STOPPED would have let users write to a log that the next owner is about to fence.
+    """
+    former = await bench.owner("former")
+    await removed(former)
+    states = bench.states
+    states.refuses = 1
+    with pytest.raises(Retriable):
+        await former.stop([NAME])  # fenced; STOPPED is said, and not written
+    held = asyncio.Event()
+
+    async def take_over() -> States:
+        await held.wait()
+        states._epoch, found = bench.topic.fence(0)
+        return found
+
+    states.take_over = take_over  # type: ignore[method-assign]
+    report = asyncio.create_task(former.write_states())
+    await asyncio.sleep(0)
+    await former.close()
+    await bench.owner("next")
+    held.set()
+    with pytest.raises(Fenced):
+        await report
+    assert bench.written[-1] is State.STOPPING
+
+
+@on_bench
+async def test_a_write_ends_with_its_owner(bench: Bench) -> None:
+    """Also where it is tried again: the next request is not sent."""
+    owned = await bench.owner()
+    owned.changed(NAME, State.PREPARING, None)
+    await owned.close()
+    for ask in (bench.states.take_over(), bench.states.write([], {})):
+        with pytest.raises(Fenced):
+            await ask
+    await owned.write_states()
+    assert not bench.written
+
+
+@on_bench
 async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) -> None:
     """It was MIRRORING for a moment, and that was not written yet."""
     owned = await bench.owner()
@@ -246,6 +295,27 @@ async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) 
     owned.changed(name, State.MIRRORING, None)
     await owned.enter({name: State.PAUSING})
     assert bench.written[-2:] == [State.MIRRORING, State.PAUSING]
+
+
+@on_bench
+async def test_what_was_begun_again_is_fenced_at_its_stop(bench: Bench) -> None:
+    """The write that it is begun with was refused, and what stands there was read again."""
+    owned = await bench.owner()
+    await removed(owned)
+    await owned.stop([NAME])
+    bench.user_writes()
+    await owned.begin_again([NAME])
+    bench.states.refuses = 1
+    with pytest.raises(Retriable):
+        await owned.begin([NAME])
+    assert owned.to_begin_again([NAME]) == {NAME}  # another look at what is wanted comes first
+    await owned.begin_again([NAME])
+    await owned.begin([NAME])
+    assert not owned.to_begin_again([NAME])
+    await owned.enter({NAME: State.MIRRORING})
+    await owned.enter({NAME: State.STOPPING})
+    await owned.stop([NAME])
+    assert bench.end == 3  # the first fence, the user's record, and a fence of what was begun
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from uuid import UUID
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config, parse_source
+from twinlog.cluster.controllog import UNDECIDED
 from twinlog.cluster.expiration import producer_expiration_ms
 from twinlog.cluster.grants import NOTHING
 from twinlog.cluster.group import GroupConfig, GroupMember
@@ -234,29 +235,33 @@ class Lane:
     async def on_assigned(self, partitions: set[int]) -> None:
         """These state partitions are ours; opening them goes on beside."""
         async with self._changing:
-            for number in partitions:
-                shard = Shard(number, self.config.group_id, self._port, self._settings)
-                states = StateLog(self._cluster, number, self.config.group_id, self._may_write)
-                self._owned[number] = OwnedShard(
-                    shard, states, self._may_write, self._settings.lease_s
-                )
-        self._assigned.set()
-        self._changed.set()
+            self._take(partitions)
 
     async def on_revoked(self, partitions: set[int]) -> None:
         """End what is under way on these, then give them away."""
         async with self._changing:
-            for engine in self._running():
-                await engine.disown(
-                    [p.key for p in engine.partitions.values() if p.spec.shard in partitions]
-                )
-            for number in partitions:
-                if (owned := self._owned.pop(number, None)) is not None:
-                    await owned.close()
+            await self._drop(partitions)
 
     async def on_lost(self, partitions: set[int]) -> None:
         """Drop these: another lane may have them."""
         await self.on_revoked(partitions)
+
+    def _take(self, partitions: Collection[int]) -> None:
+        for number in partitions:
+            shard = Shard(number, self.config.group_id, self._port, self._settings)
+            states = StateLog(self._cluster, number, self.config.group_id, self._may_write)
+            self._owned[number] = OwnedShard(shard, states, self._may_write, self._settings.lease_s)
+        self._assigned.set()
+        self._changed.set()
+
+    async def _drop(self, partitions: Collection[int]) -> None:
+        for engine in self._running():
+            await engine.disown(
+                [p.key for p in engine.partitions.values() if p.spec.shard in partitions]
+            )
+        for number in partitions:
+            if (owned := self._owned.pop(number, None)) is not None:
+                await owned.close()
 
     def _running(self) -> list[Engine]:
         return [one.engine for one in self._engines.values() if one.engine is not None]
@@ -340,7 +345,7 @@ class Lane:
 
     async def _catch_up(self) -> None:
         """Wait until we follow all that is in `__mirror_config` now."""
-        there = (await read_config(self._cluster)).ends
+        there = (await read_config(self._cluster, patience=UNDECIDED)).ends
         deadline = time.monotonic() + CATCH_UP_S
         while any(self._snapshot.ends.get(index, 0) < end for index, end in there.items()):
             if time.monotonic() > deadline:
@@ -469,17 +474,24 @@ class Lane:
         try:
             await owned.write_states()
         except Fenced as error:
-            if self._owned.get(number) is owned:
-                await self._fenced(number, error)
+            await self._fenced(owned, error)
         except TwinlogError as error:
             log.warning("states of state partition %d wait: %s", number, error)
 
-    async def _fenced(self, number: int, error: Fenced) -> None:
-        """Another lane has this state partition; the group will say so, or that it is ours."""
-        log.warning("state partition %d: %s", number, error)
-        await self.on_lost({number})
-        if number in self._group.owned:
-            await self.on_assigned({number})
+    async def _fenced(self, owned: OwnedShard, error: Fenced) -> None:
+        """Another lane has this state partition; the group will say so, or that it is ours.
+
+        In one go: what the group takes away meanwhile is dropped once more, and nothing is made
+        that nobody would drop.
+        """
+        number = owned.shard.number
+        async with self._changing:
+            if self._owned.get(number) is not owned:
+                return  # it has been given away since
+            log.warning("state partition %d: %s", number, error)
+            await self._drop({number})
+            if number in self._group.owned:
+                self._take({number})
 
     def _note_epochs(self) -> None:
         """The source's leader epochs that the destination has by now."""

@@ -185,7 +185,7 @@ class OwnedShard:
         self._tried: dict[Name, set[State]] = {}  # what was written whose outcome is not known
         self._may_write = may_write
         self._open = False
-        self._lost = False  # to another owner: to take it over again is the group's to decide
+        self._lost = False  # closed, or another's: to take it over again is the group's to decide
         self._certain = False  # whether `_written` is what stands there
         self._writing = asyncio.Lock()  # guards the port, which serves one at a time
         self._lease_s = lease_s
@@ -252,8 +252,13 @@ class OwnedShard:
                     del table[name]
 
     async def close(self) -> None:
-        """End what runs in the background; nothing is written any more."""
-        self._open = False
+        """End what runs in the background; nothing is written any more.
+
+        A write that is under way ends with its next request: what it would do after that would
+        fence the next owner, or write over what he has written.
+        """
+        self._open, self._lost = False, True
+        self._states.close()
         if self.stopping is not None:
             self.stopping.cancel()
             await asyncio.gather(self.stopping, return_exceptions=True)
@@ -314,10 +319,11 @@ class OwnedShard:
         Raises:
             Fenced: the state partition has another owner.
         """
-        self.unsure -= set(names)
         for name in names:
             self._say(PartitionState(name, State.PREPARING))
         await self.write_states()
+        # Not before: where the write has failed, what stands there still says `_BEGUN_AGAIN`.
+        self.unsure -= set(names)
 
     async def run(self, mirror: str, engine: Engine, specs: Collection[PartitionSpec]) -> None:
         """Mirror these in the engine of their mirror.
@@ -414,6 +420,7 @@ class OwnedShard:
             self._permit()
             if not self._certain:
                 await self._take_over_again()
+                self._permit()
             await self._write(dict(self._said), dict(self._mirrored_said))
 
     @asynccontextmanager

@@ -296,3 +296,7 @@ class StatePort(Protocol):
             Retriable: nothing was written.
         """
         ...
+
+    def close(self) -> None:
+        """From now on all is Fenced, also the next request of what is under way."""
+        ...

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controllog import UNDECIDED
 from twinlog.cluster.controlwriter import TransactionalWriter
 from twinlog.cluster.mirrorlog import States, epoch_entry, read_states, state_entry
 from twinlog.core.errors import Fenced
@@ -19,13 +20,17 @@ class StateLog:
         self._cluster = cluster
         self._number = number
         self._may_write = may_write
+        self._closed = False
         name = f"{group_id}.{number}.state"
         self._writer = TransactionalWriter(cluster, name, before_send=self._permit)
 
     async def take_over(self) -> States:
-        """Fence former owners; then all that was ever written."""
+        """Fence former owners; then all that was ever written.
+
+        A command's transaction that was left open is not waited for here: others are to be opened.
+        """
         await self._writer.fence()
-        return await read_states(self._cluster, [self._number])
+        return await read_states(self._cluster, [self._number], patience=UNDECIDED)
 
     async def write(
         self,
@@ -40,7 +45,11 @@ class StateLog:
             ]
         )
 
+    def close(self) -> None:
+        """From now on all is Fenced, also the next request of what is under way."""
+        self._closed = True
+
     def _permit(self) -> None:
         """Raise if we may not write any more: a late InitProducerId would fence our successor."""
-        if not self._may_write():
+        if self._closed or not self._may_write():
             raise Fenced("the lease has ended, nothing was sent", cluster=self._cluster.name)
