@@ -339,6 +339,23 @@ def test_coordinators_are_found_and_cached(any_kafka: LocalCluster, topic: str) 
 
 
 @pytest.mark.broker
+def test_another_broker_says_who_coordinates(trio: LocalCluster, topic: str) -> None:
+    """Goal: no broker is believed for ever that it is the coordinator."""
+
+    async def test(cluster: KafkaCluster) -> None:
+        what = Coordinator.GROUP, topic
+        await cluster.doubt_coordinator(*what)  # nobody was asked: there is nothing to doubt
+        assert not cluster._coordinators
+        node = await cluster.coordinator(*what)
+        former = min(set(trio.node_ids) - {node})
+        cluster._coordinators[what] = former
+        await cluster.doubt_coordinator(*what)
+        assert await cluster.coordinator(*what) == node
+
+    _on(trio, test)
+
+
+@pytest.mark.broker
 def test_a_leader_dies_and_its_partitions_are_asked_elsewhere(
     trio: LocalCluster, topic: str
 ) -> None:

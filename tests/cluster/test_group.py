@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 
 from twinlog.cluster.admin import NewTopic, create_topics
-from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.client import Coordinator, KafkaCluster
 from twinlog.cluster.config import parse_config
 from twinlog.cluster.group import LEASE, GroupConfig, GroupMember
 from twinlog.core.errors import Fenced, Refusal, UserError
@@ -367,6 +368,32 @@ async def _lease_is_over(owner: Owner) -> bool:
 
 async def _lease_holds(owner: Owner) -> bool:
     return owner.member.lease_until > time.monotonic()
+
+
+def test_the_coordinator_is_doubted_again_and_again() -> None:
+    """Also where a broker that is asked says nothing."""
+
+    class Hanging:
+        config = SimpleNamespace(retry_backoff=0.1, retry_backoff_max=1.0)
+        asked = 0
+
+        async def doubt_coordinator(self, kind: Coordinator, key: str) -> None:
+            assert (kind, key) == (Coordinator.GROUP, "g")
+            self.asked += 1
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        cluster = Hanging()
+        config = GroupConfig(group_id="g", topic="t", session_timeout=0.1, heartbeat_interval=0.03)
+        member = GroupMember(cluster, config, None)  # type: ignore[arg-type]
+        doubting = asyncio.create_task(member._doubt())
+        await until_async(lambda: _asked(cluster), 10, "it was asked twice")
+        doubting.cancel()
+
+    async def _asked(cluster: Hanging) -> bool:
+        return cluster.asked > 1
+
+    asyncio.run(run())
 
 
 def test_times_that_do_not_suit_are_refused() -> None:

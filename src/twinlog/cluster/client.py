@@ -26,7 +26,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum, IntEnum
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -312,6 +312,18 @@ class KafkaCluster:
         """Drop what `coordinator` has cached: it has moved, or does not answer."""
         self._coordinators.pop((kind, key), None)
 
+    async def doubt_coordinator(self, kind: Coordinator, key: str) -> None:
+        """Ask a broker that is not the cached coordinator, and believe it if it names another one.
+
+        A broker that is cut off from all but its clients goes on to answer as the coordinator that
+        it was. Where no other broker answers, nothing is learned.
+        """
+        known = self._coordinators.get((kind, key))
+        others = [node for node in self.metadata.brokers if node != known]
+        if known is not None and others:
+            with suppress(TwinlogError):
+                await self._find_coordinator(kind, key, self.rng.choice(others))
+
     async def call_coordinator(
         self,
         kind: Coordinator,
@@ -413,9 +425,9 @@ class KafkaCluster:
         concurrent = failure.code == _CONCURRENT_TRANSACTIONS
         return (_CONCURRENT_BACKOFF if concurrent else self._backoff).delay(tries, self.rng)
 
-    async def _find_coordinator(self, kind: Coordinator, key: str) -> int:
+    async def _find_coordinator(self, kind: Coordinator, key: str, node: int | None = None) -> int:
         request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
-        connection = await self.connection(self._pick(None))
+        connection = await self.connection(self._pick(node))
         response = await connection.call(request)
         found = response.coordinators[0] if response.coordinators else response
         what = f"find the coordinator of {kind.name.lower()} {key}"

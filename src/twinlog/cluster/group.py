@@ -30,12 +30,17 @@ began after the last one that was answered 0; so 27 prolongs the lease at most t
 rebalance timeout` after that one. Heartbeats go on, on a connection of their own, while a JoinGroup
 waits for the others: a broker answers one connection's requests one after the other.
 
+All that rests on the coordinator being the one that the other brokers know. One that is cut off
+from them, and not from its clients, would answer 0 for ever, while another one gives the partitions
+away. So another broker is asked who coordinates the group, `WITNESSES` times in a session timeout.
+
 The clock goes on while the machine is suspended (`AwakeClock`).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -66,6 +71,8 @@ LEASE: Final = 0.8
 JOIN_LAPSE: Final = 5.0
 """Seconds over the rebalance timeout that JoinGroup and SyncGroup may take (as Kafka's client)."""
 LEAVE_TIMEOUT: Final = 5.0
+WITNESSES: Final = 4
+"""How often in a session timeout another broker is asked who coordinates the group."""
 
 _NEVER: Final = float("-inf")
 _NO_GENERATION: Final = -1
@@ -192,17 +199,18 @@ class GroupMember:
         self._started = True
         create = asyncio.get_running_loop().create_task
         living, beating = create(self._live()), create(self._beat())
-        stopping = create(self._stop.wait())
+        doubting, stopping = create(self._doubt()), create(self._stop.wait())
+        tasks = (living, beating, doubting)
         try:
-            await asyncio.wait({living, beating, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
             await _cancel(living, stopping)
-            failed = [t for t in (living, beating) if t.done() and not t.cancelled()]
+            failed = [t for t in tasks if t.done() and not t.cancelled()]
             if failed:
                 await self._lose(_UNKNOWN_MEMBER)
                 failed[0].result()
             await self._release()
         finally:
-            await _cancel(living, beating, stopping)
+            await _cancel(*tasks, stopping)
             self._lease_until = _NEVER
             self._ended.set()
             await self._cluster.close_lanes({self._lane("join"), self._lane("beat")})
@@ -389,6 +397,15 @@ class GroupMember:
                 failures = 0
                 pause = sent + self.config.heartbeat_interval - self._clock()
             await asyncio.sleep(min(max(pause, 0), self.config.heartbeat_interval))
+
+    async def _doubt(self) -> None:
+        """See that heartbeats go to the coordinator that other brokers know (see the module)."""
+        pause = self.config.session_timeout / WITNESSES
+        while True:
+            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._cluster.doubt_coordinator(Coordinator.GROUP, self.config.group_id)
 
     def _heard(self, code: int, identity: Identity, sent: float) -> None:
         """Act on a heartbeat's answer, unless it is about a generation that is over.
