@@ -45,7 +45,8 @@ class Log:
 
     def search(self, known: int) -> Foreign | None:
         """What is found above this offset."""
-        found = asyncio.run(find_foreign(self, KEY, Searched(known, self.end, {OURS})))
+        where, bounds = Searched(known, self.end, {OURS}), Bounds(0, 0, self.end, self.end)
+        found = asyncio.run(find_foreign(self, KEY, where, bounds))
         assert found is None or isinstance(found, Foreign)
         return found
 

@@ -154,6 +154,7 @@ class PartitionAppend:
         "_unanswered",
         "filled_offsets",
         "log_end",
+        "own_end",
         "phase",
         "planned_end",
         "queued_bytes",
@@ -163,6 +164,7 @@ class PartitionAppend:
     def __init__(self, unguarded_from: float, *, owned_before: bool = False) -> None:
         self.phase = Phase.PLACING
         self.log_end = self.planned_end = Offset(0)
+        self.own_end = Offset(0)  # up to here nothing but our data stands behind the position
         self.queued_bytes = 0
         self.unguarded_from = unguarded_from
         self.filled_offsets = [0] * len(Absence)  # by reason, since this machine began
@@ -230,7 +232,7 @@ class PartitionAppend:
         self._placed_at = read_at
         self._sequence = position.sequence
         self._remembered_ms = None
-        self.log_end = self.planned_end = position.log_end
+        self.log_end = self.planned_end = self.own_end = position.log_end
         self.phase = Phase.APPENDING
 
     def offer(self, pieces: Iterable[Piece]) -> None:
@@ -286,6 +288,8 @@ class PartitionAppend:
         """The oldest batch in flight was taken, and landed at `base_offset`."""
         data = self._in_flight.popleft()
         self.queued_bytes -= data.held
+        if base_offset == data.start == self.own_end:
+            self.own_end = data.end
         if base_offset != data.start and self.phase is not Phase.FAILED:
             # Taken now or before, it stands in the wrong place, whatever became of earlier ones.
             self.fail()

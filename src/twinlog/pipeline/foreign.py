@@ -87,7 +87,7 @@ class Foreign(NamedTuple):
 
 
 async def find_foreign(
-    log: Log, partition: TopicPartition, where: Searched
+    log: Log, partition: TopicPartition, where: Searched, bounds: Bounds
 ) -> Foreign | Refusal | None:
     """The foreign records of a partition, above what is known to be mirrored.
 
@@ -95,6 +95,7 @@ async def find_foreign(
         log: the destination's.
         partition: which one; it is fenced, so the mirror writes nothing to it any more.
         where: see `Searched`.
+        bounds: of the log as they were a short while ago.
 
     Returns:
         None where there are none; a refusal where the log may not be read.
@@ -102,7 +103,6 @@ async def find_foreign(
     Raises:
         Retriable: the log cannot be read just now.
     """
-    bounds = (await log.bounds([partition]))[partition]
     if bounds.error:
         return _refusal(bounds.error, partition)
     known = where.known if where.known <= where.fence else 0

@@ -369,11 +369,10 @@ class OwnedShard:
         A new epoch is written with the next state: a failover with the source gone could not ask
         for it any more. The end is written when the state changes.
         """
-        position = partition.append.position
-        if position is not None:
-            # Where it was compared with the source, not what was acknowledged since: a record that
-            # somebody else has written into a gap looks like the filler that was to stand there.
-            self._proved[name] = position.log_end
+        if partition.append.position is not None:
+            # Not where the log ends: a record that somebody else has written into a gap looks like
+            # the filler that was to stand there.
+            self._proved[name] = partition.append.own_end
         epoch = partition.mirrored_epoch
         if epoch not in {UNKNOWN_EPOCH, self._last(name).epoch}:
             self._mirrored_said[name] = self._last(name)._replace(epoch=epoch)

@@ -55,6 +55,8 @@ _LAST_EPOCHS = 32_000
 """From here on a data id is used up until it has another producer id: 767 requests, once."""
 _COMMIT = (1).to_bytes(2)
 """The type in a commit marker's key, behind its version; an abort marker's is 0."""
+_SEARCHES = 16
+"""Partitions that are searched for foreign records at the same time: an answer may have 1 MiB."""
 _FENCES = 64
 """How far back fences are looked for at first that former owners have left."""
 
@@ -381,13 +383,19 @@ class Shard:
         """What foreign producers have written to fenced partitions (foreign.py).
 
         Returns:
-            None where there is nothing; partitions that cannot be read just now are left out.
+            None where there is nothing, or no room for it; partitions that cannot be read just now
+            are left out.
         """
-        there = {p: one for p, one in searched.items() if one.fence >= 0}
-        results = await asyncio.gather(
-            *(find_foreign(self._destination, p, one) for p, one in there.items()),
-            return_exceptions=True,
-        )
+        there = {p: one for p, one in searched.items() if one.fence not in {-1, one.known}}
+        bounds = await self._destination.bounds(there)
+        searching = asyncio.Semaphore(_SEARCHES)
+
+        async def search(partition: TopicPartition) -> Foreign | Refusal | None:
+            async with searching:
+                where, its = there[partition], bounds[partition]
+                return await find_foreign(self._destination, partition, where, its)
+
+        results = await asyncio.gather(*map(search, there), return_exceptions=True)
         found: dict[TopicPartition, Foreign | Refusal | None] = dict.fromkeys(
             searched.keys() - there.keys()
         )
