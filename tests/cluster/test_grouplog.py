@@ -21,7 +21,7 @@ class Topic:
         self.records: list[ControlRecord] = []
         monkeypatch.setattr(grouplog, "partition_count", self.partition_count)
         monkeypatch.setattr(grouplog, "absent_everywhere", self.absent_everywhere)
-        monkeypatch.setattr(grouplog, "Tail", lambda *_: self)
+        monkeypatch.setattr(grouplog, "read_whole", self.read_whole)
 
     def write(self, key: bytes, value: bytes) -> None:
         self.records.append(ControlRecord(0, len(self.records), 0, key, value))
@@ -37,11 +37,8 @@ class Topic:
         assert names == [GROUPS_TOPIC]
         return set() if self.elsewhere else set(names)
 
-    async def catch_up(self) -> list[ControlRecord]:
+    async def read_whole(self, *_: Any) -> list[ControlRecord]:
         return self.records
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 @pytest.fixture

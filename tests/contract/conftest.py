@@ -26,6 +26,8 @@ def bench_runner(request: pytest.FixtureRequest) -> BenchRunner:
 _HASTY = {
     "producer.id.expiration.ms": str(int(HASTY.producer_id_expiration * 1000)),
     "producer.id.expiration.check.interval.ms": str(int(HASTY.producer_id_expiration_check * 1000)),
+    "transactional.id.expiration.ms": str(int(HASTY.transactional_id_expiration * 1000)),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
 }
 
 
@@ -33,7 +35,7 @@ _HASTY = {
 def hasty_kafka(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
-    """One broker that forgets producers after `HASTY`; tests may kill it and start it again."""
+    """One broker that forgets after `HASTY`; tests may kill it and start it again."""
     with LocalCluster.start(
         1,
         version=request.param,

@@ -15,8 +15,12 @@ from twinlog.core.compression import Codec
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.types import TopicPartition
 
-HASTY = Timings(producer_id_expiration=6.0, producer_id_expiration_check=0.5)
-"""A cluster that forgets producers soon."""
+HASTY = Timings(
+    producer_id_expiration=6.0,
+    producer_id_expiration_check=0.5,
+    transactional_id_expiration=6.0,
+)
+"""A cluster that forgets producers and transactional ids soon."""
 
 
 class ModelBench:

@@ -1,4 +1,7 @@
-"""How long a leader remembers a producer: by the records' time, not by when they came."""
+"""How long a leader remembers a producer: by the records' time, not by when they came.
+
+And how long a coordinator remembers a transactional id: by its transactions and InitProducerId.
+"""
 
 import asyncio
 
@@ -16,6 +19,7 @@ def test_the_model_forgets_by_the_records_time() -> None:
     """Goal: the model does as the brokers below."""
     run_on_model(forgets_by_the_records_time, HASTY)
     run_on_model(markers_and_their_time, HASTY)
+    run_on_model(data_is_no_use_of_an_id, HASTY)
 
 
 def test_a_broker_forgets_by_the_records_time(hasty_kafka: LocalCluster) -> None:
@@ -26,6 +30,11 @@ def test_a_broker_forgets_by_the_records_time(hasty_kafka: LocalCluster) -> None
 def test_a_brokers_markers_and_their_time(hasty_kafka: LocalCluster) -> None:
     """Goal: see `markers_and_their_time`."""
     run_on_kafka(hasty_kafka, markers_and_their_time)
+
+
+def test_data_is_no_use_of_an_id_for_a_broker(hasty_kafka: LocalCluster) -> None:
+    """Goal: see `data_is_no_use_of_an_id`."""
+    run_on_kafka(hasty_kafka, data_is_no_use_of_an_id)
 
 
 async def _forgotten(bench: Bench, key: TopicPartition, producer: int) -> None:
@@ -80,3 +89,31 @@ async def markers_and_their_time(bench: Bench) -> None:
     await asyncio.sleep(HASTY.producer_id_expiration / 6)
     assert await last_sequence(bench, key, producer) == known
     await _forgotten(bench, key, producer)
+
+
+async def data_is_no_use_of_an_id(bench: Bench) -> None:
+    """It is forgotten although data of its producer comes, and has another producer id then.
+
+    A fence of that one refuses nothing of the former one. What is asked for again in time stays.
+    """
+    [key] = await bench.topic()
+    left, kept = bench.name("left"), bench.name("kept")
+    first = await bench.destination.init_producer(left)
+    same = await bench.destination.init_producer(kept)
+    producer = first.producer_id
+    for number in range(6):
+        made = batch(
+            key, values(1), producer_id=producer, epoch=0, sequence=number, timestamp=bench.now_ms()
+        )
+        assert (await send(bench, made))[0].error == 0
+        await asyncio.sleep(HASTY.transactional_id_expiration / 4)
+        assert (await bench.destination.init_producer(kept)).producer_id == same.producer_id
+    second = await bench.destination.init_producer(left)
+    assert second.producer_id != producer
+    end = await log_end(bench, key)
+    await bench.destination.empty_transaction(second, [key])
+    await ends_at(bench, key, end + 1)
+    made = batch(
+        key, values(1), producer_id=producer, epoch=0, sequence=6, timestamp=bench.now_ms()
+    )
+    assert (await send(bench, made))[0].base_offset == end + 1

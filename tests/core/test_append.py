@@ -228,6 +228,19 @@ def test_positions(
     assert (position.epoch, position.sequence, position.guarded) == (epoch, sequence, guarded)
 
 
+@pytest.mark.parametrize(
+    ("log_end", "producers", "guarded"),
+    [(0, [], False), (0, [(7, 2, -1)], False), (5, [(7, 2, -1)], False), (5, [(7, 2, 4)], True)],
+)
+def test_positions_where_another_id_may_have_written(
+    *, log_end: int, producers: list[tuple[int, int, int]], guarded: bool
+) -> None:
+    """Goal: only a batch of our id is compared with the next one."""
+    known = [ProducerState(*one) for one in producers]
+    position = position_of(Offset(log_end), known, DATA_PRODUCER, of_several_ids=True)
+    assert position.guarded == guarded
+
+
 # ---- invariants --------------------------------------------------------------------------------
 
 

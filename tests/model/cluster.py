@@ -61,6 +61,7 @@ class Timings:
     producer_id_expiration: float = 86_400.0
     producer_id_expiration_check: float = 600.0
     transaction_timeout: float = 60.0
+    transactional_id_expiration: float = 604_800.0
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +121,12 @@ class Cluster:
         self.read_only: set[str] = set()
         """Topics that nobody has WRITE on."""
         self.topics: dict[str, Topic] = {}
-        self.coordinator = Coordinator(self._write_later, self._watch_transaction)
+        self.coordinator = Coordinator(
+            self._write_later,
+            self._watch_transaction,
+            loop.time,
+            lambda: self.timings.transactional_id_expiration,
+        )
         self.changed: list[asyncio.Future[None]] = []
         self.unusual = Unusual(loop, random.Random(0))
         """Legal answers that a reader does not hope for; none unless they are asked for."""

@@ -11,6 +11,9 @@ transaction is aborted by the coordinator itself after its timeout, in the next 
 
 Source: `TransactionCoordinator`, `TransactionMetadata` (protocol versions before transaction
 version 2, which twinlog uses on purpose: there a transaction's end does not change the epoch).
+
+An id that was not used for `transactional.id.expiration.ms` is forgotten, and has another producer
+id in its next life (contract/test_expiry.py): data and written markers are no use of it.
 """
 
 import enum
@@ -48,6 +51,7 @@ class Transactional:
     committed: bool = False
     partitions: set[TopicPartition] = field(default_factory=set)
     number: int = 0  # of transactions, so that a timeout ends the one that it was set for
+    used_at: float = 0.0
 
 
 class Coordinator:
@@ -61,9 +65,13 @@ class Coordinator:
         self,
         write: Callable[[TopicPartition, Marker, Callable[[], None]], None],
         watch: Callable[[Callable[[], None]], None],
+        time: Callable[[], float],
+        expiration: Callable[[], float],
     ) -> None:
         self._write = write
         self._watch = watch
+        self._time = time
+        self._expiration = expiration
         self._ids: dict[str, Transactional] = {}
         self._next_producer_id = 1000
         self.first_epoch = 0
@@ -76,9 +84,10 @@ class Coordinator:
 
     def init(self, name: str) -> tuple[int, int, int]:
         """InitProducerId: error, producer id, epoch."""
-        known = self._ids.get(name)
+        known = self._used(name)
         if known is None:
             known = self._ids[name] = Transactional(self.new_producer_id(), self.first_epoch - 1)
+        known.used_at = self._time()
         if known.state is State.ENDING:
             return CONCURRENT_TRANSACTIONS, -1, -1
         if known.state is State.ONGOING:
@@ -95,7 +104,7 @@ class Coordinator:
         self, name: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
     ) -> int:
         """AddPartitionsToTxn: an error code."""
-        known = self._ids.get(name)
+        known = self._used(name)
         if known is None or known.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
         if known.epoch != epoch:
@@ -112,7 +121,7 @@ class Coordinator:
 
     def end(self, name: str, producer_id: int, epoch: int, *, committed: bool) -> int:
         """EndTxn: an error code; the markers come later."""
-        known = self._ids.get(name)
+        known = self._used(name)
         if known is None or known.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
         if known.epoch != epoch:
@@ -123,6 +132,18 @@ class Coordinator:
         if known.state is State.EMPTY or known.committed != committed:
             return INVALID_TXN_STATE
         return CONCURRENT_TRANSACTIONS if known.state is State.ENDING else 0
+
+    def _used(self, name: str) -> Transactional | None:
+        """What is known of an id that is used now: nothing if that was too long ago."""
+        known, now = self._ids.get(name), self._time()
+        if known is None:
+            return None
+        idle = known.state in {State.EMPTY, State.COMPLETE}
+        if idle and now > known.used_at + self._expiration():
+            del self._ids[name]
+            return None
+        known.used_at = now
+        return known
 
     def _end(self, known: Transactional, *, committed: bool) -> None:
         known.state, known.committed = State.ENDING, committed

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from uuid import UUID
 
 from model.cluster import Cluster
@@ -35,19 +36,26 @@ class World:
         self.destination_topic_id: UUID | None = self.destination.create_topic(KEY.topic).topic_id
         """What is written down of it; None where nothing is."""
         self.networks = tuple(Network(loop, rng, Faults()) for _ in range(2))
+        self._settings = LaneSettings()
         self._running: list[asyncio.Future[None]] = []
         self._shards: list[Shard] = []
         self.engine: Engine
         self.partition: MirrorPartition
 
-    async def mirror(self, lease_s: float = 0.0) -> None:
+    def expire_ids(self, seconds: float) -> None:
+        """Let the destination forget transactional ids so soon; owners from now on know of it."""
+        timings = self.destination.timings
+        self.destination.timings = replace(timings, transactional_id_expiration=seconds)
+        self._settings = replace(self._settings, ids_expiration_ms=int(seconds * 1000))
+
+    async def mirror(self, lease_s: float = 0.0, *, of_several_ids: bool = False) -> None:
         """A new owner takes over; the former one is gone, and may write for as long as this."""
         await self.end()
         ports = (
             ModelSource(self.source, self.networks[0], "lane"),
             ModelDestination(self.destination, self.networks[1], "lane"),
         )
-        settings = LaneSettings()
+        settings = self._settings
         engine = Engine(
             *ports,
             settings,
@@ -63,6 +71,7 @@ class World:
             shard=0,
             compacted=False,
             destination_topic_id=self.destination_topic_id,
+            of_several_ids=of_several_ids,
         )
         self.engine = engine
         engine.own(shard, [spec], lease_s)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from twinlog.cluster.config import Parsed, parse_source
+from twinlog.cluster.expiration import Expirations
 from twinlog.cluster.grants import NOTHING, Grants
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.core.errors import Fenced, Retriable, UserError
@@ -199,21 +200,22 @@ def test_a_lane_writes_while_its_lease_lasts() -> None:
 
 def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: what runs goes by what brokers tell now; where none tells, by what was known (A8)."""
-    told: list[int | None] = [1_000, None, 2_000]
+    told: list[Expirations] = [Expirations(1_000, 5_000), Expirations(), Expirations(2_000, 5_000)]
 
-    async def expiration(_: object) -> int | None:
+    async def expiration(_: object) -> Expirations:
         return told.pop(0)
 
     async def story() -> None:
         it = _real_lane()
         engine = SimpleNamespace(settings=it._settings)
         it._engines["m"] = SimpleNamespace(engine=engine)  # type: ignore[assignment]
-        monkeypatch.setattr(lane, "producer_expiration_ms", expiration)
+        monkeypatch.setattr(lane, "expirations", expiration)
         for known in (1_000, 1_000, 2_000):
             await it.on_assigned({len(told)})
             await it._read_expiration()
             assert it._settings.producer_expiration_ms == known
             assert engine.settings.producer_expiration_ms == known
+            assert {o.shard.settings.ids_expiration_ms for o in it._owned.values()} == {5_000}
         for owned in it._owned.values():
             owned.informed = True
         await it._read_expiration()

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.topic_keys import TopicKeys
-from twinlog.core.errors import Fenced
+from twinlog.core.errors import Disconnected, Fenced, Retriable
 from twinlog.pipeline.node_writer import NodeWriter
 
 
@@ -41,3 +41,42 @@ def test_a_refusal_that_nobody_waits_for_is_not_logged() -> None:
 
     asyncio.run(run())
     assert logged == []
+
+
+def test_answers_come_in_order() -> None:
+    """What waits is refused after what is in front of it was answered, and not at once.
+
+    The partition's machine takes the next answer to be about its oldest batch.
+    """
+
+    async def run() -> None:
+        sent: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        ready = asyncio.Event()
+        connection = SimpleNamespace(
+            can_send=True,
+            ready=lambda _: ready.wait(),
+            send_raw=lambda *_, **__: sent,
+            negotiate=lambda *_: 9,
+        )
+        config = SimpleNamespace(request_timeout=30.0)
+        cluster: Any = SimpleNamespace(name="d", config=config, connected=lambda *_: connection)
+        keys = TopicKeys()
+        writer = NodeWriter(cluster, 1, keys, lambda: None)
+        first = writer.send([])
+        connection.can_send = False  # a throttle
+        second = writer.send([])
+        await asyncio.sleep(0)
+        keys.generation += 1  # another topic was made again
+        ready.set()
+        await asyncio.sleep(0.01)
+        assert not second.done()
+        answered: list[object] = []
+        for answer in (first, second):
+            answer.add_done_callback(answered.append)
+        sent.set_exception(Disconnected("the answer was lost"))
+        await asyncio.wait([first, second])
+        await asyncio.sleep(0)
+        assert answered == [first, second]
+        assert isinstance(second.exception(), Retriable)
+
+    asyncio.run(run())

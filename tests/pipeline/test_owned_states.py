@@ -18,11 +18,13 @@ from twinlog.cluster.mirrorlog import States
 from twinlog.core.compression import Codec
 from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition
+from twinlog.core.plan import Gap
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.pipeline.foreign import NEAR
 from twinlog.pipeline.owned import OwnedShard
+from twinlog.pipeline.partition import PartitionSpec
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 from twinlog.pipeline.ways import Mirrored, Ways
@@ -316,6 +318,32 @@ async def test_what_was_begun_again_is_fenced_at_its_stop(bench: Bench) -> None:
     await owned.enter({NAME: State.STOPPING})
     await owned.stop([NAME])
     assert bench.end == 3  # the first fence, the user's record, and a fence of what was begun
+
+
+@on_bench
+async def test_another_producer_id_ends_the_owner(bench: Bench) -> None:
+    """The epochs are used up, or the id has expired: a fence ends nothing of the former id."""
+    owned = await bench.owner()
+    await owned.enter({NAME: State.PREPARING})
+    bench.cluster.coordinator._ids.clear()
+    with pytest.raises(Retriable, match="another producer id"):
+        await owned.shard.fence_data({KEY: Gap(Offset(0), Offset(1), seen=False)})
+    assert bench.end == 0
+    with pytest.raises(Fenced, match="another producer id"):
+        await owned.write_states()
+
+
+@on_bench
+async def test_what_another_id_may_have_written_is_known(bench: Bench) -> None:
+    """The owner before us had another producer id, and has written it down."""
+    owned = await bench.owner()
+    spec = PartitionSpec(partition=KEY, source_topic_id=uuid.uuid4(), shard=0, compacted=False)
+    await owned.prepare(NAME.mirror, [KEY])
+    assert not owned._of_ids(NAME.mirror, spec).of_several_ids
+    bench.cluster.coordinator._ids.clear()
+    following = await bench.owner("next")
+    await following.prepare(NAME.mirror, [KEY])
+    assert following._of_ids(NAME.mirror, spec).of_several_ids
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
-"""How long brokers remember a producer, by which the append's comparison stands.
+"""How long brokers remember producers and transactional ids.
 
-Since Kafka 3.4 that is `producer.id.expiration.ms` (KIP-854); before, a broker forgets a producer
-after `transactional.id.expiration.ms`.
+By the first, `producer.id.expiration.ms` (KIP-854, Kafka 3.4), the append's comparison stands;
+earlier brokers forget a producer after `transactional.id.expiration.ms`. After that, too, a
+coordinator forgets a transactional id that was not used: it has another producer id then, and no
+epoch of it fences what the former one has sent.
 """
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
@@ -27,11 +29,15 @@ class Entry(Protocol):
         ...
 
 
-async def producer_expiration_ms(cluster: KafkaCluster) -> int | None:
-    """The shortest of all brokers, in ms; None where none tells.
+class Expirations(NamedTuple):
+    """The shortest of all brokers, in ms; None where none tells."""
 
-    A broker that does not answer is asked again by the caller, later.
-    """
+    producer_ms: int | None = None
+    transactional_ms: int | None = None
+
+
+async def expirations(cluster: KafkaCluster) -> Expirations:
+    """What the brokers tell; those that do not answer are asked again by the caller, later."""
     resources = [
         admin.Resource(admin.ResourceType.BROKER, str(n)) for n in cluster.metadata.brokers
     ]
@@ -39,15 +45,16 @@ async def producer_expiration_ms(cluster: KafkaCluster) -> int | None:
         answers = await admin.describe_configs(cluster, resources, [PRODUCER, TRANSACTIONAL])
     except TwinlogError as error:
         log.info("%s is not known: %s", PRODUCER, error)
-        return None
+        return Expirations()
     return shortest(entries for entries in answers.values() if not isinstance(entries, Refusal))
 
 
-def shortest(brokers: Iterable[Mapping[str, Entry]]) -> int | None:
-    """The shortest expiration of brokers, in ms, from their configurations; None: none tells."""
-    told = []
+def shortest(brokers: Iterable[Mapping[str, Entry]]) -> Expirations:
+    """The shortest expirations of brokers, from their configurations."""
+    producers, ids = list[int](), list[int]()
     for entries in brokers:
-        entry = entries.get(PRODUCER) or entries.get(TRANSACTIONAL)
-        if entry is not None and entry.value is not None:
-            told.append(int(entry.value))
-    return min(told, default=None)
+        for names, told in (((PRODUCER, TRANSACTIONAL), producers), ((TRANSACTIONAL,), ids)):
+            entry = next((entries[name] for name in names if name in entries), None)
+            if entry is not None and entry.value is not None:
+                told.append(int(entry.value))
+    return Expirations(min(producers, default=None), min(ids, default=None))

@@ -80,8 +80,13 @@ def position_of(
     producers: Iterable[ProducerState],
     data_producer: ProducerId,
     fresh_after_ms: int = 0,
+    *,
+    of_several_ids: bool = False,
 ) -> Position:
     """The position from what the destination says.
+
+    What bears another producer id is not compared with ours. So whoever comes first in an empty
+    partition, or behind a marker, is compared with nobody unless all had one id.
 
     Args:
         log_end: the partition's log end offset.
@@ -89,6 +94,7 @@ def position_of(
         data_producer: the state partition's data producer id.
         fresh_after_ms: timestamps from here on are not near their expiry
             (producer.id.expiration.ms).
+        of_several_ids: whether data of the mirror may bear another id.
     """
     for known in producers:
         if known.producer_id == data_producer:
@@ -97,7 +103,8 @@ def position_of(
                 producer_id=data_producer,
                 epoch=ProducerEpoch(known.epoch),
                 sequence=advance(Sequence(known.last_sequence), 1),
-                guarded=known.last_timestamp >= fresh_after_ms,
+                guarded=known.last_timestamp >= fresh_after_ms
+                and not (of_several_ids and known.last_sequence < 0),
                 fresh_after_ms=fresh_after_ms,
             )
     return Position(
@@ -105,7 +112,7 @@ def position_of(
         producer_id=data_producer,
         epoch=BIRTH_EPOCH,
         sequence=advance(Sequence(0), log_end),
-        guarded=log_end == 0,
+        guarded=log_end == 0 and not of_several_ids,
         known=False,
         fresh_after_ms=fresh_after_ms,
     )

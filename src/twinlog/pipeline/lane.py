@@ -35,7 +35,7 @@ from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config, parse_source
 from twinlog.cluster.controllog import UNDECIDED
-from twinlog.cluster.expiration import producer_expiration_ms
+from twinlog.cluster.expiration import expirations
 from twinlog.cluster.grants import NOTHING
 from twinlog.cluster.group import GroupConfig, GroupMember
 from twinlog.cluster.mirrorlog import (
@@ -328,7 +328,7 @@ class Lane:
         await self._ways.go()
 
     async def _read_expiration(self) -> None:
-        """How long brokers remember a producer: before new partitions run, and from time to time.
+        """How long brokers remember producers: before new partitions run, and from time to time.
 
         A broker may have been restarted with another setting. Until one tells, what was last known
         is taken, at first Kafka's default.
@@ -337,11 +337,16 @@ class Lane:
         if opened and time.monotonic() < self._expiration_due:
             return
         self._expiration_due = time.monotonic() + EXPIRATION_S
-        known = await producer_expiration_ms(self._cluster)
-        if known is not None and known != self._settings.producer_expiration_ms:
-            self._settings = replace(self._settings, producer_expiration_ms=known)
-            for engine in self._running():
-                engine.settings = self._settings
+        told, known = await expirations(self._cluster), self._settings
+        self._settings = replace(
+            known,
+            producer_expiration_ms=told.producer_ms or known.producer_expiration_ms,
+            ids_expiration_ms=told.transactional_ms or known.ids_expiration_ms,
+        )
+        for engine in self._running():
+            engine.settings = self._settings
+        for owned in self._owned.values():
+            owned.shard.settings = self._settings
 
     async def _catch_up(self) -> None:
         """Wait until we follow all that is in `__mirror_config` now."""

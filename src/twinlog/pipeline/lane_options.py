@@ -15,7 +15,9 @@ from twinlog.core.errors import UserError
 from twinlog.pipeline.settings import SMALLEST_BUFFER, LaneSettings
 from twinlog.wire.frames import MAX_FRAME
 
-NOT_OPTIONS: Final = frozenset({"fillers", "lease_s", "producer_expiration_ms"})
+NOT_OPTIONS: Final = frozenset(
+    {"fillers", "lease_s", "producer_expiration_ms", "ids_expiration_ms"}
+)
 
 _SECONDS: Final = 1000
 _HOUR: Final = 3_600_000

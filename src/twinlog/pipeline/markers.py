@@ -166,14 +166,28 @@ class MarkerWriter:
         """The producer id and epoch, a new one where there is none or an answer was lost."""
         async with self._renewing:
             while self._identity is None or self._identity.producer_id == self._used_up:
-                try:
-                    self._identity = await self._destination.init_producer(self._id)
-                except Disconnected as error:
-                    raise Retriable(f"no producer id for {self._id}: {error}") from error
-                if self._identity.producer_id != self._producer_id:
-                    self._producer_id = self._identity.producer_id
-                    self._lasts.clear()
+                self._identity = await self._next_epoch()
             return self._identity
+
+    async def keep_id(self) -> None:
+        """Use the transactional id, which its coordinator forgets else: markers are no use of it.
+
+        Raises:
+            Retriable: not now; try again.
+        """
+        if self.allowed:
+            async with self._renewing:
+                self._identity = await self._next_epoch()
+
+    async def _next_epoch(self) -> ProducerIdentity:
+        try:
+            identity = await self._destination.init_producer(self._id)
+        except Disconnected as error:
+            raise Retriable(f"no producer id for {self._id}: {error}") from error
+        if identity.producer_id != self._producer_id:
+            self._producer_id = identity.producer_id
+            self._lasts.clear()
+        return identity
 
     async def _find_lasts(
         self, partitions: Collection[TopicPartition], identity: ProducerIdentity

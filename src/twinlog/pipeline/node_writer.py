@@ -48,6 +48,7 @@ class _Given(NamedTuple):
     batches: Sequence[Batch]
     answer: asyncio.Future[Answers]
     generation: int  # of the topics' keys when it was given
+    before: asyncio.Future[Answers] | None  # the answer to the request before it
 
 
 class NodeWriter:
@@ -61,13 +62,18 @@ class NodeWriter:
         self._keys = keys
         self._permit = permit
         self._waiting: deque[_Given] = deque()
+        self._last: asyncio.Future[Answers] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeout = cluster.config.request_timeout
 
     def send(self, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
-        """One request; its answer. Cancelling the future does not take the request back."""
+        """One request; its answer, which does not come before those to the requests before it.
+
+        Cancelling the future does not take the request back.
+        """
         answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-        given = _Given(batches, answer, self._keys.generation)
+        given = _Given(batches, answer, self._keys.generation, self._last)
+        self._last = answer
         connection = self._cluster.connected(self._node, LANE)
         if not self._waiting and connection is not None and connection.can_send:
             self._transmit(connection, given)
@@ -176,7 +182,12 @@ def _answers(response: produce.ProduceResponse, batches: Sequence[Batch]) -> Ans
 
 
 def _refuse(given: _Given, error: TwinlogError) -> None:
-    """End a request. Its engine may have ended before, so nobody may be left to retrieve this."""
-    if not given.answer.done():
+    """End a request, after those before it: a partition's answers are about its batches in order.
+
+    Its engine may have ended before, so nobody may be left to retrieve this.
+    """
+    if given.before is not None and not given.before.done():
+        given.before.add_done_callback(lambda _: _refuse(given, error))
+    elif not given.answer.done():
         given.answer.set_exception(error)
         given.answer.exception()  # else asyncio logs it as an error that was never retrieved

@@ -50,6 +50,7 @@ import enum
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -341,7 +342,12 @@ class OwnedShard:
             fresh = await self.prepare(mirror, [spec.partition for spec in new])
             self.shard.markers.first_owned(fresh)
             engine.own(self.shard, [s for s in new if s.partition in fresh], lease_s=0.0)
-            engine.own(self.shard, new, lease_s=self._lease_s)
+            engine.own(self.shard, [self._of_ids(mirror, s) for s in new], lease_s=self._lease_s)
+
+    def _of_ids(self, mirror: str, spec: PartitionSpec) -> PartitionSpec:
+        """With whether its data may bear another producer id than ours."""
+        known = set(self._last(Name(mirror, *spec.partition)).producers)
+        return replace(spec, of_several_ids=bool(known - {self.shard.data_producer}))
 
     def observe(self, mirror: str, partition: MirrorPartition) -> None:
         """What an engine says of a partition that it has."""
@@ -414,7 +420,8 @@ class OwnedShard:
         if self._open and self._confirmed < self._alone_from <= self._now():
             await self._confirm()
         async with self._writes():
-            if not self._open or not (self._said or self._mirrored_said or self._lost):
+            to_say = self._said or self._mirrored_said
+            if not self._open or not (to_say or self._lost or self.shard.renamed):
                 return
             self._permit()
             if not self._certain:
@@ -433,6 +440,8 @@ class OwnedShard:
                 raise
 
     def _permit(self) -> None:
+        if self.shard.renamed:
+            raise Fenced("its data has another producer id by now: it is taken over anew")
         if self._lost or not self._may_write():
             raise Fenced("the lease has ended, or another owner has written")
 

@@ -23,7 +23,8 @@ class PartitionSpec:
 
     `shard` is its state partition. `destination_topic_id` is None where nobody has written it down:
     then it is not compared. `compacted` says that the destination's topic refuses records
-    without a key and DeleteRecords, because its cleanup.policy contains `compact`.
+    without a key and DeleteRecords, because its cleanup.policy contains `compact`. `of_several_ids`
+    says that data may stand there, or be under way, which bears another producer id than ours.
     """
 
     partition: TopicPartition
@@ -31,6 +32,7 @@ class PartitionSpec:
     shard: int
     compacted: bool
     destination_topic_id: UUID | None = None
+    of_several_ids: bool = False
 
 
 class Stage(enum.Enum):

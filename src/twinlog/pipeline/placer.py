@@ -156,6 +156,7 @@ class Placer:
                     producers[key].active,
                     self._engine.shard(partition).data_producer,
                     self._engine.fresh_after_ms(),
+                    of_several_ids=partition.spec.of_several_ids,
                 )
                 found[partition] = _Found(position, source[key], partition in fillers)
         return {p: f for p, f in found.items() if not self._ahead(p, f)}

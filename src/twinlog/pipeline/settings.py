@@ -34,6 +34,7 @@ class LaneSettings:
     marker_deadline_s: float = 10.0
     lease_s: float = 10.0
     producer_expiration_ms: int = 86_400_000
+    ids_expiration_ms: int = 604_800_000
     position_pause_s: float = 0.02
     read_partitions_at_once: int = 50
     attempts: int = 10

@@ -55,6 +55,8 @@ _LAST_EPOCHS = 32_000
 """From here on a data id is used up until it has another producer id: 767 requests, once."""
 _COMMIT = (1).to_bytes(2)
 """The type in a commit marker's key, behind its version; an abort marker's is 0."""
+_KEPT = 4
+"""How often the ids are used within the time after which their coordinator forgets them."""
 _SEARCHES = 16
 """Partitions that are searched for foreign records at the same time: an answer may have 1 MiB."""
 _FENCES = 64
@@ -87,6 +89,10 @@ class Shard:
         self._others = _Sightings(settings.lease_s, recent_s)
         self._absent = _Sightings(settings.lease_s, recent_s)
         self.data_producer = ProducerId(-1)
+        self.renamed = False
+        """Whether the data id has had another producer id since it was opened. No epoch of that one
+        fences what bears ours: the state partition has to be taken over anew."""
+        self._keeping: asyncio.Task[None] | None = None
         self._data_ids: set[int] = set()  # those that the data id has had, as far as we know
         self._marker_ids: set[int] = set()  # those of written markers
         # The epoch of the last fence, where its outcome is known, and what has no marker of it.
@@ -113,10 +119,11 @@ class Shard:
             self._data_ids.add(identity.producer_id)
         self.data_producer = ProducerId(identity.producer_id)
         self._ahead = asyncio.create_task(self._clean_ahead())
+        self._keeping = asyncio.create_task(self._keep_ids())
 
     async def close(self) -> None:
         """End what runs in the background."""
-        for task in (self._ahead, self._cleaning):
+        for task in (self._ahead, self._cleaning, self._keeping):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -134,6 +141,27 @@ class Shard:
             except TwinlogError as error:  # whoever needs them tries again, too, and hears of it
                 log.debug("shard %d: filler ids are not clean yet: %s", self.number, error)
                 await asyncio.sleep(self.settings.backoff_max_s)
+
+    async def _keep_ids(self) -> None:
+        """Use the ids of data and written markers before their coordinator forgets them.
+
+        Neither data nor a written marker is a use of its transactional id.
+        """
+        while True:
+            await asyncio.sleep(self.settings.ids_expiration_ms / 1000 / _KEPT)
+            try:
+                async with self._data_turns:
+                    self._epoch = None
+                    self._learn(await self._destination.init_producer(self._id))
+                await self.markers.keep_id()
+            except TwinlogError as error:
+                log.warning("shard %d: its ids cannot be kept just now: %s", self.number, error)
+
+    def _learn(self, identity: ProducerIdentity) -> ProducerIdentity:
+        """Note which producer id the data id has."""
+        self._data_ids.add(identity.producer_id)
+        self.renamed |= identity.producer_id != self.data_producer
+        return identity
 
     def _clean_dirty(self) -> "asyncio.Task[None]":
         """The cleaning of the dirty ids that goes on, or one that begins."""
@@ -362,8 +390,12 @@ class Shard:
         await self._settle(gaps)
         async with self._data_turns:
             self._epoch = None
-            identity = await self._destination.init_producer(self._id)
-            self._data_ids.add(identity.producer_id)
+            identity = self._learn(await self._destination.init_producer(self._id))
+            if self.renamed:
+                raise Retriable(
+                    f"the transactional id {self._id} has another producer id, which fences "
+                    "nothing of the former one; its state partition is taken over anew"
+                )
             ends = await self._destination.log_ends(gaps)
             free = {
                 p: end.log_end
@@ -424,7 +456,7 @@ class Shard:
         """Fence these, whose logs end there: where the markers stand that do, or why none will."""
         if identity.producer_id != self.data_producer:
             # The epochs are used up: another id fences nothing that bears the former one.
-            self._data_ids.add(identity.producer_id)
+            self._learn(identity)
             await asyncio.sleep(self.settings.lease_s)
         codes = await self._destination.empty_transaction(identity, after)
         put = {p: end for p, end in after.items() if not codes[p]}
