@@ -82,7 +82,7 @@ def test_stopped_too_early_is_found() -> None:
 
 def test_late_markers_behind_a_stop_are_found() -> None:
     """Goal: an owner that fences no written markers at a stop does not get through (G1)."""
-    arguments = ("--seeds", "0:40", "--hazards", "commands", "--variant", "unfenced")
+    arguments = ("--seeds", "160:220", "--hazards", "commands", "--variant", "unfenced")
     done = _simulate(*arguments, "--until-failed")
     assert "behind STOPPED" in done.stdout, done.stdout + done.stderr
 
