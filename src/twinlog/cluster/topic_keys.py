@@ -18,6 +18,7 @@ class TopicKeys:
         self._by_name: tuple[dict[str, bytes], dict[bytes, str]] = {}, {}
         self._by_id: tuple[dict[str, bytes], dict[bytes, str]] = {}, {}
         self._learned = EMPTY
+        self._without_ids = False
         self.generation = 0
         """Counts how often some topic was found to have another id than before."""
 
@@ -31,6 +32,10 @@ class TopicKeys:
         if metadata is self._learned and not renew:
             return
         self._learned = metadata
+        # One that may not be described has no id either, and says nothing of the broker.
+        self._without_ids = any(
+            topic.topic_id == NO_TOPIC_ID and not topic.error for topic in metadata.topics.values()
+        )
         renewed = False
         for name, topic in metadata.topics.items():
             if renew is not None and name in self and name not in renew:
@@ -56,7 +61,7 @@ class TopicKeys:
         Raises:
             UserError: the broker is too old.
         """
-        if NO_TOPIC_ID in self._learned.by_id:
+        if self._without_ids:
             highest = by_id - 1
         return connection.negotiate(api_key, lowest, highest)
 
