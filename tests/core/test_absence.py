@@ -70,6 +70,12 @@ def test_readings_that_do_not_belong_together(change: dict[str, object]) -> None
     assert isinstance(judge(FIRST, replace(SECOND, **change)), Unproven)  # type: ignore[arg-type]
 
 
+def test_a_policy_that_changes_between_two_readings_proves_nothing() -> None:
+    """Goal: records that were lost are not filled because somebody sets `compact`."""
+    assert not isinstance(judge(replace(FIRST, compacts=False), SECOND), Absent)
+    assert not isinstance(judge(FIRST, replace(SECOND, compacts=False)), Absent)
+
+
 def test_without_compaction_it_is_impossible() -> None:
     """Goal: the reason names the offsets, and that nothing was filled."""
     verdict = judge(replace(FIRST, compacts=False), replace(SECOND, compacts=False))

@@ -115,7 +115,7 @@ def judge(first: Reading, second: Reading, interval_s: float = LOOK_INTERVAL_S) 
     if second.at - first.at < interval_s:
         return Unproven("the source has answered without records once")
     end = Offset(min(first.last_stable, second.last_stable))
-    if second.compacts:
+    if first.compacts and second.compacts:
         return Absent(end)
     return Impossible(
         f"the source holds no batch from offset {second.offset} up to its last stable offset "
