@@ -18,7 +18,7 @@ from twinlog.core.batch import LegacyBatch, batches
 from twinlog.core.compression import Codec, compress
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import _xxh32, legacy_records
-from twinlog.core.plan import Data, plan
+from twinlog.core.plan import MAX_PIECES, Data, Gap, Piece, plan
 from twinlog.core.records import decode
 from twinlog.core.types import Offset
 
@@ -120,6 +120,35 @@ def test_a_wrapper_that_compaction_has_thinned() -> None:
     left = [THREE[1], (5, THEN, None, b"five")]
     data = wrapper(1, left, Codec.GZIP, 105)
     assert seen(data, 90) == moved(left, 100)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_plan_that_is_full_within_a_wrapper(magic: int) -> None:
+    """Goal: what it leaves out is fetched again. It became a gap, in front of the next wrapper.
+
+    Sets of 1,000 offsets of which compaction has left every second record: a piece for each.
+    """
+    size, count = 1000, 3 * MAX_PIECES // 1000
+    data = b""
+    for base in range(0, count * size, size):
+        kept = [(at + (0 if magic else base), THEN, b"k", b"v") for at in range(1, size, 2)]
+        data += wrapper(magic, kept, Codec.GZIP, base + size - 1)
+    pieces: list[Piece] = []
+    while not pieces or pieces[-1].end < count * size:
+        position = pieces[-1].end if pieces else Offset(0)
+        some = plan(memoryview(data), position)
+        check_cover(some, position)
+        pieces += some
+    assert [one.offset for one in records_of(pieces)] == list(range(1, count * size, 2))
+
+
+def test_a_plan_that_is_full_before_long_wrappers() -> None:
+    """Goal: a log without holes has no gap in its plan."""
+    data = b"".join(message(1, at, b"x") for at in range(MAX_PIECES - 1))
+    for base in range(MAX_PIECES - 1, MAX_PIECES + 10_000, 5000):
+        kept = [(at, THEN, b"k", b"v") for at in range(5000)]
+        data += wrapper(1, kept, Codec.GZIP, base + 4999)
+    assert not [one for one in plan(memoryview(data), Offset(0)) if isinstance(one, Gap)]
 
 
 def test_log_append_time() -> None:

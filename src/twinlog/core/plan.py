@@ -280,6 +280,8 @@ def _plan_legacy(pieces: "_Pieces", buffer: memoryview, place: _Place) -> _Place
             pass
         position, lowest = run.next_position, run.records[-1].offset + 1
         pieces.leader_epoch = UNKNOWN_EPOCH
+        if pieces.full:
+            return None  # what it holds besides is fetched again: behind it all would be a gap
     return _Place(position, lowest) if position > place.position else None
 
 
