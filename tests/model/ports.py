@@ -117,10 +117,15 @@ class _Client:
     ) -> Mapping[TopicPartition, Fetched]:
         cluster = self.cluster
         asked = dict(partitions)  # the bytes are on their way, whatever the caller does with his
+        known = dict(self._ids) if committed else {}  # the destination is read by names
         return await self.ask(
             asked,
             lambda key: cluster.fetch(
-                key, FetchPosition(asked[key]), partition_max_bytes, committed=committed
+                key,
+                FetchPosition(asked[key]),
+                partition_max_bytes,
+                committed=committed,
+                topic_id=known.get(key.topic),
             ),
             lambda code: Fetched(code, -1, -1, -1, (), memoryview(b"")),
         )

@@ -6,12 +6,15 @@ What brokers tell of it is the contract suite's to prove (tests/contract/test_lo
 import asyncio
 from uuid import UUID
 
+import pytest
+
 from model.world import KEY, World, scenario
 from twinlog.cluster.metadata import NO_TOPIC_ID
 from twinlog.core.append import Phase
 from twinlog.pipeline.partition import Stage
 
 LONG_S = 300.0
+NOT_ENOUGH_REPLICAS = 19
 
 
 def make_again(world: World) -> None:
@@ -154,3 +157,35 @@ async def test_another_topic_of_the_source_too(world: World) -> None:
     await world.until(lambda: not world.partition.topic_lost)
     await asyncio.sleep(LONG_S)
     assert world.partition.stage is Stage.FAILED
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_another_topic_of_the_source_that_begins_above_the_position(*, busy: bool) -> None:
+    """Goal: its log start neither fills offsets nor deletes what was mirrored of the other one.
+
+    The position is read anew for a reason of the destination's. A lane that is busy fetches
+    nothing, so that no fetch tells it of the other id.
+    """
+
+    @scenario
+    async def story(world: World) -> None:
+        for at in range(5):
+            world.write(f"record {at}")
+        await world.mirror()
+        await world.arrived()
+        await asyncio.sleep(1)
+        if busy:
+            world.engine.held_bytes += world.engine.settings.buffer_bytes
+            await asyncio.sleep(1)
+        world.source.delete_topic(KEY.topic)
+        world.source.create_topic(KEY.topic)
+        for at in range(20):
+            world.write(f"other {at}")
+        world.source.log(KEY).delete_before(15)
+        world.engine.trouble(world.partition, "an append was refused", NOT_ENOUGH_REPLICAS)
+        await world.until(lambda: "made again" in world.partition.reason)
+        await asyncio.sleep(5)
+        log = world.destination.log(KEY)
+        assert (log.start, log.end) == (0, 5)
+
+    story()

@@ -103,15 +103,15 @@ async def prove(
         claim = claims[partition]
         if is_bulk(tail.records[HEADER_SIZE:], tail.header.num_records):
             results[partition] = Proven(fresh=claim.destination_start == 0)
-        elif claim.source_start >= tail.end:
-            results[partition] = Proven(fresh=False)  # the source has deleted it since
         else:
             starts[partition] = max(tail.start, claim.source_start)
     sources = await source.read(starts, partition_max_bytes=TAIL_BYTES) if starts else {}
     for partition in starts:
-        results[partition] = await _compared(
-            source, partition, tails[partition], claims[partition], sources.get(partition)
-        )
+        tail, claim, answer = tails[partition], claims[partition], sources.get(partition)
+        if claim.source_start >= tail.end:
+            results[partition] = await _deleted(source, partition, claim, answer)
+        else:
+            results[partition] = await _compared(source, partition, tail, claim, answer)
     return results
 
 
@@ -166,6 +166,23 @@ class _Stretch(NamedTuple):
     pieces: list[Piece]
     end: Offset
     epoch: LeaderEpoch
+
+
+async def _deleted(
+    source: SourcePort, partition: TopicPartition, claim: Claim, answer: Fetched | None
+) -> Result:
+    """Whether the source has deleted what the destination ends with: another topic has not.
+
+    The bounds were told by the topic's name, and records are read by its id (Kafka 3.1).
+    """
+    if answer is None:
+        alone = await source.read_alone(
+            partition, claim.source_start, max_wait_ms=0, partition_max_bytes=TAIL_BYTES
+        )
+        answer = alone.fetched
+    if answer.error:
+        return Unread(f"the source refuses to be read where it starts (code {answer.error})")
+    return Proven(fresh=False)
 
 
 async def _compared(
