@@ -151,8 +151,7 @@ class NodeWriter:
             _refuse(given, self._unknown(error))
         else:
             connection.throttle(response.throttle_ms)
-            if not given.answer.done():
-                given.answer.set_result(answers)
+            _in_turn(given, partial(given.answer.set_result, answers))
 
     def _unsent(self, why: str) -> Retriable:
         return Retriable(f"nothing was sent: {why}", cluster=self._cluster.name, node=self._node)
@@ -182,12 +181,18 @@ def _answers(response: produce.ProduceResponse, batches: Sequence[Batch]) -> Ans
 
 
 def _refuse(given: _Given, error: TwinlogError) -> None:
-    """End a request, after those before it: a partition's answers are about its batches in order.
+    """End a request. Its engine may have ended before, so nobody may be left to retrieve this."""
 
-    Its engine may have ended before, so nobody may be left to retrieve this.
-    """
-    if given.before is not None and not given.before.done():
-        given.before.add_done_callback(lambda _: _refuse(given, error))
-    elif not given.answer.done():
+    def refuse() -> None:
         given.answer.set_exception(error)
         given.answer.exception()  # else asyncio logs it as an error that was never retrieved
+
+    _in_turn(given, refuse)
+
+
+def _in_turn(given: _Given, settle: Callable[[], None]) -> None:
+    """Settle an answer after those before it: a partition's are about its batches in order."""
+    if given.before is not None and not given.before.done():
+        given.before.add_done_callback(lambda _: _in_turn(given, settle))
+    elif not given.answer.done():
+        settle()
