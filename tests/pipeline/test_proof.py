@@ -8,6 +8,7 @@ from typing import cast
 from made import batch, record
 from twinlog.core.batch import batches
 from twinlog.core.types import UNKNOWN_EPOCH, Offset, TopicPartition
+from twinlog.pipeline.node_reader import failed
 from twinlog.pipeline.ports import DestinationPort, ReadAlone, SourcePort
 from twinlog.pipeline.proof import Claim, Differs, Proven, Result, Unread, prove
 from twinlog.wire.fetch import Fetched
@@ -25,6 +26,7 @@ class Scripted:
     silent: bool = False  # nor has one of its own any records
     batches: int = 100  # in one answer
     throttle_ms: int = 0
+    emptied: bool = False  # by a quota: no partition is named
     alone: list[int] = field(default_factory=list)
 
     def answer(self, offset: int) -> Fetched:
@@ -36,6 +38,8 @@ class Scripted:
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
         del partition_max_bytes
+        if self.emptied:
+            return {}
         first, self.crowded = not self.crowded, False
         nothing = memoryview(b"")
         found = {p: self.answer(offset) for p, offset in partitions.items()}
@@ -44,17 +48,29 @@ class Scripted:
     async def read_alone(self, partition: TopicPartition, offset: int, **_: int) -> ReadAlone:
         assert partition == KEY
         self.alone.append(offset)
+        if self.emptied:
+            return ReadAlone(failed(0), self.throttle_ms, 0, 0, True)
         return ReadAlone(self.answer(offset), self.throttle_ms, 0, 0, True)
 
 
-def proven(source: Scripted, destination: Scripted, *, compacted: bool = False) -> Result:
-    claim = Claim(Offset(10), Offset(0), Offset(0), compacted, UNKNOWN_EPOCH)
+def proven(
+    source: Scripted, destination: Scripted, *, compacted: bool = False, source_start: int = 0
+) -> Result:
+    claim = Claim(Offset(10), Offset(0), Offset(source_start), compacted, UNKNOWN_EPOCH)
     ports = cast("SourcePort", source), cast("DestinationPort", destination)
     return asyncio.run(prove(*ports, {KEY: claim}))[KEY]
 
 
 def test_the_same_log() -> None:
     assert proven(Scripted(), Scripted()) == Proven(fresh=False)
+
+
+def test_what_the_source_has_deleted_is_asked_for() -> None:
+    """Goal: an answer that a quota has emptied does not tell that the topic is still the same."""
+    assert proven(Scripted(), Scripted(), source_start=10) == Proven(fresh=False)
+    throttled = Scripted(emptied=True, throttle_ms=500)
+    assert isinstance(proven(throttled, Scripted(), source_start=10), Unread)
+    assert throttled.alone == [10]
 
 
 def test_another_record() -> None:

@@ -173,7 +173,8 @@ async def _deleted(
 ) -> Result:
     """Whether the source has deleted what the destination ends with: another topic has not.
 
-    The bounds were told by the topic's name, and records are read by its id (Kafka 3.1).
+    The bounds were told by the topic's name, and records are read by its id (Kafka 3.1). An answer
+    that a quota has emptied says nothing of the partition, nor of its high watermark.
     """
     if answer is None:
         alone = await source.read_alone(
@@ -182,6 +183,8 @@ async def _deleted(
         answer = alone.fetched
     if answer.error:
         return Unread(f"the source refuses to be read where it starts (code {answer.error})")
+    if answer.high_watermark < claim.source_start:
+        return Unread("the source has not answered about where its log starts")
     return Proven(fresh=False)
 
 
