@@ -43,10 +43,12 @@ class World:
         self.partition: MirrorPartition
 
     def expire_ids(self, seconds: float) -> None:
-        """Let the destination forget transactional ids so soon; owners from now on know of it."""
+        """Let the destination forget transactional ids so soon; owners know of it."""
         timings = self.destination.timings
         self.destination.timings = replace(timings, transactional_id_expiration=seconds)
         self._settings = replace(self._settings, ids_expiration_ms=int(seconds * 1000))
+        for shard in self._shards:
+            shard.settings = self._settings
 
     async def mirror(self, lease_s: float = 0.0, *, of_several_ids: bool = False) -> None:
         """A new owner takes over; the former one is gone, and may write for as long as this."""

@@ -125,6 +125,19 @@ def test_a_late_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     story()
 
 
+@scenario
+async def test_a_time_that_brokers_tell_later(world: World) -> None:
+    """Nobody told it when the state partition was taken over, or a broker has another one now."""
+    await world.mirror()
+    world.write("a")
+    await world.arrived()
+    (shard,) = world._shards
+    world.expire_ids(400.0)
+    await asyncio.sleep(1000)
+    identity = await shard._destination.init_producer(shard._id)
+    assert identity.producer_id == shard.data_producer
+
+
 def test_the_first_batch_of_an_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """The former owner's bears another id, and is not compared with ours: its lease has to end.
 

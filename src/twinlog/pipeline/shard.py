@@ -57,6 +57,8 @@ _COMMIT = (1).to_bytes(2)
 """The type in a commit marker's key, behind its version; an abort marker's is 0."""
 _KEPT = 4
 """How often the ids are used within the time after which their coordinator forgets them."""
+_LOOK_S = 60.0
+"""The longest wait before it is looked again what that time is."""
 _SEARCHES = 16
 """Partitions that are searched for foreign records at the same time: an answer may have 1 MiB."""
 _FENCES = 64
@@ -147,8 +149,12 @@ class Shard:
 
         Neither data nor a written marker is a use of its transactional id.
         """
+        now = asyncio.get_running_loop().time
+        used_at = now()
         while True:
-            await asyncio.sleep(self.settings.ids_expiration_ms / 1000 / _KEPT)
+            while (wait := used_at + self.settings.ids_expiration_ms / 1000 / _KEPT - now()) > 0:
+                await asyncio.sleep(min(wait, _LOOK_S))  # brokers may tell a shorter time later
+            used_at = now()
             try:
                 async with self._data_turns:
                     self._epoch = None
