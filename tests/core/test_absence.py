@@ -71,7 +71,7 @@ def test_readings_that_do_not_belong_together(change: dict[str, object]) -> None
 
 
 def test_a_policy_that_changes_between_two_readings_proves_nothing() -> None:
-    """Goal: records that were lost are not filled because somebody sets `compact`."""
+    """Goal: lost records are not filled because `compact` was set between the readings."""
     assert not isinstance(judge(replace(FIRST, compacts=False), SECOND), Absent)
     assert not isinstance(judge(FIRST, replace(SECOND, compacts=False)), Absent)
 

@@ -301,7 +301,7 @@ async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) 
 
 @on_bench
 async def test_what_was_begun_again_is_fenced_at_its_stop(bench: Bench) -> None:
-    """The write that it is begun with was refused, and what stands there was read again."""
+    """The write of PREPARING was refused, and the state partition was read again."""
     owned = await bench.owner()
     await removed(owned)
     await owned.stop([NAME])

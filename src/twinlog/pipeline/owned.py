@@ -323,7 +323,7 @@ class OwnedShard:
         for name in names:
             self._say(PartitionState(name, State.PREPARING))
         await self.write_states()
-        # Not before: where the write has failed, what stands there still says `_BEGUN_AGAIN`.
+        # Not before: after a failed write, the record in `__mirror_state` still has `_BEGUN_AGAIN`.
         self.unsure -= set(names)
 
     async def run(self, mirror: str, engine: Engine, specs: Collection[PartitionSpec]) -> None:
@@ -376,8 +376,8 @@ class OwnedShard:
         for it any more. The end is written when the state changes.
         """
         if partition.append.position is not None:
-            # Not where the log ends: a record that somebody else has written into a gap looks like
-            # the filler that was to stand there.
+            # Not where the log ends: another producer's record in a gap looks like the filler that
+            # was to stand there.
             self._proved[name] = partition.append.own_end
         epoch = partition.mirrored_epoch
         if epoch not in {UNKNOWN_EPOCH, self._last(name).epoch}:
