@@ -52,6 +52,8 @@ def test_a_lost_control_topic_stops_everything(pair: Pair, lost: str) -> None:
             await write_state(cluster, topic, State.MIRRORING)
             assert await running.snapshot()
             assert await running.states()
+            count = await partition_count(cluster, lost)
+            assert count
             await delete(cluster, lost)
             store = MirrorStore(cluster)
             read = store.states if lost == STATE_TOPIC else store.snapshot
@@ -63,7 +65,9 @@ def test_a_lost_control_topic_stops_everything(pair: Pair, lost: str) -> None:
                 await store.create_mirror(one)
             assert lost not in (await cluster.refresh([lost])).topics
             # Created by hand it is the operator's decision; who was running does not go on.
-            await create_topics(cluster, [NewTopic(name=lost, partitions=8, replication_factor=1)])
+            await create_topics(
+                cluster, [NewTopic(name=lost, partitions=count, replication_factor=1)]
+            )
             read = running.states if lost == STATE_TOPIC else running.snapshot
 
             async def told() -> bool:
