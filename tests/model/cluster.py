@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from model.coordinator import Coordinator
+from model.fences import DataFences
 from model.log import OFFSET_OUT_OF_RANGE, Log, Marker, stored_batch
 from model.loop import VirtualLoop
 from model.producers import Refused
@@ -118,6 +119,7 @@ class Cluster:
         self.markers_written_twice = True
         self.markers_cut = 0.0
         """Of the requests for several markers of a partition, how many find a follower behind."""
+        self.data_fences = DataFences()
         self.read_only: set[str] = set()
         """Topics that nobody has WRITE on."""
         self.topics: dict[str, Topic] = {}

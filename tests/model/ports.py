@@ -258,6 +258,12 @@ class ModelSource(_Client):
         return ReadAlone(fetched, throttle_ms, log.leader_epoch, local_start, compacts)
 
 
+def _answered(result: T) -> "asyncio.Future[T]":
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    answer.set_result(result)
+    return answer
+
+
 def _has_news(found: FetchResult) -> bool:
     """Whether a broker answers at once."""
     return found.size > 0 or any(f.error or f.diverging for f in found.partitions.values())
@@ -321,9 +327,16 @@ class ModelDestination(_Client):
             self.name,
             node,
             "produce",
-            lambda: self.cluster.produce(node, taken, known),
+            lambda: self._produce(node, taken, known),
             writes=True,
         )
+
+    def _produce(
+        self, node: int, batches: Sequence[Batch], ids: Mapping[str, UUID]
+    ) -> "asyncio.Future[Mapping[TopicPartition, Appended]]":
+        if not self.cluster.data_fences.meet({batch.partition for batch in batches}):
+            return self.cluster.produce(node, batches, ids)
+        return _answered({batch.partition: Appended(NOT_LEADER, -1, -1) for batch in batches})
 
     async def log_ends(
         self, partitions: Collection[TopicPartition]
@@ -441,7 +454,10 @@ class ModelDestination(_Client):
                 self.name,
                 node,
                 partial(
-                    self.cluster.write_markers, wanted, Marker(*producer[1:], committed=committed)
+                    self._write_markers,
+                    wanted,
+                    Marker(*producer[1:], committed=committed),
+                    self._ends(wanted),
                 ),
                 risk=10.0,
                 writes=True,
@@ -451,6 +467,22 @@ class ModelDestination(_Client):
         for answer in await asyncio.gather(*requests):
             results.update(answer)
         return results
+
+    def _ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        there = self.cluster.topics
+        return {key: self.cluster.log(key).end for key in partitions if key.topic in there}
+
+    def _write_markers(
+        self,
+        wanted: Mapping[TopicPartition, Markers],
+        marker: Marker,
+        ends: Mapping[TopicPartition, int],
+    ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
+        """Carry it out; `ends` are where the logs ended when it was sent."""
+        fences = self.cluster.data_fences
+        if not fences.meet(wanted) and not fences.have_filled(ends):
+            return self.cluster.write_markers(wanted, marker)
+        return _answered(dict.fromkeys(wanted, NOT_LEADER))
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int]

@@ -24,11 +24,13 @@ from model.ports import ModelDestination, ModelSource
 from model.states import ModelStates, StateTopic
 from twinlog.core.errors import Fenced, TwinlogError
 from twinlog.core.placement import MirrorPartition as Name
+from twinlog.core.plan import Gap
 from twinlog.core.throttle import Throttle
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.owned import OwnedShard
 from twinlog.pipeline.partition import MirrorPartition, PartitionSpec
+from twinlog.pipeline.ports import LogEnd
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 from twinlog.pipeline.ways import Mirrored, Ways
@@ -53,6 +55,18 @@ MirrorPartition.__hash__ = _hash  # type: ignore[assignment]
 SourceMaker = Callable[[Cluster, Network, str], ModelSource]
 DestinationMaker = Callable[[Cluster, Network, str, Callable[[], bool]], ModelDestination]
 OwnedMaker = Callable[[Shard, ModelStates, Callable[[], bool], float], OwnedShard]
+
+
+class FencingShard(Shard):
+    """A shard that tells the model where it fences data (model/fences.py)."""
+
+    async def fence_data(
+        self, gaps: Mapping[TopicPartition, Gap]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Say where while it lasts."""
+        assert isinstance(self._destination, ModelDestination)
+        with self._destination.cluster.data_fences.fencing(gaps):
+            return await super().fence_data(gaps)
 
 
 class Commands(NamedTuple):
@@ -185,7 +199,7 @@ class Lane:
         async with self._changing:
             for number in sorted(numbers):
                 if number not in self._owned:
-                    shard = Shard(number, "twinlog", self._destination, world.settings)
+                    shard = FencingShard(number, "twinlog", self._destination, world.settings)
                     states = ModelStates(
                         world.states, world.networks[1], self.name, number, self.may_write
                     )
