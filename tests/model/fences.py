@@ -10,7 +10,6 @@ partition is FAILED in the end (docs/NEXT.md). The model lets no such request ar
   marker that fences these, too.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -19,25 +18,27 @@ from twinlog.core.types import TopicPartition
 
 
 class DataFences:
-    """The fences of one destination."""
+    """The fences of one destination. Times are the loop's, in seconds."""
 
     def __init__(self) -> None:
-        self._under_way: Counter[TopicPartition] = Counter()
+        self._began: dict[TopicPartition, float] = {}  # of those under way; a killed lane's stays
         self._single: set[tuple[TopicPartition, int]] = set()
 
     @contextmanager
-    def fencing(self, gaps: Mapping[TopicPartition, Gap]) -> Iterator[None]:
+    def fencing(self, gaps: Mapping[TopicPartition, Gap], now: float) -> Iterator[None]:
         """Data is being fenced at the beginning of these gaps."""
         self._single |= {(p, gap.start) for p, gap in gaps.items() if gap.end == gap.start + 1}
-        self._under_way.update(gaps.keys())
+        self._began |= dict.fromkeys(gaps, now)
         try:
             yield
         finally:
-            self._under_way.subtract(gaps.keys())
+            for partition in gaps:
+                if self._began.get(partition) == now:
+                    del self._began[partition]
 
-    def meet(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether a request that arrives now meets a fence that is under way."""
-        return any(self._under_way[partition] for partition in partitions)
+    def meet(self, partitions: Collection[TopicPartition], sent: float) -> bool:
+        """Whether a request that was sent then, and arrives now, meets a fence of later on."""
+        return any(sent < self._began.get(partition, sent) for partition in partitions)
 
     def have_filled(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether one of these offsets, for which markers were sent, was all of a fenced gap."""

@@ -327,14 +327,14 @@ class ModelDestination(_Client):
             self.name,
             node,
             "produce",
-            lambda: self._produce(node, taken, known),
+            partial(self._produce, node, taken, known, self._now()),
             writes=True,
         )
 
     def _produce(
-        self, node: int, batches: Sequence[Batch], ids: Mapping[str, UUID]
+        self, node: int, batches: Sequence[Batch], ids: Mapping[str, UUID], sent: float
     ) -> "asyncio.Future[Mapping[TopicPartition, Appended]]":
-        if not self.cluster.data_fences.meet({batch.partition for batch in batches}):
+        if not self.cluster.data_fences.meet({batch.partition for batch in batches}, sent):
             return self.cluster.produce(node, batches, ids)
         return _answered({batch.partition: Appended(NOT_LEADER, -1, -1) for batch in batches})
 
@@ -458,6 +458,7 @@ class ModelDestination(_Client):
                     wanted,
                     Marker(*producer[1:], committed=committed),
                     self._ends(wanted),
+                    self._now(),
                 ),
                 risk=10.0,
                 writes=True,
@@ -468,6 +469,9 @@ class ModelDestination(_Client):
             results.update(answer)
         return results
 
+    def _now(self) -> float:
+        return self.cluster.loop.time()
+
     def _ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         there = self.cluster.topics
         return {key: self.cluster.log(key).end for key in partitions if key.topic in there}
@@ -477,10 +481,11 @@ class ModelDestination(_Client):
         wanted: Mapping[TopicPartition, Markers],
         marker: Marker,
         ends: Mapping[TopicPartition, int],
+        sent: float,
     ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
-        """Carry it out; `ends` are where the logs ended when it was sent."""
+        """Carry it out; `ends` are where the logs ended when it was `sent`."""
         fences = self.cluster.data_fences
-        if not fences.meet(wanted) and not fences.have_filled(ends):
+        if not fences.meet(wanted, sent) and not fences.have_filled(ends):
             return self.cluster.write_markers(wanted, marker)
         return _answered(dict.fromkeys(wanted, NOT_LEADER))
 

@@ -65,7 +65,8 @@ class FencingShard(Shard):
     ) -> Mapping[TopicPartition, LogEnd]:
         """Say where while it lasts."""
         assert isinstance(self._destination, ModelDestination)
-        with self._destination.cluster.data_fences.fencing(gaps):
+        now = asyncio.get_running_loop().time()
+        with self._destination.cluster.data_fences.fencing(gaps, now):
             return await super().fence_data(gaps)
 
 
