@@ -6,8 +6,8 @@ partition is FAILED in the end (docs/NEXT.md). The model lets no such request ar
 
 * data or a written marker between the reading of the log's end and our marker, which then stands
   behind it;
-* a written marker at any later time, where the gap has a single offset: there is no room for a
-  marker that fences these, too.
+* as many written markers as the gap has offsets, until our own one fences them behind the data's:
+  one too many. Where the gap has a single offset there is no room for that, and it is at any time.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,12 +22,12 @@ class DataFences:
 
     def __init__(self) -> None:
         self._began: dict[TopicPartition, float] = {}  # of those under way; a killed lane's stays
-        self._single: set[tuple[TopicPartition, int]] = set()
+        self._begun: set[tuple[TopicPartition, int]] = set()
 
     @contextmanager
     def fencing(self, gaps: Mapping[TopicPartition, Gap], now: float) -> Iterator[None]:
         """Data is being fenced at the beginning of these gaps."""
-        self._single |= {(p, gap.start) for p, gap in gaps.items() if gap.end == gap.start + 1}
+        self._begun |= {(p, gap.start) for p, gap in gaps.items()}
         self._began |= dict.fromkeys(gaps, now)
         try:
             yield
@@ -40,6 +40,6 @@ class DataFences:
         """Whether a request that was sent then, and arrives now, meets a fence of later on."""
         return any(sent < self._began.get(partition, sent) for partition in partitions)
 
-    def have_filled(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether one of these offsets, for which markers were sent, was all of a fenced gap."""
-        return not self._single.isdisjoint(ends.items())
+    def have_begun(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether a fence begins a gap at one of these offsets, for which markers were sent."""
+        return not self._begun.isdisjoint(ends.items())

@@ -485,7 +485,7 @@ class ModelDestination(_Client):
     ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
         """Carry it out; `ends` are where the logs ended when it was `sent`."""
         fences = self.cluster.data_fences
-        if not fences.meet(wanted, sent) and not fences.have_filled(ends):
+        if not fences.meet(wanted, sent) and not fences.have_begun(ends):
             return self.cluster.write_markers(wanted, marker)
         return _answered(dict.fromkeys(wanted, NOT_LEADER))
 
