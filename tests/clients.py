@@ -16,6 +16,8 @@ from twinlog.core.placement import state_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
+from twinlog.pipeline.kafka import KafkaDestination
+from twinlog.pipeline.ports import Markers, ProducerIdentity
 from twinlog.wire.config_records import MirrorTopic, Wanted
 from twinlog.wire.state_records import LastMirrored, PartitionState
 from waiting import until_async
@@ -116,3 +118,12 @@ async def write_state(
 async def none_refused(_mirror: str, _topics: Collection[str]) -> Collection[str]:
     """Stand for who sets configurations back, where none is to be."""
     return ()
+
+
+async def write_markers(cluster: KafkaCluster, topic: str, count: int) -> None:
+    """Write markers of a producer that nobody else is, to partition 0."""
+    port = KafkaDestination(cluster, lambda: True)
+    await port.leaders([topic])
+    wanted = {TopicPartition(topic, 0): Markers(count, 0)}
+    answers = await port.write_markers(wanted, ProducerIdentity("markers", 987_654, 0))
+    assert set(answers.values()) == {0}

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 import outside
-from clients import client, make_topic, write_state
+from clients import client, make_topic, write_markers, write_state
 from conftest import Pair
 from twinlog import Rebuild
 from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
@@ -48,11 +48,11 @@ class Old:
     def __init__(self, pair: Pair, here: KafkaCluster, there: KafkaCluster, back: str) -> None:
         self.here, self.there, self.back = here, there, back
         self.servers = pair.destination.bootstrap_servers
-        self._servers_there = pair.source.bootstrap_servers
+        self.servers_there = pair.source.bootstrap_servers
 
     async def create(self) -> None:
         """Create the mirror that leads back."""
-        await create_mirror(self.here, self.back, {"bootstrap.servers": self._servers_there})
+        await create_mirror(self.here, self.back, {"bootstrap.servers": self.servers_there})
 
     async def make(self, topic: str, *records: int) -> UUID:
         """Make a topic here and there, with so many records in each partition here; its id here."""
@@ -86,10 +86,10 @@ class Old:
         """Write there what a mirror of a topic of ours has copied, and that it has ended."""
         one = MirrorTopic(mirror=mirror, topic=topic, topic_id=topic_id, partitions=len(ends))
         await self.write_removed(one)
-        held = Log(self._servers_there).ends([(topic, partition) for partition in ends])
+        held = Log(self.servers_there).ends([(topic, partition) for partition in ends])
         for partition, last in ends.items():
             begin = held[topic, partition]
-            outside.write_same(self._servers_there, topic, partition, begin, last.end)
+            outside.write_same(self.servers_there, topic, partition, begin, last.end)
         await write_state(self.there, one, State.STOPPED, ends)
 
     async def write_removed(self, topic: MirrorTopic) -> None:
@@ -110,7 +110,7 @@ class Old:
 
     def lie(self, topic: str, count: int) -> None:
         """Write there what nobody has here."""
-        outside.write(self._servers_there, topic, outside.simple(count, 0, "foreign"))
+        outside.write(self.servers_there, topic, outside.simple(count, 0, "foreign"))
 
     async def diverge(self, topic: str, *beyond: int) -> None:
         """Make a topic that was failed over at 100, with so much more in each partition."""
@@ -375,5 +375,27 @@ def test_a_log_that_grows_meanwhile_is_not_deleted(
             saved = sorted(one.parent.name for one in tmp_path.glob("second/*/*.log"))
             assert saved == [f"{topic}-{index}" for index in range(written + 1)]
             assert old.ends(topic, 2) == [0, 0]
+
+    asyncio.run(run())
+
+
+def test_a_record_that_the_mirror_has_lost_is_saved(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str, tmp_path: Path
+) -> None:
+    """Far before the last mirrored end: what is here may be the only copy of it."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            former = await old.make(topic, 100)
+            old.write(topic, 1)  # at 100
+            outside.write_same(old.servers, topic, 0, 101, 2100)
+            outside.write_same(old.servers_there, topic, 0, 0, 100)
+            await write_markers(old.there, topic, 1)
+            outside.write_same(old.servers_there, topic, 0, 101, 2100)
+            await old.fail_over(fresh_name("there"), topic, former, ended(2100))
+            old.write(topic, 17)
+            await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path))
+            assert old.ends(topic) == [0]
+            assert [path.name for path in tmp_path.rglob("*.log")] == [f"{100:020d}.log"]
 
     asyncio.run(run())

@@ -2,27 +2,32 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import outside
-from clients import client, make_topic, write_state
+from clients import client, make_topic, write_markers, write_state
 from conftest import Pair
 from twinlog import Rebuild
 from twinlog.cluster.admin import delete_topics
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.partitions import delete_records
+from twinlog.control import mirrors
 from twinlog.control.lifecycle import remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.mirrors import add_topics, create_mirror
+from twinlog.control.rebuild import Tail
 from twinlog.control.store import MirrorStore
 from twinlog.control.topic_sync import add_new_topics
 from twinlog.core.batch import batches
+from twinlog.core.errors import TwinlogError
 from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.local.check import Log
+from twinlog.pipeline.verify import Compared, Comparison, Stretch
 from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import LastMirrored
@@ -57,13 +62,17 @@ class Again:
 
     async def make_again(self, *records: int) -> None:
         """Delete it on the source first."""
+        await self.delete()
+        await self.make(*records)
+
+    async def delete(self) -> None:
+        """Delete it on the source."""
         await delete_topics(self.source, [self.topic])
 
         async def gone() -> bool:
             return self.topic not in (await self.source.refresh([self.topic])).topics
 
         await until_async(gone)
-        await self.make(*records)
 
     def mirrored(self, partition: int, start: int, end: int) -> None:
         """Write to the destination what the source has at these offsets."""
@@ -133,6 +142,109 @@ def test_what_differs_is_named_saved_and_made_anew(pair: Pair, topic: str, tmp_p
             assert (await one.known()).wanted is Wanted.MIRRORING
 
     asyncio.run(run())
+
+
+def test_what_differs_far_before_the_end_is_saved(pair: Pair, topic: str, tmp_path: Path) -> None:
+    """A foreign record in a gap of the source, with more equal records behind it than one step."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100)
+            await write_markers(one.source, topic, 1)
+            outside.write_same(one._from, topic, 0, 101, 2200)
+            one.mirrored(0, 0, 100)
+            one.foreign(0)  # at 100
+            one.mirrored(0, 101, 2100)
+            one.foreign(0)  # at 2100, for which it is FAILED
+            await one.stop({0: 2101})
+            one.foreign(0)  # stands for the marker
+            told: list[str] = []
+            rebuild = Rebuild(tmp_path, told.append)
+            await add_topics(one.destination, one.mirror, topic, rebuild=rebuild)
+            assert one.ends(1) == [0]
+            assert saved(tmp_path) == {(0, 100): (100, 2102)}
+            assert f"{topic}-0: the same up to offset 100, the rest is saved" in told
+
+    asyncio.run(run())
+
+
+def test_markers_prove_nothing_equal(pair: Pair, topic: str) -> None:
+    """Where a whole step has none but them, what lies before it is compared as well."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(10)
+            one.mirrored(0, 0, 5)
+            one.foreign(0)
+            one.mirrored(0, 6, 10)
+            for cluster in (one.source, one.destination):
+                await write_markers(cluster, topic, 1_100)
+            one.foreign(0)
+            await one.stop({0: 1_110})
+            assert f"{topic}-0 from offset 5 to 1110" in await one.refused()
+
+    asyncio.run(run())
+
+
+def test_the_source_s_retention_proves_nothing_equal(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moves the log's start between the question for it and the comparison."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100)
+            one.mirrored(0, 0, 60)
+            one.foreign(0)
+            await one.stop({0: 61})
+            one.foreign(0)  # stands for the marker
+            compare = Comparison.compare
+
+            async def later(self: Comparison, stretch: Stretch) -> Compared:
+                await delete_records(one.source, {TopicPartition(topic, 0): 90})
+                return await compare(self, stretch)
+
+            monkeypatch.setattr(Comparison, "compare", later)
+            await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(tmp_path))
+            assert one.ends(1) == [0]
+            assert saved(tmp_path) == {(0, 0): (0, 62)}
+
+    asyncio.run(run())
+
+
+def test_all_is_saved_where_the_source_s_topic_is_deleted_meanwhile(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The destination has the only copy then."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100)
+            one.mirrored(0, 0, 60)
+            await one.stop({0: 60})
+            one.foreign(0)
+            look = mirrors.where_logs_part
+
+            async def later(*seen: Any) -> list[Tail]:
+                await one.delete()
+                return await look(*seen)
+
+            monkeypatch.setattr(mirrors, "where_logs_part", later)
+            with suppress(TwinlogError):
+                await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(tmp_path))
+            assert saved(tmp_path) == {(0, 0): (0, 61)}
+
+    asyncio.run(run())
+
+
+def saved(folder: Path) -> dict[tuple[int, int], tuple[int, int]]:
+    """The partitions and names of the files; from which offset up to which they reach."""
+    found = {}
+    for path in folder.rglob("*.log"):
+        stored = list(batches(memoryview(path.read_bytes())))
+        partition = int(path.parent.name.rpartition("-")[2])
+        found[partition, int(path.stem)] = (stored[0].base_offset, stored[-1].next_offset)
+    return found
 
 
 async def refresh_adds_nothing(one: Again) -> None:

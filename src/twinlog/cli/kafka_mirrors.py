@@ -297,12 +297,16 @@ async def _create(admin: MirrorAdmin, arguments: Arguments) -> None:
         click.echo(f"Created mirror {created.mirror}")
 
 
+def _tell(progress: str) -> None:
+    click.echo(progress, err=True)
+
+
 async def _add(admin: MirrorAdmin, arguments: Arguments) -> None:
     names = await admin.add_topics_to_mirror(
         arguments.mirror,
         arguments.topic,
         replication_factor=arguments.replication_factor,
-        rebuild=Rebuild(arguments.save_tail) if arguments.rebuild else None,
+        rebuild=Rebuild(arguments.save_tail, _tell) if arguments.rebuild else None,
     )
     if arguments.as_json:
         _print_json({"mirror": arguments.mirror, "added": names})

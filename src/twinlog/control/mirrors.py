@@ -49,7 +49,7 @@ from twinlog.control.failback import (
 )
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.rebuild import Rebuild, Tail, delete_diverged, deleted_before, save_tails
-from twinlog.control.removed import where_logs_part, whole_logs
+from twinlog.control.removed import not_proved_equal, where_logs_part, whole_logs
 from twinlog.control.required_apis import check_apis
 from twinlog.control.store import (
     MirrorStore,
@@ -325,6 +325,7 @@ async def add_named(
     wanted = await fitted(destination, wanted, factor, rebuilt)
     if rebuild is not None and tails:
         if rebuild.save_to is not None:
+            tails = await not_proved_equal(source, destination, tails, rebuild.tell)
             await save_tails(destination, tails, rebuild.save_to)
             # It takes its time: another command may have added them meanwhile.
             await store.check_addable(await store.snapshot(), mirror_name, names)

@@ -13,7 +13,7 @@ whatever fails says that the topic is gone.
 
 import asyncio
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -46,10 +46,17 @@ class Tail(NamedTuple):
         return self.start == self.end
 
 
+def _tell_nobody(progress: str) -> None:
+    del progress
+
+
 class Rebuild(NamedTuple):
-    """What the operator allows: topics may be deleted. `save_to`: their tails are written there."""
+    """What the operator allows: topics may be deleted."""
 
     save_to: Path | None
+    """Where what differs is written before."""
+    tell: Callable[[str], None] = _tell_nobody
+    """Hears how far the comparison has come."""
 
 
 async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) -> None:

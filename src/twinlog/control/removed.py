@@ -19,8 +19,7 @@ source's topic was made again, so that it has nothing of all this.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
@@ -29,9 +28,10 @@ from twinlog.control.failback import Ends
 from twinlog.control.rebuild import Tail
 from twinlog.core.errors import Refusal
 from twinlog.core.types import TopicPartition
-from twinlog.core.verdict import NOTHING_TO_LOSE
+from twinlog.core.verdict import LOG_START, NOTHING_TO_LOSE
 from twinlog.pipeline.log_reader import read_bounds
-from twinlog.pipeline.verify import Comparison, Extent, Stretch, extent
+from twinlog.pipeline.ports import Bounds
+from twinlog.pipeline.verify import Compared, Comparison, Stretch
 
 FIRST_STEP: Final = 1000
 """Offsets that are compared first, at the end of what was mirrored."""
@@ -90,6 +90,42 @@ async def where_logs_part(
         else one
         for one in tails
     ]
+    return await _moved(source, destination, tails, _equal_before)
+
+
+async def not_proved_equal(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    tails: Sequence[Tail],
+    tell: Callable[[str], None],
+) -> list[Tail]:
+    """The tails, each from the first offset of its log on that is not proved to be equal.
+
+    All of both logs is read. What retention has taken on the source is not proved.
+
+    Raises:
+        Retriable: the bounds of a log cannot be read.
+        UserError: a right is missing.
+    """
+    tell(f"comparing both logs of {len(tails)} partition(s), before they are deleted")
+
+    async def first_unequal(comparison: Comparison, stretch: Stretch, source: Bounds) -> int | None:
+        first = await _equal_from_start(comparison, stretch, source)
+        equal = "not the same" if first is None else f"the same up to offset {first}"
+        tell(f"{stretch.partition}: {equal}, the rest is saved")
+        return first
+
+    return await _moved(source, destination, tails, first_unequal)
+
+
+_Parts = Callable[[Comparison, Stretch, Bounds], Awaitable[int | None]]
+"""Where what differs begins in a stretch, its end at the latest; None where nothing is equal."""
+
+
+async def _moved(
+    source: KafkaCluster, destination: KafkaCluster, tails: Sequence[Tail], parts: _Parts
+) -> list[Tail]:
+    """The tails with other starts, each within its log."""
     if not tails:
         return []
     asked = [tail.partition for tail in tails]
@@ -97,37 +133,55 @@ async def where_logs_part(
     comparison = Comparison(source, destination)
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def parted(tail: Tail) -> Tail:
-        if theirs[tail.partition].error == _UNKNOWN_TOPIC:
-            return tail
-        here = ours[tail.partition]
-        for bounds in (theirs[tail.partition], here):
-            if bounds.error:
+    async def moved(tail: Tail) -> Tail:
+        here, there = ours[tail.partition], theirs[tail.partition]
+        for bounds in (here, there):
+            if bounds.error and (bounds is here or bounds.error != _UNKNOWN_TOPIC):
                 raise Refusal(bounds.error).error(
                     "read the bounds of a log that is to be compared", topic=tail.partition.topic
                 )
-        comparable = extent(tail.partition, theirs[tail.partition], here)
-        comparable = replace(comparable, start=max(comparable.start, here.start))
-        async with limit:
-            start = await _equal_up_to(comparison, comparable, tail.start)
+        end = min(tail.start, here.last_stable, there.last_stable)
+        start: int | None = None
+        if not there.error and end > here.start:
+            stretch = Stretch(tail.partition, here.start, end, compacted=False)
+            async with limit:
+                start = await parts(comparison, stretch, there)
         return tail._replace(start=here.start if start is None else max(start, here.start))
 
-    return list(await asyncio.gather(*(parted(tail) for tail in tails)))
+    return list(await asyncio.gather(*(moved(tail) for tail in tails)))
 
 
-async def _equal_up_to(comparison: Comparison, extent: Extent, start: int) -> int | None:
-    """Where what differs begins, `start` at the latest; None where nothing before it is equal.
-
-    An offset that was not seen is not proved equal, so what differs begins there at the latest. An
-    offset at which the destination has no record holds none that a rebuild would lose.
-    """
-    start, step = min(start, extent.end), FIRST_STEP
-    while start > extent.start:
-        begin = max(extent.start, start - step)
-        found = await comparison.compare(Stretch(extent.partition, begin, start, compacted=False))
-        differing = [one for one in found.differences if one.reason not in NOTHING_TO_LOSE]
-        start = min((one.start for one in (*differing, *found.unseen)), default=start)
-        if start > begin:
+async def _equal_before(comparison: Comparison, stretch: Stretch, source: Bounds) -> int | None:
+    """Compare backwards, until some record is equal with nothing behind it that differs."""
+    lowest, start, step = max(stretch.start, source.start), stretch.end, FIRST_STEP
+    upto = start
+    while upto > lowest:
+        begin = max(lowest, upto - step)
+        found = await comparison.compare(stretch._replace(start=begin, end=upto))
+        if found.tally.absent[LOG_START]:  # it has moved on the source since it was asked for
+            return None
+        first = _first_unequal(found)
+        if first is not None:
+            start = first
+        if found.tally.compared and start > begin:
             return start
-        step *= FURTHER
+        upto, step = begin, step * FURTHER
     return None
+
+
+async def _equal_from_start(comparison: Comparison, stretch: Stretch, source: Bounds) -> int | None:
+    """Compare all, and see what the source does not have any more as unequal."""
+    if source.start > stretch.start:
+        return None
+    found = await comparison.compare(stretch)
+    first = stretch.end if (one := _first_unequal(found)) is None else one
+    return None if found.tally.absent[LOG_START] else first
+
+
+def _first_unequal(found: Compared) -> int | None:
+    """The first offset that is not proved equal; None where there is none.
+
+    An offset at which the destination has no record holds none that a rebuild would lose.
+    """
+    differing = [one for one in found.differences if one.reason not in NOTHING_TO_LOSE]
+    return min((one.start for one in (*differing, *found.unseen)), default=None)
