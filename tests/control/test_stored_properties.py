@@ -12,7 +12,7 @@ from twinlog.cluster.config import parse_config
 from twinlog.control.mirrors import connected_source
 from twinlog.core.errors import TwinlogError
 from twinlog.pipeline.lane import _RunningEngine
-from twinlog.pipeline.verify import VerifyTask, verify_task
+from twinlog.pipeline.verify import ANY_TOPICS, Sides, VerifyTask, verify_task
 from twinlog.wire.config_records import Mirror
 
 SECRET = "the-secret-of-the-node"
@@ -107,7 +107,11 @@ async def _as_lane(mirror: Mirror, own: Any) -> str:
 
 async def _as_verify(mirror: Mirror, _own: Any) -> str:
     task = VerifyTask(
-        source=mirror.source, destination={"bootstrap.servers": "127.0.0.1:1"}, stretches=[]
+        source=mirror.source,
+        destination={"bootstrap.servers": "127.0.0.1:1"},
+        cluster_ids=Sides("a", "b"),
+        topic_ids=ANY_TOPICS,
+        stretches=[],
     )
     with pytest.raises(TwinlogError) as caught:
         await asyncio.to_thread(verify_task, task)

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
+from uuid import UUID
 
 from twinlog.cluster import admin
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import parse_config, parse_source
-from twinlog.control.mirrors import connected
+from twinlog.cluster.config import parse_config
+from twinlog.cluster.metadata import NO_TOPIC_ID, is_another
+from twinlog.control.mirrors import connected, connected_source
 from twinlog.control.store import MirrorStore, unknown_mirror
 from twinlog.core.errors import Refusal, UserError
 from twinlog.core.types import TopicPartition
@@ -20,8 +22,10 @@ from twinlog.pipeline.verify import (
     Compared,
     Differs,
     Extent,
+    Sides,
     VerifyTask,
     extent,
+    other,
     stretches,
     verify_task,
 )
@@ -199,24 +203,59 @@ async def _plan(
     config: VerifyConfig, cluster: KafkaCluster, mirror: Mirror, topics: list[MirrorTopic]
 ) -> tuple[list[Extent], list[VerifyTask]]:
     """What can be compared of one mirror, cut into tasks."""
-    parsed = parse_source(mirror.source, cluster.config.grants)
-    async with connected(parsed.config, mirror.name) as source:
+    async with connected_source(mirror, cluster.config.grants) as source:
         partitions = await _partitions(source, cluster, topics)
         # The destination first: a mirror that runs meanwhile is not beyond its source.
         ours = await read_bounds(cluster, partitions)
         theirs = await read_bounds(source, partitions)
         compacted = await _compacted(source, cluster, {topic.topic for topic in topics})
-    extents = [extent(partition, theirs[partition], ours[partition]) for partition in partitions]
+        # Last: a topic that is still the known one was it all the time.
+        ids = await _topic_ids(source, cluster, topics)
+        source_id = source.cluster_id
+    made_again = {topic.topic: why for topic in topics if (why := _made_again(topic, ids))}
+    extents = []
+    for partition in partitions:
+        bounds = theirs[partition], ours[partition]
+        why = made_again.get(partition.topic)
+        extents.append(
+            extent(partition, *bounds) if why is None else other(partition, *bounds, why)
+        )
     tasks = [
         VerifyTask(
             source=mirror.source,
             destination=config.destination,
+            cluster_ids=Sides(source_id, cluster.cluster_id),
+            topic_ids=ids[stretch.partition.topic],
             stretches=[stretch],
             patience=config.patience,
         )
         for stretch in stretches(extents, compacted)
     ]
     return extents, tasks
+
+
+async def _topic_ids(
+    source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
+) -> dict[str, Sides[UUID]]:
+    """The ids that the topics have now; `NO_TOPIC_ID` where they have none, or are not there."""
+    names = [topic.topic for topic in topics]
+    there, here = [(await one.refresh(names)).topics for one in (source, destination)]
+    return {
+        name: Sides(
+            *(side[name].topic_id if name in side else NO_TOPIC_ID for side in (there, here))
+        )
+        for name in names
+    }
+
+
+def _made_again(topic: MirrorTopic, ids: Mapping[str, Sides[UUID]]) -> str | None:
+    """Why a topic's logs are not those that are mirrored, if they are not."""
+    found = ids[topic.topic]
+    if is_another(topic.topic_id, found.source):
+        return "source: the topic was deleted and recreated"
+    if is_another(topic.destination_topic_id, found.destination):
+        return "destination: the topic was deleted and recreated"
+    return None
 
 
 async def _partitions(

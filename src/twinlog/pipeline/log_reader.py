@@ -15,6 +15,7 @@ only makes offsets absent without bytes: they lie below the log start, which the
 import asyncio
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from kafka.protocol.consumer import FetchRequest
 
@@ -67,7 +68,15 @@ class Nothing(NamedTuple):
 
 
 class LogReader:
-    """Reads one partition of a cluster, from any offset on, in order of offset."""
+    """Reads one partition of a cluster, from any offset on, in order of offset.
+
+    Args:
+        cluster: the cluster.
+        partition: the partition.
+        isolation: whether aborted transactions are listed.
+        topic_id: of the only topic that is read; else of the one that is there first.
+        patience: seconds that an offset is asked for without any progress.
+    """
 
     def __init__(
         self,
@@ -75,13 +84,14 @@ class LogReader:
         partition: TopicPartition,
         *,
         isolation: int = READ_COMMITTED,
+        topic_id: UUID = NO_TOPIC_ID,
         patience: float = PATIENCE_S,
     ) -> None:
         self._cluster = cluster
         self._partition = partition
         self._isolation = isolation
         self._patience = patience
-        self._topic_id = NO_TOPIC_ID
+        self._topic_id = topic_id
         self._replica = _NO_REPLICA
         self._spans: list[Span] = []
 

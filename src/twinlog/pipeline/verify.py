@@ -22,17 +22,21 @@ Nothing of this is shared with the mirror but the clients' connections and the b
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config, parse_source
-from twinlog.core.errors import CorruptBatch, Refusal, TwinlogError
+from twinlog.cluster.metadata import NO_TOPIC_ID, is_another
+from twinlog.core.errors import CorruptBatch, Refusal, Retriable, TwinlogError, UserError
 from twinlog.core.logview import Kind, Span
 from twinlog.core.records import RawRecord
 from twinlog.core.types import TopicPartition
 from twinlog.core.verdict import LOG_START, Alive, Range, Tally, Verdict
 from twinlog.pipeline.log_reader import PATIENCE_S, LogReader, read_bounds
 from twinlog.pipeline.ports import Bounds
+
+T = TypeVar("T")
 
 STRETCH: Final = 1_000_000
 """Offsets of one task, where the topic is not compacted."""
@@ -51,12 +55,29 @@ class Stretch(NamedTuple):
     compacted: bool
 
 
+class Sides(NamedTuple, Generic[T]):
+    """Something of both sides."""
+
+    source: T
+    destination: T
+
+
+ANY_TOPICS: Final = Sides(NO_TOPIC_ID, NO_TOPIC_ID)
+"""Those that are met first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyTask:
-    """One Spark task: how to reach both clusters, and what to compare."""
+    """One Spark task: how to reach both clusters, and what to compare.
+
+    `cluster_ids` and `topic_ids` are what was found where the task was made. An address may lead
+    elsewhere from where it runs, and a topic may have been made again.
+    """
 
     source: Mapping[str, str] = field(repr=False)
     destination: Mapping[str, str] = field(repr=False)
+    cluster_ids: Sides[str]
+    topic_ids: Sides[UUID]
     stretches: Sequence[Stretch]
     patience: float = PATIENCE_S
 
@@ -151,6 +172,25 @@ def extent(partition: TopicPartition, source: Bounds, destination: Bounds) -> Ex
     )
 
 
+def other(partition: TopicPartition, source: Bounds, destination: Bounds, why: str) -> Extent:
+    """A partition of which one log is not the one that is mirrored: all of it differs.
+
+    Args:
+        partition: which.
+        source: the source's bounds.
+        destination: the destination's.
+        why: which log, in words.
+    """
+    read = [one for one in (source, destination) if not one.error]
+    start = min((one.start for one in read), default=0)
+    end = max((one.high_watermark for one in read), default=0)
+    tally = Tally()
+    tally.differ(start, end, why)
+    return Extent(
+        partition=partition, start=end, end=end, length=end - start, behind=0, tally=tally
+    )
+
+
 def stretches(extents: Iterable[Extent], compacted: Mapping[str, bool]) -> list[Stretch]:
     """Cut extents into what one task compares at a time."""
     found = []
@@ -181,10 +221,32 @@ async def _verify(task: VerifyTask) -> list[Compared]:
             KafkaCluster(source_config, name="source") as source,
             KafkaCluster(destination_config, name="destination") as destination,
         ):
-            comparison = Comparison(source, destination, patience=task.patience)
-            return [await comparison.compare(stretch) for stretch in task.stretches]
+            clusters = Sides(source, destination)
+            _check_clusters(task, clusters)
+            comparison = Comparison(*clusters, topic_ids=task.topic_ids, patience=task.patience)
+            found = [await comparison.compare(stretch) for stretch in task.stretches]
+            # Log starts are asked for by name.
+            await _check_topics(task, clusters)
+            return found
     except TwinlogError as error:
         return [_not_seen(stretch, str(error)) for stretch in task.stretches]
+
+
+def _check_clusters(task: VerifyTask, clusters: Sides[KafkaCluster]) -> None:
+    for cluster, expected in zip(clusters, task.cluster_ids, strict=True):
+        if cluster.cluster_id != expected:
+            raise UserError(
+                f"{cluster.name}: the addresses lead to cluster {cluster.cluster_id} here, "
+                f"expected {expected}"
+            )
+
+
+async def _check_topics(task: VerifyTask, clusters: Sides[KafkaCluster]) -> None:
+    for cluster, expected in zip(clusters, task.topic_ids, strict=True):
+        for name in {stretch.partition.topic for stretch in task.stretches}:
+            topic = (await cluster.refresh([name])).topics.get(name)
+            if topic is not None and is_another(expected, topic.topic_id):
+                raise Retriable(f"{cluster.name}: {name} was recreated meanwhile")
 
 
 def _not_seen(stretch: Stretch, reason: str) -> Compared:
@@ -199,14 +261,21 @@ class Comparison:
     Args:
         source: the source cluster.
         destination: the destination cluster.
+        topic_ids: of the topic that is compared.
         patience: seconds that an offset is asked for without any progress.
     """
 
     def __init__(
-        self, source: KafkaCluster, destination: KafkaCluster, *, patience: float = PATIENCE_S
+        self,
+        source: KafkaCluster,
+        destination: KafkaCluster,
+        *,
+        topic_ids: Sides[UUID] = ANY_TOPICS,
+        patience: float = PATIENCE_S,
     ) -> None:
         self._source = source
         self._destination = destination
+        self._topic_ids = topic_ids
         self._patience = patience
 
     async def compare(self, stretch: Stretch) -> Compared:
@@ -235,7 +304,9 @@ class Comparison:
         return Compared(stretch, tally)
 
     def _reader(self, cluster: KafkaCluster, stretch: Stretch) -> LogReader:
-        return LogReader(cluster, stretch.partition, patience=self._patience)
+        ids = self._topic_ids
+        topic_id = ids.source if cluster is self._source else ids.destination
+        return LogReader(cluster, stretch.partition, topic_id=topic_id, patience=self._patience)
 
     async def _newer(self, verdict: Verdict, stretch: Stretch) -> bool:
         """Read on behind the end, for the keys that wait; whether all was seen.
