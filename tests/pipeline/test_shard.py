@@ -413,6 +413,21 @@ async def test_written_markers(bench: Bench) -> None:
     assert [bench.end(at) for at in range(4)] == [8, 102, 101, 0]
 
 
+@scenario(markers_allowed=True)
+async def test_markers_where_another_owner_has_found_records(bench: Bench) -> None:
+    """Goal: in a gap that has had records the end is asked for each time, whoever wrote last."""
+    shard = await bench.shard()
+    assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
+    records = [RawRecord(at, 1, 0, memoryview(encode_tail(b"k", b"v"))) for at in range(2)]
+    partition = bench.cluster.partition(key(0))
+    partition.log.append(whole(build(records, Codec.NONE)))
+    bench.cluster._replicate(partition)
+    gap = Gap(Offset(1), Offset(4), seen=False)
+    assert ends(await shard.markers.write({key(0): gap})) == {0: 3}
+    assert ends(await shard.markers.write({key(0): gap.after(Offset(3))})) == {0: 4}
+    assert bench.end(0) == 4
+
+
 @scenario
 async def test_where_markers_may_not_be_written(bench: Bench) -> None:
     """Goal: it is found out once, nothing is written, and transactions fill from then on."""

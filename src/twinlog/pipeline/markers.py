@@ -6,7 +6,8 @@ next producer epoch (InitProducerId), and asks again for what the lost request w
 
 It asks for the last marker *before* the log end, and sends nothing unless the log still ends where
 the gap begins: a request that lands later than that competes with what is sent, and one of the two
-is refused.
+is refused. The end is asked for each time where the source has had records in the gap, that are
+compacted or deleted by now: another owner may have written them.
 
     last marker there                     what is sent
     ------------------------------------  ---------------------------------------------------------
@@ -95,7 +96,7 @@ class MarkerWriter:
         """
         identity = await self._epoch()
         lasts, found = await self._find_lasts(gaps, identity)
-        if new := [p for p in lasts if p not in self._lasts]:
+        if new := [p for p in lasts if p not in self._lasts or not gaps[p].seen]:
             ends = await self._destination.log_ends(new)
             moved = {p: e for p, e in ends.items() if e.error or e.log_end != gaps[p].start}
             lasts = {p: last for p, last in lasts.items() if p not in moved}
