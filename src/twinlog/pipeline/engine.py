@@ -276,7 +276,11 @@ class Engine:
         """Run something beside; if it ends with an exception, `run` does.
 
         What is about some partitions fails those alone, unless the lane may not write any more.
+        Nothing is begun in an engine that was closed: timers of its partitions still ring.
         """
+        if self._closed:
+            coroutine.close()
+            return
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, about))
@@ -345,7 +349,7 @@ class Engine:
 
     def _advance(self, partition: MirrorPartition) -> None:
         self._news.add(partition.spec.shard)
-        if not self.holds(partition):
+        if self._closed or not self.holds(partition):
             return
         if partition.filling:
             if partition.append.phase is Phase.APPENDING:
