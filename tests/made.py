@@ -8,7 +8,7 @@ from crc32c import crc32c
 from hypothesis import strategies as st
 
 from captures import NAMES, capture
-from twinlog.core.batch import LOG_APPEND_TIME, Header, batches
+from twinlog.core.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Header, batches
 from twinlog.core.compression import Codec, compress
 from twinlog.core.records import RawRecord, build, encode_tail, varint, whole
 
@@ -35,6 +35,19 @@ def batch(
     """A batch as it stands in a log, at the first record's offset."""
     made = whole(build(records, codec), attributes=attributes, producer_id=producer_id)
     return _BASE.pack(records[0].offset) + made[8:]
+
+
+ABORT, COMMIT = 0, 1
+
+
+def marker(offset: int, producer_id: int, kind: int) -> bytes:
+    """The batch that ends a transaction, `ABORT` or `COMMIT`."""
+    key = (0).to_bytes(2, "big") + kind.to_bytes(2, "big", signed=True)
+    return batch(
+        [record(offset, value=b"\0" * 6, key=key)],
+        attributes=CONTROL | TRANSACTIONAL,
+        producer_id=producer_id,
+    )
 
 
 def holed(

@@ -8,7 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from captures import NAMES, Capture, as_seen, capture, check_cover, records_of
-from made import BIG, THEN, altered, batch, captures, holed, joined, record, runs
+from made import (
+    ABORT,
+    BIG,
+    COMMIT,
+    THEN,
+    altered,
+    batch,
+    captures,
+    holed,
+    joined,
+    marker,
+    record,
+    runs,
+)
 from twinlog.core.absence import Absence
 from twinlog.core.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batches
 from twinlog.core.compression import Codec
@@ -25,6 +38,7 @@ from twinlog.core.plan import (
     Data,
     Gap,
     Piece,
+    aborted_within,
     finished,
     plan,
     plan_sound,
@@ -201,24 +215,12 @@ def test_an_empty_batch_is_a_gap() -> None:
     ]
 
 
-def marker(offset: int, producer_id: int, kind: int) -> bytes:
-    key = (0).to_bytes(2, "big") + kind.to_bytes(2, "big", signed=True)
-    return batch(
-        [record(offset, value=b"\0" * 6, key=key)],
-        attributes=CONTROL | TRANSACTIONAL,
-        producer_id=producer_id,
-    )
-
-
 def txn(offset: int, producer_id: int, count: int = 2) -> bytes:
     return batch(
         [record(offset + at) for at in range(count)],
         attributes=TRANSACTIONAL,
         producer_id=producer_id,
     )
-
-
-ABORT, COMMIT = 0, 1
 
 
 def seen_offsets(data: bytes, aborted: list[tuple[int, int]], position: int = 0) -> list[int]:
@@ -234,6 +236,15 @@ def test_aborted_then_committed_by_the_same_producer() -> None:
     data += txn(6, 7) + marker(8, 7, ABORT) + txn(9, 7)
     for aborted in ([(7, 0), (7, 6)], [(7, 6), (7, 0)]):
         assert seen_offsets(data, aborted) == [3, 4, 9, 10]
+
+
+def test_aborted_within() -> None:
+    """Goal: as an answer lists them, from the markers alone; an open transaction is not aborted."""
+    data = txn(0, 7) + marker(2, 7, ABORT) + txn(3, 7) + marker(5, 7, COMMIT)
+    data += marker(6, 8, ABORT) + txn(7, 7) + txn(9, 9)
+    found = aborted_within(memoryview(data))
+    assert found == [AbortedTransaction(7, 0)]
+    assert seen_offsets(data, found) == [3, 4, 7, 8, 9, 10]
 
 
 def test_an_answer_that_begins_at_a_marker() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from made import batch, record
-from twinlog.core.batch import batches
+from made import ABORT, COMMIT, batch, marker, record
+from twinlog.core.batch import TRANSACTIONAL, batches
 from twinlog.core.types import UNKNOWN_EPOCH, Offset, TopicPartition
 from twinlog.pipeline.node_reader import failed
 from twinlog.pipeline.ports import DestinationPort, ReadAlone, SourcePort
@@ -121,3 +121,33 @@ def test_a_compacted_destination_whose_end_is_gone() -> None:
     bad = LOG[: -3 * size] + batch([record(7, value=b"x")])
     assert isinstance(proven(Scripted(), Scripted(bad), compacted=True), Differs)
     assert isinstance(proven(Scripted(), Scripted(shorter)), Unread)
+
+
+def test_a_marker_proves_nothing_by_itself() -> None:
+    """Goal: a foreign transaction before it is found, even if the source's ends there as well."""
+    size = len(batch([record(9)]))
+    source, other = LOG[: -2 * size], LOG[: -2 * size]
+    source += batch([record(8, value=b"8")]) + marker(9, 1, COMMIT)
+    other += batch([record(8, value=b"x")], attributes=TRANSACTIONAL, producer_id=5)
+    other += marker(9, 5, COMMIT)
+    assert proven(Scripted(source), Scripted(source)) == Proven(fresh=False)
+    found = proven(Scripted(source), Scripted(other))
+    assert isinstance(found, Differs)
+    assert "at offset 8" in found.reason
+
+
+def test_aborted_data_before_a_marker_is_none() -> None:
+    """Goal: an old source's own aborted transaction, which the other cluster has as a gap."""
+    size = len(batch([record(9)]))
+    source = LOG[: -2 * size] + marker(8, 1, ABORT) + marker(9, 1, ABORT)
+    ours = LOG[: -2 * size] + batch([record(8)], attributes=TRANSACTIONAL, producer_id=5)
+    ours += marker(9, 5, ABORT)
+    assert proven(Scripted(source), Scripted(ours)) == Proven(fresh=False)
+    lost = LOG[: -2 * size] + batch([record(8)]) + marker(9, 1, COMMIT)
+    assert isinstance(proven(Scripted(lost), Scripted(ours)), Differs)
+
+
+def test_a_log_of_markers_alone() -> None:
+    """Goal: it was filled; there is nothing else to compare."""
+    filled = b"".join(marker(at, 1, ABORT) for at in range(10))
+    assert proven(Scripted(filled), Scripted(filled, batches=2)) == Proven(fresh=False)

@@ -486,6 +486,25 @@ class _Aborted:
             self._open.add(self._coming.pop().producer_id)
 
 
+def aborted_within(buffer: memoryview) -> list[AbortedTransaction]:
+    """The transactions that markers in these batches abort, as a read_committed answer lists them.
+
+    Raises:
+        CorruptBatch: a batch is damaged.
+    """
+    found: list[AbortedTransaction] = []
+    begun: dict[int, int] = {}
+    for header in batches(buffer):
+        if not header.is_control:
+            if header.is_transactional:
+                begun.setdefault(header.producer_id, header.base_offset)
+            continue
+        first = begun.pop(header.producer_id, None)
+        if first is not None and _control_type(header, buffer) == _ABORT:
+            found.append(AbortedTransaction(header.producer_id, first))
+    return found
+
+
 def _control_type(header: Header, buffer: memoryview) -> int | None:
     """0 abort, 1 commit; a control record's key is version int16, type int16."""
     if header.num_records == 0:

@@ -9,25 +9,31 @@ proves nothing (`Unread`, tried again).
     source       ... │ b │ b │ b │ b │ b ...        read on until `end` is covered
 
 In a log that the destination has compacted the last records may be gone; then the last batch of an
-earlier stretch is compared.
+earlier stretch is compared. A control batch proves nothing by itself: the source may have one at
+the same offset by chance, where another producer's transaction stands before the destination's. So
+what is compared begins with a data batch, if there is one near.
 """
 
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
-from twinlog.core.batch import HEADER_SIZE, Header, batches
+from twinlog.core.batch import HEADER_SIZE, Header, LegacyBatch, batches
 from twinlog.core.bulk import is_bulk
 from twinlog.core.compare import compare
 from twinlog.core.epochs import epoch_at
 from twinlog.core.errors import CorruptBatch
-from twinlog.core.plan import Piece, plan_sound
+from twinlog.core.plan import Data, Piece, aborted_within, plan_sound
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.pipeline.ports import DestinationPort, ReadAlone, SourcePort
 from twinlog.wire.fetch import Fetched
 
 TAIL_BYTES: Final = 64 * 1024
 """Of each partition, in an answer of many. A batch that is longer is read alone."""
+LOOK_BACK: Final = 1_000
+"""Offsets in which a data batch is looked for, where a log ends in control batches."""
+_FIRST_LOOK: Final = 4
+_FURTHER: Final = 8
 _READS: Final = 64
 """Requests for one partition alone."""
 
@@ -69,7 +75,10 @@ Result: TypeAlias = Proven | Differs | Unread
 
 
 class _Tail(NamedTuple):
-    """The last batch on the destination, up to the log's end."""
+    """What the destination ends with, `[start, end)`: its last batch, or several.
+
+    `header` is the first one's.
+    """
 
     header: Header
     records: memoryview
@@ -87,21 +96,17 @@ async def prove(
     """
     results: dict[TopicPartition, Result] = {}
     tails: dict[TopicPartition, _Tail] = {}
-    asked = {p: c.log_end - 1 for p, c in claims.items() if c.log_end > c.destination_start}
-    answers = await destination.read(asked, partition_max_bytes=TAIL_BYTES) if asked else {}
-    for partition, claim in claims.items():
-        if partition not in asked:
-            results[partition] = Proven(fresh=claim.log_end == 0)
-            continue
-        tail = await _tail(destination, partition, claim, answers.get(partition))
-        if isinstance(tail, _Tail):
-            tails[partition] = tail
+    for partition, found in (await _tails(destination, claims)).items():
+        if isinstance(found, _Tail):
+            tails[partition] = found
         else:
-            results[partition] = tail
+            results[partition] = found
     starts = {}
     for partition, tail in tails.items():
         claim = claims[partition]
-        if is_bulk(tail.records[HEADER_SIZE:], tail.header.num_records):
+        if tail.header.end == len(tail.records) and is_bulk(
+            tail.records[HEADER_SIZE:], tail.header.num_records
+        ):
             results[partition] = Proven(fresh=claim.destination_start == 0)
         else:
             starts[partition] = max(tail.start, claim.source_start)
@@ -116,6 +121,25 @@ async def prove(
 
 
 # ---- the destination -------------------------------------------------------------------------
+
+
+async def _tails(
+    destination: DestinationPort, claims: Mapping[TopicPartition, Claim]
+) -> dict[TopicPartition, _Tail | Proven | Unread]:
+    """What each log ends with; what an empty log proves."""
+    asked = {p: c.log_end - 1 for p, c in claims.items() if c.log_end > c.destination_start}
+    answers = await destination.read(asked, partition_max_bytes=TAIL_BYTES) if asked else {}
+    found: dict[TopicPartition, _Tail | Proven | Unread] = {}
+    control: dict[TopicPartition, _Tail] = {}
+    for partition, claim in claims.items():
+        if partition not in asked:
+            found[partition] = Proven(fresh=claim.log_end == 0)
+            continue
+        tail = await _tail(destination, partition, claim, answers.get(partition))
+        found[partition] = tail
+        if isinstance(tail, _Tail) and tail.header.is_control:
+            control[partition] = tail
+    return found | await _with_data(destination, control, claims)
 
 
 async def _tail(
@@ -146,15 +170,102 @@ async def _tail(
 
 def _last_batch(answer: Fetched, log_end: Offset) -> _Tail | None:
     """The last whole batch of an answer."""
-    last = None
-    with suppress(CorruptBatch):  # of a corrupt batch nothing is read: it is tried again
-        for header in batches(answer.records):
-            last = header
-    if last is None:
+    headers = _sound(answer)
+    if not headers:
         return None
+    last = headers[-1]
     end = Offset(min(last.next_offset, log_end))
     whole = answer.records[last.position : last.end]
-    return _Tail(last, whole, Offset(last.base_offset), end)
+    return _Tail(next(batches(whole)), whole, Offset(last.base_offset), end)
+
+
+async def _with_data(
+    destination: DestinationPort,
+    control: Mapping[TopicPartition, _Tail],
+    claims: Mapping[TopicPartition, Claim],
+) -> dict[TopicPartition, _Tail | Unread]:
+    """Tails that are control batches, each from the last data batch on that readers see.
+
+    Those that have none near are left out: their log was filled, or is empty.
+    """
+    found: dict[TopicPartition, _Tail | Unread] = {}
+    left, distance = dict(control), _FIRST_LOOK
+    while left:
+        starts = {p: max(t.end - distance, claims[p].destination_start) for p, t in left.items()}
+        ends = {p: tail.end for p, tail in left.items()}
+        for partition, records in (await _whole(destination, starts, ends)).items():
+            tail = left[partition]
+            longer = None if records is None else _from_data(records, tail.end)
+            if records is None:
+                found[partition] = Unread("the destination does not answer with its last batches")
+            elif longer is not None:
+                found[partition] = longer
+            elif starts[partition] > claims[partition].destination_start and distance < LOOK_BACK:
+                continue
+            del left[partition]
+        distance *= _FURTHER
+    return found
+
+
+def _from_data(records: memoryview, end: Offset) -> _Tail | None:
+    """These batches from the last one on with data that is not aborted; None without any."""
+    headers = list(batches(records))
+    if not headers:
+        return None
+    start = Offset(headers[0].base_offset)
+    pieces = plan_sound(records, start, aborted_within(records)).pieces
+    data = [piece.start for piece in pieces if isinstance(piece, Data)]
+    if not data:
+        return None
+    first = next(header for header in headers if header.next_offset > data[-1])
+    kept = memoryview(bytes(records[first.position :]))
+    return _Tail(next(batches(kept)), kept, Offset(first.base_offset), end)
+
+
+async def _whole(
+    destination: DestinationPort,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, Offset],
+) -> dict[TopicPartition, memoryview | None]:
+    """The whole batches that hold these offsets up to those; None where they cannot be read."""
+    found: dict[TopicPartition, memoryview | None] = dict.fromkeys(starts)
+    parts: dict[TopicPartition, list[bytes]] = {partition: [] for partition in starts}
+    at = dict(starts)
+    for _ in range(_READS):
+        answers = await destination.read(at, partition_max_bytes=TAIL_BYTES) if at else {}
+        for partition, answer in answers.items():
+            headers = _sound(answer)
+            if answer.error:
+                del at[partition]
+            elif _is_legacy(answer):
+                found[partition] = memoryview(b"")
+                del at[partition]
+            elif headers:
+                parts[partition].append(bytes(answer.records[: headers[-1].end]))
+                at[partition] = headers[-1].next_offset
+            if at.get(partition, -1) >= ends[partition]:
+                found[partition] = memoryview(b"".join(parts[partition]))
+                del at[partition]
+    return found
+
+
+def _is_legacy(answer: Fetched) -> bool:
+    """Whether it begins with messages of formats v0 or v1, which no mirror has written."""
+    try:
+        next(batches(answer.records), None)
+    except LegacyBatch:
+        return True
+    except CorruptBatch:
+        pass
+    return False
+
+
+def _sound(answer: Fetched) -> list[Header]:
+    """The whole batches of an answer, up to the first one that is corrupt, or legacy."""
+    found: list[Header] = []
+    with suppress(CorruptBatch, LegacyBatch):
+        found.extend(batches(answer.records))
+    return found
 
 
 # ---- the source ------------------------------------------------------------------------------
@@ -204,7 +315,7 @@ async def _compared(
         result = _of_epoch(claim, tail, stretch.epoch)
         if isinstance(result, Differs):
             return result
-        mirrored = plan_sound(tail.records, start).pieces
+        mirrored = plan_sound(tail.records, start, aborted_within(tail.records)).pieces
         end = Offset(min(tail.end, stretch.end))
         for difference in compare(stretch.pieces, mirrored, start, end, compacted=claim.compacted):
             return Differs(
