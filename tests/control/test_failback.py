@@ -15,6 +15,7 @@ from conftest import Pair
 from twinlog import Rebuild
 from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.partitions import delete_records
 from twinlog.control import mirrors
 from twinlog.control import rebuild as rebuild_module
 from twinlog.control.lifecycle import remove_topics
@@ -24,7 +25,7 @@ from twinlog.control.rebuild import Interrupted
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.states import State
-from twinlog.core.types import LeaderEpoch, Offset
+from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.local.check import Log
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.log_reader import READ_UNCOMMITTED, Bytes, LogReader, Nothing
@@ -81,10 +82,21 @@ class Old:
         await until_async(gone, what=f"no {topic}")
 
     async def fail_over(
-        self, mirror: str, topic: str, topic_id: UUID, ends: Mapping[int, LastMirrored]
+        self,
+        mirror: str,
+        topic: str,
+        topic_id: UUID,
+        ends: Mapping[int, LastMirrored],
+        id_there: UUID | None = None,
     ) -> None:
         """Write there what a mirror of a topic of ours has copied, and that it has ended."""
-        one = MirrorTopic(mirror=mirror, topic=topic, topic_id=topic_id, partitions=len(ends))
+        one = MirrorTopic(
+            mirror=mirror,
+            topic=topic,
+            topic_id=topic_id,
+            partitions=len(ends),
+            destination_topic_id=id_there,
+        )
         await self.write_removed(one)
         held = Log(self.servers_there).ends([(topic, partition) for partition in ends])
         for partition, last in ends.items():
@@ -397,5 +409,32 @@ def test_a_record_that_the_mirror_has_lost_is_saved(
             await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path))
             assert old.ends(topic) == [0]
             assert [path.name for path in tmp_path.rglob("*.log")] == [f"{100:020d}.log"]
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_was_made_again_where_it_was_failed_over_to(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
+    """What is there now is another log, although retention has left nothing here to compare."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            former = await old.make(topic, 50)
+            known = (await old.there.refresh([topic])).topics[topic].topic_id
+            outside.write_same(old.servers_there, topic, 0, 0, 50)
+            await old.fail_over(fresh_name("there"), topic, former, ended(50), known)
+            await delete_records(old.here, {TopicPartition(topic, 0): 50})
+            outside.delete_topic(old.servers_there, topic)
+
+            async def gone() -> bool:
+                return topic not in (await old.there.refresh([topic])).topics
+
+            await until_async(gone)
+            await make_topic(old.there, topic)
+            outside.write(old.servers_there, topic, outside.simple(80))
+            said = await old.refused(topic)
+            assert said.startswith("TOPIC_ALREADY_EXISTS: "), said
+            assert f"{topic} was made again since it was failed over" in said
 
     asyncio.run(run())

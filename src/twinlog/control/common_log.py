@@ -98,6 +98,7 @@ async def _part(
         )
     part: int | None = None
     equal = size = unseen = 0
+    given_up = False
     upto, step = end, FIRST_STEP
     while upto > begin and equal < ENOUGH and size < ENOUGH_BYTES:
         start = max(begin, upto - step)
@@ -110,12 +111,13 @@ async def _part(
         else:
             equal, size = equal + found.equal, size + found.size
         unseen += found.unseen
+        given_up |= left.given_up or right.given_up
         upto, step = start, step * FURTHER
-    if part is None and not equal and unseen:
+    if part is None and unseen and (given_up or not equal):
         raise Retriable(
-            f"{partition}: none of the offsets {begin} to {end - 1} could be compared on both "
-            f"sides, {unseen} of them were not seen",
-            hint="nothing was added; try again, or --rebuild",
+            f"{partition}: {unseen} of the offsets {max(upto, begin)} to {end - 1} could not be "
+            f"compared on both sides",
+            hint="nothing was added; try again",
         )
     return part
 
@@ -132,5 +134,13 @@ async def _read(source: KafkaSource, partition: TopicPartition, start: int, end:
                 break
             empty += 1
             if empty >= _EMPTY_ANSWERS:
+                side.given_up = not await _is_compacted(source, partition, at)
                 return side
     return side
+
+
+async def _is_compacted(source: KafkaSource, partition: TopicPartition, at: Offset) -> bool:
+    """Whether compaction may have removed the log's last records."""
+    size = ENOUGH_BYTES
+    found = await source.read_alone(partition, at, max_wait_ms=0, partition_max_bytes=size)
+    return found.compacts is True

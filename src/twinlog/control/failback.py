@@ -161,6 +161,26 @@ def told_by_id(
     )
 
 
+def still_mirrored_to(
+    removed: Mapping[str, Collection[MirrorTopic]], source: Iterable[Topic]
+) -> dict[str, list[MirrorTopic]]:
+    """Without what was mirrored to topics that the source has not any more, but others of the name.
+
+    Args:
+        removed: what the source has mirrored, by name; a name stays, also with none left.
+        source: the source's topics.
+    """
+    ids = {topic.name: topic.topic_id for topic in source}
+    return {
+        name: [
+            one
+            for one in topics
+            if name not in ids or not is_another(one.destination_topic_id, ids[name])
+        ]
+        for name, topics in removed.items()
+    }
+
+
 async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) -> Ends:
     """Up to where a cluster's STOPPED partitions of these topics were mirrored.
 

@@ -45,6 +45,7 @@ from twinlog.control.failback import (
     last_mirrored,
     read_their_mirrors,
     removed_topics,
+    still_mirrored_to,
     told_by_id,
 )
 from twinlog.control.mirror_errors import MirrorError
@@ -383,7 +384,7 @@ async def _look(
     names = [topic.name for topic in topics]
     configs = await _readable_configs(source, names)
     existing = await existing_topics(destination, names)
-    failed_over = told_by_id(theirs.failed_over, existing)
+    failed_over = told_by_id(still_mirrored_to(theirs.failed_over, topics), existing)
     ends = await last_mirrored(source, failed_over.same)
     removed = removed_topics(snapshot, mirror.source_cluster_id)
     history = History(ends, failed_over.made_again, removed.keys(), theirs.unknown)

@@ -36,6 +36,8 @@ class Side:
     records: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Timestamp and content of a record, by offset."""
     nothing: set[int] = field(default_factory=set)
+    given_up: bool = False
+    """Whether it does not answer with records that it may have."""
 
     def add(self, pieces: Iterable[Piece], start: int, end: int) -> None:
         """Add what was read, as far as it is within `[start, end)`."""
