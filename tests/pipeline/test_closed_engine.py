@@ -1,0 +1,22 @@
+"""What is left of an engine that was closed: timers of its partitions."""
+
+import asyncio
+
+from model.world import KEY, World, scenario
+
+
+@scenario
+async def test_a_closed_engine_stays_closed(world: World) -> None:
+    """Goal: a partition that waits for its next try is not mirrored on, beside its new owner."""
+    await world.mirror()
+    world.write("a")
+    await world.arrived()
+    engine, partition = world.engine, world.partition
+    partition.retry_at = engine.now() + 1.0
+    engine.advance(partition)
+    world.source.move_leader(KEY)
+    partition.source_node = world.source.partition(KEY).leader  # nothing fetches from there yet
+    await world.end()
+    world.write("b")
+    await asyncio.sleep(30)
+    assert world.destination.log(KEY).end == 1
