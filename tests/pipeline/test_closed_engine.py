@@ -12,9 +12,10 @@ async def test_a_closed_engine_stays_closed(world: World) -> None:
     world.write("a")
     await world.arrived()
     engine, partition = world.engine, world.partition
-    partition.retry_at = engine.now() + 1.0
+    partition.retry_at = engine.now() + 5.0
     engine.advance(partition)
     world.source.move_leader(KEY)
+    await asyncio.sleep(0.5)
     partition.source_node = world.source.partition(KEY).leader  # nothing fetches from there yet
     await world.end()
     world.write("b")
