@@ -211,3 +211,54 @@ def test_a_removal_that_is_refused(stored: Stored) -> None:
     stored.alter("t", wanted=Wanted.STOPPED)
     stored.stopped = {*stored.ends}
     assert stored.fail_over().topics == ("t", "u")
+
+
+@pytest.mark.parametrize(
+    "error", [SwitchoverFailed(Step.SILENCE, "why", gone_back=True), asyncio.CancelledError()]
+)
+def test_denials_stay_where_another_hand_has_failed_over(
+    stored: Stored, error: BaseException
+) -> None:
+    """Else producers would write to the old source again, and nobody would mirror it."""
+    taken: list[str] = []
+
+    async def take_back() -> frozenset[str]:
+        taken.append("all")
+        return frozenset()
+
+    async def made() -> frozenset[str]:
+        return frozenset()
+
+    denials: Any = SimpleNamespace(take_back=take_back, made=made)
+    stored.steps._denials, stored.steps._denied = denials, frozenset()
+    stored.alter("u", wanted=Wanted.STOPPED)
+    with pytest.raises(DenialsStay, match="stay denied, since u were removed") as caught:
+        asyncio.run(stored.steps.go_back(error))
+    assert "--allow-producers" not in str(caught.value)
+    assert not taken
+    stored.alter("u", wanted=Wanted.MIRRORING)
+    stored.steps._denied = frozenset()
+    asyncio.run(stored.steps.go_back(error))
+    assert taken == ["all"]
+
+
+def test_a_topic_that_comes_up_meanwhile(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failover would end the pattern that stands for it; one that was told is passed over."""
+
+    async def judge(_self: Any, _: Any) -> Readiness:
+        finding = Finding(Reason.NOT_MIRRORED, "not mirrored: v")
+        return Readiness(
+            mirror="m",
+            verdict=finding.verdict,
+            findings=(finding,),
+            topics=(),
+            not_mirrored={"v": "why"},
+        )
+
+    monkeypatch.setattr(_Switchover, "_judge", judge)
+    stored.stopped = {*stored.ends, ONE}
+    with pytest.raises(SwitchoverFailed, match=r"the source has got topics .*: v") as caught:
+        stored.fail_over()
+    assert caught.value.gone_back
+    asyncio.run(stored.steps.ready())
+    assert stored.fail_over().topics == ("t", "u")

@@ -71,6 +71,10 @@ STILL_DENIED: Final = (
     "the mirror goes on; producers may still be denied to write to the source, which twinlog "
     "switchover --allow-producers takes back"
 )
+FAILED_OVER: Final = (
+    "topics were failed over: see kafka-mirrors --describe; as long as producers are denied to "
+    "write to the source, it takes no records that nobody mirrors"
+)
 TELL_S: Final = 2.0
 """Time between two words about what is waited for."""
 LOOKS: Final = 3
@@ -171,9 +175,9 @@ class ProducersNotStopped(SwitchoverFailed):
 class DenialsStay(SwitchoverFailed):
     """A switchover has ended before its FAILOVER, and what it had denied was not taken back."""
 
-    def __init__(self, step: Step, message: str) -> None:
+    def __init__(self, step: Step, message: str, hint: str = STILL_DENIED) -> None:
         super().__init__(step, message, gone_back=False)
-        self.hint = STILL_DENIED
+        self.hint = hint
 
 
 class LeftBehind(NamedTuple):
@@ -323,6 +327,7 @@ class _Switchover:
         self._denials = denials
         self._denied: frozenset[Acl] | None = None  # what has to be, once it was begun with
         self._outlook = Outlook()
+        self._passed_over: frozenset[str] = frozenset()  # topics that are not mirrored, and told
         self._step = Step.READINESS
         self._readable = Readable.of(source)
         self._timeout_s = timeout_s
@@ -335,6 +340,7 @@ class _Switchover:
         if against := standing_against(found):
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
+        self._passed_over = frozenset(found.not_mirrored)
         for one in harmless(found):
             self._say(Step.READINESS, f"passed over: {one.text}")
         names = self._subject.names
@@ -377,11 +383,18 @@ class _Switchover:
         if isinstance(error, SwitchoverFailed):
             why = error.why
         try:
-            allowed = await self._denials.take_back()
+            removed = await self._removed()
+            allowed = frozenset() if removed else await self._denials.take_back()
             left = await self._denials.made()
         except TwinlogError as trouble:
             text = f"{why}; what was denied cannot be taken back: {trouble}"
             raise DenialsStay(step, text) from error
+        if removed:
+            text = (
+                f"{why}; producers stay denied, since {few(removed)} were removed from the mirror "
+                f"meanwhile, by another switchover or command"
+            )
+            raise DenialsStay(step, text, FAILED_OVER) from error
         if left:
             text = (
                 f"{why}; denials of another switchover, which may be running, stay: "
@@ -516,6 +529,12 @@ class _Switchover:
                 gone_back=True,
             )
         found = await self._judge(subject)
+        if new := sorted(found.not_mirrored.keys() - self._passed_over):
+            raise SwitchoverFailed(
+                Step.FAILOVER,
+                f"the source has got topics that the mirror stands for: {few(new)}",
+                gone_back=True,
+            )
         against = [one for one in found.all_findings() if one.reason not in HARMLESS]
         if any(one.reason not in _COPIED_AGAIN for one in against):
             text = "; ".join(one.text for one in against)
@@ -554,15 +573,13 @@ class _Switchover:
         except TwinlogError as error:
             with _at(Step.FAILOVER, gone_back=False):
                 snapshot = await MirrorStore(self._destination).snapshot()
-            stopped = {
-                one.topic for one in self._of_mirror(snapshot) if one.wanted is Wanted.STOPPED
-            }
+            stopped = self._stopped(snapshot)
             if not stopped:
                 raise SwitchoverFailed(Step.FAILOVER, str(error), gone_back=True) from error
             # All are removed at once: where some are not, others have removed the rest.
             if not stopped.issuperset(self._subject.names):
                 text = f"{error}; of these topics are removed already: {few(sorted(stopped))}"
-                raise DenialsStay(Step.FAILOVER, text) from error
+                raise DenialsStay(Step.FAILOVER, text, FAILED_OVER) from error
 
     async def _not_stopped(self) -> str:
         store = MirrorStore(self._destination)
@@ -582,6 +599,13 @@ class _Switchover:
             if states.state(MirrorPartition(name, *one)) is not State.STOPPED
         ]
         return f"not STOPPED yet: {few(left)}" if left else ""
+
+    async def _removed(self) -> list[str]:
+        """Topics that somebody else has failed over."""
+        return sorted(self._stopped(await MirrorStore(self._destination).snapshot()))
+
+    def _stopped(self, snapshot: Snapshot) -> set[str]:
+        return {one.topic for one in self._of_mirror(snapshot) if one.wanted is Wanted.STOPPED}
 
     def _of_mirror(self, snapshot: Snapshot) -> list[MirrorTopic]:
         """The topics as they are wanted now."""
