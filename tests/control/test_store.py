@@ -295,6 +295,35 @@ def test_a_deletion_that_fails_forgets_nothing(
     asyncio.run(run())
 
 
+def test_a_recreated_destination_topic_has_no_last_mirrored_end(
+    kafka: LocalCluster, name: str
+) -> None:
+    """Its states stay: the same state partition owns it, and what is STOPPED is begun again."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            store = MirrorStore(cluster)
+            await store.create_mirror(mirror(name))
+            former = replace(
+                topic_of(name, f"{name}.t"), wanted=Wanted.STOPPED, destination_topic_id=uuid4()
+            )
+            first, second = former.mirror_partitions
+            last = LastMirrored(LeaderEpoch(3), Offset(1000))
+            await store.add_topics(name, [former])
+            await write_state(cluster, former, State.STOPPED, {0: last, 1: last})
+            stopped = replace(former, set_back=None)
+            again = replace(stopped, wanted=Wanted.MIRRORING)
+            await store.add_topics(name, [again])
+            assert (await store.states()).epochs[first] == last
+            await store.change(lambda _: [stopped])
+            await store.add_topics(name, [replace(again, destination_topic_id=uuid4())])
+            states = await store.states()
+            assert not {first, second} & states.epochs.keys()
+            assert states.state(first) is states.state(second) is State.STOPPED
+
+    asyncio.run(run())
+
+
 def test_a_broker_that_is_lost_before_anything_is_written(
     kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

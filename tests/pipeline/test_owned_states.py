@@ -9,22 +9,24 @@ from typing import Any
 import pytest
 
 from model.cluster import Cluster
-from model.log import StoredBatch
+from model.log import Marker, StoredBatch
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
 from model.states import Epochs, ModelStates, StateTopic
 from twinlog.cluster.mirrorlog import States
+from twinlog.core.append import PartitionAppend, position_of
 from twinlog.core.compression import Codec
 from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.plan import Gap
 from twinlog.core.records import RawRecord, build, encode_tail, whole
 from twinlog.core.states import State
-from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.core.types import LeaderEpoch, Offset, ProducerId, TopicPartition
 from twinlog.pipeline.foreign import NEAR
 from twinlog.pipeline.owned import OwnedShard
-from twinlog.pipeline.partition import PartitionSpec
+from twinlog.pipeline.partition import MirrorPartition as HeldPartition
+from twinlog.pipeline.partition import PartitionSpec, Stage
 from twinlog.pipeline.settings import LaneSettings
 from twinlog.pipeline.shard import Shard
 from twinlog.pipeline.ways import Mirrored, Ways
@@ -620,6 +622,51 @@ async def test_below_what_is_proven_nothing_is_foreign(bench: Bench) -> None:
         append(bench, -1)
     await know(owned, 50)
     assert await stopped(bench, owned) == (50, None)
+
+
+def held(end: int) -> HeldPartition:
+    """The partition as an engine has it: our data ends there, so far as it was proved."""
+    append = PartitionAppend(0.0)
+    append.place(position_of(Offset(end), (), ProducerId(1)), 0.0)
+    spec = PartitionSpec(partition=KEY, source_topic_id=uuid.UUID(int=1), shard=0, compacted=False)
+    return HeldPartition(spec=spec, append=append)
+
+
+@pytest.mark.parametrize(("transient", "mirrored"), [(False, 10), (True, 14)])
+def test_what_stands_behind_a_difference_is_not_mirrored(transient: bool, mirrored: int) -> None:
+    """A marker of a foreign transaction shifts our data, which bears our id all the same.
+
+    Where the source was refused there is no difference, and the marker is one of ours.
+    """
+
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        await owned.enter({NAME: State.PREPARING})
+        append(bench, owned.shard.data_producer, 10)
+        partition = held(10)
+        owned.mirrored(NAME, partition)
+        partition_there = bench.cluster.partition(KEY)
+        partition_there.log.append_marker(Marker(999, 0, committed=True), bench.cluster.now_ms)
+        append(bench, owned.shard.data_producer, 3)
+        partition.append.fail()
+        partition.stage, partition.transient = Stage.FAILED, transient
+        owned.observe(NAME.mirror, partition)
+        await owned.enter({NAME: State.STOPPING})
+        assert await stopped(bench, owned) == (mirrored, None)
+
+    on_bench(story)()
+
+
+@on_bench
+async def test_a_recreated_topic_is_not_mirrored_up_to_the_former_end(bench: Bench) -> None:
+    owned = await bench.owner()
+    await know(owned, 3)
+    for _ in range(5):
+        append(bench, -1)
+    del bench.topic._logs[0].epochs[NAME]  # the command that added the recreated topic
+    owned.forget_ends({(NAME.mirror, NAME.topic)})
+    await removed(owned)
+    assert (await stopped(bench, owned))[0] == 0
 
 
 @on_bench

@@ -1,6 +1,7 @@
 """The snapshot: the last record of a key holds, tombstones take away, nothing is lost silently."""
 
 from dataclasses import replace
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -77,6 +78,15 @@ def test_a_record_that_cannot_be_read_deletes_nothing() -> None:
     assert full.deleted(broken) == set()
     gone = broken.after([Written(0, 11, key, None)])
     assert broken.deleted(gone) == full.deleted(gone) == {("m", "t")}
+
+
+def test_a_topic_is_recreated_where_both_ids_are_known() -> None:
+    ids = [None, UUID(int=1), UUID(int=1), UUID(int=2), None, UUID(int=2)]
+    topics = [replace(TOPIC, destination_topic_id=one) for one in ids]
+    seen = [Snapshot().after([written(MIRROR), written(topic)]) for topic in topics]
+    changes = [before.recreated(now) for before, now in pairwise(seen)]
+    assert changes == [set(), set(), {("m", "t")}, set(), set()]
+    assert Snapshot().recreated(seen[1]) == set()
 
 
 def test_kinds_of_later_versions_are_left_alone() -> None:

@@ -55,6 +55,7 @@ from twinlog.core.errors import (
     UnsupportedVersion,
     UserError,
 )
+from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.core.text import few
 from twinlog.wire.config_records import (
@@ -170,8 +171,9 @@ class MirrorStore:
     ) -> None:
         """Write what is new of a mirror, all or none.
 
-        The states of a topic that was made again since are forgotten: under another id of the
-        source's topic another state partition owns it.
+        The states of a topic that was recreated on the source are forgotten: under another id of
+        the source's topic another state partition owns it. The last mirrored end is also forgotten
+        where the topic was recreated on the destination.
 
         Args:
             mirror: its name.
@@ -197,13 +199,7 @@ class MirrorStore:
                 raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
                     f"{while_matching!r} adds no topics to mirror {mirror} any more"
                 )
-            ids = {topic.topic: topic.topic_id for topic in topics}
-            others = [
-                known
-                for known in snapshot.topics
-                if known.mirror == mirror and ids.get(known.topic, known.topic_id) != known.topic_id
-            ]
-            forgotten = await self._without_states(others, await self.states()) if others else []
+            forgotten = await self._of_recreated(mirror, topics, snapshot)
             news: Changes = [*forgotten, *topics, *made_acls]
             if pattern is None or pattern in before.topic_patterns:
                 return news
@@ -273,7 +269,34 @@ class MirrorStore:
 
         await self.change(decide)
 
-    async def _without_states(self, topics: Collection[MirrorTopic], states: States) -> list[Entry]:
+    async def _of_recreated(
+        self, mirror: str, topics: Collection[MirrorTopic], snapshot: Snapshot
+    ) -> list[Entry]:
+        """What makes it forgotten what holds of the former topics of these names only.
+
+        Raises:
+            UnsupportedVersion: a record of it cannot be read.
+            Retriable, UserError: the destination does not answer, or refuses.
+        """
+        new = {topic.topic: topic for topic in topics}
+        former = [one for one in snapshot.topics if one.mirror == mirror and one.topic in new]
+        there = [one for one in former if one.topic_id == new[one.topic].topic_id]
+        others = [one for one in former if one not in there]
+        recreated = [one for one in there if new[one.topic].is_recreated(one)]
+        if not others and not recreated:
+            return []
+        states = await self.states()
+        return [
+            *await self._without_states(others, states),
+            *await self._without_states(recreated, states, [epochs_key]),
+        ]
+
+    async def _without_states(
+        self,
+        topics: Collection[MirrorTopic],
+        states: States,
+        keys: Sequence[Callable[[MirrorPartition], bytes]] = (state_key, epochs_key),
+    ) -> list[Entry]:
         """What makes the states and ends of topics forgotten that nobody mirrors any more.
 
         Raises:
@@ -286,7 +309,7 @@ class MirrorStore:
             forget_entry(key(partition), place)
             for place, owned in owners(topics, count or 1).items()
             for partition, _ in owned
-            for key in (state_key, epochs_key)
+            for key in keys
         ]
         _refuse_unreadable(forgotten, STATE_TOPIC, states.unreadable)
         return forgotten

@@ -284,8 +284,10 @@ class Lane:
                 for reason in snapshot.unreadable.values():
                     log.warning("%s", reason)
                 gone = self._snapshot.deleted(snapshot)
+                recreated = self._snapshot.recreated(snapshot)
                 for owned in self._owned.values():
                     owned.forget(gone)
+                    owned.forget_ends(recreated)
                 self._snapshot = snapshot
                 self._changed.set()
                 stop = snapshot.stops.get(self.config.node)

@@ -56,6 +56,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from twinlog.cluster.mirrorlog import States
+from twinlog.core.append import Phase
 from twinlog.core.errors import Fenced, Refusal, Retriable
 from twinlog.core.placement import MirrorPartition as Name
 from twinlog.core.states import State, may_follow
@@ -183,6 +184,7 @@ class OwnedShard:
         self._said: dict[Name, PartitionState] = {}  # and not written yet
         self._mirrored_said: dict[Name, LastMirrored] = {}
         self._proved: dict[Name, Offset] = {}  # up to where these were mirrored, as we have seen
+        self._differing: set[Name] = set()  # whose logs hold something else behind that
         self._tried: dict[Name, set[State]] = {}  # what was written whose outcome is not known
         self._may_write = may_write
         self._open = False
@@ -243,14 +245,20 @@ class OwnedShard:
     def forget(self, topics: Collection[tuple[str, str]]) -> None:
         """Forget these, given with their mirror: it was deleted since, and their states with it."""
         if self.informed:
-            tables: tuple[dict[Name, Any], ...] = (
-                *(self._written, self._mirrored, self._said, self._mirrored_said),
-                *(self._proved, self._refused),
-            )
             self.unsure = {name for name in self.unsure if name[:2] not in topics}
-            for table in tables:
-                for name in [name for name in table if name[:2] in topics]:
-                    del table[name]
+            self._drop((self._written, self._said, self._refused), topics)
+            self.forget_ends(topics)
+
+    def forget_ends(self, topics: Collection[tuple[str, str]]) -> None:
+        """Forget up to where these are mirrored: the destination's topic was recreated since."""
+        self._differing = {name for name in self._differing if name[:2] not in topics}
+        self._drop((self._mirrored, self._mirrored_said, self._proved), topics)
+
+    @staticmethod
+    def _drop(tables: Iterable[dict[Name, Any]], topics: Collection[tuple[str, str]]) -> None:
+        for table in tables:
+            for name in [name for name in table if name[:2] in topics]:
+                del table[name]
 
     async def close(self) -> None:
         """End what runs in the background; nothing is written any more.
@@ -379,6 +387,10 @@ class OwnedShard:
             # Not where the log ends: another producer's record in a gap looks like the filler that
             # was to stand there.
             self._proved[name] = partition.append.own_end
+        if partition.append.phase is Phase.FAILED and not partition.transient:
+            self._differing.add(name)
+        else:
+            self._differing.discard(name)
         epoch = partition.mirrored_epoch
         if epoch not in {UNKNOWN_EPOCH, self._last(name).epoch}:
             self._mirrored_said[name] = self._last(name)._replace(epoch=epoch)
@@ -551,10 +563,18 @@ class OwnedShard:
         return Searched(last.end, fence, {*last.producers, *self.shard.data_producers})
 
     def _ended(self, name: Name, fence: Offset, foreign: Foreign | None) -> None:
-        """Note that it is STOPPED, and where what was mirrored ends."""
+        """Note that it is STOPPED, and where what was mirrored ends.
+
+        Control records of others are not told from ours (foreign.py). They shift what the mirror
+        appends behind them, and the partition is FAILED for good: then what was proved counts.
+        """
+        end = fence if foreign is None else Offset(foreign.start)
+        known = self._last(name).end
+        if name in self._differing and known != UNKNOWN:
+            end = min(end, known)
         self._refused.pop(name, None)
         self._proved.pop(name, None)
-        end = fence if foreign is None else Offset(foreign.start)
+        self._differing.discard(name)
         self._mirrored_said[name] = self._last(name)._replace(end=end)
         # Written in any case: what stood there is gone with a mirror of this name.
         self._mirrored.pop(name, None)

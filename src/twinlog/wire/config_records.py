@@ -130,6 +130,11 @@ class MirrorTopic:
         """Tells it from a topic of its name that was recreated, on either side."""
         return self.mirror, self.topic, self.topic_id, self.destination_topic_id
 
+    def is_recreated(self, former: "MirrorTopic") -> bool:
+        """Whether the destination's topic is known to be another one than the former record's."""
+        ids = {self.destination_topic_id, former.destination_topic_id}
+        return None not in ids and len(ids) == 2
+
     @property
     def mirror_partitions(self) -> list[MirrorPartition]:
         """Its partitions, in order."""

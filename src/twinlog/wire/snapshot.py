@@ -199,6 +199,15 @@ class Snapshot:
         before, after = ({*one.records, *one.unread} for one in (self, now))
         return {(key[1], key[2]) for key in before - after if key[0] == "topic"}
 
+    def recreated(self, now: "Snapshot") -> set[tuple[str, str]]:
+        """Topics, with their mirror, that a later snapshot has another destination topic of."""
+        before = {(one.mirror, one.topic): one for one in self.topics}
+        return {
+            key
+            for one in now.topics
+            if (key := (one.mirror, one.topic)) in before and one.is_recreated(before[key])
+        }
+
     def owned(self, count: int) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
         """Mirror partitions by the state partition, of `count`, that owns them."""
         return owners(self.topics, count)
