@@ -7,6 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 import outside
 from clients import client, write_state
@@ -149,7 +150,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
     mirror = fresh_name("mirror")
     names = {
         name: f"{mirror}-{name}"
-        for name in ("behind", "rewound", "own", "streams", "outside", "ok")
+        for name in ("behind", "rewound", "own", "streams", "outside", "ok", "deleted")
     }
     partition = TopicPartition(topic, 0)
     outside.make_topic(pair.source.bootstrap_servers, topic)
@@ -190,6 +191,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
                 ("own", 2),
                 ("outside", 4),
                 ("ok", 6),
+                ("deleted", 5),
             ):
                 await commit(source, names[name], {partition: Committed(offset)})
             await commit(destination, names["own"], {partition: Committed(7)})
@@ -198,6 +200,8 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             assert await node.sync(source, mirror, include, ids) == 0
             await commit(source, names["behind"], {partition: Committed(8)})
             await commit(source, names["rewound"], {partition: Committed(1)})
+            admin = AdminClient({"bootstrap.servers": pair.source.bootstrap_servers})
+            admin.delete_consumer_groups([names["deleted"]])[names["deleted"]].result(30)
 
             live = found(await facts(destination))
             assert Reason.GROUP_UNREADABLE not in live, "without an authorizer all are listed"
@@ -210,6 +214,9 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             [skips] = live[Reason.GROUP_SKIPS]
             assert f"group {names['own']} would skip" in skips
             assert f"{partition} (source 2, destination 7)" in skips
+            [deleted] = live[Reason.GROUP_DELETED]
+            assert f"group {names['deleted']} has no offsets" in deleted
+            assert f"{partition} (5)" in deleted
             aside = "\n".join(sorted(live[Reason.GROUP_NOT_COPIED]))
             assert len(live[Reason.GROUP_NOT_COPIED]) == 2
             assert re.search(rf"{names['outside']}.*read 4 offsets again", aside)
@@ -218,7 +225,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
 
             dead = found(await facts(destination, "127.0.0.1:1"))
             [age] = dead[Reason.GROUP_UNREADABLE]
-            assert re.search(r"4 were last checked on the source \d+ s ago", age)
+            assert re.search(r"5 were last checked on the source \d+ s ago", age)
             assert Reason.GROUP_BEHIND not in dead, "as the last check saw it"
             assert names["own"] in "".join(dead[Reason.GROUP_SKIPS])
 
@@ -226,5 +233,6 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             after = found(await facts(destination))
             assert not {Reason.GROUP_BEHIND, Reason.GROUP_REWOUND} & after.keys()
             assert (await committed_offsets(destination, names["rewound"]))[partition].offset == 1
+            assert after[Reason.GROUP_DELETED] == [deleted], "the check deletes nothing"
 
     asyncio.run(run())

@@ -325,6 +325,19 @@ def test_what_a_group_has_committed() -> None:
     assert offset_facts("g", logs, bounds, there, done)["t"].due == 0
 
 
+def test_offsets_that_the_source_has_no_more() -> None:
+    """The mirror has copied them, and copies no deletion; what the group has there is its own."""
+    zero, one, two = (TopicPartition("t", at) for at in range(3))
+    logs = dict.fromkeys((zero, one, two), SourceLog(0, 100, 100))
+    bounds = {zero: Log(0, 100), one: Log(0, 100), two: Log(50, 100)}
+    destination = {zero: Committed(60), one: Committed(70), two: Committed(50)}
+    facts = offset_facts("g", logs, bounds, {}, destination, own={zero, two})["t"]
+    assert facts == GroupFacts(group="g", deleted=(Standing(zero, 60),))
+    found = reasons(of_topic(replace(TOPIC, groups=(facts,))))
+    assert found.keys() == {Reason.GROUP_DELETED}
+    assert "t-0 (60)" in found[Reason.GROUP_DELETED]
+
+
 def test_a_rewound_group_would_skip() -> None:
     """The finding has both offsets; what the mirror committed itself follows."""
     zero, one = TopicPartition("t", 0), TopicPartition("t", 1)

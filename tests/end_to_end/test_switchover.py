@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -75,11 +75,14 @@ def writing(servers: str, topic: str) -> Iterator[Writing]:
 
 
 @contextmanager
-def consumer(servers: str, group: str, topic: str = "") -> Iterator[Consumer]:
+def consumer(
+    servers: str, group: str, topic: str = "", protocol: str = "classic"
+) -> Iterator[Consumer]:
     """A member of a group that reads a topic; without one it is no member."""
     one = Consumer(
         {
             "bootstrap.servers": servers,
+            "group.protocol": protocol,
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
@@ -187,6 +190,44 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
 
     with writing(destination, topic) as producer:
         until(lambda: producer.totals.committed, 30, "a transaction on the destination")
+
+
+def test_groups_that_may_still_commit_their_first_offsets(world: Stage, topic: str) -> None:
+    """Members that have read and not committed, and offsets in an open transaction.
+
+    Without a commit a group is in no list of offsets: that says nothing about what comes.
+    """
+    source, destination = mirrored(world, topic)
+    pending = f"{topic}-pending"
+    producer = Producer({"bootstrap.servers": source, "transactional.id": pending})
+    producer.init_transactions(outside.SECONDS)
+    with ExitStack() as members:
+        live = {
+            protocol: members.enter_context(
+                consumer(source, f"{topic}-{protocol}", topic, protocol)
+            )
+            for protocol in ("classic", "consumer")
+        }
+        for one in live.values():
+            assert len(read(one, 10)) == 10
+        producer.begin_transaction()
+        metadata = consumer(source, pending)
+        producer.send_offsets_to_transaction(
+            [TopicPartition(topic, 0, 3)],
+            members.enter_context(metadata).consumer_group_metadata(),
+            outside.SECONDS,
+        )
+        switch = switching(world, topic)
+        switch.until_step("GROUPS", "UNSTABLE_OFFSET_COMMIT")
+        producer.commit_transaction(outside.SECONDS)
+        early = "still reading, and nothing committed yet: "
+        switch.until_step("GROUPS", f"{early}{topic}-classic ({topic}-0, {topic}-1), {topic}-cons")
+        live["classic"].commit(asynchronous=False)
+        switch.until_step("GROUPS", f"{early}{topic}-consumer ({topic}-0, {topic}-1)")
+    assert switch.end() == 0, switch.said
+    assert committed(destination, pending, topic) == {0: 3}
+    assert committed(destination, f"{topic}-classic", topic) == {0: 5, 1: 5}
+    assert committed(destination, f"{topic}-consumer", topic) == {}
 
 
 def test_going_back(world: Stage, topic: str) -> None:

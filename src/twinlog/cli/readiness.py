@@ -186,6 +186,10 @@ def _topic(topic: TopicReadiness) -> dict[str, Any]:
                     }
                     for skip in one.skips
                 ],
+                "deleted": [
+                    {"partition": gone.partition.partition, "destination": gone.offset}
+                    for gone in one.deleted
+                ],
                 "unread": one.unread,
             }
             for one in topic.facts.groups

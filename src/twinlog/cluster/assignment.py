@@ -47,6 +47,7 @@ from kafka.protocol.consumer.metadata import (
 
 from twinlog.core.errors import ProtocolError
 from twinlog.core.text import few
+from twinlog.core.types import TopicPartition
 
 PROTOCOL_TYPE: Final = "consumer"
 PROTOCOL_NAME: Final = "cooperative-sticky"
@@ -106,12 +107,23 @@ def decode_assignment(topic: str, data: bytes) -> frozenset[int]:
     Raises:
         ProtocolError: the bytes are no assignment.
     """
+    return frozenset(one.partition for one in decode_partitions(data) if one.topic == topic)
+
+
+def decode_partitions(data: bytes) -> frozenset[TopicPartition]:
+    """All partitions of an assignment; no bytes are none.
+
+    Raises:
+        ProtocolError: the bytes are no assignment.
+    """
     if not data:
         return frozenset()
     try:
         assignment = ConsumerProtocolAssignment.decode(data)
         return frozenset(
-            p for t in assignment.assigned_partitions if t.topic == topic for p in t.partitions
+            TopicPartition(one.topic, index)
+            for one in assignment.assigned_partitions
+            for index in one.partitions
         )
     except Exception as error:  # any bytes may come; which exceptions they cause is unspecified
         raise ProtocolError(f"a group's assignment cannot be read: {error!r}") from error

@@ -3,7 +3,8 @@
 list_groups        ListGroups, of every broker: a broker knows the groups that it coordinates
 static_members     DescribeGroups: who is in a group under a name of its own
 group_members      DescribeGroups: who is in a group, and what each subscribes to
-committed_offsets  OffsetFetch, of all topics that the group has committed for
+assigned           DescribeGroups, ConsumerGroupDescribe: what a group's members may read
+committed_offsets  OffsetFetch, of all topics that the group has committed for, or of partitions
 commit_offsets     OffsetCommit as a client that is no member: accepted while the group is empty
 in_parts           what one such request may hold
 start_offsets      DescribeShareGroupOffsets: where a share group's partitions start (SPSO)
@@ -12,7 +13,7 @@ set_start_offsets  AlterShareGroupOffsets: taken while the share group is empty,
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import (
@@ -22,13 +23,15 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
+from twinlog.cluster.assignment import PROTOCOL_TYPE, decode_partitions
 from twinlog.cluster.client import Coordinator, KafkaCluster
 from twinlog.cluster.metadata import Leader
 from twinlog.core.acls import Operation
 from twinlog.core.errors import DENIED, Refusal, Retriable, check
 from twinlog.core.types import TopicPartition
-from twinlog.wire.share_messages import (
+from twinlog.wire.group_messages import (
     AlterShareGroupOffsetsRequest,
+    ConsumerGroupDescribeRequest,
     DescribeShareGroupOffsetsRequest,
 )
 
@@ -201,21 +204,81 @@ async def _described(cluster: KafkaCluster, group: str) -> Any:
     return found
 
 
+async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartition]:
+    """The partitions that members of a classic or consumer group have, or are to have, by now.
+
+    Nothing of groups of other kinds, and of classic ones that are no consumers (Kafka Connect's).
+
+    Raises:
+        Retriable: the coordinator does not answer, or the group rebalances.
+        ProtocolError: an assignment cannot be read.
+        UserError: a right is missing.
+    """
+    if group.kind == "consumer":
+        return await _assigned_by_the_broker(cluster, group.name)
+    if group.kind != "classic":
+        return frozenset()
+    found = await _described(cluster, group.name)
+    if found.protocol_type != PROTOCOL_TYPE or found.group_state in _EMPTY:
+        return frozenset()
+    if found.group_state != _STABLE:
+        raise Retriable(f"group {group.name} rebalances")
+    each = (decode_partitions(bytes(one.member_assignment or b"")) for one in found.members)
+    return frozenset().union(*each)
+
+
+async def _assigned_by_the_broker(cluster: KafkaCluster, group: str) -> frozenset[TopicPartition]:
+    request = ConsumerGroupDescribeRequest(
+        group_ids=[group], include_authorized_operations=False, max_version=1
+    )
+    response = await cluster.call_coordinator(
+        Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
+    )
+    [found] = response.groups
+    if found.error_code == _GROUP_ID_NOT_FOUND:
+        raise Retriable(f"group {group} was listed, and is no consumer group any more")
+    with cluster.needing("DESCRIBE", f"the group {group} and its topics"):
+        check(found.error_code, f"describe group {group}", found.error_message)
+    return frozenset(
+        TopicPartition(topic.topic_name, index)
+        for member in found.members
+        for one in (member.assignment, member.target_assignment)
+        for topic in one.topic_partitions
+        for index in topic.partitions
+    )
+
+
 async def committed_offsets(
-    cluster: KafkaCluster, group: str, *, stable: bool = False
+    cluster: KafkaCluster,
+    group: str,
+    *,
+    stable: bool = False,
+    partitions: Collection[TopicPartition] | None = None,
 ) -> dict[TopicPartition, Committed]:
     """What a group has committed, of each partition that it has committed for.
 
     With `stable`, nothing may be pending: no transaction is open in which it has sent offsets
-    (KIP-447).
+    (KIP-447). Brokers leave out a partition whose first offset is pending unless it is named.
+
+    Args:
+        cluster: whose group.
+        group: its name.
+        stable: see above.
+        partitions: only these.
 
     Raises:
         Retriable: the coordinator does not answer, or offsets are not loaded yet, or not stable.
         UserError: a right is missing.
     """
+    named: defaultdict[str, list[int]] = defaultdict(list)
+    for one in partitions or ():
+        named[one.topic].append(one.partition)
+    topic_type = OffsetFetchRequest.OffsetFetchRequestTopic
     request = OffsetFetchRequest(
         group_id=group,
-        topics=None,
+        topics=None
+        if partitions is None
+        else [topic_type(name=name, partition_indexes=some) for name, some in named.items()],
         require_stable=stable,
         min_version=7,  # Kafka 2.8 has it
         max_version=7,

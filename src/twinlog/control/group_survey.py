@@ -13,14 +13,23 @@ check. What they have committed since is not known, which is a finding, with the
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from re import Pattern
 from typing import Final
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.grouplog import GROUPS_TOPIC, Remembered, read_groups
-from twinlog.cluster.offsets import Committed, Group, list_groups, lists_all_groups
+from twinlog.cluster.offsets import (
+    Committed,
+    Group,
+    assigned,
+    committed_offsets,
+    list_groups,
+    lists_all_groups,
+)
 from twinlog.control.groups import (
+    SHARE,
     Log,
     due_offsets,
     group_offsets,
@@ -135,6 +144,47 @@ async def group_facts(
     return by_topic, tuple(unreadable)
 
 
+async def uncommitted(
+    source: KafkaCluster, include: Collection[Pattern[str]], partitions: Collection[TopicPartition]
+) -> dict[str, frozenset[TopicPartition]]:
+    """Partitions that a group's members read, and have committed nothing for, by group.
+
+    Of groups whose offsets are copied. Share groups do not commit: their start offsets are there
+    from the beginning. Readers that are no members (`assign`) are unknown until they commit.
+
+    Args:
+        source: the mirror's.
+        include: a group's offsets are copied whose whole name matches one of these.
+        partitions: those to look at.
+
+    Raises:
+        Retriable: the source does not answer, or a group's first offset of a partition is part of
+            an open transaction.
+        ProtocolError, UserError: what a group's members read cannot be seen.
+    """
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(group: Group) -> frozenset[TopicPartition]:
+        async with limit:
+            committed = await committed_offsets(source, group.name, stable=True)
+            others = frozenset(partitions).difference(committed)
+            if others:
+                others -= (
+                    await committed_offsets(
+                        source, group.name, stable=True, partitions=sorted(others)
+                    )
+                ).keys()
+            return others & await assigned(source, group) if not group.idle else frozenset()
+
+    groups = [
+        group
+        for _, group in sorted((await list_groups(source)).items())
+        if group.kind != SHARE and is_served(group, include)
+    ]
+    found = await asyncio.gather(*map(one, groups))
+    return {group.name: some for group, some in zip(groups, found, strict=True) if some}
+
+
 async def remembered_facts(
     destination: KafkaCluster,
     mirror: str,
@@ -200,7 +250,7 @@ async def _remembered(
         if text := bounds.unknown(committed.keys()):
             unknown.append(_unreadable(f"offsets of {memory.group}: {text}"))
         committed = {one: at for one, at in committed.items() if one in bounds.logs}
-        if not committed:
+        if not memory.partitions.keys() & bounds.logs.keys():
             return []
         async with limit:
             group = Group(memory.group, "", memory.kind)
@@ -249,7 +299,7 @@ def offset_facts(
     source: Mapping[TopicPartition, Committed],
     destination: Mapping[TopicPartition, Committed],
     *,
-    own: Collection[TopicPartition] = frozenset(),
+    own: AbstractSet[TopicPartition] = frozenset(),
 ) -> dict[str, GroupFacts]:
     """What a group has committed, by topic.
 
@@ -272,6 +322,10 @@ def offset_facts(
     partitions: defaultdict[str, list[TopicPartition]] = defaultdict(list)
     for one in sorted(source.keys() & logs.keys() & bounds.keys()):
         partitions[one.topic].append(one)
+    deleted: defaultdict[str, list[Standing]] = defaultdict(list)
+    for one in sorted(own & bounds.keys() - source.keys()):
+        if destination[one].offset > bounds[one].start:
+            deleted[one.topic].append(Standing(one, destination[one].offset))
     return {
         topic: GroupFacts(
             group=group,
@@ -295,6 +349,8 @@ def offset_facts(
                 for one in some
                 if source[one].offset < logs[one].high_watermark
             ),
+            deleted=tuple(deleted[topic]),
         )
-        for topic, some in partitions.items()
+        for topic in partitions.keys() | deleted.keys()
+        for some in [partitions[topic]]
     }

@@ -63,6 +63,7 @@ class Reason(enum.Enum):
     GROUP_AHEAD = "a group has read what is not mirrored yet"
     GROUP_REWOUND = "a group was rewound on the source, and not yet on the destination"
     GROUP_SKIPS = "a group would skip records"
+    GROUP_DELETED = "a group's offsets were deleted on the source, and not on the destination"
     GROUP_NOT_COPIED = "a group's offsets are not copied"
     GROUP_UNREADABLE = "groups' offsets cannot be looked at"
     CONFIGURATION = "configurations that are not the source's"
@@ -101,6 +102,7 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.GROUP_AHEAD: Verdict.WARNING,
     Reason.GROUP_REWOUND: Verdict.WARNING,
     Reason.GROUP_SKIPS: Verdict.WARNING,
+    Reason.GROUP_DELETED: Verdict.WARNING,
     Reason.GROUP_NOT_COPIED: Verdict.WARNING,
     Reason.GROUP_UNREADABLE: Verdict.WARNING,
     Reason.CONFIGURATION: Verdict.WARNING,
@@ -201,7 +203,7 @@ class PartitionFacts:
 
 
 class Standing(NamedTuple):
-    """Up to where a group has read a partition on the source."""
+    """Up to where a group has read a partition."""
 
     partition: TopicPartition
     offset: int
@@ -239,6 +241,8 @@ class GroupFacts:
     skips: tuple[Skip, ...] = ()
     ahead: int = 0
     """Offsets that it has read on the source and that are not on the destination."""
+    deleted: tuple[Standing, ...] = ()
+    """Offsets that the mirror has copied to the destination, and the source does not have now."""
     unread: int = 0
     """Offsets that it has not read on the source, in the partitions that it has committed for."""
     unread_from: tuple[Standing, ...] = ()
@@ -642,6 +646,8 @@ def _of_group(group: GroupFacts) -> Iterator[Finding]:
             Reason.GROUP_AHEAD,
             f"{name} has read {group.ahead} offsets that are not mirrored yet",
         )
+    if group.deleted:
+        yield _deleted(group, name)
     if not group.followed and group.skips:
         yield Finding(
             Reason.GROUP_NOT_COPIED,
@@ -662,6 +668,16 @@ def _of_group(group: GroupFacts) -> Iterator[Finding]:
             f"destination; the mirror did not commit these offsets and does not lower them: reset "
             f"them on the destination (kafka-consumer-groups --reset-offsets)",
         )
+
+
+def _deleted(group: GroupFacts, name: str) -> Finding:
+    places = few([f"{partition} ({offset})" for partition, offset in group.deleted])
+    return Finding(
+        Reason.GROUP_DELETED,
+        f"{name} has no offsets on the source any more, and goes on from those that were copied: "
+        f"{places}; they were deleted there or have expired; if it is to begin anew, delete them "
+        f"on the destination, too (kafka-consumer-groups --delete-offsets)",
+    )
 
 
 def _places(skips: Iterable[Skip]) -> str:

@@ -10,8 +10,9 @@
     LAG         the destination ends where the source does, partition by          yes
                 partition, both asked
     GROUPS      no group can commit anything new on the source (it has no         yes
-                members, or nothing is left for it to read, and no transaction
-                with its offsets is open), and all offsets are copied
+                members, or nothing is left for it to read in any partition
+                that they have, and no transaction with its offsets is open),
+                and all offsets are copied
     FAILOVER    all of this is still so at a last look; the topics are removed    no
                 from the mirror, and their partitions STOPPED
 
@@ -20,7 +21,8 @@ which follow anyway. So going back is to take the denials away: mirroring goes o
 write to the source again.
 
 Between the last look and the end of mirroring a producer that is neither denied nor stopped may
-still write. What it has written is found afterwards, and named.
+still write. What it has written is found afterwards, and named. A consumer that is no member of its
+group (`assign`) is known by its commits only: the operator stops it.
 """
 
 import asyncio
@@ -39,14 +41,22 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.partitions import DEBUGGING, Isolation, list_offsets
+from twinlog.cluster.partitions import DEBUGGING, Isolation, OffsetSpec, list_offsets
 from twinlog.control.denials import Outlook, ProducerDenials, acl_source
-from twinlog.control.group_survey import group_facts
+from twinlog.control.group_survey import group_facts, uncommitted
 from twinlog.control.group_sync import GroupSync
 from twinlog.control.lifecycle import Topics, remove_topics
 from twinlog.control.mirrors import connected_source
 from twinlog.control.readable import Readable
-from twinlog.control.readiness import Finding, GroupFacts, Readiness, Reason, SourceLog, judge
+from twinlog.control.readiness import (
+    Finding,
+    GroupFacts,
+    Readiness,
+    Reason,
+    SourceLog,
+    Standing,
+    judge,
+)
 from twinlog.control.store import MirrorStore
 from twinlog.control.subject import Subject, subject_of
 from twinlog.control.survey import (
@@ -88,6 +98,7 @@ HARMLESS: Final = frozenset(
         Reason.ACL_UNREADABLE,
         Reason.EXTRA_PARTITIONS,
         Reason.GROUP_NOT_COPIED,
+        Reason.GROUP_DELETED,
         Reason.NOT_MIRRORED,
         Reason.FOREIGN_MEMBER,
         Reason.COMPACTION_MISSED,
@@ -469,7 +480,8 @@ class _Switchover:
                 return f"still reading on the source: {few(sorted(reading))}"
             pending = [one for one in facts if one.pending]
             if not pending:
-                return ""
+                early = await self._uncommitted(ends)
+                return f"still reading, and nothing committed yet: {few(early)}" if early else ""
             sync = GroupSync(self._destination, remembers=False)
             await sync.sync(self._source, self._subject.mirror.name, include, topic_ids)
             held = {one.group for one in pending if not one.idle_on_destination}
@@ -512,6 +524,29 @@ class _Switchover:
             if await self._readable.between(begin, ends[begin.partition]):
                 return True
         return False
+
+    async def _uncommitted(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """Groups whose members may still commit for a partition what they have read there.
+
+        Raises:
+            Retriable: it cannot be seen just now, or offsets are part of an open transaction.
+            ProtocolError, UserError: it cannot be seen.
+        """
+        found = await uncommitted(self._source, self._subject.settings.groups_include, ends)
+        asked = sorted(set().union(*found.values()))
+        starts = await list_offsets(self._source, asked, OffsetSpec.EARLIEST) if asked else {}
+        readable = set[TopicPartition]()
+        for one in asked:
+            start = starts[one]
+            if isinstance(start, Refusal):
+                raise Retriable(f"the source does not say where {one} begins: {start}")
+            if await self._readable.between(Standing(one, start.offset), ends[one]):
+                readable.add(one)
+        return [
+            f"{group} ({few(left)})"
+            for group, some in found.items()
+            if (left := sorted(some & readable))
+        ]
 
     async def _last_look(self, ends: Mapping[TopicPartition, int]) -> list[str]:
         """See that all is as the steps have left it; the end of what can be gone back from.

@@ -1,4 +1,4 @@
-"""Messages about share groups' offsets (KIP-932), which kafka-python 3.0 does not have.
+"""Messages about groups (KIP-848, KIP-932) which kafka-python 3.0 does not have.
 
 They are kafka-python's own kind of class, made of Kafka's schemas beside this module, and are sent
 like all others.
@@ -22,4 +22,12 @@ class AlterShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ign
 
 
 class AlterShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """Its answer."""
+
+
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """API 69: the members of groups of the consumer protocol, and what each has been assigned."""
+
+
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
     """Its answer."""
