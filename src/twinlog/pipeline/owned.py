@@ -566,12 +566,16 @@ class OwnedShard:
         """Note that it is STOPPED, and where what was mirrored ends.
 
         Control records of others are not told from ours (foreign.py). They shift what the mirror
-        appends behind them, and the partition is FAILED for good: then what was proved counts.
+        appends behind them, and the partition is FAILED for good: where no foreign record says
+        where the difference begins, what was proved counts.
         """
-        end = fence if foreign is None else Offset(foreign.start)
         known = self._last(name).end
-        if name in self._differing and known != UNKNOWN:
-            end = min(end, known)
+        if foreign is not None:
+            end = Offset(foreign.start)
+        elif name in self._differing and known != UNKNOWN:
+            end = min(fence, known)
+        else:
+            end = fence
         self._refused.pop(name, None)
         self._proved.pop(name, None)
         self._differing.discard(name)
