@@ -17,7 +17,7 @@ from twinlog.control.groups import Bounds, Log
 from twinlog.control.readiness import Finding, Reason, SourceLog
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.types import TopicPartition
-from twinlog.wire.group_records import GroupMemory, LastCheck, PartitionMemory
+from twinlog.wire.group_records import NO_OFFSET, GroupMemory, LastCheck, PartitionMemory
 
 A = TopicPartition("t", 0)
 CONFIG = ClusterConfig(bootstrap_servers=(Address("h", 1),))
@@ -153,6 +153,15 @@ def test_a_dead_source(world: World) -> None:
     assert "1 were last checked on the source 42 s ago" in age
     assert failed.endswith(": h")
     assert unreadable.endswith(": record 7")
+
+
+def test_what_was_not_looked_at_is_not_deleted(world: World) -> None:
+    """A paused partition is in no check, and is remembered without the source's offset."""
+    check = LastCheck(mirror="m", time_ms=0)
+    world.remembered = Remembered(groups=seen("g", NO_OFFSET, 20), check=check)
+    world.offsets[DESTINATION]["g"] = 20
+    by_topic, _ = world.dead()
+    assert not by_topic
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ from twinlog.wire.group_messages import (
     DescribeShareGroupOffsetsRequest,
 )
 
-_EMPTY: Final = frozenset({"Empty", "Dead"})
+_DEAD: Final = "Dead"
+_EMPTY: Final = frozenset({"Empty", _DEAD})
 _STABLE: Final = "Stable"
 MAX_COMMIT: Final = 256 * 1024
 """Bytes of records that one commit may become in `__consumer_offsets`: the coordinator writes them
@@ -219,12 +220,20 @@ async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartit
     if group.kind != "classic":
         return frozenset()
     found = await _described(cluster, group.name)
+    if found.group_state == _DEAD:
+        # So brokers describe what is no classic group (any more), without an error.
+        raise Retriable(f"group {group.name} was listed, and is no classic group any more")
     if found.protocol_type != PROTOCOL_TYPE or found.group_state in _EMPTY:
         return frozenset()
-    if found.group_state != _STABLE:
-        raise Retriable(f"group {group.name} rebalances")
+    _check_stable(group.name, found.group_state)
     each = (decode_partitions(bytes(one.member_assignment or b"")) for one in found.members)
     return frozenset().union(*each)
+
+
+def _check_stable(group: str, state: str) -> None:
+    """A member that has just come has no partitions yet, which says nothing."""
+    if state != _STABLE and state not in _EMPTY:
+        raise Retriable(f"group {group} rebalances")
 
 
 async def _assigned_by_the_broker(cluster: KafkaCluster, group: str) -> frozenset[TopicPartition]:
@@ -239,6 +248,7 @@ async def _assigned_by_the_broker(cluster: KafkaCluster, group: str) -> frozense
         raise Retriable(f"group {group} was listed, and is no consumer group any more")
     with cluster.needing("DESCRIBE", f"the group {group} and its topics"):
         check(found.error_code, f"describe group {group}", found.error_message)
+    _check_stable(group, found.group_state)
     return frozenset(
         TopicPartition(topic.topic_name, index)
         for member in found.members

@@ -166,21 +166,14 @@ async def uncommitted(
 
     async def one(group: Group) -> frozenset[TopicPartition]:
         async with limit:
-            committed = await committed_offsets(source, group.name, stable=True)
-            others = frozenset(partitions).difference(committed)
-            if others:
-                others -= (
-                    await committed_offsets(
-                        source, group.name, stable=True, partitions=sorted(others)
-                    )
-                ).keys()
-            return others & await assigned(source, group) if not group.idle else frozenset()
+            committed = await committed_offsets(
+                source, group.name, stable=True, partitions=sorted(partitions)
+            )
+            theirs = frozenset[TopicPartition]() if group.idle else await assigned(source, group)
+            return theirs.intersection(partitions) - committed.keys()
 
-    groups = [
-        group
-        for _, group in sorted((await list_groups(source)).items())
-        if group.kind != SHARE and is_served(group, include)
-    ]
+    listed = await list_groups(source)
+    groups = [group for group in served(sorted(listed.values()), include) if group.kind != SHARE]
     found = await asyncio.gather(*map(one, groups))
     return {group.name: some for group, some in zip(groups, found, strict=True) if some}
 
@@ -250,12 +243,13 @@ async def _remembered(
         if text := bounds.unknown(committed.keys()):
             unknown.append(_unreadable(f"offsets of {memory.group}: {text}"))
         committed = {one: at for one, at in committed.items() if one in bounds.logs}
-        if not memory.partitions.keys() & bounds.logs.keys():
+        if not committed:
             return []
         async with limit:
             group = Group(memory.group, "", memory.kind)
             found = await group_offsets(destination, _as_there(group, here))
-        own = own_offsets(found, memory)
+        # Without an offset a partition was deleted, or not looked at: the memory does not tell.
+        own = own_offsets(found, memory) & committed.keys()
         # What the source holds beyond the group's offset is not known here: the logs' facts say it.
         logs = {one: SourceLog(None, at.offset, at.offset) for one, at in committed.items()}
         idle = memory.group not in here or here[memory.group].idle

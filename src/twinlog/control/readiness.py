@@ -674,9 +674,9 @@ def _deleted(group: GroupFacts, name: str) -> Finding:
     places = few([f"{partition} ({offset})" for partition, offset in group.deleted])
     return Finding(
         Reason.GROUP_DELETED,
-        f"{name} has no offsets on the source any more, and goes on from those that were copied: "
-        f"{places}; they were deleted there or have expired; if it is to begin anew, delete them "
-        f"on the destination, too (kafka-consumer-groups --delete-offsets)",
+        f"{name} has no offsets on the source any more for {places}, and goes on from these, which "
+        f"were copied; they were deleted there or have expired; if it is to begin anew, delete "
+        f"them on the destination, too (kafka-consumer-groups --delete-offsets)",
     )
 
 
