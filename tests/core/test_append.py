@@ -254,15 +254,17 @@ def test_whatever_happens(events: list[int]) -> None:
     machine = PartitionAppend(3.0)
     clock, expected = 0.0, 0
     own_end, own = 0, set[int]()
+    compared = True
     for event in events:
         clock += 1.0
         if event == 0 and machine.phase is Phase.PLACING:
             position = position_of(
                 machine.log_end, [ProducerState(DATA_PRODUCER, 0, 41)], DATA_PRODUCER
             )
-            machine.place(position, clock)
+            compared = not compared
+            machine.place(position, clock, compared=compared)
             expected = 42
-            own_end, own = machine.log_end, set()
+            own_end, own = machine.log_end if compared else own_end, set()
         elif event in (1, 2) and machine.phase is Phase.APPENDING:
             at = machine.planned_end
             machine.offer([piece(f"data:{at}-{at + 1}"), piece(f"data:{at + 2}-{at + 2}")])

@@ -624,12 +624,33 @@ async def test_below_what_is_proven_nothing_is_foreign(bench: Bench) -> None:
     assert await stopped(bench, owned) == (50, None)
 
 
-def held(end: int) -> HeldPartition:
-    """The partition as an engine has it: our data ends there, so far as it was proved."""
+def held(end: int, *, compared: bool = True) -> HeldPartition:
+    """The partition as an engine has it, placed at the log's end."""
     append = PartitionAppend(0.0)
-    append.place(position_of(Offset(end), (), ProducerId(1)), 0.0)
+    append.place(position_of(Offset(end), (), ProducerId(1)), 0.0, compared=compared)
     spec = PartitionSpec(partition=KEY, source_topic_id=uuid.UUID(int=1), shard=0, compacted=False)
     return HeldPartition(spec=spec, append=append)
+
+
+@pytest.mark.parametrize(("compared", "mirrored"), [(False, 10), (True, 14)])
+def test_a_position_proves_only_what_was_compared(compared: bool, mirrored: int) -> None:
+    """Goal: a foreign record in place of one that the source has no more is named at the stop.
+
+    The owner before has proven offsets up to 5.
+    """
+
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        await owned.enter({NAME: State.PREPARING})
+        await know(owned, 5)
+        append(bench, owned.shard.data_producer, 10)
+        for _ in range(4):
+            append(bench, -1)
+        owned.mirrored(NAME, held(14, compared=compared))
+        await owned.enter({NAME: State.STOPPING})
+        assert (await stopped(bench, owned))[0] == mirrored
+
+    on_bench(story)()
 
 
 @pytest.mark.parametrize(("transient", "mirrored"), [(False, 10), (True, 14)])

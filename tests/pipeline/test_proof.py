@@ -67,7 +67,8 @@ def test_the_same_log() -> None:
 
 def test_what_the_source_has_deleted_is_asked_for() -> None:
     """Goal: an answer that a quota has emptied does not tell that the topic is still the same."""
-    assert proven(Scripted(), Scripted(), source_start=10) == Proven(fresh=False)
+    deleted = proven(Scripted(), Scripted(), source_start=10)
+    assert deleted == Proven(fresh=False, compared=False)
     throttled = Scripted(emptied=True, throttle_ms=500)
     assert isinstance(proven(throttled, Scripted(), source_start=10), Unread)
     assert throttled.alone == [10]
@@ -108,9 +109,21 @@ def test_silence_proves_nothing() -> None:
 def test_a_compacted_source_whose_end_is_gone() -> None:
     """Goal: an empty answer is taken for that only when no quota explains it."""
     shorter = Scripted(LOG[: -len(batch([record(9)]))])
-    assert proven(shorter, Scripted(), compacted=True) == Proven(fresh=False)
+    assert proven(shorter, Scripted(), compacted=True) == Proven(fresh=False, compared=False)
     shorter.throttle_ms = 5
     assert isinstance(proven(shorter, Scripted(), compacted=True), Unread)
+
+
+def test_a_record_in_place_of_compacted_ones_was_not_compared() -> None:
+    """Goal: another producer's record is not taken for one that the source has compacted."""
+    size = len(batch([record(9)]))
+    source = LOG[: -2 * size] + batch([record(9, value=b"9")])
+    other = LOG[: -2 * size] + batch([record(8, value=b"x")]) + marker(9, 1, COMMIT)
+    skips = proven(Scripted(source[:-size]), Scripted(other), compacted=True)
+    assert skips == Proven(fresh=False, compared=False)
+    mirrored = LOG[: -3 * size] + batch([record(7, value=b"7")]) + marker(8, 1, COMMIT)
+    both = mirrored + batch([record(9, value=b"9")])
+    assert proven(Scripted(source), Scripted(both), compacted=True) == Proven(fresh=False)
 
 
 def test_a_compacted_destination_whose_end_is_gone() -> None:
@@ -150,4 +163,5 @@ def test_aborted_data_before_a_marker_is_none() -> None:
 def test_a_log_of_markers_alone() -> None:
     """Goal: it was filled; there is nothing else to compare."""
     filled = b"".join(marker(at, 1, ABORT) for at in range(10))
-    assert proven(Scripted(filled), Scripted(filled, batches=2)) == Proven(fresh=False)
+    result = proven(Scripted(filled), Scripted(filled, batches=2))
+    assert result == Proven(fresh=False, compared=False)

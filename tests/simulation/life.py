@@ -147,11 +147,25 @@ class Life:
         firsts, end = self._fences(key, self._destination.log(key).batches), self._ends.get(name)
         if not firsts:
             raise Violation(f"{key} is STOPPED and not fenced")
-        ends = [self.foreign[key]] if key in self.foreign else firsts
+        ends = self._foreign_in_log(key)[:1] or firsts
         if end not in ends:
             raise Violation(f"{key} is STOPPED, mirrored up to {ends}, and said to end at {end}")
         self.stopped[key] = end
         self._later(key)
+
+    def _foreign_in_log(self, key: TopicPartition) -> list[int]:
+        """Offsets of the foreign records that the log still contains.
+
+        What was deleted with the log's start shifted nothing: it took the place of a filler.
+        """
+        first = self.foreign.get(key)
+        return [
+            stored.header.base_offset
+            for stored in self._destination.log(key).batches
+            if first is not None
+            and stored.header.base_offset >= first
+            and stored.header.producer_id < 0
+        ]
 
     def _fences(self, key: TopicPartition, batches: Sequence[StoredBatch]) -> list[int]:
         """Where fences begin in the control records that a log ends in, the first one first.

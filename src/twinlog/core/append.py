@@ -171,7 +171,9 @@ class PartitionAppend:
     def __init__(self, unguarded_from: float, *, owned_before: bool = False) -> None:
         self.phase = Phase.PLACING
         self.log_end = self.planned_end = Offset(0)
-        self.own_end = Offset(0)  # up to here nothing but our data stands behind the position
+        # Everything below is proven to be the mirror's: compared with the source when the position
+        # was read, or appended since. Offsets of a gap are not: a foreign record may stand there.
+        self.own_end = Offset(0)
         self.queued_bytes = 0
         self.unguarded_from = unguarded_from
         self.filled_offsets = [0] * len(Absence)  # by reason, since this machine began
@@ -226,12 +228,13 @@ class PartitionAppend:
         """Whether nobody else can have been at work since the position was read."""
         return self._placed_at >= self.unguarded_from
 
-    def place(self, position: Position, read_at: float) -> None:
+    def place(self, position: Position, read_at: float, *, compared: bool = True) -> None:
         """Go on from a position.
 
         Args:
             position: as the destination has it.
             read_at: when it was asked for.
+            compared: whether the log's last records were compared with the source's.
         """
         assert self.phase is Phase.PLACING
         assert self.idle
@@ -239,7 +242,8 @@ class PartitionAppend:
         self._placed_at = read_at
         self._sequence = position.sequence
         self._remembered_ms = None
-        self.log_end = self.planned_end = self.own_end = position.log_end
+        self.log_end = self.planned_end = position.log_end
+        self.own_end = position.log_end if compared else min(self.own_end, position.log_end)
         self.phase = Phase.APPENDING
 
     def offer(self, pieces: Iterable[Piece]) -> None:

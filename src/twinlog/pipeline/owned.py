@@ -385,8 +385,9 @@ class OwnedShard:
         """
         if partition.append.position is not None:
             # Not where the log ends: another producer's record in a gap looks like the filler that
-            # was to stand there.
-            self._proved[name] = partition.append.own_end
+            # was to stand there. What an earlier owner has proven counts as far as the log goes.
+            known = min(self._last(name).end, partition.append.log_end)
+            self._proved[name] = max(partition.append.own_end, known)
         if partition.append.phase is Phase.FAILED and not partition.transient:
             self._differing.add(name)
         else:

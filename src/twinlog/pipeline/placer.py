@@ -44,6 +44,7 @@ class _Found(NamedTuple):
     source: Bounds
     fillers: bool  # whether markers of filler ids may still have come after it was read
     fresh: bool = False  # nobody has read it: empty, or bulk as far as it goes
+    compared: bool = False  # whether its last records are the source's, not only excused
     epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the source's last record before the position
 
     def takes_bulk(self, partition: MirrorPartition) -> bool:
@@ -211,7 +212,9 @@ class Placer:
         for partition, before in list(found.items()):
             result = results[partition.key]
             if isinstance(result, Proven):
-                found[partition] = before._replace(fresh=result.fresh, epoch=result.epoch)
+                found[partition] = before._replace(
+                    fresh=result.fresh, compared=result.compared, epoch=result.epoch
+                )
                 continue
             del found[partition]
             self._placing.pop(partition, None)
@@ -251,7 +254,7 @@ class Placer:
         """Give the machine its position, and what lies below the source's log start to use up."""
         position, source, epoch = found.position, found.source, found.epoch
         append = partition.append
-        append.place(position, read_at)
+        append.place(position, read_at, compared=found.compared)
         partition.source_epochs.place(position.log_end, epoch)
         partition.unsettled = 0
         partition.source_high_watermark = Offset(source.high_watermark)

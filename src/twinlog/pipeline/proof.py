@@ -14,7 +14,7 @@ the same offset by chance, where another producer's transaction stands before th
 what is compared begins with a data batch, if there is one near.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
@@ -50,12 +50,17 @@ class Claim(NamedTuple):
 
 
 class Proven(NamedTuple):
-    """It is the source's log. `fresh`: nobody has read it, it is empty, or bulk as far as it goes.
+    """Nothing in it contradicts the source's log.
 
+    `fresh`: it has no reader yet; it is empty, or contains bulk records only.
+    `compared`: its last data was found on the source. False where the source has no records at
+    these offsets any more (compacted, or below its log start), or where the log ends in more
+    control batches than `LOOK_BACK`: then another producer may have written them.
     `epoch` is the source's leader epoch at its end, -1 if that is not known.
     """
 
     fresh: bool
+    compared: bool = True
     epoch: LeaderEpoch = UNKNOWN_EPOCH
 
 
@@ -163,7 +168,7 @@ async def _tail(
         if not claim.compacted:
             return Unread("the destination has answered without records")
         if start == claim.destination_start:
-            return Proven(fresh=False)  # its cleaner has left nothing that could be compared
+            return Proven(fresh=False, compared=False)  # its cleaner has left nothing to compare
         distance *= 4
     return Unread("the destination does not answer with its last batch")
 
@@ -296,7 +301,7 @@ async def _deleted(
         return Unread(f"the source refuses to be read where it starts (code {answer.error})")
     if answer.high_watermark < claim.source_start:
         return Unread("the source has not answered about where its log starts")
-    return Proven(fresh=False)
+    return Proven(fresh=False, compared=False)
 
 
 async def _compared(
@@ -324,7 +329,20 @@ async def _compared(
             )
     except CorruptBatch as error:
         return Unread(str(error))
-    return result
+    return (
+        result
+        if isinstance(result, Differs)
+        else result._replace(compared=_holds_last_data(stretch.pieces, mirrored))
+    )
+
+
+def _holds_last_data(source: Iterable[Piece], destination: Sequence[Piece]) -> bool:
+    """Whether the source has records at the offsets of the destination's last data."""
+    last = next((piece for piece in reversed(destination) if isinstance(piece, Data)), None)
+    return last is not None and any(
+        isinstance(piece, Data) and piece.start < last.end and last.start < piece.end
+        for piece in source
+    )
 
 
 async def _stretch(
