@@ -165,3 +165,24 @@ def test_a_log_of_markers_alone() -> None:
     filled = b"".join(marker(at, 1, ABORT) for at in range(10))
     result = proven(Scripted(filled), Scripted(filled, batches=2))
     assert result == Proven(fresh=False, compared=False)
+
+
+def test_what_lands_behind_the_end_proves_nothing() -> None:
+    """Goal: foreign records are found, although the log has grown since its end was asked for.
+
+    What has come is somebody else's, or a late batch of a former owner's.
+    """
+    size = len(batch([record(9)]))
+    source = LOG + batch([record(10, value=b"10")])
+    other = LOG[:-size] + batch([record(9, value=b"x")])
+    late = batch([record(10, value=b"10")])
+    foreign = batch([record(9, value=b"x")], attributes=TRANSACTIONAL, producer_id=5)
+    for grown in (
+        other + late,
+        LOG[: -2 * size] + batch([record(8, value=b"x")]) + marker(9, 5, COMMIT) + late,
+        LOG[:-size] + foreign + marker(10, 5, COMMIT),
+        LOG[:-size] + foreign + marker(10, 5, COMMIT) + batch([record(11)]),
+    ):
+        found = proven(Scripted(source), Scripted(grown))
+        assert isinstance(found, Differs), grown
+    assert proven(Scripted(source), Scripted(source)) == Proven(fresh=False)

@@ -16,6 +16,7 @@ what is compared begins with a data batch, if there is one near.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.core.batch import HEADER_SIZE, Header, LegacyBatch, batches
@@ -174,8 +175,11 @@ async def _tail(
 
 
 def _last_batch(answer: Fetched, log_end: Offset) -> _Tail | None:
-    """The last whole batch of an answer."""
-    headers = _sound(answer)
+    """The last whole batch of an answer that begins below the log's end.
+
+    The log may have grown since: what stands behind its end tells nothing of what is before it.
+    """
+    headers = _sound(answer, log_end)
     if not headers:
         return None
     last = headers[-1]
@@ -239,7 +243,7 @@ async def _whole(
     for _ in range(_READS):
         answers = await destination.read(at, partition_max_bytes=TAIL_BYTES) if at else {}
         for partition, answer in answers.items():
-            headers = _sound(answer)
+            headers = _sound(answer, ends[partition])
             if answer.error:
                 del at[partition]
             elif _is_legacy(answer):
@@ -265,11 +269,11 @@ def _is_legacy(answer: Fetched) -> bool:
     return False
 
 
-def _sound(answer: Fetched) -> list[Header]:
-    """The whole batches of an answer, up to the first one that is corrupt, or legacy."""
+def _sound(answer: Fetched, end: Offset) -> list[Header]:
+    """The whole batches of an answer below `end`, up to the first corrupt or legacy one."""
     found: list[Header] = []
     with suppress(CorruptBatch, LegacyBatch):
-        found.extend(batches(answer.records))
+        found.extend(takewhile(lambda header: header.base_offset < end, batches(answer.records)))
     return found
 
 
