@@ -86,3 +86,45 @@ def test_answers_come_in_order() -> None:
         assert isinstance(second.exception(), Retriable)
 
     asyncio.run(run())
+
+
+def test_what_an_ended_engine_gave_is_not_sent() -> None:
+    """Goal: a request that still waits when its engine ends is dropped, however long the lease.
+
+    The lane may have lost what the request is about, and hold a lease again for other partitions.
+    """
+
+    async def run() -> None:
+        sent: list[asyncio.Future[memoryview]] = []
+
+        def send_raw(*_: object, **__: object) -> asyncio.Future[memoryview]:
+            sent.append(asyncio.get_running_loop().create_future())
+            return sent[-1]
+
+        ready = asyncio.Event()
+        connection = SimpleNamespace(
+            can_send=False,  # a throttle
+            ready=lambda _: ready.wait(),
+            send_raw=send_raw,
+            negotiate=lambda *_: 9,
+            throttle=lambda _: None,
+        )
+        config = SimpleNamespace(request_timeout=30.0)
+        cluster: Any = SimpleNamespace(name="d", config=config, connected=lambda *_: connection)
+        writer = NodeWriter(cluster, 1, TopicKeys(), lambda: None)
+
+        async def engine(answer: "asyncio.Future[Any]") -> None:
+            await answer
+
+        former = asyncio.create_task(engine(writer.send([])))
+        await asyncio.sleep(0)
+        former.cancel()
+        await asyncio.wait([former])
+        owner = writer.send([])
+        ready.set()
+        await asyncio.sleep(0.01)
+        assert len(sent) == 1
+        sent[0].set_result(memoryview(b"\x01\0\0\0\0\0"))
+        assert await owner == {}
+
+    asyncio.run(run())

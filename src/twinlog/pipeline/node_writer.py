@@ -69,7 +69,7 @@ class NodeWriter:
     def send(self, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
         """One request; its answer, which does not come before those to the requests before it.
 
-        Cancelling the future does not take the request back.
+        Cancelling the future takes back a request that still waits, and none that was sent.
         """
         answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
         given = _Given(batches, answer, self._keys.generation, self._last)
@@ -106,7 +106,13 @@ class NodeWriter:
                 _refuse(self._waiting.popleft(), copy(failure))
 
     def _transmit(self, connection: Connection, given: _Given) -> None:
-        """Hand a request over. What is wrong with it is its answer."""
+        """Hand a request over. What is wrong with it is its answer.
+
+        One that was cancelled is not sent: its engine has ended, and another owner may have what it
+        is about, also where this lane holds a lease again.
+        """
+        if given.answer.cancelled():
+            return
         if given.generation != self._keys.generation:
             _refuse(given, self._unsent("a topic was made again meanwhile"))
             return
