@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from made import ABORT, COMMIT, batch, marker, record
+from made import ABORT, COMMIT, batch, holed, marker, record
 from twinlog.core.batch import TRANSACTIONAL, batches
+from twinlog.core.plan import MAX_PIECES
 from twinlog.core.types import UNKNOWN_EPOCH, Offset, TopicPartition
 from twinlog.pipeline.node_reader import failed
 from twinlog.pipeline.ports import DestinationPort, ReadAlone, SourcePort
@@ -54,9 +55,14 @@ class Scripted:
 
 
 def proven(
-    source: Scripted, destination: Scripted, *, compacted: bool = False, source_start: int = 0
+    source: Scripted,
+    destination: Scripted,
+    *,
+    compacted: bool = False,
+    source_start: int = 0,
+    log_end: int = 10,
 ) -> Result:
-    claim = Claim(Offset(10), Offset(0), Offset(source_start), compacted, UNKNOWN_EPOCH)
+    claim = Claim(Offset(log_end), Offset(0), Offset(source_start), compacted, UNKNOWN_EPOCH)
     ports = cast("SourcePort", source), cast("DestinationPort", destination)
     return asyncio.run(prove(*ports, {KEY: claim}))[KEY]
 
@@ -186,3 +192,16 @@ def test_what_lands_behind_the_end_proves_nothing() -> None:
         found = proven(Scripted(source), Scripted(grown))
         assert isinstance(found, Differs), grown
     assert proven(Scripted(source), Scripted(source)) == Proven(fresh=False)
+
+
+def test_a_last_batch_with_more_holes_than_a_plan_has_pieces() -> None:
+    """Goal: what the destination's cleaner has left of a long batch is compared to its end."""
+    end = 3 * MAX_PIECES
+    every = [(at, at) for at in range(end)]
+    left = every[::2]
+    source = Scripted(holed(0, end - 1, every) + marker(end, 1, COMMIT))
+    cleaned = Scripted(holed(0, end - 1, left) + marker(end, 5, COMMIT))
+    other = Scripted(holed(0, end - 1, [*left[:-1], (end - 2, 0)]) + marker(end, 5, COMMIT))
+    known = {"compacted": True, "log_end": end + 1}
+    assert proven(source, cleaned, **known) == Proven(fresh=False)
+    assert isinstance(proven(source, other, **known), Differs)

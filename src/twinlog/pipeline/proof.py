@@ -222,13 +222,21 @@ def _from_data(records: memoryview, end: Offset) -> _Tail | None:
     if not headers:
         return None
     start = Offset(headers[0].base_offset)
-    pieces = plan_sound(records, start, aborted_within(records)).pieces
-    data = [piece.start for piece in pieces if isinstance(piece, Data)]
+    data = [piece.start for piece in _pieces(records, start) if isinstance(piece, Data)]
     if not data:
         return None
     first = next(header for header in headers if header.next_offset > data[-1])
     kept = memoryview(bytes(records[first.position :]))
     return _Tail(next(batches(kept)), kept, Offset(first.base_offset), end)
+
+
+def _pieces(records: memoryview, start: Offset) -> list[Piece]:
+    """All that these batches of the destination hold from an offset on, however many pieces."""
+    pieces: list[Piece] = []
+    while planned := plan_sound(records, start, aborted_within(records)).pieces:
+        pieces += planned
+        start = planned[-1].end
+    return pieces
 
 
 async def _whole(
@@ -324,7 +332,7 @@ async def _compared(
         result = _of_epoch(claim, tail, stretch.epoch)
         if isinstance(result, Differs):
             return result
-        mirrored = plan_sound(tail.records, start, aborted_within(tail.records)).pieces
+        mirrored = _pieces(tail.records, start)
         end = Offset(min(tail.end, stretch.end))
         for difference in compare(stretch.pieces, mirrored, start, end, compacted=claim.compacted):
             return Differs(
