@@ -50,6 +50,7 @@ class Transactional:
     state: State = State.EMPTY
     committed: bool = False
     partitions: set[TopicPartition] = field(default_factory=set)
+    ending: frozenset[TopicPartition] = frozenset()  # as the log of transactions has them
     number: int = 0  # of transactions, so that a timeout ends the one that it was set for
     used_at: float = 0.0
 
@@ -133,6 +134,16 @@ class Coordinator:
             return INVALID_TXN_STATE
         return CONCURRENT_TRANSACTIONS if known.state is State.ENDING else 0
 
+    def move(self) -> None:
+        """Another broker takes over: what is not complete gets all of its markers again.
+
+        What has its marker already gets another one (cluster/test_markers.py).
+        """
+        for known in self._ids.values():
+            if known.state is State.ENDING:
+                known.partitions.update(known.ending)
+                self._end(known, committed=known.committed)
+
     def _used(self, name: str) -> Transactional | None:
         """What is known of an id that is used now: nothing if that was too long ago."""
         known, now = self._ids.get(name), self._time()
@@ -147,6 +158,7 @@ class Coordinator:
 
     def _end(self, known: Transactional, *, committed: bool) -> None:
         known.state, known.committed = State.ENDING, committed
+        known.ending = frozenset(known.partitions)
         marker = Marker(known.producer_id, known.epoch, committed)
 
         def stands(partition: TopicPartition) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import made
 from model.cluster import Cluster, Timings
+from model.coordinator import State
 from model.log import Marker
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
@@ -362,9 +363,9 @@ async def test_the_ids_are_clean_before_a_fence_needs_them(bench: Bench) -> None
 
     destination.init_producer = counted  # type: ignore[method-assign]
     assert await shard.fence([key(0)]) == {key(0): 0}
-    assert asked == ["twinlog.5", "twinlog.5.marker"]
+    assert asked == ["twinlog.5", "twinlog.5.marker", "twinlog.5"], "no filler's"
     assert ends(await shard.fill(gaps((1, 2), (0, 3)))) == {0: 2, 1: 3}
-    assert asked == ["twinlog.5", "twinlog.5.marker"]
+    assert asked == ["twinlog.5", "twinlog.5.marker", "twinlog.5"], "no filler's"
     await shard.close()
 
 
@@ -513,6 +514,59 @@ async def test_what_has_no_leader_is_fenced_later(bench: Bench) -> None:
     bench.cluster.partition(key(1)).leader = 2
     assert await shard.fence([key(1)]) == {key(1): 0}
     assert (bench.end(0), bench.end(1)) == (1, 1)
+
+
+@scenario
+async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Bench) -> None:
+    """Goal: what is told to be fenced gets no marker any more, also if its coordinator moves then.
+
+    The transaction of a fence is not complete while one of its partitions has no leader, and
+    another coordinator writes the markers of all of them again.
+    """
+    shard = await bench.shard()
+    destination = shard._destination
+    assert isinstance(destination, ModelDestination)
+
+    async def lead_away_then_end(
+        producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        codes = await ModelDestination.empty_transaction(destination, producer, partitions)
+        bench.cluster.partition(key(1)).leader = -1
+        return codes
+
+    destination.empty_transaction = lead_away_then_end  # type: ignore[method-assign]
+    found = await shard.fence([key(0), key(1)])
+    del destination.empty_transaction
+    told = {p: bench.cluster.log(p).end for p in found}
+    bench.cluster.coordinator.move()
+    bench.cluster.partition(key(1)).leader = 2
+    await bench.settle()
+    assert {p: bench.cluster.log(p).end for p in told} == told, "users write to these by now"
+    assert await shard.fence([key(0), key(1)]) == {key(0): 0, key(1): 0}, "and stopped later"
+    stopped = bench.end(0), bench.end(1)
+    bench.cluster.coordinator.move()
+    await bench.settle()
+    assert (bench.end(0), bench.end(1)) == stopped
+
+
+@scenario
+async def test_a_stop_waits_until_its_transaction_is_complete(bench: Bench) -> None:
+    """Goal: until their coordinator has noted that they stand, another one writes them again."""
+    shard = await bench.shard()
+
+    async def noted_later(
+        after: Mapping[TopicPartition, int], identity: ProducerIdentity
+    ) -> dict[TopicPartition, Offset]:
+        stand = await Shard._markers(shard, after, identity)
+        known = bench.cluster.coordinator._ids["twinlog.5"]
+        known.state = State.ENDING
+        bench.loop.later(1.0, lambda: setattr(known, "state", State.COMPLETE))
+        return stand
+
+    shard._markers = noted_later  # type: ignore[method-assign]
+    before = bench.loop.time()
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    assert bench.loop.time() - before >= 1.0
 
 
 @scenario

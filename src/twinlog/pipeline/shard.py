@@ -365,7 +365,8 @@ class Shard:
         found |= {p: one for p, one in before.items() if isinstance(one, Refusal)}
         ends = {p: there[p].high_watermark for p in before.keys() - found.keys()}
         if ends:
-            found |= await self._put_fences(identity, ends)
+            put, identity = await self._put_fences(identity, ends)
+            found |= put
         # What was sent in the epoch of an earlier fence may still come: it is fenced once more, and
         # ends where it ended.
         found |= {
@@ -458,15 +459,29 @@ class Shard:
 
     async def _put_fences(
         self, identity: ProducerIdentity, after: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, Offset | Refusal]:
-        """Fence these, whose logs end there: where the markers stand that do, or why none will."""
+    ) -> tuple[dict[TopicPartition, Offset | Refusal], ProducerIdentity]:
+        """Fence these, whose logs end there: where the markers stand, or why none will.
+
+        All or none: until the transaction is complete, a coordinator that takes over writes the
+        markers of all its partitions again (tests/cluster/test_markers.py), among the records of
+        users where one is STOPPED by then.
+
+        Returns:
+            Also the epoch that the id has afterwards.
+        """
         if identity.producer_id != self.data_producer:
             # The epochs are used up: another id fences nothing that bears the former one.
             self._learn(identity)
             await asyncio.sleep(self.settings.lease_s)
         codes = await self._destination.empty_transaction(identity, after)
         put = {p: end for p, end in after.items() if not codes[p]}
-        return _refusals(codes) | await self._markers(put, identity)
+        stand = await self._markers(put, identity)
+        if stand.keys() != put.keys():
+            stand = {}
+        elif put:
+            # Answered when the transaction is complete.
+            identity = self._learn(await self._destination.init_producer(self._id))
+        return _refusals(codes) | stand, identity
 
     async def _made_again(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
