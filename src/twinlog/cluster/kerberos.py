@@ -99,10 +99,11 @@ def _credentials(gssapi: Any, kerberos: Kerberos) -> Any:
     if kerberos.keytab:
         if not Path(kerberos.keytab).is_file():
             raise UserError(f"sasl.jaas.config: keyTab is {kerberos.keytab!r}, which is no file")
-        # A cache in memory, for all connections of this principal: one ticket for all of them.
+        # A cache in memory, for all connections with this keytab: one ticket for all of them. By
+        # the principal's name alone a mirror's properties would get the tickets of the node's own.
         store = {
             "client_keytab": f"FILE:{kerberos.keytab}",
-            "ccache": f"MEMORY:twinlog-{kerberos.principal}",
+            "ccache": f"MEMORY:twinlog-{kerberos.principal}-{kerberos.keytab}",
         }
     elif kerberos.ticket_cache:
         store = {"ccache": f"FILE:{kerberos.ticket_cache}"}
