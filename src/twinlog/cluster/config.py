@@ -89,6 +89,11 @@ class ClusterConfig:
     user_timeout: float | None = None
     """TCP_USER_TIMEOUT (`tcp.user.timeout.ms`, twinlog's own); see `dial.Options`."""
 
+    @property
+    def foreign(self) -> bool:
+        """Whether it leads to a mirror's source, whose word is not to be relied on."""
+        return self.written is not None and self.written.grants is not None
+
     def security_now(self) -> Security:
         """Who we are by what references lead to now.
 

@@ -18,6 +18,10 @@ aborts it, within its timeout and 10 s: whoever would go on without knowing thes
 hidden for absent.
 
 A record that cannot be read is the caller's to judge: bytes are handed on as they are.
+
+A mirror's source has control topics, too, if it has mirrors of its own, and they are read. Who may
+write there, or answers in the source's name, decides how much there is. So a batch is decompressed
+to `MAX_DECODED` at most, and of a source's topic `MAX_FOREIGN` is held.
 """
 
 import asyncio
@@ -33,9 +37,17 @@ from kafka.protocol.consumer import FetchRequest
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.partitions import Answers, Isolation, ListedOffset, OffsetSpec, list_offsets
 from twinlog.cluster.pool import Backoff, Lane
-from twinlog.core.errors import ProtocolError, Reaction, Refusal, Retriable, TwinlogError
-from twinlog.core.plan import AbortedTransaction, Data, plan
-from twinlog.core.records import decode, raw_records
+from twinlog.core.compression import TooLong
+from twinlog.core.errors import (
+    ProtocolError,
+    Reaction,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    UserError,
+)
+from twinlog.core.plan import AbortedTransaction, Data, finished, planning
+from twinlog.core.records import decode, each_record
 from twinlog.core.types import Offset, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -49,6 +61,12 @@ PAUSE: Final = 0.02
 """Seconds between two questions to a leader that has nothing and does not hold them."""
 MAX_BYTES: Final = 16 << 20
 PARTITION_MAX_BYTES: Final = 2 << 20
+MAX_DECODED: Final = 16 << 20
+"""Bytes that a batch may decompress to. Ours are not compressed, and no longer than 1 MiB."""
+MAX_FOREIGN: Final = 256 << 20
+"""Bytes that may be held of a source's control topic: of some 500,000 mirrored topics."""
+RECORD_COST: Final = 256
+"""Bytes that a record takes in memory besides its key and its value."""
 
 _SHORT_POLL: Final = 0.05
 _OUT_OF_RANGE: Final = 1
@@ -140,6 +158,7 @@ class Tail:
         self._topic = topic
         self._wanted = partitions
         self._lane: Lane | None = None
+        self._held = 0  # bytes of the records of this `catch_up`
 
     async def catch_up(self, patience: float | None = None) -> list[ControlRecord]:
         """Records from where the reader stands to the end as it is now, and stand there.
@@ -151,9 +170,11 @@ class Tail:
         Raises:
             Retriable: the brokers do not answer for default.api.timeout.ms, or the end cannot be
                 reached: a transaction stays open.
-            UserError: no right to read the topic, or it does not exist.
+            UserError: no right to read the topic, or it does not exist, or it is a source's and
+                holds too much.
         """
         loop = asyncio.get_running_loop()
+        self._held = 0
         ends = await self.ends()
         if lost := {i for i, at in self.positions.items() if at > ends.get(i, at)}:
             # Not a leader that lags: it refuses to name an end below its epoch's start (KIP-207).
@@ -373,15 +394,35 @@ class Tail:
 
     def _taken(self, part: Any) -> Iterator[ControlRecord]:
         """The records of one partition's part of an answer; its position moves behind them."""
+        foreign = self._cluster.config.foreign
+        try:
+            for record in self._decoded(part):
+                self._held += RECORD_COST + len(record.key or b"") + len(record.value or b"")
+                if foreign and self._held > MAX_FOREIGN:
+                    raise self._too_much(f"it holds more than {MAX_FOREIGN} bytes")
+                yield record
+        except TooLong as error:
+            raise self._too_much(error.message) from error
+
+    def _too_much(self, what: str) -> UserError:
+        return UserError(
+            f"the control topic cannot be read: {what}",
+            cluster=self._cluster.name,
+            topic=self._topic,
+            hint="only twinlog is to write to it",
+        )
+
+    def _decoded(self, part: Any) -> Iterator[ControlRecord]:
         index = part.partition_index
         aborted = (
             AbortedTransaction(one.producer_id, one.first_offset)
             for one in part.aborted_transactions or ()
         )
-        pieces = plan(memoryview(part.records or b""), Offset(self.positions[index]), aborted)
+        buffer, position = memoryview(part.records or b""), Offset(self.positions[index])
+        pieces = finished(planning(buffer, position, aborted, MAX_DECODED)).pieces
         for piece in pieces:
             if isinstance(piece, Data):
-                for raw in raw_records(piece.header, piece.records):
+                for raw in each_record(piece.header, piece.records, MAX_DECODED):
                     record = decode(raw)
                     yield ControlRecord(
                         index, record.offset, record.timestamp, record.key, record.value
