@@ -161,6 +161,15 @@ def test_kinds_of_later_versions_are_left_alone() -> None:
             "wanted is 'GONE', wanted is MIRRORING, PAUSED, STOPPED",
         ),
         (b'["topic","m","t"]', b'{"version":1,"topic_id":"AA","partitions":1}', "1 bytes"),
+        # A partition takes memory in whoever reads this, of a mirror's source as well.
+        (
+            b'["topic","m","t"]',
+            b'{"version":1,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","partitions":1000001}',
+            "partitions is 1000001, wanted is a number from 0 to 1000000",
+        ),
+        # Half of a character cannot be sent: it ended each lane that was to write of it.
+        (rb'["topic","\ud800","t"]', b"{}", "surrogates not allowed"),
+        (b'["mirror","m"]', rb'{"version":1,"source":{"\uDFFF":"\ud83d\ude00"}}', "surrogates"),
         (
             b'["source-acl","m","TOPIC","t","LITERAL","User:p","*","WRITE","DENY"]',
             b'{"version":1,"made_for":"READ_ONLY"}',

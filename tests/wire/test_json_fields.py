@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.core.errors import ProtocolError
+from twinlog.core.errors import ProtocolError, UserError
 from twinlog.wire.json_fields import JsonObject, decode_json, encode_json
 
 
@@ -21,6 +21,16 @@ def test_equal_values_are_equal_bytes() -> None:
 def test_what_is_no_json(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="it is no JSON"):
         decode_json(data, "it")
+
+
+def test_half_a_character_is_not_written() -> None:
+    """Goal: an argument that is not UTF-8 makes no record that nobody reads; it is not shown."""
+    for value in ({"source": {"a": "geheim\udcff"}}, ["topic", "\ud800"]):
+        with pytest.raises(UserError, match="is not UTF-8") as caught:
+            encode_json(value)
+        assert "geheim" not in str(caught.value)
+        assert caught.value.__suppress_context__
+    assert decode_json(encode_json("\U0001f600\x1f"), "it") == "\U0001f600\x1f"
 
 
 @pytest.mark.parametrize(

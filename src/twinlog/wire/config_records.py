@@ -64,6 +64,8 @@ STATE_COUNT: Final = "state.partitions"
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_config"
 _UUID_BYTES: Final = 16
+MAX_PARTITIONS: Final = 1_000_000
+"""Partitions of a topic: more than brokers could tell of in one answer (`frames.MAX_DECODED`)."""
 MAX_NAMED: Final = 500
 """Topics in a `NotMirrored`: with names of 249 characters it stays below 1 MB."""
 MAX_REASON: Final = 300
@@ -370,7 +372,7 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                 mirror=mirror,
                 topic=topic,
                 topic_id=topic_id_of(body.text("topic_id")),
-                partitions=body.number("partitions"),
+                partitions=_partitions(body),
                 wanted=_wanted(body),
                 origins=body.texts("origins") if body.has("origins") else (),
                 set_back=tuple(sorted(body.properties("set_back").items()))
@@ -415,6 +417,14 @@ def _noted(parts: list[str], body: JsonObject) -> Followed | NotMirrored:
         retention_ms=body.number("retention_ms"),
         behind_ms=body.number("behind_ms"),
     )
+
+
+def _partitions(body: JsonObject) -> int:
+    """How many there are: each of them is something that readers hold."""
+    count = body.number("partitions")
+    if not 0 <= count <= MAX_PARTITIONS:
+        raise body.error("partitions", f"a number from 0 to {MAX_PARTITIONS}")
+    return count
 
 
 def _wanted(body: JsonObject) -> Wanted:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from twinlog.core.errors import ProtocolError
+from twinlog.core.errors import ProtocolError, UserError
 
 T = TypeVar("T")
 
@@ -12,20 +12,38 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 def encode_json(value: object) -> bytes:
-    """The same bytes for the same value, so that equal records are equal on disk too."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, sort_keys=True).encode()
+    """The same bytes for the same value, so that equal records are equal on disk too.
+
+    Raises:
+        UserError: it has text that is none, and that `decode_json` would refuse.
+    """
+    data = json.dumps(value, separators=(",", ":"), ensure_ascii=True, sort_keys=True).encode()
+    try:
+        _check_text(data, value)
+    except UnicodeEncodeError:
+        # Not shown, nor chained: it may stand beside a secret.
+        raise UserError("a name or a value that is to be stored is not UTF-8") from None
+    return data
 
 
 def decode_json(data: bytes, what: str) -> Any:
-    """Any JSON value.
+    r"""Any JSON value.
 
     Raises:
-        ProtocolError: the bytes are no JSON.
+        ProtocolError: the bytes are no JSON, or have text that is none: JSON can escape half of a
+            character (`\ud800`), which no request or record can be made of.
     """
     try:
-        return json.loads(data)
+        value = json.loads(data)
+        _check_text(data, value)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{what} is no JSON: {error}") from error
+    return value
+
+
+def _check_text(data: bytes, value: object) -> None:
+    if b"\\u" in data:
+        json.dumps(value, ensure_ascii=False).encode()
 
 
 class JsonObject:
