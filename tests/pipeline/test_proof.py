@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+import pytest
+
 from made import ABORT, COMMIT, batch, holed, marker, record
 from twinlog.core.batch import TRANSACTIONAL, batches
+from twinlog.core.compression import MAX_DECOMPRESSED, Codec
 from twinlog.core.plan import MAX_PIECES
 from twinlog.core.types import UNKNOWN_EPOCH, Offset, TopicPartition
 from twinlog.pipeline.node_reader import failed
@@ -61,10 +64,11 @@ def proven(
     compacted: bool = False,
     source_start: int = 0,
     log_end: int = 10,
+    max_bytes: int = MAX_DECOMPRESSED,
 ) -> Result:
     claim = Claim(Offset(log_end), Offset(0), Offset(source_start), compacted, UNKNOWN_EPOCH)
     ports = cast("SourcePort", source), cast("DestinationPort", destination)
-    return asyncio.run(prove(*ports, {KEY: claim}))[KEY]
+    return asyncio.run(prove(*ports, {KEY: claim}, max_bytes))[KEY]
 
 
 def test_the_same_log() -> None:
@@ -205,3 +209,56 @@ def test_a_last_batch_with_more_holes_than_a_plan_has_pieces() -> None:
     known = {"compacted": True, "log_end": end + 1}
     assert proven(source, cleaned, **known) == Proven(fresh=False)
     assert isinstance(proven(source, other, **known), Differs)
+
+
+def test_a_source_whose_batch_becomes_much_is_not_held() -> None:
+    """Goal: a lane that takes over holds no more of a source than one that mirrors.
+
+    Of a batch that is decoded for the comparison, and of answers that are longer than was asked
+    for.
+    """
+    large = bytes(4 << 20)
+    bomb = batch([record(0, value=large), *map(record, range(1, 10))], Codec.ZSTD)
+    limit = 1 << 20
+    for destination in (LOG, _merged(9)):  # of the latter all of it is compared
+        result = proven(Scripted(bomb), Scripted(destination), max_bytes=limit)
+        assert isinstance(result, Unread)
+        assert f"decompresses to more than {limit}" in result.reason
+    assert isinstance(proven(Scripted(bomb), Scripted()), Differs)
+    endless = b"".join(batch([record(at, value=bytes(40_000))]) for at in range(9))
+    answers = Scripted(endless, batches=1)
+    result = proven(answers, Scripted(_merged(9)), max_bytes=100_000)
+    assert isinstance(result, Unread)
+    assert "the source answers with more than" in result.reason
+    assert len(answers.alone) < 4
+
+
+def _merged(last: int) -> bytes:
+    return batch([record(at, value=b"%d" % at) for at in range(last + 1)])
+
+
+@pytest.mark.parametrize("decoded", ["for the plan", "for the comparison"])
+def test_others_go_on_while_a_large_batch_is_decoded(decoded: str) -> None:
+    """Goal: heartbeats, whatever a producer of the source puts into a batch."""
+    many = [record(at, value=None) for at in range(20_000)]
+    last = many[-1:] if decoded == "for the plan" else many
+    source, destination = batch(many, Codec.ZSTD), batch(last)
+    claim = Claim(Offset(len(many)), Offset(0), Offset(0), False, UNKNOWN_EPOCH)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def run() -> Result:
+        other = asyncio.create_task(count())
+        ports = cast("SourcePort", Scripted(source)), cast("DestinationPort", Scripted(destination))
+        try:
+            return (await prove(*ports, {KEY: claim}, MAX_DECOMPRESSED))[KEY]
+        finally:
+            other.cancel()
+
+    assert asyncio.run(run()) == Proven(fresh=False)
+    assert turns >= 4

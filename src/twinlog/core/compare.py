@@ -7,19 +7,25 @@ producers may differ: a mirror may have merged small batches, and it has its own
 
 Where the source's plan has a gap that it has not *seen* (compaction may have taken records there
 since they were mirrored), data on the destination is not a difference: the source had it once.
+
+A batch may hold millions of records, and the source decides how many. So a comparison runs in steps
+(`comparing`), records are decoded one by one, and none is held.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from twinlog.core.compression import MAX_DECOMPRESSED
 from twinlog.core.plan import Data, Gap, Piece
-from twinlog.core.records import RawRecord, raw_records
+from twinlog.core.records import RawRecord, each_record
 from twinlog.core.types import Offset
 
 EXTRA: Final = "a record on the destination that the source does not have"
 MISSING: Final = "missing on the destination"
 CONTENT: Final = "key, value or headers differ"
 TIMESTAMP: Final = "the timestamp differs"
+_STEP: Final = 1024
+"""Offsets that are compared in one step."""
 
 
 class Difference(NamedTuple):
@@ -38,7 +44,21 @@ def compare(
     *,
     compacted: bool = False,
 ) -> Iterator[Difference]:
-    """The differences of two plans within `[start, end)`, in order of offset.
+    """`comparing` in one step."""
+    steps = comparing(source, destination, start, end, compacted=compacted)
+    return (found for found in steps if found is not None)
+
+
+def comparing(
+    source: Iterable[Piece],
+    destination: Iterable[Piece],
+    start: Offset,
+    end: Offset,
+    *,
+    compacted: bool = False,
+    max_decoded: int = MAX_DECOMPRESSED,
+) -> Iterator[Difference | None]:
+    """The differences of two plans within `[start, end)`, in order of offset; None after a step.
 
     Args:
         source: the plan of the source's stretch; covers all of `[start, end)`.
@@ -46,9 +66,14 @@ def compare(
         start: first offset to compare.
         end: the offset after the last.
         compacted: the destination's own cleaner may have taken records, too.
+        max_decoded: bytes that a batch may decompress to.
+
+    Raises:
+        TooLong: a batch decompresses to more.
+        CorruptBatch: a batch is damaged up to the last of its records that is compared.
     """
-    theirs = _Cursor(source)
-    ours = _Cursor(destination)
+    theirs = _Cursor(source, max_decoded)
+    ours = _Cursor(destination, max_decoded)
     at = start
     while at < end:
         left, right = theirs.at(at), ours.at(at)
@@ -80,10 +105,12 @@ def _same_batch(left: Piece, right: Piece) -> bool:
 
 def _compare_records(
     theirs: "_Cursor", ours: "_Cursor", start: Offset, end: Offset, *, compacted: bool
-) -> Iterator[Difference]:
+) -> Iterator[Difference | None]:
     """Compare record by record; neighbouring offsets that differ alike are one difference."""
     found: Difference | None = None
     for offset in range(start, end):
+        if (offset - start) % _STEP == _STEP - 1:
+            yield None
         reason = _differs(theirs, ours, Offset(offset), compacted=compacted)
         if found is not None and reason == found.reason:
             found = Difference(found.start, Offset(offset + 1), found.reason)
@@ -113,11 +140,13 @@ def _differs(theirs: "_Cursor", ours: "_Cursor", offset: Offset, *, compacted: b
 class _Cursor:
     """Walks a plan by offset, decoding records of a batch only when asked for one."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
+    def __init__(self, pieces: Iterable[Piece], max_decoded: int) -> None:
         self._pieces = iter(pieces)
         self._piece: Piece | None = None
-        self._records: dict[int, RawRecord] = {}
+        self._max_decoded = max_decoded
         self._decoded: Piece | None = None
+        self._records: Iterator[RawRecord] = iter(())  # of `_decoded`, behind `_record`
+        self._record: RawRecord | None = None
 
     def at(self, offset: Offset) -> Piece | None:
         """The piece that holds this offset; None behind the plan's end. Offsets only grow."""
@@ -128,13 +157,15 @@ class _Cursor:
         return self._piece
 
     def record(self, offset: Offset) -> RawRecord | None:
-        """The record at this offset, if there is one."""
+        """The record at this offset, if there is one. Offsets only grow."""
         piece = self.at(offset)
         if not isinstance(piece, Data):
             return None
         if self._decoded is not piece:
-            self._records = {
-                record.offset: record for record in raw_records(piece.header, piece.records)
-            }
+            self._records = each_record(piece.header, piece.records, self._max_decoded)
+            self._record = next(self._records, None)
             self._decoded = piece
-        return self._records.get(offset)
+        while self._record is not None and self._record.offset < offset:
+            self._record = next(self._records, None)
+        found = self._record
+        return found if found is not None and found.offset == offset else None

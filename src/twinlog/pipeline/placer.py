@@ -208,7 +208,8 @@ class Placer:
             )
             for p, f in found.items()
         }
-        results = await prove(engine.source, engine.destination, claims)
+        limit = engine.settings.buffer_bytes
+        results = await prove(engine.source, engine.destination, claims, limit)
         for partition, before in list(found.items()):
             result = results[partition.key]
             if isinstance(result, Proven):

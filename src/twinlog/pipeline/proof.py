@@ -12,20 +12,24 @@ In a log that the destination has compacted the last records may be gone; then t
 earlier stretch is compared. A control batch proves nothing by itself: the source may have one at
 the same offset by chance, where another producer's transaction stands before the destination's. So
 what is compared begins with a data batch, if there is one near.
+
+The source decides how large its batches are, and what they decompress to. So plans and comparisons
+run in steps, between which heartbeats are sent, and within the bound that holds while mirroring.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.core.batch import HEADER_SIZE, Header, LegacyBatch, batches
 from twinlog.core.bulk import is_bulk
-from twinlog.core.compare import compare
+from twinlog.core.compare import comparing
 from twinlog.core.epochs import epoch_at
 from twinlog.core.errors import CorruptBatch
-from twinlog.core.plan import Data, Piece, aborted_within, plan_sound
+from twinlog.core.plan import Data, Piece, aborted_within, planning_sound
 from twinlog.core.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.pipeline.fetcher import Steps
 from twinlog.pipeline.ports import DestinationPort, ReadAlone, SourcePort
 from twinlog.wire.fetch import Fetched
 
@@ -93,16 +97,27 @@ class _Tail(NamedTuple):
 
 
 async def prove(
-    source: SourcePort, destination: DestinationPort, claims: Mapping[TopicPartition, Claim]
+    source: SourcePort,
+    destination: DestinationPort,
+    claims: Mapping[TopicPartition, Claim],
+    max_bytes: int,
 ) -> dict[TopicPartition, Result]:
     """Compare the ends of these partitions.
+
+    Args:
+        source: where they are read.
+        destination: where they stand.
+        claims: what is to be proved.
+        max_bytes: what may be held of the source for one of them, and what a batch may decompress
+            to. A longer one is `Unread`.
 
     Raises:
         Retriable: a cluster could not be asked.
     """
+    steps = Steps()
     results: dict[TopicPartition, Result] = {}
     tails: dict[TopicPartition, _Tail] = {}
-    for partition, found in (await _tails(destination, claims)).items():
+    for partition, found in (await _tails(destination, claims, steps, max_bytes)).items():
         if isinstance(found, _Tail):
             tails[partition] = found
         else:
@@ -122,7 +137,11 @@ async def prove(
         if claim.source_start >= tail.end:
             results[partition] = await _deleted(source, partition, claim, answer)
         else:
-            results[partition] = await _compared(source, partition, tail, claim, answer)
+            stretch = _stretch(
+                source, partition, tail, claim, answer, steps=steps, max_bytes=max_bytes
+            )
+            results[partition] = await _compared(stretch, tail, claim, steps, max_bytes)
+        await steps.pause()
     return results
 
 
@@ -130,7 +149,10 @@ async def prove(
 
 
 async def _tails(
-    destination: DestinationPort, claims: Mapping[TopicPartition, Claim]
+    destination: DestinationPort,
+    claims: Mapping[TopicPartition, Claim],
+    steps: Steps,
+    max_bytes: int,
 ) -> dict[TopicPartition, _Tail | Proven | Unread]:
     """What each log ends with; what an empty log proves."""
     asked = {p: c.log_end - 1 for p, c in claims.items() if c.log_end > c.destination_start}
@@ -145,7 +167,7 @@ async def _tails(
         found[partition] = tail
         if isinstance(tail, _Tail) and tail.header.is_control:
             control[partition] = tail
-    return found | await _with_data(destination, control, claims)
+    return found | await _with_data(destination, control, claims, steps, max_bytes)
 
 
 async def _tail(
@@ -192,6 +214,8 @@ async def _with_data(
     destination: DestinationPort,
     control: Mapping[TopicPartition, _Tail],
     claims: Mapping[TopicPartition, Claim],
+    steps: Steps,
+    max_bytes: int,
 ) -> dict[TopicPartition, _Tail | Unread]:
     """Tails that are control batches, each from the last data batch on that readers see.
 
@@ -203,11 +227,12 @@ async def _with_data(
         starts = {p: max(t.end - distance, claims[p].destination_start) for p, t in left.items()}
         ends = {p: tail.end for p, tail in left.items()}
         for partition, records in (await _whole(destination, starts, ends)).items():
-            tail = left[partition]
-            longer = None if records is None else _from_data(records, tail.end)
-            if records is None:
-                found[partition] = Unread("the destination does not answer with its last batches")
-            elif longer is not None:
+            longer = (
+                Unread("the destination does not answer with its last batches")
+                if records is None
+                else await _from_data(records, left[partition].end, steps, max_bytes)
+            )
+            if longer is not None:
                 found[partition] = longer
             elif starts[partition] > claims[partition].destination_start and distance < LOOK_BACK:
                 continue
@@ -216,13 +241,19 @@ async def _with_data(
     return found
 
 
-def _from_data(records: memoryview, end: Offset) -> _Tail | None:
+async def _from_data(
+    records: memoryview, end: Offset, steps: Steps, max_bytes: int
+) -> _Tail | Unread | None:
     """These batches from the last one on with data that is not aborted; None without any."""
     headers = list(batches(records))
     if not headers:
         return None
     start = Offset(headers[0].base_offset)
-    data = [piece.start for piece in _pieces(records, start) if isinstance(piece, Data)]
+    try:
+        pieces = await _pieces(records, start, steps, max_bytes)
+    except CorruptBatch as error:
+        return Unread(str(error))
+    data = [piece.start for piece in pieces if isinstance(piece, Data)]
     if not data:
         return None
     first = next(header for header in headers if header.next_offset > data[-1])
@@ -230,10 +261,13 @@ def _from_data(records: memoryview, end: Offset) -> _Tail | None:
     return _Tail(next(batches(kept)), kept, Offset(first.base_offset), end)
 
 
-def _pieces(records: memoryview, start: Offset) -> list[Piece]:
+async def _pieces(records: memoryview, start: Offset, steps: Steps, max_bytes: int) -> list[Piece]:
     """All that these batches of the destination hold from an offset on, however many pieces."""
     pieces: list[Piece] = []
-    while planned := plan_sound(records, start, aborted_within(records)).pieces:
+    aborted = aborted_within(records)
+    while planned := (
+        await steps.finish(planning_sound(records, start, aborted, max_bytes))
+    ).pieces:
         pieces += planned
         start = planned[-1].end
     return pieces
@@ -317,28 +351,37 @@ async def _deleted(
 
 
 async def _compared(
-    source: SourcePort,
-    partition: TopicPartition,
+    reading: Awaitable["_Stretch | Unread"],
     tail: _Tail,
     claim: Claim,
-    answer: Fetched | None,
+    steps: Steps,
+    max_bytes: int,
 ) -> Result:
     """Compare the destination's last batch with the source's records in its offsets."""
     start = max(tail.start, claim.source_start)
     try:
-        stretch = await _stretch(source, partition, tail, claim, answer)
+        stretch = await reading
         if isinstance(stretch, Unread):
             return stretch
         result = _of_epoch(claim, tail, stretch.epoch)
         if isinstance(result, Differs):
             return result
-        mirrored = _pieces(tail.records, start)
+        mirrored = await _pieces(tail.records, start, steps, max_bytes)
         end = Offset(min(tail.end, stretch.end))
-        for difference in compare(stretch.pieces, mirrored, start, end, compacted=claim.compacted):
-            return Differs(
-                f"the destination differs from the source at offset {difference.start}: "
-                f"{difference.reason}"
-            )
+        for difference in comparing(
+            stretch.pieces,
+            mirrored,
+            start,
+            end,
+            compacted=claim.compacted,
+            max_decoded=max_bytes,
+        ):
+            if difference is not None:
+                return Differs(
+                    f"the destination differs from the source at offset {difference.start}: "
+                    f"{difference.reason}"
+                )
+            await steps.pause()
     except CorruptBatch as error:
         return Unread(str(error))
     return (
@@ -363,9 +406,13 @@ async def _stretch(
     tail: _Tail,
     claim: Claim,
     answer: Fetched | None,
+    *,
+    steps: Steps,
+    max_bytes: int,
 ) -> _Stretch | Unread:
     """Read the source on from an answer to many partitions, by requests of its own."""
     pieces: list[Piece] = []
+    held, most = 0, max_bytes + 2 * len(tail.records)
     covered, epoch = max(tail.start, claim.source_start), UNKNOWN_EPOCH
     size = max(TAIL_BYTES, 2 * len(tail.records))
     for _ in range(_READS):
@@ -380,7 +427,11 @@ async def _stretch(
                 return Unread("the source has answered without records")
         if answer.error:
             return Unread(f"the source refuses to be read (code {answer.error})")
-        planned = plan_sound(answer.records, covered, answer.aborted)
+        held += len(answer.records)
+        if held > most:
+            return Unread(f"the source answers with more than {most} bytes")
+        planning = planning_sound(answer.records, covered, answer.aborted, max_bytes)
+        planned = await steps.finish(planning)
         if planned.pieces:
             pieces += planned.pieces
             covered = planned.pieces[-1].end
