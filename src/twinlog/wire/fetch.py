@@ -63,6 +63,9 @@ _TOP: Final = struct.Struct(">ihi")
 _PARTITION: Final = struct.Struct(">ihqqqB")
 _ABORTED: Final = struct.Struct(">qq")
 _PREFERRED_REPLICA: Final = struct.Struct(">i")
+MAX_ABORTED: Final = 1_000_000
+"""Aborted transactions in a response. Each is an object for us and 17 bytes on the wire, where its
+marker, somewhere in the log, has 78: an answer of 64 MiB has no more of them by itself."""
 _NONE_ABORTED: Final[tuple[AbortedTransaction, ...]] = ()
 _DIVERGING_TAG: Final = 0
 _EPOCH_END: Final = struct.Struct(">iq")
@@ -176,12 +179,13 @@ def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) ->
     with reading(f"Fetch response v{version}", len(body)):
         throttle_ms, error, session_id = _TOP.unpack_from(body)
         count, at = read_count(body, _TOP.size)
+        left = [MAX_ABORTED]
         for _ in range(count):
             key, at = read_topic_key(body, at, by_id=version >= BY_ID)
             topic = topics.get(key)
             if topic is None:
                 raise ProtocolError(f"a Fetch response names an unknown topic, {key.hex()}")
-            at = _decode_partitions(body, at, topic, partitions)
+            at = _decode_partitions(body, at, topic, partitions, left)
         at = skip_tags(body, at)
     if at != len(body):
         raise ProtocolError(f"a Fetch response v{version} of {len(body)} bytes ends at {at}")
@@ -189,9 +193,12 @@ def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) ->
 
 
 def _decode_partitions(
-    body: memoryview, at: int, topic: str, into: dict[TopicPartition, Fetched]
+    body: memoryview, at: int, topic: str, into: dict[TopicPartition, Fetched], left: list[int]
 ) -> int:
-    """One topic's partitions; the position after the topic."""
+    """One topic's partitions; the position after the topic.
+
+    `left` has how many aborted transactions the response may still list.
+    """
     unpack, new = _PARTITION.unpack_from, tuple.__new__  # half the time of a NamedTuple's own
     read_replica = _PREFERRED_REPLICA.unpack_from
     count, at = read_count(body, at)
@@ -200,7 +207,7 @@ def _decode_partitions(
         at += _PARTITION.size
         aborted = _NONE_ABORTED
         if mark > 1:
-            aborted, at = _decode_aborted(body, at - 1)
+            aborted, at = _decode_aborted(body, at - 1, left)
         (preferred,) = read_replica(body, at)
         at += _PREFERRED_REPLICA.size
         size = body[at]
@@ -236,8 +243,13 @@ def _decode_tags(body: memoryview, at: int) -> tuple[EpochEnd | None, int]:
     return diverging, behind
 
 
-def _decode_aborted(body: memoryview, at: int) -> tuple[tuple[AbortedTransaction, ...], int]:
+def _decode_aborted(
+    body: memoryview, at: int, left: list[int]
+) -> tuple[tuple[AbortedTransaction, ...], int]:
     count, at = read_count(body, at)
+    left[0] -= count
+    if left[0] < 0:
+        raise ProtocolError(f"a Fetch response lists more than {MAX_ABORTED} aborted transactions")
     aborted = []
     for _ in range(count):
         aborted.append(AbortedTransaction._make(_ABORTED.unpack_from(body, at)))
