@@ -104,3 +104,17 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         assert done.exit_code == 1
         assert done.output.count("\n") <= 2
         assert "segment" in done.output
+
+
+def test_a_records_text_writes_to_no_terminal(segment: Path) -> None:
+    """Goal: neither names of headers, nor what JSON does not escape, nor bytes that are no text."""
+    key, value = encode_state(PartitionState(PARTITION, State.FAILED, "\x9b2J\u202e"))
+    headers = [("\x1b]0;title\x07", b""), ("\udcff", None)]
+    records = [RawRecord(BASE, 1_000, 0, memoryview(encode_tail(key, value, headers)))]
+    segment.write_bytes(BASE.to_bytes(8, "big") + whole(build(records, Codec.NONE))[8:])
+    done = dumped(segment)
+    assert done.exit_code == 0, done.output
+    (line,) = done.output.splitlines()[3:]
+    assert line.isprintable()
+    assert r"headerKeys: [\x1b]0;title\x07,\udcff]" in line
+    assert r'"reason":"\x9b2J\u202e"' in line

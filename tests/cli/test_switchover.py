@@ -11,7 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from twinlog.cli import switchover as command
-from twinlog.control.switchover import AS_IT_WAS, Progress, Step
+from twinlog.control.switchover import (
+    AS_IT_WAS,
+    ProducersNotStopped,
+    Progress,
+    Step,
+)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -44,3 +49,23 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
     assert done == ["taken back"]
     assert result.exit_code == command.INTERRUPTED
     assert f"Interrupted; {AS_IT_WAS}" in result.output
+
+
+def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: who is named by the source's ACLs cannot hide himself from who is asked about him."""
+    why = "who may write cannot be denied it: User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J"
+
+    @asynccontextmanager
+    async def connected(*_: Any) -> AsyncIterator[None]:
+        yield
+
+    async def switch_over(*_: Any, **__: Any) -> None:
+        raise ProducersNotStopped(["orders\x1b[8m"], why)
+
+    monkeypatch.setattr(command, "connected", connected)
+    monkeypatch.setattr(command, "switch_over", switch_over)
+    arguments = ["--bootstrap-server", "h:1", "--mirror", "m"]
+    result = CliRunner().invoke(command.switchover, arguments, input="n\n")
+    assert result.exit_code == 1
+    assert r"User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J" in result.stderr
+    assert all(line.isprintable() for line in result.output.split("\n"))

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinlog.cli.kafka_mirrors import Arguments, _changed
 from twinlog.cli.tables import print_table
 from twinlog.core.text import printable
 
@@ -15,6 +16,12 @@ def test_a_name_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> Non
         r"a\x1b[1A\x1b[2K  FAILED",
         r"b\nc STOPPED     1",
     ]
+
+
+def test_a_list_of_names_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever may write `__mirror_config` may store any name."""
+    _changed(Arguments(mirror="m"), ["a\x1b[2K", "b\r"], "paused", "Paused 2 topic(s) in mirror")
+    assert capsys.readouterr().out == "Paused 2 topic(s) in mirror m: [a\\x1b[2K, b\\r]\n"
 
 
 @given(st.text())

@@ -15,6 +15,7 @@ from twinlog.core.batch import HEADER, HEADER_SIZE, MAGIC, Header
 from twinlog.core.errors import CorruptBatch, ProtocolError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.records import Record, decode, raw_records
+from twinlog.core.text import printable
 from twinlog.wire import state_records
 from twinlog.wire.state_records import (
     LAST_MIRROR_EPOCHS,
@@ -57,7 +58,7 @@ def dump_log(files: str, mirror_state_decoder: bool) -> None:  # noqa: ARG001 - 
         click.echo(f"Dumping {file}")
         click.echo(f"Log starting offset: {_starting_offset(file)}")
         for line in _dumped(data):
-            click.echo(line)
+            click.echo(printable(line))  # names of headers, and JSON, may be any text
 
 
 def _starting_offset(file: Path) -> int:

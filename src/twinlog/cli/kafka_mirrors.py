@@ -213,7 +213,7 @@ def mirrors_command(
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except Interrupted as error:
-        click.echo(f"Error: {error}", err=True)
+        _say(f"Error: {error}")
         context.exit(error.exit_status)
     except Exception as error:
         if debug or context.find_root().params.get("debug"):
@@ -297,21 +297,17 @@ async def _create(admin: MirrorAdmin, arguments: Arguments) -> None:
         click.echo(f"Created mirror {created.mirror}")
 
 
-def _tell(progress: str) -> None:
-    click.echo(progress, err=True)
-
-
 async def _add(admin: MirrorAdmin, arguments: Arguments) -> None:
     names = await admin.add_topics_to_mirror(
         arguments.mirror,
         arguments.topic,
         replication_factor=arguments.replication_factor,
-        rebuild=Rebuild(arguments.save_tail, _tell) if arguments.rebuild else None,
+        rebuild=Rebuild(arguments.save_tail, _say) if arguments.rebuild else None,
     )
     if arguments.as_json:
         _print_json({"mirror": arguments.mirror, "added": names})
     else:
-        listed = ", ".join(names)
+        listed = printable(", ".join(names))
         click.echo(f"Added {len(names)} topic(s) to mirror {arguments.mirror}: [{listed}]")
 
 
@@ -387,7 +383,7 @@ def _changed(arguments: Arguments, names: Sequence[str], what: str, sentence: st
     if arguments.as_json:
         _print_json({"mirror": arguments.mirror, what: names})
     else:
-        click.echo(f"{sentence} {arguments.mirror}: [{', '.join(names)}]")
+        click.echo(f"{sentence} {arguments.mirror}: [{printable(', '.join(names))}]")
 
 
 async def _alter(admin: MirrorAdmin, arguments: Arguments) -> None:

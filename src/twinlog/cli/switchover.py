@@ -159,9 +159,11 @@ def switchover(
 def _stopped(asked: ProducersNotStopped) -> bool:
     """Whether the operator has stopped whom ACLs do not keep out."""
     try:
+        topics = printable(", ".join(asked.topics))
+        # Principals of the source's ACLs are in it, and may be any text.
         return click.confirm(
-            f"Stop all producers of these topics on the source: {', '.join(asked.topics)}\n"
-            f"({asked.why})\nAre they stopped?",
+            f"Stop all producers of these topics on the source: {topics}\n"
+            f"({printable(asked.why)})\nAre they stopped?",
             err=True,
         )
     except click.Abort:  # Ctrl-C, or nobody is there to be asked
@@ -277,7 +279,8 @@ class _Show:
             )
         else:
             click.echo(
-                f"Switched over {len(result.topics)} topic(s) of mirror {result.mirror}: [{names}]"
+                f"Switched over {len(result.topics)} topic(s) of mirror {result.mirror}: "
+                f"[{printable(names)}]"
             )
         if result.denied:
             click.echo(
