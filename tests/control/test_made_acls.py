@@ -8,6 +8,7 @@ import pytest
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control import made_acls
+from twinlog.core import acls
 from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import Refusal
 
@@ -68,4 +69,15 @@ def test_nothing_is_allowed_beside_a_denial_that_is_refused(
 def test_a_denial_stays_beside_what_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(monkeypatch, ALLOW)
     assert run(made_acls._remove, ALLOW, DENY, OTHER) == {ALLOW, DENY}
+    assert broker.done == [OTHER]
+
+
+def test_too_many_to_compare_are_as_if_they_were_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: names that the destination refuses hold up no node, and open nothing."""
+    monkeypatch.setattr(acls, "MAX_PAIRS", 1)
+    broker = Broker(monkeypatch, DENY)
+    assert run(made_acls._make, ALLOW, DENY, OTHER) == {ALLOW, DENY, OTHER}
+    broker = Broker(monkeypatch, ALLOW)
+    second = DENY._replace(principal="User:another")
+    assert run(made_acls._remove, ALLOW, DENY, OTHER, second) == {ALLOW, DENY, second}
     assert broker.done == [OTHER]

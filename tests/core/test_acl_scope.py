@@ -2,6 +2,7 @@
 
 import pytest
 
+from twinlog.core import acl_scope
 from twinlog.core.acl_scope import AclScope, Choice, choose, choose_all, missed
 from twinlog.core.acls import (
     EVERYBODY,
@@ -13,6 +14,7 @@ from twinlog.core.acls import (
     guard,
     nodes_among,
 )
+from twinlog.core.errors import UserError
 from twinlog.core.mirror_settings import ACLS, parse_settings
 
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -200,6 +202,20 @@ def test_what_this_version_does_not_know() -> None:
     denial = unknown._replace(permission=DENY)
     assert chosen(denial, "TOPIC;orders", WHOLE) is Choice.DENYING
     assert chosen(acl(ResourceType(42), "x"), "*", WHOLE) is Choice.BEYOND
+
+
+def test_a_source_decides_not_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: rights and denials of one principal are no hours of work; then nothing is allowed."""
+    monkeypatch.setattr(acl_scope, "MAX_PAIRS", 100)
+    hosts = [f"10.0.0.{number}" for number in range(11)]
+    one, deny = acl(TOPIC, "customers"), acl(TOPIC, "customers", permission=DENY)
+    allowed = [one._replace(host=host) for host in hosts[:10]]
+    denied = [deny._replace(host=host) for host in hosts]
+    assert set(chosen_together(*allowed, *denied[:10])) == {"COPIED"}
+    with pytest.raises(UserError, match="21 are too many to see which denials limit what User:ali"):
+        chosen_together(*allowed, *denied)
+    others = [one._replace(principal="User:bob") for one in denied]
+    assert chosen_together(*allowed, *others)[0] == "COPIED", "of another principal"
 
 
 STATES = "__mirror_state"

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from twinlog.cluster.acls import create_acls, delete_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control.store import MirrorStore, unknown_mirror
-from twinlog.core.acls import Acl, AclChanges, Permission
+from twinlog.core.acls import Acl, AclChanges, Permission, limited, limiting
 from twinlog.core.errors import Refusal
 from twinlog.core.text import few
 from twinlog.wire.config_records import ConfigChange, MadeAcl, MadeFor, Removed, key_of
@@ -47,7 +47,7 @@ async def _make(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
     """Make denials, then what they limit; those that could not be made."""
     denials, others = _split(acls)
     refused = await _done(denials, "made", lambda some: create_acls(destination, some))
-    open_ones = {acl for acl in others if any(denial.limits(acl) for denial in refused)}
+    open_ones = limited(others, refused)
     if open_ones:
         log.warning("ACLs are not made without what limits them: %s", few(sorted(open_ones), "; "))
     others -= open_ones
@@ -58,7 +58,7 @@ async def _remove(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
     """Remove what denials limit, then the denials; those that could not be removed."""
     denials, others = _split(acls)
     kept = await _done(others, "removed", lambda some: delete_acls(destination, some))
-    needed = {denial for denial in denials if any(denial.limits(acl) for acl in kept)}
+    needed = limiting(denials, kept)
     denials -= needed
     return kept | needed | await _done(denials, "removed", lambda a: delete_acls(destination, a))
 

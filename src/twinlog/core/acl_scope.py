@@ -53,6 +53,7 @@ from twinlog.core.acls import (
     Permission,
     ResourceType,
 )
+from twinlog.core.errors import UserError
 
 CONTROL: Final = "__mirror"
 """How the names of control topics begin."""
@@ -65,6 +66,8 @@ _RESERVED: Final = {
 _ALL_NAMES: Final = frozenset({".*", ".+"})
 """Expressions that name nothing, since they match everything."""
 _NEEDED: Final = frozenset({Operation.ALL, Operation.READ, Operation.WRITE})
+MAX_PAIRS: Final = 50_000_000
+"""Rights that are compared with denials of the same principal: less than a minute, in a thread."""
 
 
 class Choice(Enum):
@@ -108,6 +111,9 @@ def choose_all(
         made: what the mirror has made; an ALLOW that the source has no more is not withheld.
         rules: of `mirror.acl.include`.
         scope: the mirror's.
+
+    Raises:
+        UserError: the source has too many ACLs of one principal, or of everybody, to compare them.
     """
     choices = {acl: choose(acl, rules, scope) for acl in {*source, *made}}
     # What an earlier version has copied of the denials that stop nodes is about to be removed.
@@ -119,11 +125,20 @@ def choose_all(
     everyone = [acl for some in limiting.values() for acl in some]
     copied = (Choice.COPIED, Choice.BEYOND)
     needed: set[Acl] = set()
+    pairs = 0
     for acl in source:
         if acl.permission is not Permission.ALLOW or choices[acl] is not Choice.COPIED:
             continue
         own = [*limiting[acl.principal], *limiting[EVERYBODY]]
-        limits = [a for a in (everyone if acl.principal == EVERYBODY else own) if a.limits(acl)]
+        against = everyone if acl.principal == EVERYBODY else own
+        pairs += len(against)
+        if pairs > MAX_PAIRS:
+            raise UserError(
+                f"the source's ACLs are not copied: {len(source)} are too many to see which "
+                f"denials limit what {acl.principal} is allowed",
+                hint="use prefixes there, or rules of mirror.acl.include that match fewer",
+            )
+        limits = [one for one in against if one.limits(acl)]
         if all(choices[one] in copied or one in stays for one in limits):
             needed |= {one for one in limits if choices[one] is Choice.BEYOND}
         else:

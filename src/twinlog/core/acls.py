@@ -137,6 +137,24 @@ class Acl(NamedTuple):
         )
 
 
+MAX_PAIRS: Final = 2_000_000
+"""Pairs of ACLs that are compared in the event loop: about a second."""
+
+
+def limited(allowing: Collection[Acl], denials: Collection[Acl]) -> set[Acl]:
+    """Those that one of the denials limits; all of them where there are too many to be compared."""
+    if len(allowing) * len(denials) > MAX_PAIRS:
+        return set(allowing)
+    return {acl for acl in allowing if any(denial.limits(acl) for denial in denials)}
+
+
+def limiting(denials: Collection[Acl], allowing: Collection[Acl]) -> set[Acl]:
+    """Those that limit one of the others; all of them where there are too many to be compared."""
+    if len(allowing) * len(denials) > MAX_PAIRS:
+        return set(denials)
+    return {denial for denial in denials if any(denial.limits(acl) for acl in allowing)}
+
+
 def _same_operation(denied: Operation, allowed: Operation) -> bool:
     """Whether a denial of one may limit the other; what is not known may be anything."""
     if Operation.ALL in {denied, allowed} or denied == allowed:
