@@ -7,6 +7,8 @@ from kafka.errors import kafka_errors
 
 from twinlog.core.errors import (
     CODES,
+    MAX_MESSAGE,
+    MAX_SAID,
     Disconnected,
     Fenced,
     PartitionFailed,
@@ -97,6 +99,21 @@ def test_refusal_reads_well() -> None:
 )
 def test_message_is_one_line(error: TwinlogError, text: str) -> None:
     assert str(error) == text
+
+
+def test_a_peers_words_are_cut() -> None:
+    """Goal: megabytes of an answer are neither logged nor stored, for each partition again.
+
+    Neither what a broker says of a refusal, nor what an error repeats of bytes that are no answer.
+    """
+    said = "x" * 2_000_000
+    refusal = Refusal(58, said)
+    assert len(str(refusal)) < MAX_SAID + 100
+    assert str(refusal).endswith("x...")
+    error = refusal.error("authenticate")
+    assert len(str(error)) < MAX_SAID + 300
+    error = ProtocolError(f"it cannot be read: {said!r}")
+    assert len(str(error)) == len(pickle.loads(pickle.dumps(error)).message) == MAX_MESSAGE + 3
 
 
 def test_errors_survive_pickling() -> None:

@@ -13,6 +13,7 @@ from twinlog.core.errors import ProtocolError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
 from twinlog.wire.json_fields import encode_json
+from twinlog.wire.state_records import MAX_REASON
 from twinlog.wire.status_records import (
     FetcherStatus,
     PartitionStatus,
@@ -105,6 +106,16 @@ def test_a_thousand_partitions_are_small() -> None:
     )
     status = Status(state_partition=1, lane="l", node="n", time_ms=1, partitions=partitions)
     assert len(encode(status)[1]) < 10_000
+
+
+def test_a_long_reason_is_cut() -> None:
+    """Goal: a source's words for each of its partitions do not make a status that nobody reads."""
+    partition = MirrorPartition("m", "t", 0)
+    row = PartitionStatus(partition=partition, state=State.FAILED, reason="x" * 1_000_000)
+    status = Status(state_partition=1, lane="l", node="n", time_ms=1, partitions=(row,) * 100)
+    found = decode(*encode(status))
+    assert found is not None
+    assert {one.reason for one in found.partitions} == {"x" * MAX_REASON}
 
 
 @pytest.mark.parametrize(

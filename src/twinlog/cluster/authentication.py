@@ -23,6 +23,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from twinlog.cluster.kerberos import Gssapi
 from twinlog.cluster.security import TOKEN_URL, Sasl
 from twinlog.core.errors import ProtocolError, Refusal, TwinlogError, UserError
+from twinlog.core.text import few
 
 MAX_ROUNDS: Final = 16
 """Messages that a mechanism may send; SCRAM needs two, GSSAPI three or four."""
@@ -54,7 +55,7 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
     """
     handshake = await exchange(SaslHandshakeRequest(mechanism=sasl.mechanism, min_version=1))
     if handshake.error_code == _UNSUPPORTED_MECHANISM:
-        offered = ", ".join(handshake.mechanisms)
+        offered = few(handshake.mechanisms)
         raise UserError(
             f"sasl.mechanism is {sasl.mechanism}, the listener has: {offered}",
             code=_UNSUPPORTED_MECHANISM,

@@ -41,6 +41,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final, NamedTuple, NoReturn, assert_never
 
+MAX_MESSAGE: Final = 10_000
+"""Characters of an error's message: it is logged, and stored for each partition that it is about,
+and what it repeats of a peer's answer may have megabytes."""
+MAX_SAID: Final = 1000
+"""Characters of a broker's own words that are repeated."""
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning, marked as such."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
 
 class TwinlogError(Exception):
     """The base of all that twinlog raises on purpose. Fields say where, `hint` what to do.
@@ -63,6 +74,7 @@ class TwinlogError(Exception):
         offset: int | None = None,
         code: int | None = None,
     ) -> None:
+        message = shortened(message, MAX_MESSAGE)
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -357,7 +369,8 @@ class Refusal:
         return code_of(self.code).reaction
 
     def __str__(self) -> str:
-        said = _WHOLE_REQUEST.sub(r"needs \1 on the cluster", self.message)
+        said = shortened(self.message, MAX_MESSAGE)
+        said = shortened(_WHOLE_REQUEST.sub(r"needs \1 on the cluster", said), MAX_SAID)
         return f"{self.name} ({self.code}){': ' if said else ''}{said}"
 
     def error(

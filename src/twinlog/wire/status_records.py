@@ -23,6 +23,7 @@ from twinlog.core.errors import CorruptBatch, ProtocolError
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State, state_of
 from twinlog.wire.json_fields import JsonObject, decode_json, encode_json
+from twinlog.wire.state_records import MAX_REASON
 
 UNKNOWN_OFFSET: Final = -1
 NOTHING_FILLED: Final = (0,) * len(Absence)
@@ -147,7 +148,7 @@ def _row(one: PartitionStatus) -> list[Any]:
         one.destination_end,
         one.records,
         one.bytes,
-        one.reason,
+        one.reason and one.reason[:MAX_REASON],
         one.lag_ms,
         one.source_time_ms,
         one.filled,
