@@ -10,11 +10,24 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.consumer import FetchRequest, HeartbeatRequest, HeartbeatResponse
+from kafka.protocol.consumer import (
+    FetchRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListOffsetsRequest,
+)
 from kafka.protocol.metadata import MetadataRequest
 
 import outside
-from cluster.fake_broker import HEARTBEAT, SASL_AUTHENTICATE, FakeBroker, Request, echo, framed
+from cluster.fake_broker import (
+    HEARTBEAT,
+    RANGES,
+    SASL_AUTHENTICATE,
+    FakeBroker,
+    Request,
+    echo,
+    framed,
+)
 from twinlog.cluster.config import ClusterConfig, parse_config
 from twinlog.cluster.connection import LARGE, MAX_THROTTLE, Connection
 from twinlog.cluster.dial import Options
@@ -220,6 +233,29 @@ def test_an_answer_without_records_may_not_be_as_long_as_one_with() -> None:
             await connection.close()
 
     asyncio.run(run())
+
+
+def test_an_answer_about_some_partitions_is_as_long_as_the_question() -> None:
+    """Goal: a source keeps no lane from its heartbeats by an answer to where logs end."""
+    partition = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
+    topic = ListOffsetsRequest.ListOffsetsTopic(
+        name="t", partitions=[partition(partition_index=0, timestamp=-1)]
+    )
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
+    said = 100_000
+
+    async def long(_request: Request) -> bytes:
+        return struct.pack(">i", said)
+
+    async def run(ranges: dict[int, tuple[int, int]]) -> None:
+        async with FakeBroker(long, ranges) as broker:
+            connection = await _open(broker)
+            with pytest.raises(ProtocolError, match=f"says {said} bytes"):
+                await connection.call(request, timeout=5)
+            await connection.close()
+
+    for version in (1, 7):
+        asyncio.run(run(RANGES | {2: (1, version)}))
 
 
 def test_an_oversized_frame_closes_before_it_is_allocated() -> None:

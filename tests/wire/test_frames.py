@@ -145,8 +145,10 @@ def test_response_classes_are_found_by_api_key() -> None:
 
 def test_how_long_an_answer_may_be() -> None:
     """Goal: records need room, lists of a large cluster some, and strangers get little."""
-    limits = {key: frames.longest_response(key) for key in range(100)}
+    limits = {key: frames.longest_response(key, 10_000_000) for key in range(100)}
     assert limits.pop(FetchRequest.API_KEY) == 128 << 20
     strangers = {17, 18, 36}  # SaslHandshake, ApiVersions, SaslAuthenticate
     assert {limits.pop(key) for key in strangers} == {1 << 20}
     assert set(limits.values()) == {32 << 20}
+    answers_what_was_asked = {2, 23}  # ListOffsets, OffsetForLeaderEpoch
+    assert {k for k in limits if frames.longest_response(k, 100) < 70_000} == answers_what_was_asked

@@ -100,6 +100,8 @@ class _Request:
     """When it was submitted; from when it is in flight, when it was sent."""
     timer: asyncio.TimerHandle | None = None
     correlation_id: int = -1
+    size: int = 0
+    """Of the body, once it is sent."""
     parts: Sequence[Buffer] = field(default=(), repr=False)
 
 
@@ -473,7 +475,7 @@ class Connection:
         self._correlation_id = (self._correlation_id + 1) & frames.MAX_CORRELATION_ID
         request.correlation_id = self._correlation_id
         parts, request.parts = request.parts, ()
-        size = sum(map(len, parts))
+        size = request.size = sum(map(len, parts))
         header = frames.encode_request_header(
             request.api_key,
             request.api_version,
@@ -511,8 +513,9 @@ class Connection:
         """How long the next response may be; it answers the oldest request."""
         if not self._in_flight:
             raise ProtocolError(f"{self.address}: a response that nobody has asked for")
-        asked = frames.longest_response(self._in_flight[0].api_key)
-        return min(self._options.max_frame, asked)
+        request = self._in_flight[0]
+        longest = frames.longest_response(request.api_key, request.size)
+        return min(self._options.max_frame, longest)
 
     def _on_frame(self, frame: memoryview) -> None:
         request = self._in_flight[0]

@@ -44,6 +44,14 @@ _FETCH: Final = 1
 _BEFORE_AUTHENTICATION: Final = frozenset({17, API_VERSIONS, 36})
 """SaslHandshake, ApiVersions, SaslAuthenticate."""
 
+_ONE_BY_ONE: Final = frozenset({2, 23})
+"""ListOffsets, OffsetForLeaderEpoch: an answer has what was asked for, some numbers for each
+partition. Lanes ask a source often, and decoding 32 MiB of empty topics takes longer than their
+session (15 s)."""
+_SMALL: Final = 64 << 10
+_LONGER: Final = 4
+"""Bytes of such an answer, and how many there may be for each byte of the question."""
+
 _MAX_TAGS: Final = 64
 _MAX_VARINT: Final = 5
 _NO_TAGS: Final = b"\0"
@@ -83,10 +91,12 @@ def frame_length(prefix: memoryview | bytes | bytearray, maximum: int = MAX_FRAM
     raise ProtocolError(f"a frame says {length} bytes, allowed are {MIN_RESPONSE} to {maximum}")
 
 
-def longest_response(api_key: int) -> int:
-    """How long a response to a request of this API may be."""
+def longest_response(api_key: int, asked: int) -> int:
+    """How long a response to a request of this API, with a body of `asked` bytes, may be."""
     if api_key in _BEFORE_AUTHENTICATION:
         return MAX_UNTRUSTED
+    if api_key in _ONE_BY_ONE:
+        return min(_SMALL + _LONGER * asked, MAX_DECODED)
     return MAX_FRAME if api_key == _FETCH else MAX_DECODED
 
 
