@@ -2,7 +2,12 @@
 
 import pytest
 
+from made import batch, record
+from twinlog.core import agreement as agreement_module
 from twinlog.core.agreement import Side, agreement
+from twinlog.core.compression import Codec, TooLong
+from twinlog.core.plan import plan
+from twinlog.core.types import Offset
 
 A, B = (1, b"a"), (1, b"b")
 
@@ -35,3 +40,17 @@ def test_logs_that_end_in_markers_are_told_apart() -> None:
 
 def test_the_timestamp_counts() -> None:
     assert agreement(Side({0: (1, b"a")}), Side({0: (2, b"a")}), 0, 1).first_difference == 0
+
+
+def test_a_batch_of_the_source_is_decoded_as_far_as_it_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a source's batch of some kilobytes becomes no gigabytes in whoever compares logs."""
+    records = [record(at, timestamp=at, value=bytes(1000)) for at in range(100)]
+    pieces = plan(memoryview(batch(records, Codec.ZSTD)), Offset(0))
+    side = Side()
+    side.add(pieces, 3, 6)
+    assert side.records.keys() == {3, 4, 5}
+    monkeypatch.setattr(agreement_module, "MAX_DECODED", 50_000)
+    with pytest.raises(TooLong):
+        Side().add(pieces, 3, 6)

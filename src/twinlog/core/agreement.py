@@ -21,11 +21,14 @@ in markers of their own look alike there. Shared with the mirror: the plan of an
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from twinlog.core.absence import Absence
 from twinlog.core.plan import Data, Piece
-from twinlog.core.records import raw_records
+from twinlog.core.records import each_record
 
+MAX_DECODED: Final = 128 << 20
+"""Bytes that a batch may decompress to: the source decides what its batches hold."""
 _EVIDENT = frozenset({Absence.MARKER, Absence.ABORTED})
 
 
@@ -40,11 +43,17 @@ class Side:
     """Whether it does not answer with records that it may have."""
 
     def add(self, pieces: Iterable[Piece], start: int, end: int) -> None:
-        """Add what was read, as far as it is within `[start, end)`."""
+        """Add what was read, as far as it is within `[start, end)`.
+
+        Raises:
+            CorruptBatch: a batch is damaged, or decompresses to more than `MAX_DECODED`.
+        """
         for piece in pieces:
             if isinstance(piece, Data):
-                for one in raw_records(piece.header, piece.records):
-                    if start <= one.offset < end:
+                for one in each_record(piece.header, piece.records, MAX_DECODED):
+                    if one.offset >= end:
+                        break
+                    if start <= one.offset:
                         self.records[one.offset] = one.timestamp, bytes(one.tail)
                 continue
             at = piece.start
