@@ -91,3 +91,15 @@ def test_what_comes_back_begins_anew() -> None:
     assert looks.gone(OTHER, absent=NONE, after=ABSENT_S) == NONE
     assert looks.gone(OTHER, after=ABSENT_S) == NONE
     assert looks.gone(OTHER, after=ABSENT_S) == ONE
+
+
+def test_what_is_told_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Goal: a source that shows other ACLs at each look does not fill a node's memory."""
+    looks = Looks()
+    for number in range(10):
+        denying = frozenset({acl(f"denied-{number}")})
+        found: Any = SimpleNamespace(denying=denying, missed=NONE, withheld=NONE)
+        for _ in range(2):
+            looks._sync._report("m", found)
+    assert len(caplog.messages) == 10
+    assert len(looks._sync._told) == 1

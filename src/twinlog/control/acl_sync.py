@@ -231,7 +231,7 @@ class AclSync:
         self._store = store
         self._read_only = read_only
         self._clock = clock
-        self._told: set[tuple[str, str]] = set()
+        self._told: dict[tuple[str, str], str] = {}  # last, by mirror and what it is about
         self._absent_since: dict[str, dict[Acl, float]] = {}
 
     async def sync(self, source: KafkaCluster, mirror: str, settings: MirrorSettings) -> int:
@@ -247,7 +247,7 @@ class AclSync:
             return 0
         found = await compare_acls(source, self._destination, self._store, mirror, settings)
         if not isinstance(found, Compared):
-            self._tell(mirror, f"ACLs do not follow, as the {found} has no authorizer")
+            self._tell(mirror, "none", f"ACLs do not follow, as the {found} has no authorizer")
             return 0
         self._report(mirror, found)
         gone = await self._gone(source, mirror, found.absent, settings)
@@ -288,6 +288,7 @@ class AclSync:
         if not brokers or disabled or (silent and not settings.acl_empty_source_trusted):
             self._tell(
                 mirror,
+                "empty",
                 f"broker(s) {', '.join(silent)} of the source list no ACL at all: {len(due)} "
                 "copied ACL(s) are kept; if the source has none on purpose, set "
                 "mirror.acl.empty.source.trusted=true",
@@ -299,12 +300,14 @@ class AclSync:
         if found.denying:
             self._tell(
                 mirror,
+                "denying",
                 f"{len(found.denying)} denial(s) of the source are not copied, since they would "
                 f"stop nodes or cover control topics: {few(sorted(found.denying), '; ')}",
             )
         if found.missed:
             self._tell(
                 mirror,
+                "missed",
                 f"{len(found.missed)} ACL(s) of the source are not copied, since they reach beyond "
                 "the mirror's topics and groups; applications may need them after a failover: "
                 f"{few(sorted(found.missed), '; ')} (a rule of mirror.acl.include may name them)",
@@ -312,13 +315,17 @@ class AclSync:
         if found.withheld:
             self._tell(
                 mirror,
+                "withheld",
                 f"{len(found.withheld)} ACL(s) of the source are not copied, or stay as they were, "
                 "since a denial that limits them there is not copied: "
                 f"{few(sorted(found.withheld), '; ')}",
             )
 
-    def _tell(self, mirror: str, text: str) -> None:
-        """Log it once."""
-        if (mirror, text) not in self._told:
-            self._told.add((mirror, text))
+    def _tell(self, mirror: str, about: str, text: str) -> None:
+        """Log it, unless it was the last that was logged about this.
+
+        What was logged before is not kept: the source decides how often it is something else.
+        """
+        if self._told.get((mirror, about)) != text:
+            self._told[mirror, about] = text
             log.warning("mirror %s: %s", mirror, text)
