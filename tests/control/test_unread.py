@@ -142,6 +142,21 @@ def test_what_the_source_may_mirror_from_here() -> None:
     assert [bool(theirs.unsure(name)) for name in ("t", "u", "v")] == [True, True, False]
 
 
+@pytest.mark.parametrize("origins", [("c",) * 100, ("c" * 256,)])
+def test_origins_that_no_cluster_has_are_not_stored(origins: tuple[str, ...]) -> None:
+    """Goal: a source does not fill the destination's own `__mirror_config` at each refresh.
+
+    Nor is it known then whether the topic comes from here.
+    """
+    longest = replace(TOPIC, topic="u", wanted=Wanted.MIRRORING, origins=("c" * 255,) * 99)
+    too_long = replace(TOPIC, topic="v", wanted=Wanted.MIRRORING, origins=("d", *origins))
+    records = [encode(one) for one in (MIRROR, longest, too_long)]
+    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    theirs = their_mirrors(snapshot, "d")
+    assert theirs.origins == {"u": ("s", *longest.origins)}
+    assert theirs.unsure_among("tuv").keys() == {"v"}
+
+
 @pytest.mark.parametrize(
     ("error", "unsure"),
     [(UserError("no right", code=29), False), (UnsupportedVersion("level 2", code=35), True)],

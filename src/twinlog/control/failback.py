@@ -26,7 +26,7 @@ id never shrinks below what was mirrored of it, so the largest last mirrored end
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic, is_another
@@ -44,6 +44,15 @@ from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import LastMirrored
 
 Ends = dict[TopicPartition, LastMirrored]
+
+MAX_ORIGINS: Final = 100
+"""Clusters that a topic comes through, one after the other."""
+MAX_CLUSTER_ID: Final = 255
+"""Characters of a cluster's id. Kafka's have 22."""
+_UNBELIEVABLE: Final = (
+    f"the source says that it has come through more than {MAX_ORIGINS} clusters, or through one "
+    f"whose id has more than {MAX_CLUSTER_ID} characters"
+)
 
 
 class TheirMirrors(NamedTuple):
@@ -98,19 +107,28 @@ class TheirMirrors(NamedTuple):
 
 def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
     """What a snapshot of the source's mirrors says of those whose source is `cluster_id`."""
+    mirrors = snapshot.mirrors
     origins = {
-        topic.topic: (snapshot.mirrors[topic.mirror].source_cluster_id, *topic.origins)
+        topic.topic: (mirrors[topic.mirror].source_cluster_id, *topic.origins)
         for topic in snapshot.topics
         if topic.wanted is not Wanted.STOPPED
     }
+    unbelievable = {name for name, clusters in origins.items() if not _believable(clusters)}
+    unread = snapshot.unknown_topics | dict.fromkeys(unbelievable, _UNBELIEVABLE)
+    origins = {name: found for name, found in origins.items() if name not in unbelievable}
     return TheirMirrors(
         origins,
         frozenset(name for name, clusters in origins.items() if cluster_id in clusters),
         removed_topics(snapshot, cluster_id),
         denied=snapshot.made_of(cluster_id, MadeFor.SWITCHOVER),
         read_only=snapshot.made_of(cluster_id, MadeFor.READ_ONLY),
-        unread=snapshot.unknown_topics,
+        unread=unread,
     )
+
+
+def _believable(clusters: Collection[str]) -> bool:
+    """Whether these may be the clusters that a topic has come through: they are stored here."""
+    return len(clusters) <= MAX_ORIGINS and all(len(one) <= MAX_CLUSTER_ID for one in clusters)
 
 
 def removed_topics(snapshot: Snapshot, source_id: str) -> dict[str, tuple[MirrorTopic, ...]]:
