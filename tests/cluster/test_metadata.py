@@ -5,8 +5,8 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from twinlog.cluster.metadata import EMPTY, Leader, Metadata, merge
-from twinlog.core.errors import Refusal, UserError
+from twinlog.cluster.metadata import EMPTY, MAX_BROKERS, Leader, Metadata, merge
+from twinlog.core.errors import ProtocolError, Refusal, UserError
 from twinlog.core.types import TopicPartition
 
 A0 = TopicPartition("a", 0)
@@ -122,3 +122,13 @@ def test_another_cluster_is_refused() -> None:
     """An address that leads elsewhere must never be taken for the same log."""
     with pytest.raises(UserError, match="cluster d, before to c"):
         merge(_known(), _response(cluster_id="d"), everything=False)
+
+
+def test_a_cluster_of_millions_is_none() -> None:
+    """Goal: a source does not have a node connect to as many addresses as its answer has room for.
+
+    Groups and ACLs are asked for at each broker at the same time.
+    """
+    merge(EMPTY, _response(nodes=MAX_BROKERS), everything=False)
+    with pytest.raises(ProtocolError, match="names 1001 brokers, allowed are 1000"):
+        merge(EMPTY, _response(nodes=MAX_BROKERS + 1), everything=False)

@@ -8,13 +8,16 @@ A partition's leader epoch only grows: an answer with a smaller one is ignored f
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from twinlog.core.errors import Refusal, UserError
+from twinlog.core.errors import ProtocolError, Refusal, UserError
 from twinlog.core.types import TopicPartition
 
 NO_TOPIC_ID = UUID(int=0)
+MAX_BROKERS: Final = 1000
+"""Brokers that a cluster may have. Some questions go to each of them at the same time, over a
+connection of its own: a source whose answer names millions would exhaust what all mirrors need."""
 
 _UNKNOWN_TOPIC = 3
 _LEADER_NOT_AVAILABLE = 5
@@ -100,7 +103,12 @@ def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
 
     Raises:
         UserError: the answer comes from another cluster than the earlier ones.
+        ProtocolError: it names more brokers than `MAX_BROKERS`.
     """
+    if len(response.brokers) > MAX_BROKERS:
+        raise ProtocolError(
+            f"an answer names {len(response.brokers)} brokers, allowed are {MAX_BROKERS}"
+        )
     if old.cluster_id is not None and response.cluster_id not in (None, old.cluster_id):
         raise UserError(
             f"the addresses now lead to cluster {response.cluster_id}, before to {old.cluster_id}",
