@@ -15,7 +15,12 @@ from twinlog.cluster.security import TOKEN_URL
 from twinlog.core.errors import Retriable, UserError
 
 SECRET = "geheim"
-ENVIRONMENT = {"NODE_SECRET": SECRET, "SOURCE_PASSWORD": "source", "KRB5CCNAME": "FILE:/tickets"}
+ENVIRONMENT = {
+    "NODE_SECRET": SECRET,
+    "OF_SOURCE_NODE": SECRET,
+    "SOURCE_PASSWORD": "source",
+    "KRB5CCNAME": "FILE:/tickets",
+}
 BASE = {"bootstrap.servers": "foreign:1"}
 PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 TOKEN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
@@ -44,6 +49,7 @@ ATTACKS: dict[str, dict[str, str]] = {
     "environment in the client id": {"client.id": "${env:NODE_SECRET}"},
     "file in the client id": {"client.id": "${file:PRIVATE/secrets.properties:pw}"},
     "environment in the password": jaas("${env:NODE_SECRET}"),
+    "environment by a part of its name": jaas("${env:OF_SOURCE_NODE}"),
     "file in the password": jaas("${file:PRIVATE/secrets.properties:pw}"),
     "directory in the password": jaas("${directory:PRIVATE:pw}"),
     "way out of the allowed directory": jaas("${directory:MIRRORS/../private:pw}"),

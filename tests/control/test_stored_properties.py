@@ -1,13 +1,12 @@
 """A mirror that somebody has written into `__mirror_config`, and the server that it leads to."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cluster.fake_broker import FakeBroker
 from twinlog.cluster.config import parse_config
 from twinlog.control.mirrors import connected_source
 from twinlog.core.errors import TwinlogError
@@ -19,63 +18,46 @@ SECRET = "the-secret-of-the-node"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
-class Listener:
-    """A foreign server, which keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.heard = b""
-        self.port = 0
-
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(4096):
-            self.heard += data
-        writer.close()
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator["Listener"]:
-        server = await asyncio.start_server(self._hear, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-
-
 def _mirror(port: int, properties: dict[str, str]) -> Mirror:
     source = {"bootstrap.servers": f"127.0.0.1:{port}", "request.timeout.ms": "300", **properties}
     return Mirror(name="m", source=source, source_cluster_id="s", replication_factor=None)
 
 
-ATTACKS: list[dict[str, str]] = [
-    {"client.id": "${env:NODE_SECRET}"},
-    {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "client.id": "${env:NODE_SECRET}",
-        "sasl.jaas.config": f'{PLAIN} username="a" password="b";',
-    },
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+ATTACKS: list[tuple[dict[str, str], str]] = [
+    (
+        {"client.id": "${env:NODE_SECRET}"},
+        "client.id of a mirror has the reference ${env:NODE_SECRET}",
+    ),
+    (
+        SASL | {"sasl.jaas.config": f'{PLAIN} username="a" password="${{env:NODE_SECRET}}";'},
+        "sasl.jaas.config of a mirror: ${env:NODE_SECRET} is not matched by",
+    ),
 ]
 
 
-@pytest.mark.parametrize("properties", ATTACKS)
+@pytest.mark.parametrize(("properties", "why"), ATTACKS, ids=["client.id", "password"])
 @pytest.mark.parametrize("reader", ["node", "lane", "verify"])
 def test_a_secret_of_the_node_is_not_sent_to_a_foreign_server(
-    properties: dict[str, str], reader: str, monkeypatch: pytest.MonkeyPatch
+    properties: dict[str, str], why: str, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whichever process connects: what is heard has no secret, and the error names the cause."""
+    """By whichever process connects: what is heard has no secret, and the error names the cause.
+
+    The server is a broker that takes every password, so that it would be sent one.
+    """
     monkeypatch.setenv("NODE_SECRET", SECRET)
     own = parse_config({"bootstrap.servers": "127.0.0.1:1"}).config
     connect = {"node": _as_node, "lane": _as_lane, "verify": _as_verify}[reader]
 
     async def attempt() -> tuple[bytes, str]:
-        async with Listener().listening() as listener:
-            said = await connect(_mirror(listener.port, properties), own)
-            return listener.heard, said
+        async with FakeBroker(password="") as broker:
+            said = await connect(_mirror(broker.port, properties), own)
+            return b"".join(request.frame for request in broker.requests), said
 
     heard, said = asyncio.run(attempt())
     assert SECRET.encode() not in heard
     assert SECRET not in said
-    assert "client.id of a mirror has the reference ${env:NODE_SECRET}" in said
+    assert why in said
 
 
 async def _as_node(mirror: Mirror, own: Any) -> str:
