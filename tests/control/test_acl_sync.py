@@ -55,12 +55,17 @@ class Both:
 
     async def sync(self, settings: MirrorSettings | None = None) -> int:
         """As often as it takes to see that something is absent."""
-        settings = self.settings if settings is None else settings
         for _ in range(2):
-            failed = await self._sync.sync(self.source, self.name, settings)
-            self.now += ABSENT_S
+            failed = await self.look(settings)
         made = (await self.store.snapshot()).made_acls(self.name, MadeFor.SOURCE)
         await self._seen(self.destination, made)
+        return failed
+
+    async def look(self, settings: MirrorSettings | None = None) -> int:
+        """Once, as long after the last one as an ACL has to be absent."""
+        settings = self.settings if settings is None else settings
+        failed = await self._sync.sync(self.source, self.name, settings)
+        self.now += ABSENT_S
         return failed
 
     async def mirror_topic(self) -> None:
@@ -121,6 +126,9 @@ def test_acls_follow(secured_pair: tuple[Secured, Secured], topic: str) -> None:
             assert await it.here() == {first, second, foreign}, "without a rule"
             await it.take(it.source, acl(f"{topic}-third"))
             await it.take(it.source, first, second)
+            assert await it.look() == 0
+            assert await it.here() == {first, second, foreign}, "one look proves nothing"
+            assert await it.made() == {first}
             assert await it.sync() == 0
             assert await it.here() == {second, foreign}
             assert await it.made() == frozenset()
