@@ -1,6 +1,16 @@
 """A clock that notices that its machine stood still."""
 
+import asyncio
+import time
+
+import pytest
+
+from cluster.small_cluster import small_cluster
 from twinlog.cluster.awake_clock import TOLERANCE_S, AwakeClock
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import parse_config
+from twinlog.cluster.group import GroupConfig, GroupMember
+from waiting import until_async
 
 
 class Clocks:
@@ -59,3 +69,44 @@ def test_the_machines_own_clocks() -> None:
     clock = AwakeClock()
     first = clock()
     assert 0.0 <= clock() - first < 5.0
+
+
+class Idle:
+    """Callbacks of a member that does nothing with its partitions."""
+
+    async def on_assigned(self, partitions: set[int]) -> None: ...
+
+    async def on_revoked(self, partitions: set[int]) -> None: ...
+
+    async def on_lost(self, partitions: set[int]) -> None: ...
+
+
+def test_a_group_members_lease_ends_with_a_suspend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: after a suspend longer than the lease nothing is written before a heartbeat (A5)."""
+    suspended_s = 0.0
+    read = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: read(clock) + suspended_s)
+
+    async def run() -> None:
+        nonlocal suspended_s
+        async with small_cluster(topic="t", given=[0]) as small:
+            config = parse_config({"bootstrap.servers": small.servers}).config
+            async with KafkaCluster(config) as cluster:
+                member = GroupMember(
+                    cluster,
+                    GroupConfig(group_id="g", topic="t", heartbeat_interval=0.05),
+                    Idle(),
+                )
+                running = asyncio.create_task(member.run())
+
+                async def holds_lease() -> bool:
+                    return bool(member.owned) and member.holds_lease
+
+                await until_async(holds_lease, what="the lease")
+                suspended_s += member.config.session_timeout
+                assert not member.holds_lease
+                await until_async(holds_lease, what="the lease after another heartbeat")
+                await member.close(leave=False)
+                await running
+
+    asyncio.run(run())

@@ -1,0 +1,56 @@
+"""A running lane and its lease, on a cluster of one fake broker."""
+
+import asyncio
+
+import pytest
+
+from cluster.small_cluster import INIT_PRODUCER_ID, SmallCluster, small_cluster
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC, STATE_TOPIC
+from twinlog.core.errors import Fenced
+from twinlog.pipeline.lane import Lane, LaneConfig
+from twinlog.pipeline.settings import LaneSettings
+from waiting import until_async
+
+
+def lane_on(small: SmallCluster) -> Lane:
+    """A lane with a short session."""
+    return Lane(
+        LaneConfig(
+            node="node",
+            index=0,
+            lanes=1,
+            destination={"bootstrap.servers": small.servers},
+            settings=LaneSettings(),
+            group_id="twinlog",
+            session_timeout_s=1.0,
+        )
+    )
+
+
+def test_a_lane_sends_nothing_without_its_lease() -> None:
+    """Goal: what the lane writes with asks the lane's own lease before each request (A9)."""
+
+    async def story() -> None:
+        async with small_cluster({CONFIG_TOPIC: b"", STATE_TOPIC: b""}, topic=STATE_TOPIC) as small:
+            lane = lane_on(small)
+            running = asyncio.create_task(lane.run())
+
+            async def writes() -> bool:
+                return hasattr(lane, "_group") and lane._group.holds_lease
+
+            async def writes_no_more() -> bool:
+                return not lane._group.holds_lease
+
+            await until_async(writes, what="the lease")
+            assert (await lane._port.init_producer("twinlog.0")).producer_id == 7
+            small.beats = False
+            await until_async(writes_no_more, what="the end of the lease")
+            sent = small.count(INIT_PRODUCER_ID)
+            with pytest.raises(Fenced, match="the lease has ended, nothing was sent"):
+                await lane._port.init_producer("twinlog.0")
+            assert small.count(INIT_PRODUCER_ID) == sent
+            assert not running.done()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(story())
