@@ -1,7 +1,7 @@
 """Twin of twinlog.pipeline.proof: an empty or short answer proves nothing, and is repeated."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -262,3 +262,85 @@ def test_others_go_on_while_a_large_batch_is_decoded(decoded: str) -> None:
 
     assert asyncio.run(run()) == Proven(fresh=False)
     assert turns >= 4
+
+
+@dataclass
+class Sized:
+    """A cluster of one broker, whose answers are as long as a broker makes them (KIP-74).
+
+    Of each partition it has so many bytes, cut within a batch. A first batch that is longer comes
+    whole if nothing stands before it in the answer; otherwise none of it comes.
+    """
+
+    logs: Mapping[TopicPartition, bytes]
+    answered: int = 0  # bytes
+
+    def answer(self, partition: TopicPartition, offset: int, size: int) -> Fetched:
+        log = self.logs[partition]
+        begins = next(h for h in batches(memoryview(log)) if h.next_offset > offset)
+        length = begins.end - begins.position
+        if length > size:
+            size = 0 if self.answered else length
+        data = memoryview(log[begins.position : begins.position + size])
+        self.answered += len(data)
+        return Fetched(0, 10, 10, 0, (), data)
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        self.answered = 0
+        return {p: self.answer(p, at, partition_max_bytes) for p, at in partitions.items()}
+
+    async def read_alone(
+        self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
+    ) -> ReadAlone:
+        del max_wait_ms
+        found = await self.read({partition: offset}, partition_max_bytes=partition_max_bytes)
+        return ReadAlone(found[partition], 0, 0, 0, True)
+
+
+KEYS = [TopicPartition("t", index) for index in range(3)]
+LARGE = b"x" * (3 << 19)
+
+
+def ending(*batches_of: Sequence[bytes]) -> bytes:
+    """A log that ends with these batches of values at offset 10, behind small ones."""
+    start = 10 - sum(map(len, batches_of))
+    log = b"".join(batch([record(at, value=b"%d" % at)]) for at in range(start))
+    for values in batches_of:
+        log += batch([record(start + at, value=value) for at, value in enumerate(values)])
+        start += len(values)
+    return log
+
+
+@pytest.mark.parametrize("place", range(len(KEYS)))
+@pytest.mark.parametrize(
+    "theirs",
+    [ending([LARGE, LARGE]), ending([LARGE], [LARGE])],
+    ids=["one batch", "two batches on the source"],
+)
+def test_last_batches_above_1_mib(place: int, theirs: bytes) -> None:
+    """Goal: each is compared to its end, wherever it stands in an answer to many (A7)."""
+    same, other = ending([LARGE, LARGE]), ending([LARGE, LARGE[:-1] + b"y"])
+    claims = dict.fromkeys(KEYS, Claim(Offset(10), Offset(0), Offset(0), False, UNKNOWN_EPOCH))
+
+    def proved(ours: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, Result]:
+        ports = Sized(dict.fromkeys(KEYS, theirs)), Sized(ours)
+        return asyncio.run(
+            prove(
+                cast("SourcePort", ports[0]),
+                cast("DestinationPort", ports[1]),
+                claims,
+                MAX_DECOMPRESSED,
+            )
+        )
+
+    equal = dict.fromkeys(KEYS, same)
+    proven_all = dict.fromkeys(KEYS, Proven(fresh=False))
+    assert proved(equal) == proven_all
+    found = proved(equal | {KEYS[place]: other})
+    differs = found.pop(KEYS[place])
+    assert isinstance(differs, Differs)
+    assert "at offset 9" in differs.reason
+    del proven_all[KEYS[place]]
+    assert found == proven_all
