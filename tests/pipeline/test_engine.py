@@ -10,10 +10,12 @@ import pytest
 
 from made import batch, record
 from twinlog.core.append import Position
+from twinlog.core.batch import LOG_APPEND_TIME
 from twinlog.core.bulk import empty_records
 from twinlog.core.errors import Refusal, Retriable, TwinlogError
-from twinlog.core.plan import Gap
+from twinlog.core.plan import STEP_RECORDS, Gap
 from twinlog.core.types import EpochEnd, Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.pipeline import fetcher
 from twinlog.pipeline.engine import Engine
 from twinlog.pipeline.fetcher import Steps
 from twinlog.pipeline.markers import MarkerWriter
@@ -348,6 +350,41 @@ def test_an_answer_is_one_produce_for_each_destination_broker() -> None:
         await one.fetcher._take_all(FetchResult(dict.fromkeys(keys, answer), 0), one.fetcher.clock)
         assert [one.partitions[key].append.planned_end for key in keys] == [1, 1, 1]
         assert pumped == [7]
+        await one.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["of a session", "alone"])
+def test_others_run_between_the_steps_of_a_plan(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """Goal: heartbeats do not wait for a batch whose records have to be decoded (B5)."""
+    monkeypatch.setattr(fetcher, "_STEP_S", 0.0)  # however fast this machine is
+    steps = 8
+    count = steps * STEP_RECORDS
+    data = batch([record(5 + at) for at in range(count)], attributes=LOG_APPEND_TIME)
+    answer = Fetched(0, 5 + count, 5 + count, 0, (), memoryview(data))
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        beats = 0
+
+        async def beat() -> None:
+            nonlocal beats
+            while True:
+                await asyncio.sleep(0)
+                beats += 1
+
+        beating = asyncio.create_task(beat())
+        if alone:
+            await one.fetcher.take_alone(partition, answer, one.fetcher.clock)
+        else:
+            await one.fetcher._take_all(FetchResult({KEY: answer}, len(data)), one.fetcher.clock)
+        assert partition.append.planned_end == 5 + count
+        assert beats > steps // 2
+        beating.cancel()
         await one.close()
 
     asyncio.run(body())
