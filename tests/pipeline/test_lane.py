@@ -5,21 +5,31 @@ from collections.abc import Mapping
 from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
 
-from twinlog.cluster.config import Parsed, parse_source
+from made import batch, record
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import Parsed, parse_config, parse_source
 from twinlog.cluster.expiration import Expirations
 from twinlog.cluster.grants import NOTHING, Grants
 from twinlog.cluster.group import GroupConfig, GroupMember
+from twinlog.core.append import Position
+from twinlog.core.batch import LOG_APPEND_TIME
+from twinlog.core.compression import Codec
 from twinlog.core.errors import Fenced, Retriable, UserError
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.pipeline import lane
+from twinlog.pipeline.fetcher import Steps
 from twinlog.pipeline.lane import _RunningEngine
-from twinlog.pipeline.partition import MirrorPartition
+from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
 from twinlog.pipeline.settings import LaneSettings
+from twinlog.pipeline.shard import Shard
 from twinlog.wire.config_records import Mirror
+from twinlog.wire.fetch import Fetched
 
+DEFAULTS = LaneSettings()
 SECRET = "geheim"
 
 
@@ -166,13 +176,13 @@ def test_another_cluster_behind_the_address(monkeypatch: pytest.MonkeyPatch) -> 
     assert reason == "the source is cluster another, the mirror was made for source"
 
 
-def _real_lane() -> lane.Lane:
+def _real_lane(settings: LaneSettings = DEFAULTS) -> lane.Lane:
     config = lane.LaneConfig(
         node="node",
         index=0,
         lanes=1,
         destination={},
-        settings=LaneSettings(),
+        settings=settings,
         group_id="twinlog",
         session_timeout_s=10.0,
     )
@@ -226,6 +236,43 @@ def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch
             await owned.close()
 
     asyncio.run(story())
+
+
+def test_a_lanes_buffer_bounds_what_a_batch_decompresses_to() -> None:
+    """Goal: a batch that has to be decoded takes `lane.buffer.bytes` at most; else FAILED (B8)."""
+    key, count, size = TopicPartition("t", 0), 100, 1_000
+    records = [record(at, value=bytes(size)) for at in range(count)]
+    data = batch(records, Codec.ZSTD, attributes=LOG_APPEND_TIME)
+    assert len(data) < size
+    answer = Fetched(0, count, count, 0, (), memoryview(data))
+    start = Position(
+        log_end=Offset(0),
+        producer_id=ProducerId(7),
+        epoch=ProducerEpoch(0),
+        sequence=Sequence(0),
+        guarded=True,
+    )
+
+    async def taken(buffer_bytes: int) -> MirrorPartition:
+        it = _real_lane(LaneSettings(buffer_bytes=buffer_bytes, corrupt_reads=1))
+        it._cluster = KafkaCluster(parse_config({"bootstrap.servers": "h:1"}).config)
+        engine = it.engine_for("m", None)
+        shard = Shard(0, "twinlog", engine.destination, engine.settings)
+        spec = PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        engine.own(shard, [spec], lease_s=0.0)
+        partition = engine.partitions[key]
+        partition.append.place(start, engine.now())
+        fetcher = engine.fetcher
+        await fetcher._take(partition, answer, fetcher.clock, Steps(), follower=False)
+        await engine.close()
+        return partition
+
+    fits = asyncio.run(taken(2 * count * size))
+    assert fits.append.planned_end == count
+    bound = count * size // 2
+    too_long = asyncio.run(taken(bound))
+    assert too_long.stage is Stage.FAILED
+    assert f"decompresses to more than {bound}" in too_long.reason
 
 
 def test_what_the_group_takes_away_is_not_owned_again() -> None:
