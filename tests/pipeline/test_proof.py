@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from made import ABORT, COMMIT, batch, holed, marker, record
-from twinlog.core.batch import TRANSACTIONAL, batches
+from made import ABORT, COMMIT, altered, batch, holed, marker, record
+from twinlog.core.batch import LOG_APPEND_TIME, TRANSACTIONAL, batches
 from twinlog.core.compression import MAX_DECOMPRESSED, Codec
 from twinlog.core.plan import MAX_PIECES
 from twinlog.core.types import UNKNOWN_EPOCH, Offset, TopicPartition
@@ -157,6 +157,17 @@ def test_a_marker_proves_nothing_by_itself() -> None:
     found = proven(Scripted(source), Scripted(other))
     assert isinstance(found, Differs)
     assert "at offset 8" in found.reason
+
+
+def test_a_batch_before_a_marker_that_cannot_be_decoded() -> None:
+    """Goal: it is tried again; an error here would end the mirror's other partitions, too."""
+    size = len(batch([record(9)]))
+    source = LOG[: -2 * size] + batch([record(8, value=b"8")]) + marker(9, 1, COMMIT)
+    bad = batch([record(8)], Codec.ZSTD, attributes=LOG_APPEND_TIME)
+    ours = LOG[: -2 * size] + altered(bad, body=b"no zstd frame") + marker(9, 5, COMMIT)
+    found = proven(Scripted(source), Scripted(ours))
+    assert isinstance(found, Unread)
+    assert "zstd" in found.reason
 
 
 def test_aborted_data_before_a_marker_is_none() -> None:
