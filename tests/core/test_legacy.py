@@ -18,7 +18,7 @@ from twinlog.core.batch import LegacyBatch, batches
 from twinlog.core.compression import Codec, compress
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import _xxh32, legacy_records
-from twinlog.core.plan import MAX_PIECES, Data, Gap, Piece, plan
+from twinlog.core.plan import MAX_PIECES, Data, Gap, Piece, finished, plan, planning
 from twinlog.core.records import decode
 from twinlog.core.types import Offset
 
@@ -199,6 +199,17 @@ def test_a_set_may_end_anywhere(cut: int) -> None:
     found = seen(data[:cut])
     assert found == [*THREE, *moved(THREE, 3)][: len(found)]
     assert len(found) in (0, 1, 2, 3, 6)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_wrapper_that_decompresses_to_more_than_allowed(magic: int) -> None:
+    """Goal: it is refused with its size, as a batch of today is (B8)."""
+    data = memoryview(wrapper(magic, [(0, THEN, None, bytes(10_000))], Codec.GZIP, 0))
+    assert len(data) < 1_000
+    [piece] = finished(planning(data, Offset(0), (), 20_000)).pieces
+    assert isinstance(piece, Data)
+    with pytest.raises(CorruptBatch, match="decompresses to more than 1000"):
+        finished(planning(data, Offset(0), (), 1_000))
 
 
 def test_what_is_re_encoded_is_a_batch_of_today() -> None:

@@ -26,7 +26,7 @@ from twinlog.core.absence import Absence
 from twinlog.core.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batches
 from twinlog.core.compression import Codec
 from twinlog.core.errors import CorruptBatch
-from twinlog.core.merge import MERGED_BYTES
+from twinlog.core.merge import MERGED_BYTES, MERGED_DECOMPRESSED
 from twinlog.core.plan import (
     MAX_PIECES,
     MAX_RUN,
@@ -415,13 +415,20 @@ def test_a_plan_yields_while_it_decodes(attributes: int) -> None:
 
 
 def test_a_batch_that_decompresses_to_more_than_allowed() -> None:
-    """Goal: it is refused with its size, whichever way it would be decoded."""
+    """Goal: it is refused with its size, whichever way it would be decoded (B8)."""
     data = memoryview(sparse(1000, Codec.ZSTD))
     with pytest.raises(CorruptBatch, match="decompresses to more than 1000"):
         finished(planning(data, Offset(0), (), 1000))
     stamped = batch([record(at) for at in range(100)], codec=Codec.ZSTD, attributes=LOG_APPEND_TIME)
     with pytest.raises(CorruptBatch, match="decompresses to more than 100"):
         finished(planning(memoryview(stamped), Offset(0), (), 100))
+    bound = 2 * MERGED_DECOMPRESSED
+    small = [record(at, value=b"") for at in range(MERGE_MIN_RUN)]
+    small[0] = record(0, value=bytes(bound))
+    many = b"".join(batch([one], Codec.ZSTD, attributes=LOG_APPEND_TIME) for one in small)
+    assert len(many) < MERGE_MAX_BYTES
+    with pytest.raises(CorruptBatch, match=f"decompresses to more than {bound}"):
+        finished(planning(memoryview(many), Offset(0), (), bound))
 
 
 def test_a_gap_tells_why() -> None:

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from twinlog.core.compression import Codec, decompress
+from twinlog.core.compression import MAX_DECOMPRESSED, Codec, decompress
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.records import RawRecord, encode_tail
 
@@ -70,22 +70,26 @@ class LegacyRun(NamedTuple):
     next_position: int
 
 
-def legacy_records(buffer: memoryview, position: int, lowest: int = 0) -> Iterator[LegacyRun]:
+def legacy_records(
+    buffer: memoryview, position: int, lowest: int = 0, max_bytes: int = MAX_DECOMPRESSED
+) -> Iterator[LegacyRun]:
     """The records of a message set, wrapper by wrapper, up to the first batch of format v2.
 
     Args:
         buffer: a Fetch answer's records; what is cut off at its end is left out.
         position: where the first message begins.
         lowest: the lowest offset that it may have.
+        max_bytes: the most bytes that one wrapper may decompress to.
 
     Raises:
+        TooLong: one decompresses to more.
         CorruptBatch: a wrong checksum, length, or wrapped set; offsets that do not grow.
     """
     for message, end in _messages(buffer, position):
         if message.codec is Codec.NONE:
             records = [_record(message, message.offset, message.timestamp)]
         else:
-            records = _unwrap(message)
+            records = _unwrap(message, max_bytes)
         for record in records:
             if record.offset < lowest:
                 raise CorruptBatch(
@@ -95,13 +99,13 @@ def legacy_records(buffer: memoryview, position: int, lowest: int = 0) -> Iterat
         yield LegacyRun(message.codec, records, end)
 
 
-def _unwrap(wrapper: _Message) -> list[RawRecord]:
+def _unwrap(wrapper: _Message, max_bytes: int) -> list[RawRecord]:
     if wrapper.value is None:
         raise CorruptBatch(f"the compressed message at offset {wrapper.offset} is empty")
     value = wrapper.value
     if wrapper.magic == 0 and wrapper.codec is Codec.LZ4:
         value = _with_right_checksum(value)
-    data = decompress(wrapper.codec, value)
+    data = decompress(wrapper.codec, value, max_bytes)
     inner = [message for message, _ in _messages(data, 0)]
     if not inner or any(
         message.codec is not Codec.NONE or message.magic != wrapper.magic for message in inner

@@ -36,14 +36,18 @@ _ONE_BYTE: Final = 64
 _OLDEST: Final = -(1 << 63)
 
 
-def merge(run: Sequence[Header], buffer: memoryview) -> Iterator[Encoded]:
+def merge(
+    run: Sequence[Header], buffer: memoryview, max_bytes: int = MAX_DECOMPRESSED
+) -> Iterator[Encoded]:
     """Batches of the records of all these: one, unless it would be too long.
 
     Args:
         run: dense batches of one codec at consecutive offsets.
         buffer: what their positions count in.
+        max_bytes: the most bytes that one of them may decompress to.
 
     Raises:
+        TooLong: one that has to be decoded decompresses to more.
         CorruptBatch: see `records.raw_records`.
     """
     group: list[tuple[Header, memoryview]] = []
@@ -55,7 +59,7 @@ def merge(run: Sequence[Header], buffer: memoryview) -> Iterator[Encoded]:
             if group:
                 yield _join(group)
             group, room = [], MERGED_DECOMPRESSED
-            yield alone(header, buffer)
+            yield alone(header, buffer, max_bytes)
             continue
         if group and len(data) > room:
             yield _join(group)

@@ -275,7 +275,7 @@ def _is_rebuilt(header: Header, position: Offset) -> bool:
 def _plan_legacy(pieces: "_Pieces", buffer: memoryview, place: _Place) -> _Place | None:
     """Plan messages of the formats v0 and v1; where a newer batch stands, its place."""
     position, lowest = place
-    for run in legacy_records(buffer, position, lowest):
+    for run in legacy_records(buffer, position, lowest, pieces.max_decoded):
         for _ in pieces.rebuild_records(run.records, run.codec, run.next_position - position):
             pass
         position, lowest = run.next_position, run.records[-1].offset + 1
@@ -289,12 +289,13 @@ class _Pieces:
     """The plan as it grows. `end` is where the next piece starts.
 
     `leader_epoch` is that of the last batch, set where a run of batches ends. `decoded` counts
-    records that were decoded or merged since the last step ended.
+    records that were decoded or merged since the last step ended. `max_decoded` is the most bytes
+    that one batch may be decompressed to.
     """
 
     def __init__(self, buffer: memoryview, position: Offset, max_decoded: int) -> None:
         self._buffer = buffer
-        self._max_decoded = max_decoded
+        self.max_decoded = max_decoded
         self._pieces: list[Piece] = []
         self._small: list[Header] = []  # the small batches at the end, not yet pieces
         self._small_bytes = 0
@@ -370,7 +371,7 @@ class _Pieces:
         So may one be of LogAppendTime that is too long to be stamped in one step.
         """
         if header.next_offset > self.end:
-            records = each_record(header, header.records(self._buffer), self._max_decoded)
+            records = each_record(header, header.records(self._buffer), self.max_decoded)
             yield from self.rebuild_records(records, header.codec, header.length)
             if not self.full:
                 self.gap(header.next_offset)
@@ -420,7 +421,7 @@ class _Pieces:
         small, self._small, self._small_bytes = self._small, [], 0
         self.decoded, self._small_records = self.decoded + self._small_records, 0
         if len(small) >= MERGE_MIN_RUN:
-            for batch in merge(small, self._buffer):
+            for batch in merge(small, self._buffer, self.max_decoded):
                 self._append(batch)
             return
         for header in small:
@@ -432,11 +433,11 @@ class _Pieces:
     def _restamp(self, header: Header) -> None:
         """A batch of LogAppendTime, whose records are to have the time that their readers see."""
         self.decoded += header.num_records
-        batch = alone(header, self._buffer, self._max_decoded)
+        batch = alone(header, self._buffer, self.max_decoded)
         if batch.header.length <= max(header.length, MERGED_BYTES):
             self._append(batch)
         else:
-            records = list(each_record(header, header.records(self._buffer), self._max_decoded))
+            records = list(each_record(header, header.records(self._buffer), self.max_decoded))
             self._build(records, header.codec, max(header.length, MERGED_BYTES))
 
     def _build(self, records: list[RawRecord], codec: Codec, most: int) -> None:
