@@ -18,7 +18,16 @@ from twinlog.core.batch import LegacyBatch, batches
 from twinlog.core.compression import Codec, compress
 from twinlog.core.errors import CorruptBatch
 from twinlog.core.legacy import _xxh32, legacy_records
-from twinlog.core.plan import MAX_PIECES, Data, Gap, Piece, finished, plan, planning
+from twinlog.core.plan import (
+    MAX_PIECES,
+    STEP_RECORDS,
+    Data,
+    Gap,
+    Piece,
+    finished,
+    plan,
+    planning,
+)
 from twinlog.core.records import decode
 from twinlog.core.types import Offset
 
@@ -210,6 +219,20 @@ def test_a_wrapper_that_decompresses_to_more_than_allowed(magic: int) -> None:
     assert isinstance(piece, Data)
     with pytest.raises(CorruptBatch, match="decompresses to more than 1000"):
         finished(planning(data, Offset(0), (), 1_000))
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_plan_yields_between_old_messages(codec: Codec) -> None:
+    """Goal: an answer full of them does not hold up the loop's other tasks (B5)."""
+    messages = [(at, THEN, None, b"") for at in range(STEP_RECORDS)]
+    sets = range(4)
+    if codec is Codec.NONE:
+        data = b"".join(message_set(1, moved(messages, at * STEP_RECORDS)) for at in sets)
+    else:
+        lasts = [(at + 1) * STEP_RECORDS - 1 for at in sets]
+        data = b"".join(wrapper(1, messages, codec, last) for last in lasts)
+    yielded = sum(1 for _ in planning(memoryview(data), Offset(0)))
+    assert yielded >= len(sets) - 1
 
 
 def test_what_is_re_encoded_is_a_batch_of_today() -> None:

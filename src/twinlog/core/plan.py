@@ -221,7 +221,7 @@ def planning(
         try:
             at = yield from _plan_modern(pieces, transactions, buffer, at)
         except LegacyBatch as legacy:
-            at = _plan_legacy(pieces, buffer, _Place(legacy.position, legacy.lowest))
+            at = yield from _plan_legacy(pieces, buffer, _Place(legacy.position, legacy.lowest))
     return Planned(pieces.finish(), pieces.leader_epoch)
 
 
@@ -272,12 +272,16 @@ def _is_rebuilt(header: Header, position: Offset) -> bool:
     return header.base_offset < position or not header.is_dense or stamped
 
 
-def _plan_legacy(pieces: "_Pieces", buffer: memoryview, place: _Place) -> _Place | None:
-    """Plan messages of the formats v0 and v1; where a newer batch stands, its place."""
+def _plan_legacy(
+    pieces: "_Pieces", buffer: memoryview, place: _Place
+) -> Generator[None, None, _Place | None]:
+    """Plan messages of the formats v0 and v1; where a newer batch stands, its place.
+
+    A wrapper is unwrapped in one step, since a v1 offset counts from the last message in it.
+    """
     position, lowest = place
     for run in legacy_records(buffer, position, lowest, pieces.max_decoded):
-        for _ in pieces.rebuild_records(run.records, run.codec, run.next_position - position):
-            pass
+        yield from pieces.rebuild_records(run.records, run.codec, run.next_position - position)
         position, lowest = run.next_position, run.records[-1].offset + 1
         pieces.leader_epoch = UNKNOWN_EPOCH
         if pieces.full:
