@@ -7,11 +7,19 @@ from typing import cast
 import pytest
 
 from clients import client
+from cluster.small_cluster import CLUSTER_ID, small_cluster
+from made import batch, record
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.config import parse_config
 from twinlog.cluster.connection import Connection
+from twinlog.cluster.mirrorlog import CONFIG_TOPIC
+from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.required_apis import REQUIRED, check_apis
 from twinlog.core.errors import UserError
 from twinlog.local.cluster import LocalCluster
+from twinlog.wire.config_records import Mirror, encode
+
+DESCRIBE_PRODUCERS = 61
 
 
 class _Broker(SimpleNamespace):
@@ -45,5 +53,26 @@ def test_kafka_has_all(any_kafka: LocalCluster) -> None:
     async def run() -> None:
         async with client(any_kafka) as cluster:
             await check_apis(cluster)
+
+    asyncio.run(run())
+
+
+def test_a_mirror_is_created_and_added_to_after_the_check() -> None:
+    """Goal: the first command names what the destination lacks, before a partition fails (B4)."""
+
+    async def run() -> None:
+        async with small_cluster({"t": b""}) as source:
+            properties = {"bootstrap.servers": source.servers}
+            mirror = Mirror(name="m", source=properties, source_cluster_id=CLUSTER_ID)
+            key, value = encode(mirror)
+            config = {CONFIG_TOPIC: batch([record(0, value=value, key=key)])}
+            lacks = r"does not have DescribeProducers \(API 61\)"
+            async with small_cluster(config, lacking=[DESCRIBE_PRODUCERS]) as small:
+                parsed = parse_config({"bootstrap.servers": small.servers})
+                async with KafkaCluster(parsed.config) as destination:
+                    with pytest.raises(UserError, match=lacks):
+                        await create_mirror(destination, "another", properties)
+                    with pytest.raises(UserError, match=lacks):
+                        await add_topics(destination, "m", "t")
 
     asyncio.run(run())
