@@ -121,3 +121,31 @@ def test_a_cluster_with_a_secret_of_its_own(
     with pytest.raises(UserError, match=asked) as caught:
         session.start_spark(master, {})
     assert "geheim" not in str(caught.value)
+
+
+_HOPELESS = """
+from twinlog.control.verification import VerifyConfig, _compare
+from twinlog.pipeline.verify import ANY_TOPICS, Sides, VerifyTask
+
+task = VerifyTask(
+    source={"bootstrap.servers": "nonsense"},
+    destination={},
+    cluster_ids=Sides("a", "b"),
+    topic_ids=ANY_TOPICS,
+    stretches=[],
+)
+try:
+    _compare(VerifyConfig(destination={}, master="local[1]"), [task], lambda _: None)
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.spark
+def test_a_batch_job_whose_task_fails_ends() -> None:
+    """Goal: `verify` gives a task up that fails again and again, as no lane is given up (E3)."""
+    done = subprocess.run(
+        [sys.executable, "-c", _HOPELESS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert f"failed {session.BATCH_FAILURES} times; aborting job" in done.stderr
+    assert "bootstrap.servers" in done.stdout
