@@ -135,17 +135,22 @@ task = VerifyTask(
     stretches=[],
 )
 try:
-    _compare(VerifyConfig(destination={}, master="local[1]"), [task], lambda _: None)
+    _compare(VerifyConfig(destination={}, master=MASTER), [task], lambda _: None)
 except Exception as error:
     print(error)
 """
 
 
 @pytest.mark.spark
-def test_a_batch_job_whose_task_fails_ends() -> None:
-    """Goal: `verify` gives a task up that fails again and again, as no lane is given up (E3)."""
+@pytest.mark.parametrize("master", ["local[1]", "local"])
+def test_a_batch_job_whose_task_fails_ends(master: str) -> None:
+    """Goal: `verify` gives a task up that fails again and again, as no lane is given up (E3).
+
+    Under each name of the local master: Spark itself tries a task of `local` once.
+    """
+    program = _HOPELESS.replace("MASTER", repr(master))
     done = subprocess.run(
-        [sys.executable, "-c", _HOPELESS], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
     )
     assert f"failed {session.BATCH_FAILURES} times; aborting job" in done.stderr
     assert "bootstrap.servers" in done.stdout

@@ -89,7 +89,7 @@ _JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOCAL_ONLY: Final = ("spark.driver.bindAddress", "spark.driver.host")
 _MASTER: Final = re.compile(r"local(-cluster)?(\[.*\])?|spark://.+|yarn|k8s://.+")
-_LOCAL: Final = re.compile(r"local\[(\d+|\*)\]")
+_LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)\])?")
 
 
 def start_spark(
@@ -123,8 +123,8 @@ def start_spark(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**DEFAULTS, "spark.task.maxFailures": str(max_failures)}
     if local := _LOCAL.fullmatch(master):
-        # In local mode the number of failures is part of the master's name.
-        master = f"local[{local[1]},{max_failures}]"
+        # In local mode the number of failures is part of the master's name, and else 1.
+        master = f"local[{local[1] or 1},{max_failures}]"
     elif not master.startswith("local"):
         for name in _LOCAL_ONLY:
             del settings[name]
