@@ -153,4 +153,16 @@ def test_a_batch_job_whose_task_fails_ends(master: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
     )
     assert f"failed {session.BATCH_FAILURES} times; aborting job" in done.stderr
-    assert "bootstrap.servers" in done.stdout
+    [line] = done.stdout.splitlines()
+    assert "UserError: bootstrap.servers is ''" in line
+
+
+def test_what_spark_says_when_it_gives_a_job_up() -> None:
+    """Goal: one line with the reason, whether a task has raised or an executor was lost."""
+    called = "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collect.\n"
+    stack = "\tat org.apache.spark.Some.thing(Some.scala:1)\nCaused by: another\n"
+    raised = f"{called}: x.PythonException: Traceback:\n  File\nValueError: bad\n SQLSTATE: 38000\n"
+    lost = f"{called}: x.SparkException: ExecutorLostFailure: gone\nDriver stacktrace:\n"
+    assert session._reason(raised + stack) == "ValueError: bad"
+    assert session._reason(lost + stack) == "x.SparkException: ExecutorLostFailure: gone"
+    assert session._reason("") == "no reason"

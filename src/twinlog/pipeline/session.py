@@ -29,6 +29,7 @@ All of them can be set otherwise by `--conf`. An executor needs this package and
 docs/spark.md says how they get there.
 """
 
+import itertools
 import os
 import re
 import socket
@@ -89,6 +90,7 @@ _JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOCAL_ONLY: Final = ("spark.driver.bindAddress", "spark.driver.host")
 _MASTER: Final = re.compile(r"local(-cluster)?(\[.*\])?|spark://.+|yarn|k8s://.+")
+_NO_REASON: Final = (" SQLSTATE:", "Driver stacktrace:")
 _LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)\])?")
 
 
@@ -224,7 +226,7 @@ def map_tasks(
         progress: is told each second, from another thread, how many tasks have ended.
 
     Raises:
-        Retriable: Spark's JVM has died. A task's exception comes as Spark's own.
+        Retriable: Spark's JVM has died, or Spark has given the job up, with a task's exception.
     """
 
     def body(part: Iterable[T]) -> Iterator[R]:
@@ -238,13 +240,20 @@ def map_tasks(
         watcher.start()
     try:
         found: list[R] = spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
-    except Py4JJavaError:
-        raise
+    except Py4JJavaError as error:
+        raise Retriable(f"Spark has given the job up: {_reason(str(error))}") from error
     except (Py4JError, OSError) as error:
         raise Retriable("Spark's JVM has died", hint="start it again") from error
     finally:
         ended.set()
     return found
+
+
+def _reason(text: str) -> str:
+    """The last line before the Java stack of what Spark says: a task's exception, if it was one."""
+    lines = itertools.takewhile(lambda line: not line.startswith("\tat "), text.splitlines())
+    said = [line.strip(" :") for line in lines if not line.startswith(_NO_REASON)]
+    return next((line for line in reversed(said) if line), "no reason")
 
 
 def _watch(
