@@ -1,18 +1,21 @@
 """Topics as a destination takes them, where it caps `max.message.bytes`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
-from twinlog.cluster.admin import NewTopic
+from clients import client, make_topic
+from twinlog.cluster.admin import NewTopic, create_topics, describe_configs, topic_resource
 from twinlog.cluster.client import KafkaCluster
 from twinlog.control import destination_topics
 from twinlog.control.destination_topics import DestinationTopic, fitted
+from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.core.errors import Refusal, UserError
 from twinlog.core.topic_configs import GENEROUS_BATCH, MAX_MESSAGE_BYTES
+from twinlog.local.cluster import LocalCluster
 
 DESTINATION = cast(KafkaCluster, None)
 MIB = 1 << 20
@@ -90,3 +93,36 @@ def test_what_the_source_needs_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UserError, match="INVALID_REPLICATION_FACTOR"):
         limits(service, monkeypatch, MIB)
     assert service.tries == 1
+
+
+@pytest.mark.broker
+def test_topics_are_added_within_the_destinations_cap(
+    kafka: LocalCluster,
+    kafka_391: LocalCluster,
+    fresh_name: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: --add tries what the destination accepts before it creates a topic (B4)."""
+    name, mirror = fresh_name("topic"), fresh_name("mirror")
+
+    async def capped(
+        cluster: KafkaCluster, topics: Sequence[NewTopic], **options: Any
+    ) -> dict[str, UUID | Refusal]:
+        if any(int(one.configs[MAX_MESSAGE_BYTES] or 0) > 20 * MIB for one in topics):
+            return dict.fromkeys([one.name for one in topics], Refusal(POLICY_VIOLATION))
+        return dict(await create_topics(cluster, topics, **options))
+
+    monkeypatch.setattr(destination_topics, "create_topics", capped)
+
+    async def run() -> None:
+        async with client(kafka_391) as source, client(kafka) as destination:
+            await make_topic(source, name)
+            properties = {"bootstrap.servers": kafka_391.bootstrap_servers}
+            await create_mirror(destination, mirror, properties)
+            assert await add_topics(destination, mirror, name) == [name]
+            resource = topic_resource(name)
+            entries = (await describe_configs(destination, [resource]))[resource]
+            assert not isinstance(entries, Refusal)
+            assert entries[MAX_MESSAGE_BYTES].value == str(16 * MIB)
+
+    asyncio.run(run())
