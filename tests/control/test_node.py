@@ -1,19 +1,29 @@
-"""A node's progress: only what lanes report now is mirrored."""
+"""A node beside its lanes: what it counts as mirrored, and what its looks cost."""
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
+from clients import client, make_topic
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controlwriter import append
+from twinlog.cluster.mirrorlog import status_entry
 from twinlog.control import node as node_module
 from twinlog.control.described import FRESH_S
+from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.node import Node, NodeConfig, Progress
+from twinlog.control.store import MirrorStore
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
+from twinlog.local.cluster import LocalCluster
 from twinlog.wire.config_records import Mirror, MirrorTopic, encode
 from twinlog.wire.snapshot import Snapshot, Written
 from twinlog.wire.status_records import PartitionStatus, Status
+from waiting import until_async
 
 SNAPSHOT = Snapshot().after(
     Written(0, 0, *encode(record))
@@ -64,3 +74,70 @@ def test_a_status_that_stands_still_is_no_progress(monkeypatch: pytest.MonkeyPat
     assert (found.mirrored, found.waiting, found.settled) == (0, 1, False)
     stored.time_ms = 2
     assert seen().settled
+
+
+@pytest.mark.broker
+def test_a_node_keeps_its_connections(
+    trio: LocalCluster, kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """Goal: however often a node looks, it opens no further connections to its brokers (B3).
+
+    At each look there is something new from each of them, as where lanes report.
+    """
+    looks = 0
+
+    def watch(_: Progress) -> None:
+        nonlocal looks
+        looks += 1
+
+    async def report(lanes: KafkaCluster) -> None:
+        for now in itertools.count():
+            statuses = [
+                Status(state_partition=number, lane="l", node="n", time_ms=now, partitions=())
+                for number in range(6)
+            ]
+            await append(lanes, [status_entry(status) for status in statuses])
+            await asyncio.sleep(0.2)
+
+    async def looked(times: int) -> None:
+        wanted = looks + times
+
+        async def there() -> bool:
+            return looks >= wanted
+
+        await until_async(there, 60, f"{times} looks")
+
+    async def run() -> None:
+        async with (
+            client(kafka) as source,
+            client(trio) as destination,
+            client(trio) as lanes,
+        ):
+            await make_topic(source, topic)
+            mirror = fresh_name("mirror")
+            properties = {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "mirror.metadata.refresh.interval.ms": "1000",
+            }
+            await create_mirror(destination, mirror, properties)
+            await add_topics(destination, mirror, topic)
+            metrics = "127.0.0.1", 0
+            node = Node(NodeConfig(node="n", destination={}, metrics_address=metrics), watch)
+            store = MirrorStore(destination, background=True)
+            job: asyncio.Future[list[None]] = asyncio.get_running_loop().create_future()
+            running = asyncio.create_task(
+                node._supervise(destination, store, job, frozenset({"n-0"}))  # type: ignore[arg-type]
+            )
+            reporting = asyncio.create_task(report(lanes))
+            await looked(5)
+            opened, slots = destination.counters.opened, len(destination._pool._slots)
+            await looked(10)
+            # A lane more may be borrowed when more is read at the same time; not one for each look.
+            assert destination.counters.opened < opened + 10
+            assert len(destination._pool._slots) < slots + 10
+            for task in (running, reporting):
+                assert not task.done()
+                task.cancel()
+            await asyncio.gather(running, reporting, return_exceptions=True)
+
+    asyncio.run(run())
