@@ -25,10 +25,19 @@ from twinlog.core.append import ProducerState
 from twinlog.core.batch import Header, batches, new_header, patched_header
 from twinlog.core.errors import Disconnected, Fenced, Retriable
 from twinlog.core.records import encode_tail, varint
-from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.core.types import (
+    UNKNOWN_EPOCH,
+    FetchPosition,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TopicPartition,
+)
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 from twinlog.pipeline.ports import Appended, Batch, FetchResult, Leader, Markers, ReadAlone
+from twinlog.pipeline.proof import TAIL_BYTES, Claim, Differs, Proven, prove
 from twinlog.wire.fetch import Fetched
 from waiting import until_async
 
@@ -816,6 +825,41 @@ def test_a_topic_created_anew_has_a_new_id(any_kafka: LocalCluster, topic: str) 
 
             await until_async(produced)
             await until_async(fetched)
+
+    run(scenario())
+
+
+def test_last_batches_above_1_mib_are_compared(
+    kafka: LocalCluster, kafka_391: LocalCluster, topic: str
+) -> None:
+    """Goal: brokers leave most of them out of an answer to many; each is compared whole (A7)."""
+    different = TopicPartition(topic, 1)
+
+    async def filled(ports: Ports, last: bytes) -> None:
+        limits = {"retention.ms": "-1", "max.message.bytes": str(4 << 20)}
+        await make_topic(ports.cluster, topic, 3, configs=limits)
+        node = await node_of(ports, topic)
+        await ports.source.leaders([topic])
+        for partition in partitions_of(topic, 3):
+            value = last if partition == different else bytes(1 << 19)
+            answers = await ports.destination.produce(node, [batch(partition, value=value)])
+            assert not answers[partition].error
+
+    async def scenario() -> None:
+        async with ports_of(kafka_391) as theirs, ports_of(kafka) as ours:
+            await filled(theirs, bytes(1 << 19))
+            await filled(ours, bytes((1 << 19) - 1) + b"y")
+            claim = Claim(Offset(COUNT), Offset(0), Offset(0), False, UNKNOWN_EPOCH)
+            claims = dict.fromkeys(partitions_of(topic, 3), claim)
+            many = await ours.destination.read(
+                dict.fromkeys(claims, COUNT - 1), partition_max_bytes=TAIL_BYTES
+            )
+            assert sorted(len(one.records) > 0 for one in many.values()) == [False, False, True]
+            found = await prove(theirs.source, ours.destination, claims, max_decoded=1 << 26)
+            differs = found.pop(different)
+            assert isinstance(differs, Differs)
+            assert "at offset 0" in differs.reason
+            assert all(isinstance(one, Proven) for one in found.values())
 
     run(scenario())
 
