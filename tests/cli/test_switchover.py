@@ -16,6 +16,7 @@ from twinlog.control.switchover import (
     ProducersNotStopped,
     Progress,
     Step,
+    SwitchedOver,
 )
 
 
@@ -69,3 +70,27 @@ def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 1
     assert r"User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J" in result.stderr
     assert all(line.isprintable() for line in result.output.split("\n"))
+
+
+@pytest.mark.parametrize("not_denied", ["", "no right"])
+def test_denials_that_may_be_missing_are_no_success(
+    not_denied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producers may write to the old source, which nobody mirrors any more."""
+
+    @asynccontextmanager
+    async def connected(*_: Any) -> AsyncIterator[None]:
+        yield
+
+    async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
+        return SwitchedOver(mirror="m", topics=("t",), left_behind=(), not_denied=not_denied)
+
+    monkeypatch.setattr(command, "connected", connected)
+    monkeypatch.setattr(command, "switch_over", switch_over)
+    arguments = ["--bootstrap-server", "h:1", "--mirror", "m"]
+    result = CliRunner().invoke(command.switchover, arguments)
+    assert result.exit_code == (command.UNFINISHED if not_denied else 0)
+    assert ("is not known: no right" in result.output) is bool(not_denied)
+    result = CliRunner().invoke(command.switchover, [*arguments, "--json"])
+    expected = "UNFINISHED" if not_denied else "SWITCHED_OVER"
+    assert f'"result": "{expected}"' in result.output

@@ -6,7 +6,7 @@ With brokers: tests/end_to_end/test_switchover.py.
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -232,7 +232,7 @@ def test_denials_stay_where_another_hand_has_failed_over(
     denials: Any = SimpleNamespace(take_back=take_back, made=made)
     stored.steps._denials, stored.steps._denied = denials, frozenset()
     stored.alter("u", wanted=Wanted.STOPPED)
-    with pytest.raises(DenialsStay, match="stay denied, since u were removed") as caught:
+    with pytest.raises(DenialsStay, match="stay denied; u were removed") as caught:
         asyncio.run(stored.steps.go_back(error))
     assert "--allow-producers" not in str(caught.value)
     assert not taken
@@ -240,6 +240,73 @@ def test_denials_stay_where_another_hand_has_failed_over(
     stored.steps._denied = frozenset()
     asyncio.run(stored.steps.go_back(error))
     assert taken == ["all"]
+
+
+class Denied:
+    """Denials that a switchover has made, and what is done with them."""
+
+    def __init__(self, standing: frozenset[str]) -> None:
+        self.standing = standing
+        self.refused: UserError | None = None
+        self.on_take_back = lambda: None
+        self.on_missing = lambda: None
+
+    async def take_back(self) -> frozenset[str]:
+        taken, self.standing = self.standing, frozenset()
+        self.on_take_back()
+        return taken
+
+    async def made(self) -> frozenset[str]:
+        return frozenset()
+
+    async def missing(self, _: Outlook) -> Outlook:
+        return Outlook()
+
+    async def strayed(self) -> frozenset[str]:
+        self.on_missing()
+        return frozenset()
+
+    async def deny(self, denials: frozenset[str]) -> None:
+        if self.refused:
+            raise self.refused
+        self.standing |= denials
+
+
+def with_denials(stored: Stored) -> Denied:
+    denials = Denied(frozenset({"one"}))
+    stored.steps._denials = cast(Any, denials)
+    stored.steps._denied = cast(Any, denials.standing)
+    return denials
+
+
+@pytest.mark.parametrize("refused", [None, UserError("no right")])
+def test_a_failover_by_another_hand_while_denials_are_taken_back(
+    stored: Stored, refused: UserError | None
+) -> None:
+    """It comes after the question whether there was one: what was taken back is made again."""
+    denials = with_denials(stored)
+    denials.refused = refused
+    denials.on_take_back = lambda: stored.alter("u", wanted=Wanted.STOPPED)
+    error = SwitchoverFailed(Step.SILENCE, "why", gone_back=True)
+    with pytest.raises(DenialsStay, match="u were removed") as caught:
+        asyncio.run(stored.steps.go_back(error))
+    assert denials.standing == (frozenset() if refused else {"one"})
+    said = "cannot be denied it: no right" if refused else "write for a moment, and are denied"
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("refused", [None, UserError("no right")])
+def test_denials_that_are_taken_back_behind_the_last_look(
+    stored: Stored, refused: UserError | None
+) -> None:
+    """By another switchover that has made them, and was not to know of this failover."""
+    denials = with_denials(stored)
+    denials.refused = refused
+    denials.on_missing = lambda: setattr(denials, "standing", frozenset())
+    stored.stopped = {*stored.ends, ONE}
+    found = stored.fail_over()
+    assert denials.standing == (frozenset() if refused else {"one"})
+    assert found.not_denied == ("no right" if refused else "")
 
 
 def test_a_topic_that_comes_up_meanwhile(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,12 @@ def switchover(
         show.interrupted()
         sys.exit(INTERRUPTED)
     show.switched_over(result)
-    sys.exit(0 if result.left_behind == () else UNFINISHED)
+    sys.exit(0 if _is_finished(result) else UNFINISHED)
+
+
+def _is_finished(result: SwitchedOver) -> bool:
+    """Whether nothing is left for a person to look at."""
+    return result.left_behind == () and not result.not_denied
 
 
 def _stopped(asked: ProducersNotStopped) -> bool:
@@ -271,18 +276,27 @@ class _Show:
         late = result.left_behind
         if self._as_json:
             self._object(
-                result="SWITCHED_OVER" if late == () else "UNFINISHED",
+                result="SWITCHED_OVER" if _is_finished(result) else "UNFINISHED",
                 mirror=result.mirror,
                 topics=list(result.topics),
                 left_behind=None if late is None else [_late(*one) for one in late],
                 denied=sorted(map(str, result.denied)),
+                not_denied=result.not_denied,
             )
         else:
             click.echo(
                 f"Switched over {len(result.topics)} topic(s) of mirror {result.mirror}: "
                 f"[{printable(names)}]"
             )
-        if result.denied:
+        if result.not_denied:
+            click.echo(
+                printable(
+                    "Whether producers are still denied to write to the source is not known: "
+                    f"{result.not_denied}"
+                ),
+                err=True,
+            )
+        elif result.denied:
             click.echo(
                 "Producers stay denied to write to the source, until twinlog switchover --mirror "
                 f"{result.mirror} --allow-producers",

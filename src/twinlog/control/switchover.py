@@ -209,6 +209,8 @@ class SwitchedOver:
     """What was written to the source meanwhile; None: it could not be asked any more."""
     denied: frozenset[Acl] = frozenset()
     """The denials that stay on the source."""
+    not_denied: str = ""
+    """Why it is not known whether they still stand there; empty: they do."""
 
 
 class SourceEnd(NamedTuple):
@@ -394,15 +396,23 @@ class _Switchover:
         if isinstance(error, SwitchoverFailed):
             why = error.why
         try:
-            removed = await self._removed()
-            allowed = frozenset() if removed else await self._denials.take_back()
+            removed, allowed = await self._removed(), frozenset[Acl]()
+            if not removed:
+                allowed = await self._denials.take_back()
+                # Another switchover may have seen them before, and removes its topics after that.
+                removed = await self._removed() if allowed else []
             left = await self._denials.made()
-        except TwinlogError as trouble:
-            text = f"{why}; what was denied cannot be taken back: {trouble}"
+        except TwinlogError as refused:
+            text = f"{why}; what was denied cannot be taken back: {refused}"
             raise DenialsStay(step, text) from error
         if removed:
+            denied = "stay denied"
+            if allowed:
+                denied = "could write for a moment, and are denied again"
+                if trouble := await _deny_again(self._denials, allowed):
+                    denied = f"may be able to write, since they cannot be denied it: {trouble}"
             text = (
-                f"{why}; producers stay denied, since {few(removed)} were removed from the mirror "
+                f"{why}; producers {denied}; {few(removed)} were removed from the mirror "
                 f"meanwhile, by another switchover or command"
             )
             raise DenialsStay(step, text, FAILED_OVER) from error
@@ -505,11 +515,16 @@ class _Switchover:
         await self._remove()
         await self._until(Step.FAILOVER, self._not_stopped, gone_back=False)
         self._done(Step.FAILOVER, f"{len(self._partitions)} partition(s) are STOPPED")
+        not_denied = ""
+        if self._denials is not None and self._denied:
+            # Another one that has ended may have taken them back between the last look and this.
+            not_denied = await _deny_again(self._denials, self._denied)
         return SwitchedOver(
             mirror=self._subject.mirror.name,
             topics=tuple(self._subject.names),
             left_behind=await self._left_behind(ends),
             denied=self._denied or frozenset(),
+            not_denied=not_denied,
         )
 
     # ---- what the steps are made of ------------------------------------------------------------
@@ -719,6 +734,19 @@ class _Switchover:
 
     def _say(self, step: Step, text: str, *, done: bool = False) -> None:
         self._tell(Progress(step, done, text, self._denied is not None))
+
+
+async def _deny_again(denials: ProducerDenials, denied: frozenset[Acl]) -> str:
+    """Make what is missing of these, now that topics are removed; why some may be missing still.
+
+    Of two switchovers of the same topics one takes its denials back and then asks whether topics
+    were removed, the other one removes them and then comes here: one of the two sees the other.
+    """
+    try:
+        await denials.deny(denied)
+    except TwinlogError as error:
+        return str(error)
+    return ""
 
 
 def _changed(before: Collection[MirrorTopic], now: Collection[MirrorTopic]) -> list[str]:
