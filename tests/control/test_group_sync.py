@@ -39,6 +39,7 @@ class Cluster:
         self.kinds: dict[str, str] = {}
         self.members: set[str] = set()
         self.hidden: set[str] = set()
+        self.silent: set[str] = set()
         self.topic_id = TOPIC_ID
         self.commits: list[dict[TopicPartition, Committed]] = []
         self.lose_answers = False
@@ -132,6 +133,8 @@ class World:
         }
 
     async def _offsets(self, cluster: Cluster, group: Group) -> dict[TopicPartition, Committed]:
+        if group.name in cluster.silent:
+            raise Retriable("no coordinator")
         return dict(cluster.groups.get(group.name, {}))
 
     async def _commit(
@@ -445,13 +448,21 @@ def test_a_log_that_is_not_known_makes_the_check_incomplete(world: World) -> Non
 
 
 def test_a_group_is_forgotten_when_it_is_gone_for_long(world: World) -> None:
-    """That it is not listed once proves nothing; one that is not served any more is."""
+    """That it is not listed once proves nothing; one that is not served any more is.
+
+    While its offsets are left on the destination, they are known to be the mirror's own: the group
+    would go on from them, which readiness has to tell (GROUP_DELETED).
+    """
     world.source.commit("g", 90)
     world.check()
     world.source.hidden.add("g")
     world.check()
+    for _ in range(3):
+        world.check(after_s=FORGET_S + 1)
+        assert world.written["g"].partitions[A].copied == 90
+    del world.destination.groups["g"]
     world.check(after_s=FORGET_S / 2)
-    assert "g" in world.written
+    assert "g" in world.written, "it is not asked for each time"
     world.check(after_s=FORGET_S)
     assert "g" not in world.written
     world.source.hidden.clear()
@@ -459,6 +470,21 @@ def test_a_group_is_forgotten_when_it_is_gone_for_long(world: World) -> None:
     assert "g" in world.written
     world.check(include=[re.compile("other")])
     assert "g" not in world.written
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_group_that_has_moved_on_there_is_forgotten(world: World, own: bool) -> None:
+    """Its offsets are its own by now; not where the destination does not tell."""
+    world.source.commit("g", 90)
+    world.check()
+    world.source.hidden.add("g")
+    world.check()
+    if own:
+        world.destination.commit("g", 95)
+    else:
+        world.destination.silent.add("g")
+    world.check(after_s=FORGET_S + 1)
+    assert ("g" in world.written) is not own
 
 
 def test_offsets_are_committed_in_parts(world: World) -> None:

@@ -58,7 +58,8 @@ AT_ONCE: Final = 20
 QUIET_CHECKS: Final = 10
 """Refresh intervals for which a group must have been quiet on the destination."""
 FORGET_S: Final = 3600.0
-"""Seconds after which a group that the source does not list any more is forgotten."""
+"""Seconds after which a group that the source does not list any more is forgotten, if nothing that
+was copied is left of it; else it is looked at again after as long."""
 MAX_NAMED: Final = 1000
 """Groups of a check that failed which are named in its record."""
 MAX_REPEAT_S: Final = 24 * 3600.0
@@ -217,7 +218,7 @@ class GroupSync:
         failed += [name for name in memory.undecoded - {*failed} if name is not None]
         named = tuple(sorted(failed)[:MAX_NAMED])
         last = LastCheck(mirror=mirror, time_ms=now_ms, failed=named)
-        _forget_unserved(memory, listed, groups, now_ms)
+        await self._forget_unserved(memory, listed, groups, now_ms)
         return len(failed) + await self._write(memory, last)
 
     # ---- one group -----------------------------------------------------------------------------
@@ -363,6 +364,42 @@ class GroupSync:
             self._memories[mirror] = memory
         return memory
 
+    async def _forget_unserved(
+        self, memory: _Memory, listed: Collection[str], groups: Collection[Group], now_ms: int
+    ) -> None:
+        """Drop groups that are not served any more, and those that the source has long not listed.
+
+        That it does not list a group once proves nothing: its coordinator may not answer. While an
+        offset that was copied is left of it, it would go on from there (`GROUP_DELETED`).
+        """
+        away = memory.groups.keys() - {group.name for group in groups}
+        since = {name: memory.unlisted.get(name, now_ms) for name in away}
+        excluded = {name for name in away if name in listed}
+        long = {name for name in away - excluded if now_ms - since[name] > FORGET_S * 1000}
+        left = await self._with_copies(memory, sorted(long))
+        for name in excluded | long - left:
+            del memory.groups[name]
+        again = dict.fromkeys(left, now_ms)
+        memory.unlisted = {
+            name: at for name, at in (since | again).items() if name in memory.groups
+        }
+
+    async def _with_copies(self, memory: _Memory, names: Collection[str]) -> set[str]:
+        """Those of these groups of which the destination has an own offset, or does not tell."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def has(name: str) -> bool:
+            async with limit:
+                group = Group(name, "", memory.groups[name].kind)
+                try:
+                    found = await group_offsets(self._destination, group)
+                except TwinlogError:
+                    return True
+                return bool(memory.own(name, found))
+
+        answers = await asyncio.gather(*map(has, names))
+        return {name for name, one in zip(names, answers, strict=True) if one}
+
     async def _write(self, memory: _Memory, last: LastCheck) -> int:
         """Write what has changed, and that this check was made; 1 where it cannot be written."""
         changed: list[GroupMemory | LastCheck] = [
@@ -410,25 +447,6 @@ def _of(
     partitions: Container[TopicPartition], offsets: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Committed]:
     return {partition: one for partition, one in offsets.items() if partition in partitions}
-
-
-def _forget_unserved(
-    memory: _Memory, listed: Collection[str], groups: Collection[Group], now_ms: int
-) -> None:
-    """Drop groups that are not served any more, and those that the source has long not listed.
-
-    That it does not list a group once proves nothing: its coordinator may not answer.
-    """
-    names = {group.name for group in groups}
-    for name in memory.groups.keys() - names:
-        since = memory.unlisted.setdefault(name, now_ms)
-        if name in listed or now_ms - since > FORGET_S * 1000:
-            del memory.groups[name]
-    memory.unlisted = {
-        name: since
-        for name, since in memory.unlisted.items()
-        if name in memory.groups.keys() - names
-    }
 
 
 async def _recreated(
