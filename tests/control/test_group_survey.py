@@ -14,7 +14,7 @@ from twinlog.cluster.offsets import Committed, Group
 from twinlog.control import group_survey
 from twinlog.control.group_survey import ByTopic, group_facts, remembered_facts
 from twinlog.control.groups import Bounds, Log
-from twinlog.control.readiness import Finding, Reason, SourceLog
+from twinlog.control.readiness import Finding, Reason, SourceLog, Standing
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.types import TopicPartition
 from twinlog.wire.group_records import NO_OFFSET, GroupMemory, LastCheck, PartitionMemory
@@ -153,6 +153,18 @@ def test_a_dead_source(world: World) -> None:
     assert "1 were last checked on the source 42 s ago" in age
     assert failed.endswith(": h")
     assert unreadable.endswith(": record 7")
+
+
+@pytest.mark.parametrize("here", [20, 25])
+def test_a_group_that_was_deleted_before_the_source_died(world: World, here: int) -> None:
+    """It goes on from what was copied; not from what it has committed on the destination."""
+    rows = {A: PartitionMemory(NO_OFFSET, 20, deleted=1)}
+    groups = {"g": GroupMemory(mirror="m", group="g", kind="classic", partitions=rows)}
+    world.remembered = Remembered(groups=groups, check=LastCheck(mirror="m", time_ms=0))
+    world.offsets[DESTINATION]["g"] = here
+    by_topic, _ = world.dead()
+    found = [standing for one in by_topic.get("t", ()) for standing in one.deleted]
+    assert found == ([Standing(A, 20)] if here == 20 else [])
 
 
 def test_what_was_not_looked_at_is_not_deleted(world: World) -> None:

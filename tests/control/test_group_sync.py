@@ -23,7 +23,13 @@ from twinlog.control.group_sync import (
 from twinlog.control.groups import Bounds, Log
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.types import TopicPartition
-from twinlog.wire.group_records import GroupMemory, LastCheck, decode, encode
+from twinlog.wire.group_records import (
+    GroupMemory,
+    LastCheck,
+    PartitionMemory,
+    decode,
+    encode,
+)
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 TOPIC_ID = UUID(int=7)
@@ -470,6 +476,42 @@ def test_a_group_is_forgotten_when_it_is_gone_for_long(world: World) -> None:
     assert "g" in world.written
     world.check(include=[re.compile("other")])
     assert "g" not in world.written
+
+
+def test_what_was_deleted_on_the_source_is_noted(world: World) -> None:
+    """For the time when it is dead. Groups that are not listed are asked for, until it is known."""
+    for group in ("g", "h"):
+        world.source.commit(group, 90)
+        world.source.commit(group, 80, B)
+    world.check()
+    del world.source.groups["g"]
+    del world.source.groups["h"][B]
+    world.source.silent.add("g")
+    world.check()
+    assert world.written["g"].partitions[A] == PartitionMemory(90, 90), "nothing was answered"
+    assert world.written["h"].partitions[A] == PartitionMemory(90, 90)
+    assert world.written["h"].partitions[B] == PartitionMemory(-1, 80, deleted=1)
+    world.source.silent.clear()
+    world.check()
+    assert world.written["g"].partitions[A] == PartitionMemory(-1, 90, deleted=1)
+    assert world.written["g"].partitions[B] == PartitionMemory(-1, 80, deleted=1)
+    world.source.silent.add("g")
+    world.source.commit("g", 95)
+    world.source.hidden.add("g")
+    world.check()
+    assert world.written["g"].partitions[A].deleted, "it is not asked for again"
+    world.source.silent.clear()
+    world.source.hidden.clear()
+    world.check()
+    assert world.written["g"].partitions[A] == PartitionMemory(95, 95)
+
+
+def test_a_group_that_is_not_listed_and_has_offsets(world: World) -> None:
+    world.source.commit("g", 90)
+    world.check()
+    world.source.hidden.add("g")
+    world.check()
+    assert world.written["g"].partitions[A] == PartitionMemory(90, 90)
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -108,13 +108,22 @@ def test_another_hand_is_seen_by_what_has_changed() -> None:
 
 
 def test_what_is_remembered() -> None:
-    """A partition that was not checked keeps what was copied, and has no offset of the source."""
-    paused = TopicPartition("paused", 0)
-    known = memory({A: PartitionMemory(7, 7), paused: PartitionMemory(3, 3)})
+    """A partition that was not checked keeps what was copied, and has no offset of the source.
+
+    One that was checked, and has none, was deleted there, until it has one again.
+    """
+    paused, gone = TopicPartition("paused", 0), TopicPartition("gone", 0)
+    copies = {A: PartitionMemory(7, 7), paused: PartitionMemory(3, 3), gone: PartitionMemory(4, 4)}
     source = {A: Committed(8), B: Committed(9)}
     destination = {A: Committed(7), B: Committed(5)}
-    assert remembered(source, destination, {A}, known) == {
+    after = {
         A: PartitionMemory(8, 7),
         B: PartitionMemory(9, -1, 0, 5),
         paused: PartitionMemory(-1, 3),
+        gone: PartitionMemory(-1, 4, deleted=1),
     }
+    assert remembered(source, destination, {A}, memory(copies), {A, B, gone}) == after
+    assert remembered(source, destination, {A}, memory(after), {A, B}) == after
+    back = source | {gone: Committed(5)}
+    known = memory(after)
+    assert not remembered(back, destination, {A}, known, {A, B, gone})[gone].deleted

@@ -227,6 +227,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             [age] = dead[Reason.GROUP_UNREADABLE]
             assert re.search(r"5 were last checked on the source \d+ s ago", age)
             assert Reason.GROUP_BEHIND not in dead, "as the last check saw it"
+            assert Reason.GROUP_DELETED not in dead, "it was there at the last check"
             assert names["own"] in "".join(dead[Reason.GROUP_SKIPS])
 
             assert await node.sync(source, mirror, include, ids) == 0
@@ -234,5 +235,7 @@ def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str]
             assert not {Reason.GROUP_BEHIND, Reason.GROUP_REWOUND} & after.keys()
             assert (await committed_offsets(destination, names["rewound"]))[partition].offset == 1
             assert after[Reason.GROUP_DELETED] == [deleted], "the check deletes nothing"
+            dead = found(await facts(destination, "127.0.0.1:1"))
+            assert dead[Reason.GROUP_DELETED] == [deleted], "the check has seen that it is gone"
 
     asyncio.run(run())

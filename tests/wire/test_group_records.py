@@ -20,7 +20,9 @@ from twinlog.wire.group_records import (
 from twinlog.wire.json_fields import encode_json
 
 numbers = st.integers(-1, (1 << 63) - 1)
-memories = st.builds(PartitionMemory, numbers, numbers, st.integers(0, (1 << 32) - 1), numbers)
+memories = st.builds(
+    PartitionMemory, numbers, numbers, st.integers(0, (1 << 32) - 1), numbers, st.integers(0, 1)
+)
 partitions = st.dictionaries(
     st.builds(TopicPartition, st.text(max_size=5), st.integers(0, 1000)), memories, max_size=5
 )
@@ -70,7 +72,7 @@ def test_a_later_version_may_add() -> None:
         "kind": "classic",
         "active_ms": 1,
         "copied_ms": 2,
-        "topics": {"t": [[0], [1, 5], [2, 5, 4, 3, 2, 99, 100]]},
+        "topics": {"t": [[0], [1, 5], [2, 5, 4, 3, 2, 1, 99, 100]]},
         "more": {},
     }
     found = decode(encode_key("m", "g"), packed(body))
@@ -78,7 +80,7 @@ def test_a_later_version_may_add() -> None:
     assert found.partitions == {
         TopicPartition("t", 0): PartitionMemory(),
         TopicPartition("t", 1): PartitionMemory(5, 5),
-        TopicPartition("t", 2): PartitionMemory(5, 4, 3, 2),
+        TopicPartition("t", 2): PartitionMemory(5, 4, 3, 2, 1),
     }
 
 

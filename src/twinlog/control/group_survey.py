@@ -240,16 +240,17 @@ async def _remembered(
             for partition, one in memory.partitions.items()
             if one.source != NO_OFFSET
         }
-        if text := bounds.unknown(committed.keys()):
+        deleted = {partition for partition, one in memory.partitions.items() if one.deleted}
+        if text := bounds.unknown(committed.keys() | deleted):
             unknown.append(_unreadable(f"offsets of {memory.group}: {text}"))
         committed = {one: at for one, at in committed.items() if one in bounds.logs}
-        if not committed:
+        if not committed and not deleted:
             return []
         async with limit:
             group = Group(memory.group, "", memory.kind)
             found = await group_offsets(destination, _as_there(group, here))
-        # Without an offset a partition was deleted, or not looked at: the memory does not tell.
-        own = own_offsets(found, memory) & committed.keys()
+        # A partition without an offset that is not noted as deleted was not looked at.
+        own = own_offsets(found, memory) & (committed.keys() | deleted)
         # What the source holds beyond the group's offset is not known here: the logs' facts say it.
         logs = {one: SourceLog(None, at.offset, at.offset) for one, at in committed.items()}
         idle = memory.group not in here or here[memory.group].idle

@@ -13,7 +13,7 @@ has the group's offset.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from re import Pattern
 from typing import Final
@@ -215,6 +215,7 @@ class GroupSync:
             return len(failed)
         if not memory.was_read:
             return len(failed) + 1
+        await self._note_deleted(source, memory, listed, partitions.keys())
         failed += [name for name in memory.undecoded - {*failed} if name is not None]
         named = tuple(sorted(failed)[:MAX_NAMED])
         last = LastCheck(mirror=mirror, time_ms=now_ms, failed=named)
@@ -262,7 +263,7 @@ class GroupSync:
             kind=group.kind,
             active_ms=check.now_ms if active else before.active_ms,
             copied_ms=before.copied_ms or check.now_ms,
-            partitions=remembered(source, found, own, known),
+            partitions=remembered(source, found, own, known, logs.keys()),
         )
         memory.groups[group.name] = now
         if busy or check.now_ms - now.active_ms < check.quiet_s * 1000:
@@ -363,6 +364,46 @@ class GroupSync:
                 memory = _Memory(groups=groups, written=dict(groups), undecoded=found.undecoded)
             self._memories[mirror] = memory
         return memory
+
+    async def _note_deleted(
+        self,
+        source: KafkaCluster,
+        memory: _Memory,
+        listed: Collection[str],
+        checked: Set[TopicPartition],
+    ) -> None:
+        """Note what groups that the source does not list have no offsets of any more.
+
+        They are asked for by name, until it is noted: that they are not listed is no evidence.
+        """
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def note(known: GroupMemory) -> None:
+            group = Group(known.group, "", known.kind)
+            async with limit:
+                try:
+                    committed = await group_offsets(source, group)
+                except TwinlogError:
+                    return  # what was seen last is all that is known
+            gone = checked - committed.keys()
+            memory.groups[known.group] = replace(
+                known,
+                partitions={
+                    partition: one._replace(source=NO_OFFSET, deleted=1)
+                    if partition in gone
+                    else one
+                    for partition, one in known.partitions.items()
+                    if partition not in gone or one.copied != NO_OFFSET
+                },
+            )
+
+        due = [
+            one
+            for name, one in memory.groups.items()
+            if name not in listed
+            and any(not one.partitions[p].deleted for p in checked & one.partitions.keys())
+        ]
+        await asyncio.gather(*map(note, due))
 
     async def _forget_unserved(
         self, memory: _Memory, listed: Collection[str], groups: Collection[Group], now_ms: int

@@ -178,6 +178,7 @@ def remembered(
     destination: Mapping[TopicPartition, Committed],
     own: Collection[TopicPartition],
     memory: GroupMemory | None,
+    checked: Collection[TopicPartition] = (),
 ) -> dict[TopicPartition, PartitionMemory]:
     """What to remember of a group's partitions after a check.
 
@@ -186,10 +187,13 @@ def remembered(
         destination: what it has committed on the destination, the mirror's commits included.
         own: those whose offset on the destination is the mirror's own.
         memory: what was remembered before; what it says of other partitions' copies stays.
+        checked: the partitions that were checked.
     """
     kept = {} if memory is None else memory.partitions
     found = {
-        partition: one._replace(source=NO_OFFSET)
+        partition: one._replace(
+            source=NO_OFFSET, deleted=1 if partition in checked else one.deleted
+        )
         for partition, one in kept.items()
         if partition not in source and one.copied != NO_OFFSET
     }

@@ -13,7 +13,8 @@ Losing the topic is safe: then no offset on the destination is known to be the m
     value   zstd of JSON: version, and
             of a mirror: time_ms (start of the last complete check), failed (groups not seen then)
             of a group: kind, active_ms, copied_ms,
-                        topics: {topic: [[partition, source, copied, metadata, other], ...]}
+                        topics: {topic: [[partition, source, copied, metadata, other, deleted],
+                        ...]}
 
 Trailing defaults of a row are left out (`copied` is `source` then). Later versions may add fields,
 and columns to a row: what is not known is ignored, what is missing has its default.
@@ -40,7 +41,7 @@ MAX_RECORD: Final = 64 * 1024 * 1024
 
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_groups"
-_DEFAULTS: Final = (None, NO_OFFSET, None, 0, NO_OFFSET)
+_DEFAULTS: Final = (None, NO_OFFSET, None, 0, NO_OFFSET, 0)
 """Of a row's cells: without the third one, `copied` is `source`."""
 _CELLS: Final = len(_DEFAULTS)
 
@@ -56,6 +57,9 @@ class PartitionMemory(NamedTuple):
     """CRC-32 of the metadata that committed with it."""
     other: int = NO_OFFSET
     """The destination's offset at the last check, where the mirror did not commit it."""
+    deleted: int = 0
+    """1 where the group had no offset on the source at the last check that covered the partition,
+    and had one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +188,9 @@ def _partitions(body: JsonObject) -> list[tuple[TopicPartition, PartitionMemory]
                 or not all(type(cell) is int for cell in row[:_CELLS])
             ):
                 raise body.error("topics", "rows of whole numbers")
-            partition, source, copied, metadata, other = (*row, *_DEFAULTS[len(row) :])[:_CELLS]
+            cells = (*row, *_DEFAULTS[len(row) :])[:_CELLS]
+            partition, source, copied, metadata, other, deleted = cells
             copied = source if copied is None else copied
-            memory = PartitionMemory(source, copied, metadata, other)
+            memory = PartitionMemory(source, copied, metadata, other, deleted)
             found.append((TopicPartition(topic, partition), memory))
     return found
