@@ -151,6 +151,8 @@ def test_a_dead_source(world: World) -> None:
     by_topic, [age, failed, unreadable] = world.dead(43_000)
     assert [(one.group, one.behind) for one in by_topic["t"]] == [("g", 70)]
     assert "1 were last checked on the source 42 s ago" in age
+    _, [age, *_] = world.dead(0)
+    assert "on the source 1 s after this clock's time" in age, "a node's clock is ahead"
     assert failed.endswith(": h")
     assert unreadable.endswith(": record 7")
 

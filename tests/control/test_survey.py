@@ -241,6 +241,16 @@ def test_a_lane_whose_clock_is_wrong_is_fresh(pair: Pair, topic: str) -> None:
                     await one.report(mirrored, State.MIRRORING, age_s=3600)
                 found = asking.result()
             assert Reason.NOT_MIRRORING not in reasons(found), reasons(found)
+            # And says when the source was heard of.
+            await one.source_dies()
+            with foreign_member(one, topic):
+                asking = asyncio.create_task(one.readiness())
+                while not asking.done():
+                    await asyncio.sleep(1)
+                    await one.report(mirrored, State.MIRRORING, age_s=3600)
+                found = asking.result()
+            assert found.source_age_ms is not None
+            assert found.source_age_ms < 60_000
 
     asyncio.run(run())
 

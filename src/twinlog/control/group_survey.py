@@ -207,11 +207,13 @@ def _not_known(remembered: Remembered, now_ms: int) -> list[Finding]:
     """What the last check does not tell."""
     check = remembered.check
     assert check is not None, "the caller has looked"
-    age = max(now_ms - check.time_ms, 0) / 1000
+    # By the node's clock and this one, of which one may be wrong.
+    age = (now_ms - check.time_ms) / 1000
+    when = f"{age:.0f} s ago" if age >= 0 else f"{-age:.0f} s after this clock's time"
     found = [
         _unreadable(
-            f"{len(remembered.groups)} were last checked on the source {age:.0f} s ago; what they "
-            f"have committed since, and groups that are not copied, are unknown"
+            f"{len(remembered.groups)} were last checked on the source {when}; what they have "
+            f"committed since, and groups that are not copied, are unknown"
         )
     ]
     if check.failed:

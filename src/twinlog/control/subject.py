@@ -12,7 +12,12 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import LANES_GROUP, States
 from twinlog.cluster.offsets import list_groups
 from twinlog.control.compaction import behind_ms
-from twinlog.control.described import MirrorDescription, describe, is_fresh
+from twinlog.control.described import (
+    MirrorDescription,
+    PartitionDescription,
+    describe,
+    is_fresh,
+)
 from twinlog.control.lifecycle import Topics, choose
 from twinlog.control.mirror_errors import MirrorError
 from twinlog.control.mirrors import compiled
@@ -173,12 +178,36 @@ async def confirmed(
 
 def status_age_ms(subject: Subject) -> int | None:
     """Age of the oldest status that counts, by now."""
-    rows = [one for topic in subject.described.topics for one in topic.partitions if one.fresh]
-    lanes = {(one.lane, one.status_time_ms) for one in rows}
-    ages = [
-        subject.reports.ages[number]
-        for number, status in subject.reports.statuses.items()
-        if (status.lane, status.time_ms) in lanes
+    ages = [age for _, age in _reported(subject)]
+    return int(max(ages)) if ages else None
+
+
+def source_age_ms(subject: Subject) -> int | None:
+    """How long ago the source was heard of, of the partition of which that is longest, by now.
+
+    How old that was when a status was written is a difference of one clock, its lane's, which may
+    be wrong by any time. The status's own age is taken across two clocks, unless it was read again:
+    it counts only while it seems to be at most `FRESH_S` old (reports.py).
+    """
+    heard = [
+        age + one.status_time_ms - one.source_time_ms
+        for one, age in _reported(subject)
+        if one.source_time_ms is not None and one.status_time_ms is not None
     ]
+    return int(max(heard)) if heard else None
+
+
+def _reported(subject: Subject) -> list[tuple[PartitionDescription, float]]:
+    """The partitions that have a fresh status, with its age by now in ms."""
     since = time.monotonic() - subject.read_at
-    return int((max(ages) + since) * 1000) if ages else None
+    ages: dict[tuple[str | None, int | None], float] = {}
+    for number, status in subject.reports.statuses.items():
+        known = ages.get((status.lane, status.time_ms), 0.0)
+        # A lane's clock that is ahead makes no status younger than 0.
+        ages[status.lane, status.time_ms] = max(known, subject.reports.ages[number])
+    return [
+        (one, (ages[one.lane, one.status_time_ms] + since) * 1000)
+        for topic in subject.described.topics
+        for one in topic.partitions
+        if one.fresh and (one.lane, one.status_time_ms) in ages
+    ]

@@ -68,7 +68,7 @@ from twinlog.control.readiness import (
     TopicFacts,
 )
 from twinlog.control.store import MirrorStore
-from twinlog.control.subject import Subject, confirmed, status_age_ms
+from twinlog.control.subject import Subject, confirmed, source_age_ms, status_age_ms
 from twinlog.control.topic_sync import not_mirrored
 from twinlog.core.acls import Acl
 from twinlog.core.errors import Refusal, TwinlogError
@@ -248,14 +248,12 @@ def _as_reported(
     subject: Subject, ends: Mapping[TopicPartition, int], here: Mapping[str, Topic], trouble: str
 ) -> MirrorFacts:
     """The facts of a source that does not answer: what it held when it was last heard of."""
-    rows = [one for topic in subject.described.topics for one in topic.partitions]
-    heard = [one.source_time_ms for one in rows if one.fresh and one.source_time_ms is not None]
     stored = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
     return MirrorFacts(
         mirror=subject.mirror.name,
         node_runs=subject.node_runs,
         source_trouble=trouble,
-        known_until_ms=int(time.time() * 1000) - min(heard) if heard else None,
+        known_until_ms=source_age_ms(subject),
         not_mirrored={name: why for name, why in stored.items() if subject.named(name)},
         status_age_ms=status_age_ms(subject),
         unknown=subject.findings,
