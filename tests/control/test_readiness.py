@@ -136,6 +136,13 @@ def test_logs(
     assert found.verdict is (Verdict.WARNING if named else Verdict.READY)
 
 
+def test_a_destination_that_begins_later() -> None:
+    """Both logs end at the same offset: no lag counts what was deleted."""
+    found = of_partition(replace(GOOD, lacks=(10, 30)))
+    assert (found.verdict, found.lag, found.lag_is_all) == (Verdict.WARNING, 0, False)
+    assert "the destination has deleted [10, 30)" in reasons(found)[Reason.BEGINS_LATER]
+
+
 def test_who_holds_a_transaction_open_is_named() -> None:
     """Once, of those partitions alone that it keeps from being mirrored."""
     log = SourceLog(0, 100, 95, 100)

@@ -13,7 +13,13 @@ import outside
 from clients import client, describe_quorum, make_topic, write_state
 from conftest import Pair
 from twinlog.cli.readiness import _sentence, find_readiness
-from twinlog.cluster.admin import delete_topics
+from twinlog.cluster.admin import (
+    Alteration,
+    AlterOperation,
+    delete_topics,
+    incremental_alter_configs,
+    topic_resource,
+)
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controlwriter import ALL, Entry, append
 from twinlog.cluster.mirrorlog import (
@@ -24,7 +30,7 @@ from twinlog.cluster.mirrorlog import (
     partition_count,
     status_entry,
 )
-from twinlog.cluster.partitions import Refusal
+from twinlog.cluster.partitions import Refusal, delete_records
 from twinlog.control.mirror_admin import MirrorAdmin
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.readiness import Readiness, Reason, Verdict
@@ -416,6 +422,37 @@ def test_source_topics_that_may_come_from_here(pair: Pair, topic: str) -> None:
                     return await one.topic(other) is not None
 
                 await until_async(added, what="the topic, whose record is gone")
+
+    asyncio.run(run())
+
+
+def test_records_that_the_destination_has_deleted(pair: Pair, topic: str) -> None:
+    """By a retention that was changed, say: mirroring goes on, and there is no lag.
+
+    What the source's own retention would delete at any moment is not counted.
+    """
+    partition = TopicPartition(topic, 0)
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await one.report(mirrored, State.MIRRORING)
+            assert Reason.BEGINS_LATER not in reasons(await one.readiness())
+            assert await delete_records(one.destination, {partition: 7}) == {partition: 7}
+            await one.report(mirrored, State.MIRRORING)
+            found = await one.readiness()
+            assert "deleted [0, 7)" in reasons(found)[Reason.BEGINS_LATER]
+            assert (found.lag, found.lag_is_all) == (0, False)
+            assert await delete_records(one.source, {partition: 5}) == {partition: 5}
+            assert "deleted [5, 7)" in reasons(await one.readiness())[Reason.BEGINS_LATER]
+            short = Alteration("retention.ms", AlterOperation.SET, "1000")
+            refused = await incremental_alter_configs(one.source, {topic_resource(topic): [short]})
+            assert not any(refused.values())
+
+            async def expired() -> bool:
+                return Reason.BEGINS_LATER not in reasons(await one.readiness())
+
+            await until_async(expired, what="records that have expired on the source")
 
     asyncio.run(run())
 

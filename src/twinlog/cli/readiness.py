@@ -162,6 +162,7 @@ def _topic(topic: TopicReadiness) -> dict[str, Any]:
                 "source_log_end": None if one.source is None else one.source.log_end,
                 "destination_offset": one.destination_end,
                 "reported_end": one.reported_end,
+                "lacks": None if one.lacks is None else list(one.lacks),
                 "held_by": list(one.held_by),
             }
             for one in topic.facts.partitions

@@ -51,6 +51,7 @@ class Reason(enum.Enum):
     NEW_PARTITIONS = "the source's topic has partitions that the mirror has not"
     EXTRA_PARTITIONS = "somebody has added partitions to the destination's topic"
     PURGED = "the source has deleted what was not mirrored yet"
+    BEGINS_LATER = "the destination has deleted what the source keeps"
     DIVERGED = "the destination holds what the source does not"
     FOREIGN_RECORDS = "the destination holds more than its mirror has written"
     COMPACTION_MISSED = "compacted topics that were behind for longer than tombstones are kept"
@@ -90,6 +91,7 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.NEW_PARTITIONS: Verdict.WARNING,
     Reason.EXTRA_PARTITIONS: Verdict.WARNING,
     Reason.PURGED: Verdict.WARNING,
+    Reason.BEGINS_LATER: Verdict.WARNING,
     Reason.DIVERGED: Verdict.WARNING,
     Reason.FOREIGN_RECORDS: Verdict.WARNING,
     Reason.NOT_COMPARED: Verdict.WARNING,
@@ -123,6 +125,7 @@ BEYOND_LAG: Final = frozenset(
         Reason.TOPIC_MADE_AGAIN,
         Reason.NEW_PARTITIONS,
         Reason.PURGED,
+        Reason.BEGINS_LATER,
         Reason.DIVERGED,
         Reason.FOREIGN_RECORDS,
         Reason.NOT_COMPARED,
@@ -199,6 +202,9 @@ class PartitionFacts:
     reported_end: int | None = None
     """The destination's log end as the partition's owner reported it after `destination_end` was
     read, or when it stopped to write. None: no such report, or none needed as the source was asked.
+    """
+    lacks: tuple[int, int] | None = None
+    """Offsets `[start, end)` that the source keeps, and that lie below the destination's log start.
     """
 
 
@@ -463,6 +469,7 @@ def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> Top
     findings = (
         *_of_topic(topic),
         *_of_logs(topic, live=live),
+        *_of_starts(topic),
         *_of_reports(topic, live=live),
         *_of_followers(topic),
     )
@@ -577,6 +584,18 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
                 Reason.DIVERGED,
                 f"partition {one.partition}: the destination ends at {one.destination_end}, "
                 f"the source at {one.source.high_watermark}",
+            )
+
+
+def _of_starts(topic: TopicFacts) -> Iterator[Finding]:
+    """What the destination does not have any more."""
+    for one in topic.partitions:
+        if one.lacks is not None:
+            start, end = one.lacks
+            yield Finding(
+                Reason.BEGINS_LATER,
+                f"partition {one.partition}: the destination has deleted [{start}, {end}), which "
+                f"the source keeps; groups that have not read these offsets would skip them",
             )
 
 

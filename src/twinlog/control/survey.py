@@ -15,6 +15,7 @@ do. What is concluded then:
                                                                 (reports.py), then UNKNOWN
     the nodes' groups         by fresh statuses                 foreign members: FOREIGN_MEMBER
     ends of the destination   DESTINATION_UNREADABLE            -
+    its log starts            the same                          -
     the source at all         SOURCE_UNREACHABLE; offsets       of a pause, or stale: they are
                               by fresh statuses                 taken for unknown
     the source's own mirrors  what they may have from here is   without Read they are taken for
@@ -52,6 +53,7 @@ from twinlog.cluster.partitions import (
 )
 from twinlog.cluster.transactions import transactional_ids
 from twinlog.control.acl_sync import Compared, compare_acls
+from twinlog.control.begins_later import begins_later, log_starts
 from twinlog.control.config_sync import Difference, Unreadable, compare_configs
 from twinlog.control.described import PartitionDescription
 from twinlog.control.failback import read_their_mirrors
@@ -155,6 +157,8 @@ async def survey_live(
         TwinlogError: the source does not answer, or refuses.
     """
     began = time.monotonic()
+    starts = await log_starts(destination, subject.partitions)
+    ends = {one: end for one, end in ends.items() if one in starts}
     missed = await _not_mirrored(source, destination, subject)
     there = (await source.refresh(subject.names)).topics
     here = await _destination_topics(destination, subject)
@@ -163,6 +167,7 @@ async def survey_live(
     logs = await source_logs(
         source, [one for one in subject.partitions if found[one.topic] is SourceTopic.SAME]
     )
+    lacking = await begins_later(source, logs, starts)
     names = [topic.topic for topic in same]
     unknown: list[Finding] = []
     groups: ByTopic = {}
@@ -204,7 +209,10 @@ async def survey_live(
                 destination_partitions=_count(here.get(topic.topic)),
                 destination_recreated=_is_recreated(subject, here.get(topic.topic)),
                 partitions=tuple(
-                    _partition(one, ends.get(key), logs.get(key), held.get(key, ()), live=True)
+                    replace(
+                        _partition(one, ends.get(key), logs.get(key), held.get(key, ()), live=True),
+                        lacks=lacking.get(key),
+                    )
                     for one in topic.partitions
                     for key in [TopicPartition(topic.topic, one.partition)]
                 ),

@@ -102,6 +102,7 @@ HARMLESS: Final = frozenset(
         Reason.NOT_MIRRORED,
         Reason.FOREIGN_MEMBER,
         Reason.COMPACTION_MISSED,
+        Reason.BEGINS_LATER,
     }
 )
 """What loses no record, and a switchover does not end."""
