@@ -113,6 +113,23 @@ def test_a_group_that_is_not_listed_is_asked_for(world: World) -> None:
     assert "offsets of g: no coordinator" in text
 
 
+@pytest.mark.parametrize(
+    ("remembered", "why"),
+    [
+        (UserError("no right"), "no right"),
+        (Remembered(unreadable=("record 7",)), "record 7"),
+        (Remembered(), ""),
+    ],
+)
+def test_what_was_copied_and_cannot_be_read(world: World, remembered: object, why: str) -> None:
+    """Of a live source, too: a group that was deleted there is known by nothing else."""
+    world.remembered = cast("Remembered | Exception", remembered)
+    world.offsets[SOURCE]["g"] = world.offsets[DESTINATION]["g"] = 90
+    by_topic, findings = world.live()
+    assert [one.group for one in by_topic["t"]] == ["g"]
+    assert [why in text and "gone on the source" in text for text in findings] == [True] * bool(why)
+
+
 def test_one_group_that_cannot_be_read_hides_no_other(world: World) -> None:
     """Where all have to be final, it is an error."""
     world.offsets[SOURCE] |= {"g": 90, "h": 90}

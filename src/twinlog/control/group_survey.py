@@ -86,7 +86,7 @@ async def group_facts(
     """
     if not logs:
         return {}, ()
-    known = await _known(destination, mirror)
+    known, unreadable = await _known(destination, mirror)
     listed = await list_groups(source)
     groups = [
         *listed.values(),
@@ -98,7 +98,6 @@ async def group_facts(
     bounds = await log_bounds(destination, list(logs))
     limit = asyncio.Semaphore(AT_ONCE)
 
-    unreadable: list[Finding] = []
     if not stable and not await lists_all_groups(source):
         principal = source.config.security.principal
         text = (
@@ -268,12 +267,22 @@ async def _remembered(
     return by_topic, unknown
 
 
-async def _known(destination: KafkaCluster, mirror: str) -> Mapping[str, GroupMemory]:
-    """What the node remembers; nothing where it cannot be read: then no offset is the mirror's."""
+async def _known(
+    destination: KafkaCluster, mirror: str
+) -> tuple[Mapping[str, GroupMemory], list[Finding]]:
+    """What the node remembers, and what of it cannot be read.
+
+    Without it no offset counts as the mirror's, and none is known to be deleted on the source.
+    """
+    text = "which offsets were copied, and are gone on the source, is not known"
     try:
-        return (await read_groups(destination, mirror)).groups
-    except TwinlogError:
-        return {}
+        found = await read_groups(destination, mirror)
+    except TwinlogError as error:
+        return {}, [_unreadable(f"{text}: {error}")]
+    if not found.unreadable:
+        return found.groups, []
+    why = f"unreadable records: {few(found.unreadable)}"
+    return found.groups, [_unreadable(f"{text}; {why}")]
 
 
 def _as_there(group: Group, here: Mapping[str, Group]) -> Group:
