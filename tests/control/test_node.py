@@ -39,6 +39,7 @@ class Stored:
 
     def __init__(self) -> None:
         self.time_ms = 1
+        self.source_time_ms: int | None = None
 
     async def snapshot(self) -> Snapshot:
         return SNAPSHOT
@@ -50,6 +51,7 @@ class Stored:
             source_end=10,
             source_last_stable=10,
             destination_end=10,
+            source_time_ms=self.source_time_ms,
         )
         status = Status(
             state_partition=0, lane="l", node="n", time_ms=self.time_ms, partitions=(row,)
@@ -60,7 +62,8 @@ class Stored:
 def test_a_status_that_stands_still_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partitions are waiting, with no lag of 0; by this process's clock alone."""
     now = 1000.0
-    monkeypatch.setattr(node_module, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = SimpleNamespace(monotonic=lambda: now, time_ns=lambda: 0)
+    monkeypatch.setattr(node_module, "time", clock)
     node, stored = Node(NodeConfig(node="n", destination={}), lambda _: None), Stored()
 
     def seen() -> Progress:
@@ -141,3 +144,30 @@ def test_a_node_keeps_its_connections(
             await asyncio.gather(running, reporting, return_exceptions=True)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 86_400_000, -86_400_000])
+def test_what_a_lane_whose_clock_is_wrong_has_caught_up_with(
+    ahead_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By this machine's clock, and never too late: a mirror was behind for longer then."""
+    now = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now, time_ns=lambda: int(now * 1e9))
+    monkeypatch.setattr(node_module, "time", clock)
+    node, stored = Node(NodeConfig(node="n", destination={}), lambda _: None), Stored()
+    [topic] = SNAPSHOT.topics
+
+    def look(written: float) -> int | None:
+        """A second later, at a status that was written then, 3 s after the source was heard of."""
+        nonlocal now
+        now += 1.0
+        stored.time_ms = int(written * 1000) + ahead_ms
+        stored.source_time_ms = stored.time_ms - 3000
+        asyncio.run(node._look(stored))  # type: ignore[arg-type]
+        return node._marks.caught_up_ms(topic)
+
+    assert look(1000.5) is None, "it may have been written at any time"
+    assert look(1001.5) == 998_000
+    assert look(1001.5) == 998_000, "one that has not changed is heard of once"
+    now += FRESH_S
+    assert look(1001.5) == 998_000

@@ -13,10 +13,10 @@ the next one finds all it needs there.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.config import parse_config
@@ -108,6 +108,16 @@ class Progress:
         return self.waiting == 0 and self.lag == 0
 
 
+class _Heard(NamedTuple):
+    """When a status was written: by its lane's clock, which may be wrong, and by this process's."""
+
+    time_ms: int
+    at: float
+    """It was there by then."""
+    after: float
+    """And not yet by then."""
+
+
 _NOTHING: Final = Progress(mirrored=0, failed=(), waiting=0, lag=0, records=0, bytes=0)
 
 
@@ -120,7 +130,8 @@ class Node:
         self._snapshot = Snapshot()
         self._seen = _NOTHING
         self._stop_before: int | None = None
-        self._heard: dict[int, tuple[int, float]] = {}  # a status's time, and when it was new
+        self._heard: dict[int, _Heard] = {}
+        self._looked_at = _LONG_AGO
         self._grants = NOTHING
         self._marks = Marks()
         self._stop = asyncio.Event()
@@ -322,29 +333,42 @@ class Node:
                 pass
 
     async def _look(self, store: MirrorStore) -> tuple[Snapshot, Rows]:
+        before, self._looked_at = self._looked_at, time.monotonic()
         snapshot = self._snapshot = await store.snapshot()
         statuses, _ = await store.statuses()
         if self._observed is not None:
             await self._observed.look(snapshot, statuses)
-        self._hear(statuses, time.monotonic())
+        self._hear(statuses, time.monotonic(), before)
         oldest = time.monotonic() - FRESH_S
-        rows = {
-            row.partition: row
-            for number, status in statuses.items()
-            if self._heard[number][1] > oldest
-            for row in status.partitions
-        }
-        self._marks.observe(rows.values())
+        fresh = {n: one for n, one in statuses.items() if self._heard[n].at > oldest}
+        rows = {row.partition: row for status in fresh.values() for row in status.partitions}
+        for number, status in fresh.items():
+            self._marks.observe(self._by_this_clock(number, status))
         return snapshot, rows
 
-    def _hear(self, statuses: Mapping[int, Status], now: float) -> None:
+    def _hear(self, statuses: Mapping[int, Status], now: float, before: float = _LONG_AGO) -> None:
         """Note when statuses were seen to change, by this process's clock.
 
         One that does not change has no owner any more: its partitions are waiting, not done.
         """
         for number, status in statuses.items():
-            if self._heard.get(number, (None, 0.0))[0] != status.time_ms:
-                self._heard[number] = status.time_ms, now
+            known = self._heard.get(number)
+            if known is None or known.time_ms != status.time_ms:
+                self._heard[number] = _Heard(status.time_ms, now, before)
+
+    def _by_this_clock(self, number: int, status: Status) -> Iterator[PartitionStatus]:
+        """A status's rows, with this machine's time where a lane told its own.
+
+        Nothing of a status of which it is not known when it was written at the earliest.
+        """
+        after = self._heard[number].after
+        if after == _LONG_AGO:
+            return
+        written_ms = time.time_ns() // 1_000_000 - int((time.monotonic() - after) * 1000)
+        for row in status.partitions:
+            if row.source_time_ms is not None:
+                age_ms = status.time_ms - row.source_time_ms
+                yield replace(row, source_time_ms=written_ms - age_ms)
 
     @staticmethod
     def _measure(snapshot: Snapshot, rows: Rows) -> Progress:
