@@ -99,6 +99,22 @@ def test_the_state_that_was_written_wins() -> None:
     assert shown(PartitionState(FIRST, State.STOPPING)) == (State.STOPPING, None)
 
 
+@pytest.mark.parametrize("stored", State)
+@pytest.mark.parametrize("age", [1.0, FRESH_S + 1.0])
+def test_a_lane_that_cannot_store_that_a_partition_failed(stored: State, age: float) -> None:
+    """It says so in its status; what is stored of a way out, or of another lane, counts more."""
+    states = States({FIRST: PartitionState(FIRST, stored)}, {})
+    failed = status(1, 10, State.FAILED)
+    (mirror,) = describe(SNAPSHOT, states, [failed], ["m"], ages={1: age})
+    one = mirror.topics[0].partitions[0]
+    running = stored in {State.UNKNOWN, State.PREPARING, State.MIRRORING}
+    if age <= FRESH_S:
+        assert one.state is (State.FAILED if running else stored)
+        assert one.reason == "in status" or not running
+    else:
+        assert one.state is (State.UNKNOWN if running else stored)
+
+
 def test_a_paused_partition_has_no_lag() -> None:
     """Nobody looks at the source: what it was before the pause says nothing of now."""
     told = replace(status(1, 10).partitions[0], lag_ms=0)

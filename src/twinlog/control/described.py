@@ -6,7 +6,8 @@ where it stands: a topic that was made again has another one, and a former one's
 
 A stored state is what an owner wrote once. That the partition is mirrored *now* is concluded only
 from a fresh status: one that is at most `FRESH_S` old. Without it a partition that needs an owner
-(`NEEDS_OWNER`) has no lag, and one that was PREPARING or MIRRORING is UNKNOWN, with the reason.
+(`NEEDS_OWNER`) has no lag, and one that was PREPARING or MIRRORING is UNKNOWN, with the reason. One
+that is FAILED in a fresh status is so before that is stored: `__mirror_state` may not be writable.
 """
 
 from collections import defaultdict
@@ -220,6 +221,8 @@ def _partition(
     mirrored = states.epochs.get(partition)
     age = _age(said, ages)
     fresh = age is not None and is_fresh(age)
+    if fresh and row.state is State.FAILED and state.state in _RUNNING:
+        state = PartitionState(partition, State.FAILED, row.reason)
     silent = state.state in NEEDS_OWNER and not fresh
     watched = state.state is not State.PAUSED and not silent
     log_end = row.destination_end
