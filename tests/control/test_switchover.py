@@ -309,6 +309,27 @@ def test_denials_that_are_taken_back_behind_the_last_look(
     assert found.not_denied == ("no right" if refused else "")
 
 
+def test_what_is_passed_over_is_told(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, also where it comes up between the first look and the last one."""
+    texts = ["begins later"]
+    told: list[tuple[Step, str]] = []
+
+    async def judge(_self: Any, _: Any) -> Readiness:
+        findings = tuple(Finding(Reason.BEGINS_LATER, text) for text in texts)
+        return Readiness(mirror="m", verdict=Verdict.WARNING, findings=findings, topics=())
+
+    monkeypatch.setattr(_Switchover, "_judge", judge)
+    stored.steps._tell = lambda one: told.append((one.step, one.text))
+    stored.stopped = {*stored.ends, ONE}
+    asyncio.run(stored.steps.ready())
+    texts.append("more of it")
+    stored.fail_over()
+    assert [(step, text) for step, text in told if text.startswith("passed over")] == [
+        (Step.READINESS, "passed over: begins later"),
+        (Step.GROUPS, "passed over: more of it"),
+    ]
+
+
 def test_a_topic_that_comes_up_meanwhile(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     """The failover would end the pattern that stands for it; one that was told is passed over."""
 

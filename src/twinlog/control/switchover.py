@@ -342,6 +342,7 @@ class _Switchover:
         self._denied: frozenset[Acl] | None = None  # what has to be, once it was begun with
         self._outlook = Outlook()
         self._passed_over: frozenset[str] = frozenset()  # topics that are not mirrored, and told
+        self._told: set[Finding] = set()
         self._step = Step.READINESS
         self._readable = Readable.of(source)
         self._timeout_s = timeout_s
@@ -355,8 +356,7 @@ class _Switchover:
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
         self._passed_over = frozenset(found.not_mirrored)
-        for one in harmless(found):
-            self._say(Step.READINESS, f"passed over: {one.text}")
+        self._tell_harmless(Step.READINESS, found)
         names = self._subject.names
         self._done(Step.READINESS, f"{len(names)} topic(s): {few(names)}")
 
@@ -590,6 +590,7 @@ class _Switchover:
         if any(one.reason not in _COPIED_AGAIN for one in against):
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.FAILOVER, f"no longer ready: {text}", gone_back=True)
+        self._tell_harmless(Step.GROUPS, found)  # one can still go back
         logs = await self._source_ends()
         if moved := [one for one, log in logs.items() if log.log_end != ends.get(one)]:
             raise SwitchoverFailed(
@@ -598,6 +599,13 @@ class _Switchover:
         if self._denials is not None and self._denied is not None:
             await self._still_denied(self._denials)
         return [one.text for one in against]
+
+    def _tell_harmless(self, step: Step, found: Readiness) -> None:
+        """What is passed over, and was not told yet."""
+        for one in harmless(found):
+            if one not in self._told:
+                self._told.add(one)
+                self._say(step, f"passed over: {one.text}")
 
     async def _still_denied(self, denials: ProducerDenials) -> None:
         """See that the denials stand, and that the destination has none of them."""
