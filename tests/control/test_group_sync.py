@@ -325,6 +325,27 @@ def test_what_is_lowered_is_read_again_first(world: World, monkeypatch: pytest.M
     assert world.destination.offset("g") == 93
 
 
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_later_offset_that_was_copied_meanwhile_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """A switchover copies offsets, too: with an earlier one the group would read records again."""
+    if copied:
+        world.source.commit("g", 80)
+        world.check()
+    world.source.commit("g", 90)
+    asked = itertools.count()
+
+    async def offsets(cluster: Cluster, group: Group) -> dict[TopicPartition, Committed]:
+        if cluster is world.destination and next(asked) == 1:
+            cluster.commit("g", 100, epoch=-1)
+        return dict(cluster.groups.get(group.name, {}))
+
+    monkeypatch.setattr(group_sync, "group_offsets", offsets)
+    world.check()
+    assert world.destination.offset("g") == 100
+
+
 def test_a_rolling_restart_of_a_read_replica(world: World) -> None:
     """Its consumers read on the destination, far behind; for a moment the group has no member."""
     world.source.commit("g", 900)

@@ -288,21 +288,16 @@ class GroupSync:
         """What of it still holds after a second question.
 
         The source's topics are asked for after the offsets were read: one that was recreated before
-        that is seen. What is not raised is compared with the destination once more.
+        that is seen. And nothing is committed over what another hand has committed meanwhile: the
+        group itself, or a switchover, which may have read a later offset on the source.
         """
         recreated = await _recreated(
             check.source, {partition.topic for partition in due}, check.topic_ids
         )
         due = {partition: one for partition, one in due.items() if partition.topic not in recreated}
-        back = {one for one in due if one in found and due[one].offset <= found[one].offset}
-        if back:
-            again = await group_offsets(self._destination, group)
-            due = {
-                partition: one
-                for partition, one in due.items()
-                if partition not in back or again.get(partition) == found[partition]
-            }
-        for partition in back & due.keys():
+        again = await group_offsets(self._destination, group) if due else {}
+        due = {one: offset for one, offset in due.items() if again.get(one) == found.get(one)}
+        for partition in due.keys() & found.keys():
             if due[partition].offset < found[partition].offset:
                 log.info(
                     "group %s was rewound on the source: %s from %d to %d on the destination, too",

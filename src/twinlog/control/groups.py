@@ -34,8 +34,9 @@ of that very offset. The leader epoch is -1.
 **Races.** Kafka has no conditional commit. A commit of a client that is no member is refused while
 the group has members (25 UNKNOWN_MEMBER_ID), so a group that becomes active after the check is not
 disturbed. One that becomes active, commits and leaves between the last read of its offsets and the
-commit (a few ms; `COMMIT_S` at most) is overwritten. An offset is lowered only after it was read a
-second time, and a lowered offset loses no record: the group reads some again.
+commit (a few ms; `COMMIT_S` at most) is overwritten, and so is what a switchover copies in that
+time. It is committed only if a second reading finds what the first one has found, and a lowered
+offset loses no record: the group reads some again.
 
 What a share group has acquired or acknowledged beyond its start is no offset, and brokers tell the
 start late (tests/end_to_end/test_groups.py): on the destination it gets some of it again. Brokers
