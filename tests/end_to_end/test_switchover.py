@@ -169,6 +169,7 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
         "topics": [topic],
         "left_behind": [],
         "denied": [],
+        "not_denied": "",
     }
     theirs, ours = Log(source), Log(destination)
     places = [(topic, index) for index in PARTITIONS]
