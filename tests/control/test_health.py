@@ -1,7 +1,9 @@
 """What a node says of itself, while lanes die, statuses grow old and the destination is silent."""
 
 import json
+import time
 from collections import Counter
+from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
@@ -15,7 +17,15 @@ from twinlog.control.metrics import exposition
 from twinlog.control.observed import OLD_S, Observed
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
-from twinlog.wire.config_records import Mirror, MirrorTopic, key_of
+from twinlog.wire.config_records import (
+    ConfigRecord,
+    Followed,
+    Mirror,
+    MirrorTopic,
+    NotMirrored,
+    Wanted,
+    key_of,
+)
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.state_records import PartitionState
 from twinlog.wire.status_records import FetcherStatus, PartitionStatus, Status, ThrottleStatus
@@ -23,10 +33,9 @@ from twinlog.wire.status_records import FetcherStatus, PartitionStatus, Status, 
 NAMES = [MirrorPartition("m", "t", 0), MirrorPartition("m", "t", 1)]
 LANES = frozenset({"n-0", "n-1"})
 LIMITED = {"mirror.replication.throttled.rate": "500"}
-RECORDS = [
-    Mirror(name="m", source=LIMITED, source_cluster_id="c"),
-    MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=2),
-]
+MIRROR = Mirror(name="m", source=LIMITED, source_cluster_id="c")
+TOPIC = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=2)
+RECORDS = (MIRROR, TOPIC)
 SNAPSHOT = Snapshot({key_of(record): record for record in RECORDS})
 
 
@@ -88,7 +97,9 @@ class Scene:
 
 AGE = "twinlog_partition_lag_seconds"
 MAX_LAG = "kafka_server_mirror_mirrorfetchermanager_maxlag"
-FIRST = {"mirror": "m", "topic": "t", "partition": "0"}
+BEHIND = "twinlog_topic_compaction_behind_seconds"
+OF_TOPIC = {"mirror": "m", "topic": "t"}
+FIRST = {**OF_TOPIC, "partition": "0"}
 
 
 @pytest.fixture
@@ -188,3 +199,50 @@ def test_paused_partitions_have_no_lag(scene: Scene) -> None:
     assert ready(scene.observed).status == 200
     name = "kafka_server_mirror_mirrormetadatamanager_pausedpartitionstate"
     assert scene.metric(name, mirror="m") == 1
+
+
+def stored(*more: ConfigRecord) -> Snapshot:
+    """The mirror's records, and these in addition or in their place."""
+    return Snapshot({key_of(record): record for record in (*RECORDS, *more)})
+
+
+def test_source_topics_that_are_not_mirrored_are_counted(scene: Scene) -> None:
+    """Goal: D3: the metric counts all of them, more than are stored by name, and 0 is a value."""
+    name = "twinlog_topics_not_mirrored"
+    other = replace(MIRROR, name="other")
+    scene.look(snapshot=stored(other))
+    assert (scene.metric(name, mirror="m"), scene.metric(name, mirror="other")) == (0, 0)
+    missed = NotMirrored(mirror="m", topics=(("u", "INVALID_CONFIG"),), total=3)
+    scene.look(snapshot=stored(other, missed))
+    assert (scene.metric(name, mirror="m"), scene.metric(name, mirror="other")) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("behind_ms", "since_ms", "least", "most"),
+    [
+        (0, 0, 0, 0),  # caught up just now
+        (90_000_000, 0, 90_000, 90_000),  # was behind once, which is not forgotten
+        (0, 100_000_000, 100_000, 100_100),  # is behind, and no node has stored it yet
+    ],
+)
+def test_how_long_a_compacted_topic_was_behind(
+    scene: Scene, behind_ms: int, since_ms: int, least: int, most: int
+) -> None:
+    """Goal: E2: the metric's value is seconds; a topic that was removed has none."""
+    topic = replace(TOPIC, destination_topic_id=UUID(int=7))
+    followed = Followed(
+        mirror="m",
+        topic="t",
+        destination_topic_id=UUID(int=7),
+        caught_up_ms=time.time_ns() // 1_000_000 - since_ms,
+        retention_ms=86_400_000,
+        behind_ms=behind_ms,
+    )
+    scene.look(snapshot=stored(topic))
+    assert scene.metric(BEHIND, **OF_TOPIC) is None, "never followed: not compacted"
+    scene.look(snapshot=stored(topic, followed))
+    value = scene.metric(BEHIND, **OF_TOPIC)
+    assert value is not None
+    assert least <= value <= most
+    scene.look(snapshot=stored(replace(topic, wanted=Wanted.STOPPED), followed))
+    assert scene.metric(BEHIND, **OF_TOPIC) is None
