@@ -246,3 +246,21 @@ def test_how_long_a_compacted_topic_was_behind(
     assert least <= value <= most
     scene.look(snapshot=stored(replace(topic, wanted=Wanted.STOPPED), followed))
     assert scene.metric(BEHIND, **OF_TOPIC) is None
+
+
+def test_a_rebuilt_topic_was_not_behind(scene: Scene) -> None:
+    """Goal: E2: what is stored of the former topic of the destination is not said of the new one.
+
+    `--add --rebuild` is the repair: the alert ends with it, and not with a node's next check.
+    """
+    followed = Followed(
+        mirror="m",
+        topic="t",
+        destination_topic_id=UUID(int=7),
+        caught_up_ms=0,
+        retention_ms=86_400_000,
+        behind_ms=90_000_000,
+    )
+    rebuilt = replace(TOPIC, destination_topic_id=UUID(int=8))
+    scene.look(snapshot=stored(rebuilt, followed))
+    assert not scene.metric(BEHIND, **OF_TOPIC)

@@ -95,6 +95,17 @@ def behind_ms(found: Followed, now_ms: int) -> int:
     return max(found.behind_ms, now_behind if now_behind > allowed else 0)
 
 
+def topic_behind_ms(snapshot: Snapshot, topic: MirrorTopic, now_ms: int) -> int | None:
+    """`behind_ms` of a topic of the snapshot; None where it was never followed.
+
+    What is stored of another topic of the destination, which a rebuild has deleted, does not count.
+    """
+    found = snapshot.followed(topic.mirror, topic.topic)
+    if found is None or found.destination_topic_id != topic.destination_topic_id:
+        return None
+    return behind_ms(found, now_ms)
+
+
 def followed(
     topic: MirrorTopic,
     before: Followed | None,

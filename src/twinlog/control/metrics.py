@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from twinlog.control.compaction import behind_ms
+from twinlog.control.compaction import topic_behind_ms
 from twinlog.control.observed import Observed, Seen
 from twinlog.control.refresh import Sync
 from twinlog.core.absence import Absence
@@ -156,10 +156,10 @@ class MirrorCollector(Collector):
         name = "twinlog_topic_compaction_behind_seconds"
         meaning = "How long a compacted topic was behind, if longer than delete.retention.ms."
         values = [
-            ((topic.mirror, topic.topic), behind_ms(found, now) / 1000)
+            ((topic.mirror, topic.topic), behind / 1000)
             for topic in snapshot.topics
-            if (found := snapshot.followed(topic.mirror, topic.topic)) is not None
-            and topic.wanted is not Wanted.STOPPED
+            if topic.wanted is not Wanted.STOPPED
+            and (behind := topic_behind_ms(snapshot, topic, now)) is not None
         ]
         return _by(name, meaning, ["mirror", "topic"], values)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import LANES_GROUP, States
 from twinlog.cluster.offsets import list_groups
-from twinlog.control.compaction import behind_ms
+from twinlog.control.compaction import topic_behind_ms
 from twinlog.control.described import (
     MirrorDescription,
     PartitionDescription,
@@ -78,11 +78,9 @@ class Subject:
 
     def behind_ms(self, topic: str) -> int:
         """For how long a compacted topic was behind, where that was too long; else 0."""
-        found = self.snapshot.followed(self.mirror.name, topic)
-        ids = {one.destination_topic_id for one in self.topics if one.topic == topic}
-        if found is None or found.destination_topic_id not in ids:
-            return 0
-        return behind_ms(found, time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        (one,) = (one for one in self.topics if one.topic == topic)
+        return topic_behind_ms(self.snapshot, one, now_ms) or 0
 
     def with_reports(self, reports: Reports) -> "Subject":
         """The same by other statuses."""
