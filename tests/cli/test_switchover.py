@@ -1,6 +1,7 @@
-"""`twinlog switchover` that is asked to end."""
+"""`twinlog switchover`: its last words and exit status, and what it does when asked to end."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -13,11 +14,20 @@ from click.testing import CliRunner
 from twinlog.cli import switchover as command
 from twinlog.control.switchover import (
     AS_IT_WAS,
+    LeftBehind,
     ProducersNotStopped,
     Progress,
     Step,
     SwitchedOver,
 )
+from twinlog.core.types import TopicPartition
+
+ARGUMENTS = ["--bootstrap-server", "h:1", "--mirror", "m"]
+
+
+@asynccontextmanager
+async def connected(*_: Any) -> AsyncIterator[None]:
+    yield
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -26,10 +36,6 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
 ) -> None:
     """Once more while it does so changes nothing; the last line says how things are."""
     done: list[str] = []
-
-    @asynccontextmanager
-    async def connected(*_: Any) -> AsyncIterator[None]:
-        yield
 
     async def switch_over(*_: Any, tell: Any, **__: Any) -> None:
         tell(Progress(Step.SILENCE, False, "waiting", True))
@@ -45,11 +51,50 @@ def test_a_signal_lets_it_take_back_what_it_has_denied(
 
     monkeypatch.setattr(command, "connected", connected)
     monkeypatch.setattr(command, "switch_over", switch_over)
-    arguments = ["--bootstrap-server", "h:1", "--mirror", "m"]
-    result = CliRunner().invoke(command.switchover, arguments)
+    result = CliRunner().invoke(command.switchover, ARGUMENTS)
     assert done == ["taken back"]
     assert result.exit_code == command.INTERRUPTED
     assert f"Interrupted; {AS_IT_WAS}" in result.output
+
+
+LATE = LeftBehind(TopicPartition("t", 1), 6, 8)
+SAID = "NOT MIRRORED t-1 [6, 8): written to the source by a producer that was not stopped\n"
+UNKNOWN = "The source could not be asked whether it was written to meanwhile\n"
+
+
+@pytest.mark.parametrize(
+    ("left", "status", "said", "result"),
+    [
+        ((), 0, "", "SWITCHED_OVER"),
+        ((LATE,), command.UNFINISHED, SAID, "UNFINISHED"),
+        (None, command.UNFINISHED, UNKNOWN, "UNFINISHED"),
+    ],
+)
+def test_what_is_left_behind_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    left: tuple[LeftBehind, ...] | None,
+    status: int,
+    said: str,
+    result: str,
+) -> None:
+    """Goal: D1: records that nobody mirrors are named, and the status is not that of success."""
+
+    async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
+        return SwitchedOver(mirror="m", topics=("t",), left_behind=left)
+
+    monkeypatch.setattr(command, "connected", connected)
+    monkeypatch.setattr(command, "switch_over", switch_over)
+    text = CliRunner().invoke(command.switchover, ARGUMENTS)
+    assert (text.exit_code, text.stderr) == (status, said)
+    assert text.stdout == "Switched over 1 topic(s) of mirror m: [t]\n"
+    found = CliRunner().invoke(command.switchover, [*ARGUMENTS, "--json"])
+    assert found.exit_code == status
+    last = json.loads(found.stdout)
+    late = [{"topic": "t", "partition": 1, "start": 6, "end": 8}]
+    assert (last["result"], last["left_behind"]) == (
+        result,
+        late if left else None if left is None else [],
+    )
 
 
 def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

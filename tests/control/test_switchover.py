@@ -28,10 +28,12 @@ from twinlog.control.switchover import (
     harmless,
     standing_against,
 )
-from twinlog.core.errors import UserError
+from twinlog.core.errors import Retriable, UserError
+from twinlog.core.placement import MirrorPartition
 from twinlog.core.states import State
-from twinlog.core.types import TopicPartition
+from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.wire.config_records import MirrorTopic, Wanted
+from twinlog.wire.state_records import LastMirrored
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -102,6 +104,10 @@ class Stored:
         }
         self.stopped: set[TopicPartition] = set()
         self.ends = {ZERO: 5, TopicPartition("u", 0): 5}
+        self.mirrored: dict[str, int] = {}
+        """Up to where partition 0 of these was mirrored, as their owner has stored it."""
+        self.source_ends: dict[TopicPartition, int] = {}
+        """Where the source's logs end after the failover, if not at `ends`."""
         self.refused: UserError | None = None
         for name in ("subject_of", "remove_topics", "list_offsets"):
             monkeypatch.setattr(switchover, name, getattr(self, name))
@@ -138,7 +144,8 @@ class Stored:
         return Readiness(mirror="m", verdict=Verdict.READY, findings=(), topics=())
 
     async def list_offsets(self, _: Any, partitions: Any, **_settings: Any) -> Any:
-        return {one: SimpleNamespace(offset=self.ends.get(one, 7)) for one in partitions}
+        ends = self.ends | (self.source_ends if self.removed else {})
+        return {one: SimpleNamespace(offset=ends.get(one, 7)) for one in partitions}
 
     async def remove_topics(self, *_: Any) -> None:
         if self.refused:
@@ -146,12 +153,20 @@ class Stored:
         self.alter("t", wanted=Wanted.STOPPED, partitions=2)
         self.alter("u", wanted=Wanted.STOPPED)
 
+    @property
+    def removed(self) -> bool:
+        """Whether the failover has begun."""
+        return all(one.wanted is Wanted.STOPPED for one in self.topics.values())
+
     async def snapshot(self) -> Any:
         return SimpleNamespace(topics=list(self.topics.values()))
 
     async def states(self) -> Any:
         return SimpleNamespace(
-            epochs={},
+            epochs={
+                MirrorPartition("m", topic, 0): LastMirrored(LeaderEpoch(0), Offset(end))
+                for topic, end in self.mirrored.items()
+            },
             state=lambda one: State.STOPPED if one[1:] in self.stopped else State.MIRRORING,
         )
 
@@ -197,6 +212,47 @@ def test_a_topic_that_grows_after_the_last_look(stored: Stored) -> None:
     stored.alter("t", partitions=1)
     stored.begin()
     assert stored.fail_over().left_behind == (LeftBehind(ONE, 0, 7),)
+
+
+@pytest.mark.parametrize(
+    ("mirrored", "start"),
+    [
+        (6, 6),  # the mirror was still at work when the late records came
+        (4, 4),  # a foreign record stands where mirroring ended
+        (-1, 5),  # where it ended is not known: what the steps have seen was mirrored
+        (None, 5),
+    ],
+)
+def test_what_is_left_behind(stored: Stored, mirrored: int | None, start: int) -> None:
+    """Goal: D1: it begins where the mirror's own records end, not where the source was silent."""
+    stored.stopped = {*stored.ends, ONE}
+    stored.source_ends = {ZERO: 8, ONE: 0}
+    stored.mirrored = {"u": 5} | ({} if mirrored is None else {"t": mirrored})
+    assert stored.fail_over().left_behind == (LeftBehind(ZERO, start, 8),)
+
+
+def test_late_records_that_were_mirrored_are_not_left_behind(stored: Stored) -> None:
+    """Goal: D1: the last mirrored end counts them, although they came after the last look."""
+    stored.stopped = {*stored.ends, ONE}
+    stored.source_ends = {ZERO: 8, ONE: 0}
+    stored.mirrored = {"t": 8, "u": 5}
+    assert stored.fail_over().left_behind == ()
+
+
+def test_what_cannot_be_asked_is_not_nothing(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: D1: with a source that is gone since, it is not known what was left behind."""
+    stored.stopped = {*stored.ends, ONE}
+    asked = stored.list_offsets
+
+    async def gone(*arguments: Any, **settings: Any) -> Any:
+        if stored.removed:
+            raise Retriable("the source does not answer")
+        return await asked(*arguments, **settings)
+
+    monkeypatch.setattr(switchover, "list_offsets", gone)
+    assert stored.fail_over().left_behind is None
 
 
 def test_a_removal_that_is_refused(stored: Stored) -> None:
