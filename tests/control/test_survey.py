@@ -1,18 +1,17 @@
 """What readiness sees, on real brokers: what lanes would have written is by hand."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Consumer
 
 import outside
-from clients import client, describe_quorum, make_topic, write_state
+from clients import client, describe_quorum, make_topic
 from conftest import Pair
-from twinlog.cli.readiness import _sentence, find_readiness
+from scene import RECORDS, Scene, foreign_member, reasons, scene, write
+from twinlog.cli.readiness import _sentence
 from twinlog.cluster.admin import (
     Alteration,
     AlterOperation,
@@ -20,118 +19,28 @@ from twinlog.cluster.admin import (
     incremental_alter_configs,
     topic_resource,
 )
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.controlwriter import ALL, Entry, append
+from twinlog.cluster.controlwriter import Entry
 from twinlog.cluster.mirrorlog import (
     CONFIG_TOPIC,
     LANES_GROUP,
     ControlTopics,
     create_control_topics,
-    partition_count,
-    status_entry,
 )
-from twinlog.cluster.partitions import Refusal, delete_records
+from twinlog.cluster.partitions import delete_records
 from twinlog.control.mirror_admin import MirrorAdmin
-from twinlog.control.mirrors import add_topics, create_mirror
-from twinlog.control.readiness import Readiness, Reason, Verdict
+from twinlog.control.mirrors import add_topics
+from twinlog.control.readiness import Reason, Verdict
 from twinlog.control.refresh import Refresher, Sync
-from twinlog.control.store import MirrorStore
 from twinlog.control.survey import source_logs
 from twinlog.core.errors import UserError
-from twinlog.core.placement import MirrorPartition, config_partition, state_partition
+from twinlog.core.placement import config_partition
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.wire.config_records import Mirror, MirrorTopic, Wanted, encode_key
-from twinlog.wire.status_records import PartitionStatus, Status
-from waiting import until, until_async
+from twinlog.wire.config_records import Wanted, encode_key
+from waiting import until_async
 
 pytestmark = pytest.mark.broker
-RECORDS = 20
-NOWHERE = "127.0.0.1:1"
-
-
-class Scene:
-    """A mirror of the source, and lanes' records for its topics."""
-
-    def __init__(self, pair: Pair, source: KafkaCluster, destination: KafkaCluster, name: str):
-        self.source, self.destination, self.mirror = source, destination, name
-        self.servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
-        self.store = MirrorStore(destination)
-
-    async def topic(self, name: str) -> MirrorTopic | None:
-        """What is stored of a topic of the mirror."""
-        topics = (await self.store.snapshot()).topics
-        found = [one for one in topics if (one.mirror, one.topic) == (self.mirror, name)]
-        return found[0] if found else None
-
-    async def mirrored(self, name: str) -> MirrorTopic:
-        """A topic of one partition with the same records in both clusters."""
-        await make_topic(self.source, name)
-        outside.write_same(self.servers[0], name, 0, 0, RECORDS)
-        await add_topics(self.destination, self.mirror, name)
-        outside.write_same(self.servers[1], name, 0, 0, RECORDS)
-        topic = await self.topic(name)
-        assert topic is not None
-        return topic
-
-    async def report(
-        self, topic: MirrorTopic, state: State, *, age_s: float = 0.0, end: int = RECORDS
-    ) -> None:
-        """Write state and status of its one partition, as its owner would have."""
-        await write_state(self.destination, topic, state)
-        row = PartitionStatus(
-            partition=MirrorPartition(self.mirror, topic.topic, 0),
-            state=State.MIRRORING,
-            source_end=RECORDS,
-            source_last_stable=RECORDS,
-            destination_end=end,
-            source_time_ms=int((time.time() - age_s) * 1000),
-        )
-        count = await partition_count(self.destination) or 0
-        status = Status(
-            state_partition=state_partition(self.mirror, topic.topic_id, 0, count),
-            lane="lane",
-            node="node",
-            time_ms=int((time.time() - age_s) * 1000),
-            partitions=(row,),
-        )
-        await write(self.destination, status_entry(status))
-
-    async def asked_while_reported(self, topic: MirrorTopic, end: int) -> Readiness:
-        """What readiness finds while a lane goes on to report this log end."""
-        asking = asyncio.create_task(self.readiness())
-        while not asking.done():
-            await asyncio.sleep(1)
-            await self.report(topic, State.MIRRORING, end=end)
-        return asking.result()
-
-    async def source_dies(self) -> None:
-        """Its addresses lead nowhere from now on."""
-        await self.store.change(lambda now: [dead(now.mirrors[self.mirror])])
-
-    async def readiness(self, topic: str = ".*") -> Readiness:
-        return await find_readiness({"bootstrap.servers": self.servers[1]}, self.mirror, topic)
-
-
-def dead(mirror: Mirror) -> Mirror:
-    return replace(mirror, source={**mirror.source, "bootstrap.servers": NOWHERE})
-
-
-async def write(destination: KafkaCluster, entry: Entry) -> None:
-    answers = await append(destination, [entry], acks=ALL)
-    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
-
-
-@asynccontextmanager
-async def scene(pair: Pair, name: str) -> AsyncIterator[Scene]:
-    async with client(pair.source) as source, client(pair.destination) as destination:
-        properties = {
-            "bootstrap.servers": pair.source.bootstrap_servers,
-            "mirror.metadata.refresh.interval.ms": "1000",
-        }
-        await create_mirror(destination, name, properties)
-        yield Scene(pair, source, destination, name)
 
 
 @asynccontextmanager
@@ -147,10 +56,6 @@ async def refreshing(one: Scene) -> AsyncIterator[Refresher]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def reasons(found: Readiness) -> dict[Reason, str]:
-    return {finding.reason: finding.text for finding in found.all_findings()}
 
 
 def test_source_topics_that_are_not_mirrored(
@@ -259,18 +164,6 @@ def test_a_lane_whose_clock_is_wrong_is_fresh(pair: Pair, topic: str) -> None:
             assert found.source_age_ms < 60_000
 
     asyncio.run(run())
-
-
-@contextmanager
-def foreign_member(one: Scene, topic: str) -> Iterator[None]:
-    """A consumer of a topic of the destination with the lanes' group.id."""
-    consumer = Consumer({"bootstrap.servers": one.servers[1], "group.id": LANES_GROUP})
-    consumer.subscribe([topic])
-    try:
-        until(lambda: (consumer.poll(0.1), consumer.assignment())[1], 30, "membership")
-        yield
-    finally:
-        consumer.close()
 
 
 def test_a_foreign_member_of_the_lanes_group(pair: Pair, topic: str) -> None:

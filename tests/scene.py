@@ -1,0 +1,150 @@
+"""A mirror between two real clusters without lanes: what they would have written is by hand."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+
+from confluent_kafka import Consumer
+
+import outside
+from clients import client, make_topic, write_state
+from conftest import Pair
+from twinlog.cli.readiness import find_readiness
+from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.controlwriter import ALL, Entry, append
+from twinlog.cluster.mirrorlog import LANES_GROUP, partition_count, status_entry
+from twinlog.cluster.partitions import Refusal
+from twinlog.control.mirrors import add_topics, create_mirror
+from twinlog.control.readiness import Readiness, Reason
+from twinlog.control.store import MirrorStore
+from twinlog.core.placement import state_partition
+from twinlog.core.states import State
+from twinlog.wire.config_records import Mirror, MirrorTopic
+from twinlog.wire.status_records import PartitionStatus, Status
+from waiting import until
+
+RECORDS = 20
+"""Of each partition of a topic that is mirrored to its end."""
+NOWHERE = "127.0.0.1:1"
+
+
+class Scene:
+    """A mirror of the source, and lanes' records for its topics."""
+
+    def __init__(self, pair: Pair, source: KafkaCluster, destination: KafkaCluster, name: str):
+        self.source, self.destination, self.mirror = source, destination, name
+        self.servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+        self.store = MirrorStore(destination)
+        self.user = {"bootstrap.servers": self.servers[1]}
+        """The client properties of whoever asks for the readiness."""
+
+    async def topic(self, name: str) -> MirrorTopic | None:
+        """What is stored of a topic of the mirror."""
+        topics = (await self.store.snapshot()).topics
+        found = [one for one in topics if (one.mirror, one.topic) == (self.mirror, name)]
+        return found[0] if found else None
+
+    async def mirrored(self, name: str, partitions: int = 1) -> MirrorTopic:
+        """A topic with the same records in both clusters."""
+        await make_topic(self.source, name, partitions)
+        for index in range(partitions):
+            outside.write_same(self.servers[0], name, index, 0, RECORDS)
+        await add_topics(self.destination, self.mirror, name)
+        for index in range(partitions):
+            outside.write_same(self.servers[1], name, index, 0, RECORDS)
+        topic = await self.topic(name)
+        assert topic is not None
+        return topic
+
+    async def report(
+        self, topic: MirrorTopic, state: State, *, age_s: float = 0.0, end: int = RECORDS
+    ) -> None:
+        """Write state and status of its partitions, as their owners would have."""
+        await write_state(self.destination, topic, state)
+        count = await partition_count(self.destination) or 0
+        time_ms = int((time.time() - age_s) * 1000)
+        rows: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
+        for name in topic.mirror_partitions:
+            row = PartitionStatus(
+                partition=name,
+                state=State.MIRRORING,
+                source_end=RECORDS,
+                source_last_stable=RECORDS,
+                destination_end=end,
+                source_time_ms=time_ms,
+            )
+            number = state_partition(self.mirror, topic.topic_id, name.partition, count)
+            rows[number].append(row)
+        await write(self.destination, *(status(at, time_ms, *some) for at, some in rows.items()))
+
+    async def asked_while_reported(self, topic: MirrorTopic, end: int) -> Readiness:
+        """What readiness finds while a lane goes on to report this log end."""
+        asking = asyncio.create_task(self.readiness())
+        while not asking.done():
+            await asyncio.sleep(1)
+            await self.report(topic, State.MIRRORING, end=end)
+        return asking.result()
+
+    async def source_dies(self) -> None:
+        """Its addresses lead nowhere from now on."""
+        await self.store.change(lambda now: [dead(now.mirrors[self.mirror])])
+
+    async def readiness(self, topic: str = ".*") -> Readiness:
+        return await find_readiness(self.user, self.mirror, topic)
+
+
+def dead(mirror: Mirror) -> Mirror:
+    return replace(mirror, source={**mirror.source, "bootstrap.servers": NOWHERE})
+
+
+def status(number: int, time_ms: int, *rows: PartitionStatus) -> Entry:
+    """A lane's status of a state partition."""
+    one = Status(state_partition=number, lane="lane", node="node", time_ms=time_ms, partitions=rows)
+    return status_entry(one)
+
+
+async def write(destination: KafkaCluster, *entries: Entry) -> None:
+    answers = await append(destination, entries, acks=ALL)
+    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+
+
+@asynccontextmanager
+async def scene(
+    pair: Pair,
+    name: str,
+    properties: Mapping[str, str] | None = None,
+    *,
+    replication_factor: int | None = None,
+) -> AsyncIterator[Scene]:
+    """A mirror without topics; `properties`: beside, or instead of, the usual ones."""
+    usual = {
+        "bootstrap.servers": pair.source.bootstrap_servers,
+        "mirror.metadata.refresh.interval.ms": "1000",
+    }
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        await create_mirror(
+            destination,
+            name,
+            {**usual, **(properties or {})},
+            replication_factor=replication_factor,
+        )
+        yield Scene(pair, source, destination, name)
+
+
+@contextmanager
+def foreign_member(one: Scene, topic: str) -> Iterator[None]:
+    """A consumer of a topic of the destination with the lanes' group.id."""
+    consumer = Consumer({"bootstrap.servers": one.servers[1], "group.id": LANES_GROUP})
+    consumer.subscribe([topic])
+    try:
+        until(lambda: (consumer.poll(0.1), consumer.assignment())[1], 30, "membership")
+        yield
+    finally:
+        consumer.close()
+
+
+def reasons(found: Readiness) -> dict[Reason, str]:
+    return {finding.reason: finding.text for finding in found.all_findings()}
