@@ -15,6 +15,7 @@ What middleboxes do to a mirror, and what a kill of a process does not:
 - `black_hole`: connections stay open and nothing arrives, in neither direction. Bytes are lost, so
   the connections concerned are reset when the black hole ends.
 - `cut_after`: a connection ends within a request or an answer, at any byte.
+- `cut_at`: a connection ends instead of a request that the proxy does not like.
 
 Requests are recognised by their API key (frames begin with a length and the key), so that a test
 can hold the connection that carries, say, WriteTxnMarkers. That needs an unencrypted listener.
@@ -40,7 +41,7 @@ from twinlog.local.ports import HOST
 PROXIED: Final = "PROXIED"
 PROXIED_LISTENER: Final[Mapping[str, str]] = {PROXIED: "PLAINTEXT"}
 
-PRODUCE, FETCH, INIT_PRODUCER_ID, WRITE_TXN_MARKERS = 0, 1, 22, 27
+PRODUCE, FETCH, LIST_OFFSETS, INIT_PRODUCER_ID, WRITE_TXN_MARKERS = 0, 1, 2, 22, 27
 
 BUFFER: Final = 256 << 10
 """Bytes that one end takes ahead of what it can pass on."""
@@ -56,12 +57,14 @@ class Faults:
 
     delay: seconds that each piece spends in the proxy, between the two. rate: bytes a second, of
     each connection and direction; 0 is unlimited. cut_after: so many bytes pass on each connection,
-    counted from now, then it is reset; 0 is never. refuse: new connections are reset at once.
+    counted from now, then it is reset; 0 is never. cut_at: it is reset in place of a request whose
+    first bytes, its frame's length included, are such. refuse: new connections are reset at once.
     """
 
     delay: tuple[float, float] = (0.0, 0.0)
     rate: float = 0.0
     cut_after: int = 0
+    cut_at: Callable[[bytes], bool] | None = None
     black_hole: bool = False
     refuse: bool = False
 
@@ -284,6 +287,8 @@ class _Link:
                 self.lossy = True
                 continue
             data = piece.data
+            if piece.api is not None and faults.cut_at is not None and faults.cut_at(data):
+                raise ConnectionResetError("cut by the proxy")
             if faults.cut_after:
                 data = data[: max(0, faults.cut_after - self.passed)]
             self.passed += len(data)

@@ -233,6 +233,19 @@ def test_cut_after_some_bytes(proxies: Proxies, peer: Peer) -> None:
     assert len(data) <= 10
 
 
+def test_cut_at_a_request(proxies: Proxies, peer: Peer) -> None:
+    """It does not arrive, what came before it does; other connections go on."""
+    proxies.set(Faults(cut_at=lambda data: data == request(4)))
+    with connect(proxies) as client, connect(proxies) as other:
+        client.sendall(request(3))
+        exactly(client, len(request(3)))
+        client.sendall(request(4))
+        until_reset(client)
+        other.sendall(request(5))
+        exactly(other, len(request(5)))
+    until(lambda: sorted(peer.received) == [request(3), request(5)])
+
+
 def test_a_black_hole(proxies: Proxies, peer: Peer) -> None:
     """Nothing arrives, no end either; connections that lost bytes are reset when it is over."""
     with connect(proxies) as client, connect(proxies) as idle:
