@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 import outside
 from clients import client, make_topic, write_state
@@ -15,12 +15,12 @@ from conftest import Pair
 from twinlog.cli.readiness import find_readiness
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.controlwriter import ALL, Entry, append
-from twinlog.cluster.mirrorlog import LANES_GROUP, partition_count, status_entry
+from twinlog.cluster.mirrorlog import LANES_GROUP, ControlTopics, partition_count, status_entry
 from twinlog.cluster.partitions import Refusal
 from twinlog.control.mirrors import add_topics, create_mirror
 from twinlog.control.readiness import Readiness, Reason
 from twinlog.control.store import MirrorStore
-from twinlog.core.placement import state_partition
+from twinlog.core.placement import MirrorPartition, state_partition
 from twinlog.core.states import State
 from twinlog.wire.config_records import Mirror, MirrorTopic
 from twinlog.wire.status_records import PartitionStatus, Status
@@ -28,6 +28,8 @@ from waiting import until
 
 RECORDS = 20
 """Of each partition of a topic that is mirrored to its end."""
+STATE_PARTITIONS = 5
+"""Of a destination whose first mirror is a scene's: readiness reads them all, each time."""
 NOWHERE = "127.0.0.1:1"
 
 
@@ -40,6 +42,7 @@ class Scene:
         self.store = MirrorStore(destination)
         self.user = {"bootstrap.servers": self.servers[1]}
         """The client properties of whoever asks for the readiness."""
+        self._rows: defaultdict[int, dict[MirrorPartition, PartitionStatus]] = defaultdict(dict)
 
     async def topic(self, name: str) -> MirrorTopic | None:
         """What is stored of a topic of the mirror."""
@@ -66,9 +69,11 @@ class Scene:
         await write_state(self.destination, topic, state)
         count = await partition_count(self.destination) or 0
         time_ms = int((time.time() - age_s) * 1000)
-        rows: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
+        written = set()
         for name in topic.mirror_partitions:
-            row = PartitionStatus(
+            number = state_partition(self.mirror, topic.topic_id, name.partition, count)
+            written.add(number)
+            self._rows[number][name] = PartitionStatus(
                 partition=name,
                 state=State.MIRRORING,
                 source_end=RECORDS,
@@ -76,9 +81,21 @@ class Scene:
                 destination_end=end,
                 source_time_ms=time_ms,
             )
-            number = state_partition(self.mirror, topic.topic_id, name.partition, count)
-            rows[number].append(row)
-        await write(self.destination, *(status(at, time_ms, *some) for at, some in rows.items()))
+        await write(self.destination, *(self._status(number, time_ms) for number in written))
+
+    def _status(self, number: int, time_ms: int) -> Entry:
+        """A lane's status of a state partition: of all topics of the mirror that are in it."""
+        rows = tuple(self._rows[number].values())
+        status = Status(
+            state_partition=number, lane="lane", node="node", time_ms=time_ms, partitions=rows
+        )
+        return status_entry(status)
+
+    async def forget_statuses(self) -> None:
+        """Remove those that were reported: readiness waits for stale ones to be written again."""
+        stale = [self._status(number, 0)._replace(value=None) for number in self._rows]
+        await write(self.destination, *stale)
+        self._rows.clear()
 
     async def asked_while_reported(self, topic: MirrorTopic, end: int) -> Readiness:
         """What readiness finds while a lane goes on to report this log end."""
@@ -98,12 +115,6 @@ class Scene:
 
 def dead(mirror: Mirror) -> Mirror:
     return replace(mirror, source={**mirror.source, "bootstrap.servers": NOWHERE})
-
-
-def status(number: int, time_ms: int, *rows: PartitionStatus) -> Entry:
-    """A lane's status of a state partition."""
-    one = Status(state_partition=number, lane="lane", node="node", time_ms=time_ms, partitions=rows)
-    return status_entry(one)
 
 
 async def write(destination: KafkaCluster, *entries: Entry) -> None:
@@ -130,20 +141,44 @@ async def scene(
             name,
             {**usual, **(properties or {})},
             replication_factor=replication_factor,
+            topics=ControlTopics(state_partitions=STATE_PARTITIONS),
         )
-        yield Scene(pair, source, destination, name)
+        one = Scene(pair, source, destination, name)
+        yield one
+        await one.forget_statuses()
 
 
 @contextmanager
-def foreign_member(one: Scene, topic: str) -> Iterator[None]:
+def foreign_member(one: Scene, topic: str, protocol: str = "classic") -> Iterator[None]:
     """A consumer of a topic of the destination with the lanes' group.id."""
-    consumer = Consumer({"bootstrap.servers": one.servers[1], "group.id": LANES_GROUP})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": one.servers[1],
+            "group.id": LANES_GROUP,
+            "group.protocol": protocol,
+        }
+    )
     consumer.subscribe([topic])
     try:
         until(lambda: (consumer.poll(0.1), consumer.assignment())[1], 30, "membership")
         yield
     finally:
         consumer.close()
+        delete_lanes_group(one.servers[1])
+
+
+def delete_lanes_group(servers: str) -> None:
+    """Delete it once it has no member: an empty one shows that no node runs."""
+    groups = outside.admin(servers)
+
+    def deleted() -> bool:
+        try:
+            groups.delete_consumer_groups([LANES_GROUP])[LANES_GROUP].result(outside.SECONDS)
+        except KafkaException as error:
+            return error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
+        return True
+
+    until(deleted, what="no lanes' group")
 
 
 def reasons(found: Readiness) -> dict[Reason, str]:
