@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import outside
-from clients import make_topic
+from clients import make_topic, write_state
 from conftest import Pair
 from rights import granted
-from scene import RECORDS, Scene, delete_lanes_group, scene
+from scene import RECORDS, Scene, delete_lanes_group, foreign_member, scene
 from secured import LISTENERS, PASSWORDS, PLAIN, Secured, sasl
 from tcp_proxy import LIST_OFFSETS, PROXIED, PROXIED_LISTENER, Faults, Proxies
 from twinlog.cli.readiness import as_object
@@ -354,6 +354,20 @@ def test_no_node_runs(clusters: Pair, topic: str) -> None:
             finally:
                 delete_lanes_group(one.servers[1])
             await await_findings(one, paused, mirrored, state=State.PAUSED)
+
+    asyncio.run(run())
+
+
+def test_a_foreign_member_is_no_node(clusters: Pair, topic: str) -> None:
+    """Goal: NO_NODE although the lanes' group has a member: it would carry out no failover."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            await write_state(one.destination, await one.mirrored(topic), State.PAUSED)
+            expected = {Reason.PAUSED, Reason.FOREIGN_MEMBER, Reason.NO_NODE}
+            for protocol in ("classic", "consumer"):
+                with foreign_member(one, topic, protocol):
+                    await await_findings(one, expected)
 
     asyncio.run(run())
 

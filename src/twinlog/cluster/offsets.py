@@ -38,6 +38,8 @@ from twinlog.wire.group_messages import (
 _DEAD: Final = "Dead"
 _EMPTY: Final = frozenset({"Empty", _DEAD})
 _STABLE: Final = "Stable"
+CLASSIC: Final = "classic"
+"""The kind of groups whose members join and share partitions themselves, as lanes do."""
 MAX_COMMIT: Final = 256 * 1024
 """Bytes of records that one commit may become in `__consumer_offsets`: the coordinator writes them
 as one batch, and refuses all of them above max.message.bytes, 1 MiB by default."""
@@ -146,7 +148,7 @@ async def _list(cluster: KafkaCluster, node: int) -> list[Group]:
         check(response.error_code, "list the groups")
     # Before version 5 there were no other kinds.
     return [
-        Group(group.group_id, group.group_state, (group.group_type or "classic").lower())
+        Group(group.group_id, group.group_state, (group.group_type or CLASSIC).lower())
         for group in response.groups
     ]
 
@@ -217,7 +219,7 @@ async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartit
     """
     if group.kind == "consumer":
         return await _assigned_by_the_broker(cluster, group.name)
-    if group.kind != "classic":
+    if group.kind != CLASSIC:
         return frozenset()
     found = await _described(cluster, group.name)
     if found.group_state == _DEAD:

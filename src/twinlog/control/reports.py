@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinlog.cluster.assignment import foreign_reason
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC
-from twinlog.cluster.offsets import group_members
+from twinlog.cluster.offsets import CLASSIC, Group, group_members
 from twinlog.control.described import FRESH_S, ages_of, is_fresh
 from twinlog.control.store import MirrorStore
 from twinlog.core.errors import TwinlogError
@@ -82,20 +82,45 @@ async def renewed(store: MirrorStore, before: Reports, numbers: Collection[int])
     return Reports(statuses=statuses, ages=ages, unreadable=before.unreadable)
 
 
-async def foreign_members(destination: KafkaCluster) -> tuple[str, ...]:
-    """Members of the nodes' groups that are not twinlog's, for people.
+class ForeignMembers(NamedTuple):
+    """Members of the nodes' groups that are not twinlog's.
 
-    None where a group cannot be described: what they cause shows in statuses that are not fresh.
+    Attributes:
+        named: each with where it is and why it is foreign, for people.
+        only: whether the lanes' group has members, and all of them are foreign: no node runs.
     """
-    found: list[str] = []
-    for group, topic in ((LANES_GROUP, STATE_TOPIC), (f"{LANES_GROUP}.mirrors", CONFIG_TOPIC)):
+
+    named: tuple[str, ...]
+    only: bool
+
+
+async def foreign_members(destination: KafkaCluster, groups: Mapping[str, Group]) -> ForeignMembers:
+    """Members of the nodes' groups that are not twinlog's.
+
+    None where a group cannot be described, or rebalances: what they cause shows in statuses that
+    are not fresh. A group that is no classic one (KIP-848) is named as a whole: lanes may be in it.
+
+    Args:
+        destination: whose groups.
+        groups: as they were listed.
+    """
+    named: list[str] = []
+    only = False
+    for name, topic in ((LANES_GROUP, STATE_TOPIC), (f"{LANES_GROUP}.mirrors", CONFIG_TOPIC)):
+        group = groups.get(name)
+        if group is not None and not group.idle and group.kind != CLASSIC:
+            named.append(f"group {name}: it is a {group.kind} group, which twinlog's are not")
+            continue
         try:
-            members = await group_members(destination, group)
+            members = await group_members(destination, name)
         except TwinlogError:
             continue
-        found += [
-            f"group {group}: member {one.member_id} at {one.host}: {why}"
+        foreign = [
+            f"group {name}: member {one.member_id} at {one.host}: {why}"
             for one in members
             if (why := foreign_reason(topic, one.subscription))
         ]
-    return tuple(found)
+        named += foreign
+        if name == LANES_GROUP:
+            only = 0 < len(members) == len(foreign)
+    return ForeignMembers(tuple(named), only)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.mirrorlog import LANES_GROUP, States
-from twinlog.cluster.offsets import list_groups
+from twinlog.cluster.offsets import CLASSIC, list_groups
 from twinlog.control.compaction import topic_behind_ms
 from twinlog.control.described import (
     MirrorDescription,
@@ -117,22 +117,28 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
         ),
     )
     read_at = time.monotonic()
-    # Where the nodes' group is missing, their statuses tell whether they run.
-    lanes = (await list_groups(destination, whole=False)).get(LANES_GROUP)
+    groups = await list_groups(destination, whole=False)
+    lanes = groups.get(LANES_GROUP)
     reports = await read_reports(store, alive=lanes is None or not lanes.idle)
     states = await store.states()
     names = {topic.topic for topic in chosen}
+    foreign = await foreign_members(destination, groups)
+    if lanes is not None and lanes.kind == CLASSIC:
+        node_runs = not lanes.idle and not foreign.only
+    else:
+        # The group is missing, or another one has its name: the nodes' statuses tell.
+        node_runs = any(map(is_fresh, reports.ages.values()))
     unreadable = (*snapshot.unreadable.values(), *states.unreadable.values(), *reports.unreadable)
     return Subject(
         mirror=snapshot.mirrors[mirror],
         topics=tuple(chosen),
         described=_described(snapshot, states, reports, mirror, names),
-        node_runs=any(map(is_fresh, reports.ages.values())) if lanes is None else not lanes.idle,
+        node_runs=node_runs,
         snapshot=snapshot,
         states=states,
         reports=reports,
         expression=topics,
-        findings=tuple(_of_control(unreadable, await foreign_members(destination))),
+        findings=tuple(_of_control(unreadable, foreign.named)),
         read_at=read_at,
     )
 
