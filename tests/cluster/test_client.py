@@ -177,6 +177,54 @@ def test_a_broker_that_hangs_does_not_hold_up_the_metadata(
     asyncio.run(run())
 
 
+def test_no_broker_is_asked_for_ever_who_leads() -> None:
+    """Goal: a leader that is cut off from the other brokers, not from us, is found out.
+
+    It goes on to name itself, and to answer that its log has no more.
+    """
+
+    async def run() -> None:
+        ports: dict[int, int] = {}
+
+        def says(leader: int, epoch: int) -> Callable[[Request], Awaitable[bytes]]:
+            async def answer(request: Request) -> bytes:
+                broker = MetadataResponse.MetadataResponseBroker
+                topic = MetadataResponse.MetadataResponseTopic
+                partition = topic.MetadataResponsePartition(
+                    partition_index=0,
+                    leader_id=leader,
+                    leader_epoch=epoch,
+                    replica_nodes=[1, 2],
+                    isr_nodes=[leader],
+                )
+                response = MetadataResponse(
+                    brokers=[broker(node_id=n, host="127.0.0.1", port=p) for n, p in ports.items()],
+                    cluster_id="c",
+                    controller_id=1,
+                    topics=[topic(error_code=0, name="t", partitions=[partition])],
+                    error_code=0,
+                )
+                body = bytes(response.encode(version=request.version))
+                return framed(request.correlation_id, body, flexible=True)
+
+            return answer
+
+        async with FakeBroker(says(1, 5)) as former, FakeBroker(says(2, 6)) as other:
+            ports.update({1: former.port, 2: other.port})
+            async with _client(f"127.0.0.1:{former.port}", retry_backoff_ms="1") as cluster:
+                await cluster.connection(1)  # there are partitions that it leads
+
+                async def found() -> bool:
+                    await cluster.refresh(["t"])
+                    return cluster.leader(TopicPartition("t", 0)) == Leader(2, 6)
+
+                await until_async(found, 10, "the leader")
+                await cluster.refresh(["t"])
+                assert cluster.leader(TopicPartition("t", 0)) == Leader(2, 6)
+
+    asyncio.run(run())
+
+
 @pytest.mark.broker
 def test_one_of_the_servers_is_enough(kafka: LocalCluster) -> None:
     async def run() -> None:

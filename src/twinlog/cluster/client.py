@@ -454,15 +454,17 @@ class KafkaCluster:
 
     def _willing(self) -> list[int]:
         """All brokers, those first that will probably answer soon."""
+        brokers = self._shuffled()
+        return sorted(brokers, key=lambda n: (self._reluctance(n), self.connected(n) is None))
+
+    def _shuffled(self) -> list[int]:
         brokers = list(self.metadata.brokers)
         self.rng.shuffle(brokers)
-        return sorted(brokers, key=self._reluctance)
+        return brokers
 
-    def _reluctance(self, node_id: int) -> tuple[int, bool, bool]:
+    def _reluctance(self, node_id: int) -> tuple[int, bool]:
         """Brokers that cannot be reached or do not answer come last."""
-        key = Key(node_id, CONTROL)
-        connection = self._pool.peek(key)
-        return self._pool.failures(key), self.hangs(node_id, SILENT), connection is None
+        return self._pool.failures(Key(node_id, CONTROL)), self.hangs(node_id, SILENT)
 
     async def _run(self, batch: _Batch) -> Metadata:
         async with self._refreshing:
@@ -477,10 +479,13 @@ class KafkaCluster:
     async def _fetch_metadata(self, topics: set[str] | None) -> Metadata:
         """From a broker that we know; if none answers soon, from a bootstrap server.
 
-        All wait for this, so a broker that hangs must not hold it up for request.timeout.ms.
+        All wait for this, so a broker that hangs must not hold it up for request.timeout.ms. It is
+        not the same broker each time, connected or not: one that is cut off from the others, and
+        not from its clients, goes on to name the leaders that it knows, itself among them.
         """
         brokers = self.metadata.brokers
-        for node_id, patience in zip(self._willing(), METADATA_PATIENCE, strict=False):
+        willing = sorted(self._shuffled(), key=self._reluctance)
+        for node_id, patience in zip(willing, METADATA_PATIENCE, strict=False):
             address = Address(brokers[node_id].host, brokers[node_id].port)
             try:
                 async with asyncio.timeout(patience):
