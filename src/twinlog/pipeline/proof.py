@@ -384,11 +384,7 @@ async def _compared(
             await steps.pause()
     except CorruptBatch as error:
         return Unread(str(error))
-    return (
-        result
-        if isinstance(result, Differs)
-        else result._replace(compared=_holds_last_data(stretch.pieces, mirrored))
-    )
+    return result._replace(compared=_holds_last_data(stretch.pieces, mirrored))
 
 
 def _holds_last_data(source: Iterable[Piece], destination: Sequence[Piece]) -> bool:
@@ -453,7 +449,7 @@ def _is_gone(alone: ReadAlone, offset: Offset, end: Offset) -> bool:
     )
 
 
-def _of_epoch(claim: Claim, tail: _Tail, epoch: LeaderEpoch) -> Result:
+def _of_epoch(claim: Claim, tail: _Tail, epoch: LeaderEpoch) -> Proven | Differs:
     """The same records, if they are of the same leader epoch as when they were mirrored."""
     known = claim.epoch if tail.end == claim.log_end else UNKNOWN_EPOCH
     if UNKNOWN_EPOCH not in (known, epoch) and known != epoch:
