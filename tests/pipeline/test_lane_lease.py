@@ -36,15 +36,19 @@ def test_a_lane_sends_nothing_without_its_lease() -> None:
             running = asyncio.create_task(lane.run())
 
             async def writes() -> bool:
-                return hasattr(lane, "_group") and lane._group.holds_lease
+                if not hasattr(lane, "_group") or not lane._group.holds_lease:
+                    return False
+                try:
+                    return (await lane._port.init_producer("twinlog.0")).producer_id == 7
+                except Fenced:  # a busy machine has missed heartbeats
+                    return False
 
-            async def writes_no_more() -> bool:
+            async def lease_is_over() -> bool:
                 return not lane._group.holds_lease
 
             await until_async(writes, what="the lease")
-            assert (await lane._port.init_producer("twinlog.0")).producer_id == 7
             small.beats = False
-            await until_async(writes_no_more, what="the end of the lease")
+            await until_async(lease_is_over, what="the end of the lease")
             sent = small.count(INIT_PRODUCER_ID)
             with pytest.raises(Fenced, match="the lease has ended, nothing was sent"):
                 await lane._port.init_producer("twinlog.0")
