@@ -36,6 +36,10 @@ def _boot_time() -> float:
     return time.clock_gettime(_BOOT)
 
 
+def _wall_time() -> float:
+    return time.time()
+
+
 class AwakeClock:
     """See the module. Call it for the seconds.
 
@@ -47,7 +51,7 @@ class AwakeClock:
     def __init__(
         self,
         monotonic: Clock = time.monotonic,
-        others: Sequence[Clock] = (_boot_time, time.time),
+        others: Sequence[Clock] = (_boot_time, _wall_time),
     ) -> None:
         self._monotonic = monotonic
         self._others = others
