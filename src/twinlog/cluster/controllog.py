@@ -38,6 +38,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.partitions import Answers, Isolation, ListedOffset, OffsetSpec, list_offsets
 from twinlog.cluster.pool import Backoff, Lane
 from twinlog.core.compression import TooLong
+from twinlog.core.epochs import SourceEpochs
 from twinlog.core.errors import (
     ProtocolError,
     Reaction,
@@ -146,7 +147,8 @@ class Tail:
     """A reader of a control topic, or of some of its partitions. `positions` is where it stands.
 
     `restarts` counts how often a partition was read anew because its log no longer had the position
-    (an unclean election, a recreated topic): what was read before may be gone.
+    (an unclean election, a recreated topic): what was read before may be gone. A log that has grown
+    past the position again is told by the leader epoch of what was read last (KIP-320).
     """
 
     def __init__(
@@ -159,6 +161,7 @@ class Tail:
         self._wanted = partitions
         self._lane: Lane | None = None
         self._held = 0  # bytes of the records of this `catch_up`
+        self._epochs: defaultdict[int, SourceEpochs] = defaultdict(SourceEpochs)
 
     async def catch_up(self, patience: float | None = None) -> list[ControlRecord]:
         """Records from where the reader stands to the end as it is now, and stand there.
@@ -180,6 +183,8 @@ class Tail:
             # Not a leader that lags: it refuses to name an end below its epoch's start (KIP-207).
             self.restarts += 1
             self.positions = {i: at for i, at in self.positions.items() if i not in lost}
+            for index in lost:
+                self._epochs.pop(index, None)
         if ends.keys() - self.positions.keys():
             self.positions = await self.starts() | self.positions
         records: list[ControlRecord] = []
@@ -344,7 +349,7 @@ class Tail:
         failure: Refusal | None = None
         for topic in response.responses:
             for part in topic.partitions:
-                if part.error_code == _OUT_OF_RANGE:
+                if part.error_code == _OUT_OF_RANGE or _diverges(part.diverging_epoch):
                     self.positions.update(await self._restart(part.partition_index))
                 elif part.error_code:
                     failure = Refusal(part.error_code)
@@ -361,6 +366,7 @@ class Tail:
     async def _restart(self, index: int) -> dict[int, int]:
         """The log no longer has the position (an unclean election): read the partition anew."""
         self.restarts += 1
+        self._epochs.pop(index, None)
         return {index: (await self.starts())[index]}
 
     def _request(self, indexes: Collection[int], wait: float) -> Any:
@@ -380,6 +386,9 @@ class Tail:
                         topic.FetchPartition(
                             partition=index,
                             fetch_offset=self.positions[index],
+                            last_fetched_epoch=self._epochs[index].before(
+                                Offset(self.positions[index])
+                            ),
                             partition_max_bytes=PARTITION_MAX_BYTES,
                         )
                         for index in indexes
@@ -419,7 +428,7 @@ class Tail:
             for one in part.aborted_transactions or ()
         )
         buffer, position = memoryview(part.records or b""), Offset(self.positions[index])
-        pieces = finished(planning(buffer, position, aborted, MAX_DECODED)).pieces
+        pieces, epoch = finished(planning(buffer, position, aborted, MAX_DECODED))
         for piece in pieces:
             if isinstance(piece, Data):
                 for raw in each_record(piece.header, piece.records, MAX_DECODED):
@@ -429,6 +438,12 @@ class Tail:
                     )
         if pieces:
             self.positions[index] = pieces[-1].end
+            self._epochs[index].learn(pieces[-1].end, epoch)
+
+
+def _diverges(epoch: Any) -> bool:
+    """Whether the log has other records than those that were read; brokers leave it out else."""
+    return epoch is not None and bool(epoch.end_offset >= 0)
 
 
 class _Patience:
