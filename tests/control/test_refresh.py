@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,10 +13,18 @@ import pytest
 import outside
 from clients import client, make_topic, write_state
 from conftest import Pair
-from twinlog.cluster.admin import create_partitions, delete_topics
+from twinlog.cluster.admin import (
+    Alteration,
+    AlterOperation,
+    create_partitions,
+    delete_topics,
+    incremental_alter_configs,
+    topic_resource,
+)
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.offsets import Committed, commit_offsets, committed_offsets
 from twinlog.cluster.partitions import delete_records
+from twinlog.control.compaction import Compaction, topic_behind_ms
 from twinlog.control.group_sync import GroupSync
 from twinlog.control.lifecycle import alter_mirror, remove_topics
 from twinlog.control.mirror_errors import MirrorRefused
@@ -150,6 +159,56 @@ def test_partitions_that_somebody_has_added(
 
                 await until_async(refused, what="one that cannot grow")
                 assert (await topics_of(destination, mirror))[emptied].partitions == 1
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
+    """Goal: E2: its source keeps tombstones from now on, so nothing is missed any more.
+
+    What was missed before stays missed, however long ago it is.
+    """
+    day_ms = 24 * 3600 * 1000
+    both = {"never": f"{topic}-never", "once": f"{topic}-once"}
+    mirror = f"mirror.{topic}"
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            store = MirrorStore(destination)
+            await create_mirror(
+                destination, mirror, {"bootstrap.servers": pair.source.bootstrap_servers}
+            )
+            for name in both.values():
+                await make_topic(source, name, configs={"cleanup.policy": "compact"})
+                await add_topics(destination, mirror, name)
+            now_ms = time.time_ns() // 1_000_000
+
+            async def check(after_ms: int, *names: str) -> dict[str, int | None]:
+                """For how long they were behind, after a check by a node that has just begun."""
+                compaction = Compaction(store, lambda: now_ms + after_ms)
+                snapshot = await store.snapshot()
+                topics = {one.topic: one for one in snapshot.topics if one.mirror == mirror}
+                await compaction.check(source, snapshot, [topics[name] for name in names])
+                snapshot = await store.snapshot()
+                return {
+                    key: topic_behind_ms(snapshot, topics[name], now_ms + after_ms)
+                    for key, name in both.items()
+                }
+
+            assert await check(-3 * day_ms, *both.values()) == {"never": 0, "once": 0}
+            found = await check(-day_ms, both["once"])
+            assert found["once"] is not None
+            assert day_ms < found["once"] <= 2 * day_ms
+            missed = found["once"]
+            changes = {
+                topic_resource(name): [Alteration("cleanup.policy", AlterOperation.SET, "delete")]
+                for name in both.values()
+            }
+            assert not any((await incremental_alter_configs(source, changes)).values())
+            for after_ms in (0, 5 * day_ms):
+                found = await check(after_ms, *both.values())
+                assert not found["never"]
+                assert found["once"] == missed
 
     asyncio.run(run())
 

@@ -14,6 +14,9 @@ The baseline of a topic that was never followed is the first check: what was mir
 read for the first time. Marks are last stable offsets, since a cleaner does not pass an open
 transaction. Lanes report every 5 s, so a retention below `FRESH_S` counts as `FRESH_S`.
 
+A topic that is not compacted any more, on the source, is followed no longer; what it has missed
+stays stored.
+
 `caught_up_ms` is stored seldom (`store_period_ms`), so that a node that begins finds one that is
 somewhat old: a mirror then seems to have been behind for longer than it was, never for less.
 """
@@ -34,12 +37,14 @@ from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal
 from twinlog.core.placement import MirrorPartition
 from twinlog.core.topic_configs import SourceConfig
-from twinlog.wire.config_records import Followed, MirrorTopic
+from twinlog.wire.config_records import ConfigChange, Followed, MirrorTopic, Removed, key_of
 from twinlog.wire.snapshot import Snapshot
 from twinlog.wire.status_records import PartitionStatus
 
 log = logging.getLogger(__name__)
 
+FOREVER_MS: Final = (1 << 63) - 1
+"""Stands for the delete.retention.ms of a topic that is not compacted any more."""
 CONFIGS_S: Final = 600.0
 """How long a topic's policy and retention are taken for unchanged."""
 _SHARE: Final = 24
@@ -165,13 +170,17 @@ class Compaction:
             UserError: no right to change `__mirror_config`.
         """
         failed = await self._read_retentions(source, topics)
-        changed = []
+        changed: list[ConfigChange] = []
         for topic in topics:
             key = (topic.mirror, topic.topic)
-            _, retention_ms = self._retentions.get((topic.mirror, topic.topic_id), (0.0, None))
-            if retention_ms is None:
+            if (topic.mirror, topic.topic_id) not in self._retentions:
                 continue
+            _, retention_ms = self._retentions[topic.mirror, topic.topic_id]
             stored = snapshot.followed(*key)
+            if retention_ms is None:
+                self._known.pop(key, None)
+                changed += [] if stored is None else _not_compacted(stored)
+                continue
             before = self._known.get(key) or (stored and _loaded(stored, self._now_ms()))
             caught_up_ms = self.marks.caught_up_ms(topic)
             now = followed(topic, before, caught_up_ms, retention_ms, self._now_ms())
@@ -205,10 +214,22 @@ class Compaction:
         return failed
 
 
-def _still_there(changed: Collection[Followed], snapshot: Snapshot) -> list[Followed]:
+def _still_there(changed: Collection[ConfigChange], snapshot: Snapshot) -> list[ConfigChange]:
     """Those of topics that their mirror still has."""
     topics = {(topic.mirror, topic.topic) for topic in snapshot.topics}
-    return [one for one in changed if (one.mirror, one.topic) in topics]
+    return [
+        one for one in changed if not isinstance(one, Followed) or (one.mirror, one.topic) in topics
+    ]
+
+
+def _not_compacted(stored: Followed) -> list[ConfigChange]:
+    """What changes of a topic's record whose source does not remove tombstones any more.
+
+    Nobody would bring `caught_up_ms` up to date, so that it seemed to be behind in the end.
+    """
+    if not stored.behind_ms:
+        return [Removed(key_of(stored))]
+    return [] if stored.retention_ms == FOREVER_MS else [replace(stored, retention_ms=FOREVER_MS)]
 
 
 def _loaded(stored: Followed, now_ms: int) -> Followed:
