@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -207,6 +207,70 @@ def test_the_sources_administrators_are_none_of_the_destinations(
                 assert freeze not in there
                 await it.give(it.source, freeze, late)
             await delete_acls(it.source, [orders, late, freeze, *attack])
+
+    asyncio.run(run())
+
+
+def test_a_denial_of_everybody_that_was_copied_before(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """Goal: C3: an earlier version has copied it, so that nodes may write nothing: it goes first.
+
+    What else is to be done has to be written down before, which it denies.
+    """
+    node, password = f"User:{topic}", "node-secret"
+    literal = PatternType.LITERAL
+    allowed = acl("__mirror", node, Operation.ALL)
+    of_node = [
+        allowed,
+        allowed._replace(resource_type=ResourceType.TRANSACTIONAL_ID, resource_name="twinlog."),
+        Acl(
+            *(ResourceType.CLUSTER, "kafka-cluster", literal, node, "*"),
+            *(Operation.ALTER, Permission.ALLOW),
+        ),
+    ]
+    frozen = Acl(
+        *(ResourceType.TOPIC, "*", literal, "User:*", "*", Operation.WRITE, Permission.DENY),
+    )
+    reader = acl(topic)
+
+    async def everything(it: Both) -> frozenset[Acl]:
+        return await describe_acls(it.destination) or frozenset()
+
+    async def run() -> None:
+        await secured_pair[1].set_password(topic, password, ["SCRAM-SHA-256"])
+        properties = sasl("SCRAM-SHA-256", topic, password)
+        async with (
+            both(secured_pair, topic) as it,
+            secured_pair[1].cluster("WORD", properties) as cluster,
+        ):
+            await it.mirror_topic()
+            await it.give(it.destination, *of_node)
+            try:
+                await it.give(it.source, frozen, reader)
+                copied = MadeAcl(mirror=topic, acl=frozen, made_for=MadeFor.SOURCE)
+                await it.store.change(lambda _: [copied])
+                await it.give(it.destination, frozen)
+                sync = AclSync(cluster, MirrorStore(cluster), read_only(cluster))
+                settings = parse_settings({ACLS: "*"})
+                assert await sync.sync(it.source, topic, settings) == 0
+
+                async def gone() -> bool:
+                    return frozen not in await everything(it)
+
+                await until_async(gone)
+
+                async def followed() -> bool:
+                    with suppress(UserError):  # a broker may go by the denial for a moment
+                        await sync.sync(it.source, topic, settings)
+                    return reader in await everything(it)
+
+                await until_async(followed)
+                assert await it.made() == {reader}
+                assert frozen not in await everything(it)
+            finally:
+                for one in (it.source, it.destination):
+                    await delete_acls(one, [frozen])
 
     asyncio.run(run())
 

@@ -82,6 +82,8 @@ class Compared(NamedTuple):
     applications may miss after a failover."""
     withheld: frozenset[Acl]
     """The source's that would be copied, or were, but for a denial beside them that is not."""
+    stopping: frozenset[Acl]
+    """The destination's denials that stop nodes, which an earlier version has copied."""
 
 
 async def compare_acls(
@@ -141,6 +143,7 @@ async def compare_acls(
         denying=candidates & by_choice[Choice.DENYING],
         missed=missed(candidates & beyond, scope) - ours,
         withheld=by_choice[Choice.WITHHELD],
+        stopping=by_choice[Choice.DENYING] & changes.remove & ours,
     )
 
 
@@ -250,12 +253,19 @@ class AclSync:
             self._tell(mirror, "none", f"ACLs do not follow, as the {found} has no authorizer")
             return 0
         self._report(mirror, found)
+        cluster, store = self._destination, self._store
+        if stopping := found.stopping:
+            # While they stand, a node may not even write down what else it is about to do, and is
+            # not seen to be one. So they go first, and the next look does the rest.
+            first = AclChanges(remember=_NONE, make=_NONE, remove=stopping, forget=_NONE)
+            return await self._read_only.exclusively(
+                lambda: carry_out(cluster, store, mirror, first, MadeFor.SOURCE)
+            )
         gone = await self._gone(source, mirror, found.absent, settings)
         stays = found.absent - gone
         changes = found.changes._replace(
             remove=found.changes.remove - stays, forget=found.changes.forget - stays
         )
-        cluster, store = self._destination, self._store
         return await self._read_only.allow(
             mirror,
             found.ours,

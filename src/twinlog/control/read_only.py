@@ -240,6 +240,11 @@ class ReadOnly:
             self._changed.set()
         return failed
 
+    async def exclusively(self, action: Callable[[], Awaitable[int]]) -> int:
+        """Do what removes ACLs that tell who is a node, while no guard goes by what was read."""
+        async with self._keeping:
+            return await action()
+
     async def _keep(
         self,
         snapshot: Snapshot,
