@@ -3,16 +3,19 @@
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import outside
 from clients import client, make_topic, write_state
 from conftest import Pair
+from twinlog.cli.readiness import find_readiness
 from twinlog.cluster.admin import (
     Alteration,
     AlterOperation,
@@ -27,10 +30,14 @@ from twinlog.cluster.partitions import delete_records
 from twinlog.control.compaction import Compaction, topic_behind_ms
 from twinlog.control.group_sync import GroupSync
 from twinlog.control.lifecycle import alter_mirror, remove_topics
+from twinlog.control.metrics import exposition
 from twinlog.control.mirror_errors import MirrorRefused
 from twinlog.control.mirrors import add_topics, create_mirror
+from twinlog.control.observed import Observed
+from twinlog.control.readiness import Readiness, Reason
 from twinlog.control.refresh import Refresher, Sync
 from twinlog.control.store import MirrorStore
+from twinlog.core.errors import UserError
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
@@ -163,6 +170,63 @@ def test_partitions_that_somebody_has_added(
     asyncio.run(run())
 
 
+def test_a_topic_whose_configuration_is_refused(
+    pair: Pair, kafka_391: LocalCluster, fresh_name: Callable[[str], str]
+) -> None:
+    """Goal: D3: it is not mirrored, which readiness and a metric tell, with the reason.
+
+    Brokers before 4.0 take smaller segments than those of 4.x (KIP-1030).
+    """
+    mirror, prefix = fresh_name("mirror"), fresh_name("topic")
+    good, small = f"{prefix}-good", f"{prefix}-small"
+    servers = pair.destination.bootstrap_servers
+
+    async def readiness() -> Readiness:
+        return await find_readiness({"bootstrap.servers": servers}, mirror, ".*")
+
+    async def run() -> None:
+        async with client(kafka_391) as source, client(pair.destination) as destination:
+            await make_topic(source, good)
+            properties = {
+                "bootstrap.servers": kafka_391.bootstrap_servers,
+                "mirror.metadata.refresh.interval.ms": "1000",
+            }
+            await create_mirror(destination, mirror, properties)
+            await add_topics(destination, mirror, f"{prefix}-.*")
+            assert await not_mirrored_metric(destination, mirror) == 0
+            await make_topic(source, small, configs={"segment.bytes": "100000"})
+            with pytest.raises(UserError, match="INVALID_CONFIG"):
+                await add_topics(destination, mirror, small)
+            async with refreshing(destination):
+
+                async def counted() -> bool:
+                    return await not_mirrored_metric(destination, mirror) == 1
+
+                await until_async(counted, what="the topic in the metric")
+            found = await readiness()
+            assert found.not_mirrored.keys() == {small}
+            assert "INVALID_CONFIG" in found.not_mirrored[small]
+            assert "segment.bytes" in found.not_mirrored[small]
+            texts = [one.text for one in found.findings if one.reason is Reason.NOT_MIRRORED]
+            assert texts == [
+                f"1 source topic(s) are not mirrored: {small} ({found.not_mirrored[small]})"
+            ]
+            assert not found.lag_is_all, "its records are counted by no lag"
+            await alter_mirror(
+                destination, mirror, {"mirror.topic.properties.exclude": "segment.bytes"}
+            )
+            async with refreshing(destination):
+
+                async def added() -> bool:
+                    return await not_mirrored_metric(destination, mirror) == 0
+
+                await until_async(added, what="the topic without the configuration")
+            assert small in await topics_of(destination, mirror)
+            assert not (await readiness()).not_mirrored
+
+    asyncio.run(run())
+
+
 def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
     """Goal: E2: its source keeps tombstones from now on, so nothing is missed any more.
 
@@ -211,6 +275,16 @@ def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
                 assert found["once"] == missed
 
     asyncio.run(run())
+
+
+async def not_mirrored_metric(destination: KafkaCluster, mirror: str) -> float | None:
+    """What a node exports of a mirror, by what is stored."""
+    observed = Observed(destination, "lanes", frozenset(), Counter())
+    observed.take(frozenset(), await MirrorStore(destination).snapshot(), {})
+    text = exposition(observed).decode()
+    families = {one.name: one for one in text_string_to_metric_families(text)}
+    samples = families["twinlog_topics_not_mirrored"].samples
+    return next((one.value for one in samples if one.labels == {"mirror": mirror}), None)
 
 
 def test_a_shortened_interval_holds_at_once(pair: Pair, fresh_name: Callable[[str], str]) -> None:
