@@ -1,6 +1,8 @@
 """What a failback goes by, on real brokers: what lanes would have written is written by hand."""
 
 import asyncio
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +28,7 @@ from twinlog.control.store import MirrorStore
 from twinlog.core.errors import Refusal, Retriable, UserError
 from twinlog.core.states import State
 from twinlog.core.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.cluster import LocalCluster
 from twinlog.pipeline.log_reader import READ_UNCOMMITTED, Bytes, LogReader, Nothing
@@ -331,6 +334,63 @@ def test_an_interrupted_rebuild_is_completed(
             assert await add_topics(old.here, old.back, topic, rebuild=again) == [topic]
             assert old.ends(topic) == [0]
             assert list(tmp_path.glob("*/*.log"))
+
+    asyncio.run(run())
+
+
+_STOPS_BEFORE_CREATION = """
+import asyncio
+from twinlog.control import mirrors
+
+async def prepare(*_):
+    print("deleted", flush=True)
+    await asyncio.sleep(60)
+
+mirrors.prepare = prepare
+"""
+"""For the moment of Ctrl-C: a command that has deleted the topic, and is about to create it."""
+
+
+@pytest.mark.parametrize("command", [["kafka_mirrors"], ["twinlog", "mirrors"]], ids=" ".join)
+def test_a_command_that_is_interrupted_before_creation(
+    pair: Pair, topic: str, command: list[str]
+) -> None:
+    """Goal: D12: Ctrl-C ends it with status 130 and the deleted topic; repeated, it is done."""
+    begin, *words = command
+    program = f"{_STOPS_BEFORE_CREATION}\nfrom twinlog.cli import start; start.{begin}()"
+    back = f"back.{topic}"
+    arguments = (
+        *("--bootstrap-server", pair.destination.bootstrap_servers),
+        *("--add", "--topic", topic, "--mirror", back, "--rebuild"),
+    )
+
+    async def interrupted(old: Old) -> tuple[int | None, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            # What runs in the background ignores SIGINT, and hands that down.
+            *("env", "--default-signal=INT", sys.executable, "-c", program, *words, *arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert (await process.stdout.readline()).strip() == b"deleted"
+        assert topic not in (await old.here.refresh([topic])).topics
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            output, errors = await process.communicate()
+        return process.returncode, output.decode(), errors.decode()
+
+    async def run() -> None:
+        async with old_source(pair, back) as old:
+            await old.diverge(topic, 17)
+            status, output, errors = await interrupted(old)
+            assert (status, output) == (130, ""), errors
+            (line,) = errors.splitlines()
+            assert line.startswith(f"Error: interrupted; deleted already: {topic}; repeat the same")
+            again = (*commands.KAFKA_MIRRORS, *arguments)
+            done = await asyncio.to_thread(commands.run, again, seconds=60)
+            assert (done.status, done.errors) == (0, "")
+            assert done.output == f"Added 1 topic(s) to mirror {back}: [{topic}]\n"
+            assert old.ends(topic) == [0]
 
     asyncio.run(run())
 
