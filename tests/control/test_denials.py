@@ -29,14 +29,16 @@ from twinlog.control.denials import (
 from twinlog.control.failback import read_their_mirrors
 from twinlog.control.lifecycle import delete_mirror
 from twinlog.control.mirror_errors import MirrorRefused
-from twinlog.control.mirrors import add_named
+from twinlog.control.mirrors import add_named, create_mirror
 from twinlog.control.read_only import ReadOnly
 from twinlog.control.store import MirrorStore
 from twinlog.core.acls import Acl, Guard, Operation, PatternType, Permission, ResourceType
 from twinlog.core.errors import UserError
 from twinlog.core.mirror_settings import ACLS, parse_settings
 from twinlog.core.states import State
+from twinlog.local import commands
 from twinlog.local.check import Log
+from twinlog.local.commands import Done
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, Wanted
 from waiting import until_async
 
@@ -443,3 +445,49 @@ def test_an_open_transaction_can_be_ended(
 
     asyncio.run(run())
     assert Log(servers).stable([(topic, 0)]) == {(topic, 0): 2}, "a record and its marker"
+
+
+@pytest.mark.broker
+def test_a_source_whose_mirrors_may_not_be_read(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """Goal: D14: the command that adds a topic says that no loop, and no failover, was looked for.
+
+    With the right, and without any mirror on the source, nothing is said.
+    """
+    source, destination = secured_pair
+    first, second = f"{topic}-first", f"{topic}-second"
+    own, password = f"User:{topic}", "own-secret"
+    rights = [
+        acl(topic, own, pattern=PREFIXED, operation=one)
+        for one in (Operation.READ, Operation.DESCRIBE_CONFIGS)
+    ]
+    control = acl("__mirror", own, pattern=PREFIXED, operation=Operation.READ)
+
+    async def prepare() -> None:
+        await source.set_password(topic, password, ["SCRAM-SHA-256"])
+        await source.give(rights)
+        async with source.root() as cluster:
+            for name in (first, second):
+                await make_topic(cluster, name)
+        properties = source.properties("WORD", sasl("SCRAM-SHA-256", topic, password))
+        async with destination.root() as cluster:
+            await create_mirror(cluster, topic, properties)
+
+    def add(name: str) -> Done:
+        at = ("--bootstrap-server", destination.local.bootstrap_servers)
+        done = commands.run(
+            commands.KAFKA_MIRRORS, *at, "--add", "--topic", name, "--mirror", topic, seconds=60
+        )
+        assert done.status == 0, done.errors
+        return done
+
+    asyncio.run(prepare())
+    (warning,) = add(first).errors.splitlines()
+    assert warning.startswith("the source's mirrors cannot be read (")
+    assert "TOPIC_AUTHORIZATION_FAILED" in warning
+    assert warning.endswith(
+        f"whether it mirrors {first} from this cluster, or has taken them over, was not checked"
+    )
+    asyncio.run(source.give([control]))
+    assert add(second).errors == ""
