@@ -10,6 +10,7 @@ Each is a process of its own on loopback and ends with the block, or with this p
 import json
 import secrets
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,9 +33,11 @@ LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class SparkCluster:
-    """See the module. Workers are numbered from 1."""
+    """See the module. Workers are numbered from 1; `settings` are theirs and the master's."""
 
-    def __init__(self, directory: Path, workers: int = 2) -> None:
+    def __init__(
+        self, directory: Path, workers: int = 2, settings: Mapping[str, str] = AUTHENTICATED
+    ) -> None:
         self._directory = directory
         self._count = workers
         self._group = ProcessGroup()
@@ -42,7 +45,7 @@ class SparkCluster:
         self.secret = secrets.token_hex(16)
         self._properties = directory / "spark.properties"
         directory.mkdir(parents=True, exist_ok=True)
-        shared = {**AUTHENTICATED, "spark.authenticate.secret": self.secret}
+        shared = {**settings, "spark.authenticate.secret": self.secret}
         self._properties.write_text("".join(f"{key} {value}\n" for key, value in shared.items()))
 
     def __enter__(self) -> Self:

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from spark_cluster import SparkCluster
 from twinlog.core.errors import UserError
+from twinlog.local.ports import PortClaim
 from twinlog.pipeline import session
 
 _QUIET = """
@@ -102,6 +105,79 @@ def test_whoever_cannot_authenticate_is_refused(conf: dict[str, str], said: list
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
     )
     assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr
+
+
+_OVERHEARD = r"""
+import socket, threading
+from twinlog.pipeline.session import map_tasks, start_spark, stop_spark
+
+MASTER, CONF, PORTS, ARGUMENT = ...
+
+heard = []
+
+def pass_on(one, other):
+    part = bytearray()
+    heard.append(part)
+    while data := one.recv(1 << 16):
+        part += data
+        other.sendall(data)
+    other.shutdown(socket.SHUT_WR)
+
+def relay(listener, port):
+    while True:
+        near = listener.accept()[0]
+        far = socket.create_connection(("127.0.0.1", port))
+        for ends in ((near, far), (far, near)):
+            threading.Thread(target=pass_on, args=ends, daemon=True).start()
+
+for port in PORTS:
+    listener = socket.create_server(("127.0.0.2", port))
+    threading.Thread(target=relay, args=(listener, port), daemon=True).start()
+
+spark = start_spark(MASTER, CONF)
+print(map_tasks(spark, len, [ARGUMENT]))
+stop_spark(spark)
+print(sum(map(len, heard)) > 1000)
+print(any(ARGUMENT.encode() in part for part in heard))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("encrypted", "read"), [(True, False), (False, True)])
+def test_whoever_listens_reads_nothing(tmp_path: Path, encrypted: bool, read: bool) -> None:
+    """Goal: C5: a lane's arguments, which have secrets, cross the network encrypted.
+
+    Executors reach the driver through a relay that listens. With authentication alone, the same
+    argument is read there.
+    """
+    argument = "no-one-may-read-this"
+    settings = {} if encrypted else {"spark.network.crypto.enabled": "false"}
+    shared = {**session.AUTHENTICATED, **settings}
+    with (
+        closing(PortClaim.fresh(2)) as claim,
+        SparkCluster(tmp_path, 1, shared) as cluster,
+    ):
+        conf = {
+            "spark.authenticate.secret": cluster.secret,
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.2",
+            "spark.driver.port": str(claim.ports[0]),
+            "spark.driver.blockManager.port": str(claim.ports[1]),
+            "spark.executor.memory": "512m",
+            **settings,
+        }
+        given = repr((cluster.master, conf, claim.ports, argument))
+        done = subprocess.run(
+            [sys.executable, "-c", _OVERHEARD.replace("...", given)],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [f"[{len(argument)}]", "True", str(read)],
+    ), done.stderr
 
 
 def test_a_cluster_with_a_secret_of_its_own(
