@@ -54,7 +54,11 @@ class Cluster:
         (asked,) = request.topics[0].partitions
         at = asked.fetch_offset.to_bytes(8, "big")
         part = SimpleNamespace(
-            partition_index=0, error_code=0, records=at + self.log[8:], aborted_transactions=()
+            partition_index=0,
+            error_code=0,
+            records=at + self.log[8:],
+            aborted_transactions=(),
+            diverging_epoch=None,
         )
         return SimpleNamespace(responses=[SimpleNamespace(partitions=[part])])
 
