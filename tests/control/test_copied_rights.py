@@ -12,7 +12,9 @@ import pytest
 
 from twinlog.control import acl_sync, read_only
 from twinlog.control.read_only import ReadOnly
+from twinlog.core import acls
 from twinlog.core.acls import Acl, AclChanges, Operation, PatternType, Permission, ResourceType
+from twinlog.core.errors import UserError
 from twinlog.core.mirror_settings import parse_settings
 from twinlog.wire.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, encode
 from twinlog.wire.snapshot import Snapshot, Written
@@ -73,6 +75,27 @@ def test_who_got_it_from_the_source_is_denied(
     }
     assert {one.resource_name for one in denials} == {"orders"}
     assert {one.permission for one in denials} == {Permission.DENY}
+
+
+def test_rights_that_would_need_too_many_denials_are_not_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a source fills neither a node's memory nor the destination's ACLs with its own.
+
+    Each right on a prefix needs up to four denials for each topic. What is not guarded against is
+    not copied.
+    """
+    monkeypatch.setattr(acls, "MAX_DENIALS", 8)
+    monkeypatch.setattr(read_only, "carry_out", NOBODY)
+
+    async def copying() -> int:
+        raise AssertionError("copied")
+
+    one = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
+    one._snapshot = snapshot()
+    news = frozenset(allowed("ord", f"User:{who}", PatternType.PREFIXED) for who in "abc")
+    with pytest.raises(UserError, match="more than 8 ACLs are needed to keep 1 topics read-only"):
+        asyncio.run(one.allow("m", frozenset({NODE}), news, copying))
 
 
 def test_what_the_source_denies_him_is_copied() -> None:

@@ -21,6 +21,8 @@ from enum import IntEnum
 from re import Pattern
 from typing import Final, NamedTuple, Self
 
+from twinlog.core.errors import UserError
+
 EVERYBODY: Final = "User:*"
 ANY_NAME: Final = "*"
 
@@ -281,6 +283,11 @@ def nodes_among(
     return everyone, named
 
 
+MAX_DENIALS: Final = 500_000
+"""Denials that guard a mirror's topics: 1000 topics, 125 principals with ALL. Their number is the
+product of topics and rights, and a source decides about both."""
+
+
 class Guard(NamedTuple):
     """What keeps topics read-only, and whom it cannot keep out."""
 
@@ -308,6 +315,9 @@ def guard(
         states: the topic that only nodes write to; whoever may is one.
         operations: what is denied, WRITE among it.
         copied: ACLs that mirrors have copied from their sources: they make nobody a node.
+
+    Raises:
+        UserError: it takes more than `MAX_DENIALS`.
     """
     there, topics = list(there), frozenset(topics)
     nodes, named = nodes_among(there, states, copied)
@@ -329,6 +339,12 @@ def guard(
         elif acl.principal not in nodes:
             denied = operations if acl.operation is Operation.ALL else (acl.operation,)
             denials |= {_denial(name, acl.principal, one) for name in names for one in denied}
+            if len(denials) > MAX_DENIALS:
+                raise UserError(
+                    f"more than {MAX_DENIALS} ACLs are needed to keep {len(topics)} topics "
+                    f"read-only: {len(allowed)} ACLs allow somebody to change topics",
+                    hint="copy fewer rights of the source (mirror.acl.include)",
+                )
         elif names and acl.principal not in named:
             everywhere.add(acl.principal)
     writers = {
