@@ -313,6 +313,25 @@ def test_configurations_that_differ(clusters: Pair, topic: str) -> None:
     asyncio.run(run())
 
 
+def test_what_is_not_compared_with_a_dead_source(clusters: Pair, topic: str) -> None:
+    """Goal: configurations and ACLs of which nobody knows whether they are the source's."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await await_findings(one, NONE, mirrored)
+            await one.source_dies()
+            unreadable = {
+                Reason.SOURCE_UNREACHABLE,
+                Reason.GROUP_UNREADABLE,
+                Reason.CONFIGURATION_UNREADABLE,
+                Reason.ACL_UNREADABLE,
+            }
+            await await_findings(one, unreadable, mirrored)
+
+    asyncio.run(run())
+
+
 # ---- groups, nodes -----------------------------------------------------------------------------
 
 

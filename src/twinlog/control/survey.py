@@ -29,7 +29,8 @@ do. What is concluded then:
                                                                 leader epoch (KIP-320)
     the leader's log end      LOG_END_UNREADABLE                below the high watermark: taken
                                                                 for unknown
-    groups, configs, ACLs     ..._UNREADABLE                    -
+    groups, configs, ACLs     ..._UNREADABLE, also where the    -
+                              source does not answer at all
     holders of transactions   left out: no verdict rests on it  -
 """
 
@@ -40,6 +41,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from twinlog.cluster.acls import describe_acls
 from twinlog.cluster.client import KafkaCluster
 from twinlog.cluster.metadata import Topic, is_another
 from twinlog.cluster.partitions import (
@@ -112,12 +114,38 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         destination, subject.mirror.name, subject.partitions, int(time.time() * 1000)
     )
     facts = _as_reported(subject, ends, here, trouble)
+    unknown += await _not_compared(destination, subject)
     return replace(
         facts,
         age_ms=int((time.monotonic() - began) * 1000),
         unknown=(*facts.unknown, *unknown),
         topics=tuple(replace(topic, groups=groups.get(topic.topic, ())) for topic in facts.topics),
     )
+
+
+async def _not_compared(destination: KafkaCluster, subject: Subject) -> tuple[Finding, ...]:
+    """What is compared with the source's, and cannot be while that does not answer."""
+    found = []
+    if subject.topics:
+        text = "configurations: they are not compared, as the source does not answer"
+        found.append(Finding(Reason.CONFIGURATION_UNREADABLE, text))
+    if _acls_follow(subject) and await _has_authorizer(destination):
+        text = "ACLs: they are not compared, as the source does not answer"
+        found.append(Finding(Reason.ACL_UNREADABLE, text))
+    return tuple(found)
+
+
+def _acls_follow(subject: Subject) -> bool:
+    wanted = any(topic.wanted is Wanted.MIRRORING for topic in subject.topics)
+    return wanted and bool(subject.settings.acl_include)
+
+
+async def _has_authorizer(destination: KafkaCluster) -> bool:
+    """Whether ACLs mean something there; they do where they may not be seen."""
+    try:
+        return await describe_acls(destination) is not None
+    except TwinlogError:
+        return True
 
 
 async def _destination_topics(destination: KafkaCluster, subject: Subject) -> dict[str, Topic]:
@@ -406,8 +434,7 @@ async def _acls(source: KafkaCluster, destination: KafkaCluster, subject: Subjec
         UserError: a right is missing, to see ACLs.
         Retriable: a cluster does not answer.
     """
-    rules = subject.settings.acl_include
-    if not rules or all(topic.wanted is not Wanted.MIRRORING for topic in subject.topics):
+    if not _acls_follow(subject):
         return AclFacts()
     found = await compare_acls(
         source, destination, MirrorStore(destination), subject.mirror.name, subject.settings
