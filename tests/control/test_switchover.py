@@ -13,7 +13,15 @@ import pytest
 
 from twinlog.control import switchover
 from twinlog.control.denials import Outlook
-from twinlog.control.readiness import WEIGHTS, Finding, Readiness, Reason, Verdict
+from twinlog.control.readiness import (
+    WEIGHTS,
+    Finding,
+    GroupFacts,
+    Readiness,
+    Reason,
+    Skip,
+    Verdict,
+)
 from twinlog.control.switchover import (
     HARMLESS,
     PASSING,
@@ -109,7 +117,8 @@ class Stored:
         self.source_ends: dict[TopicPartition, int] = {}
         """Where the source's logs end after the failover, if not at `ends`."""
         self.refused: UserError | None = None
-        for name in ("subject_of", "remove_topics", "list_offsets"):
+        self.groups: list[GroupFacts] | Exception = []
+        for name in ("subject_of", "remove_topics", "list_offsets", "group_facts"):
             monkeypatch.setattr(switchover, name, getattr(self, name))
         monkeypatch.setattr(switchover, "MirrorStore", lambda _: self)
         monkeypatch.setattr(_Switchover, "_judge", self.judge)
@@ -135,7 +144,14 @@ class Stored:
             names=[one.topic for one in topics],
             partitions=[TopicPartition(*one[1:]) for t in topics for one in t.mirror_partitions],
             expression=".*",
+            settings=SimpleNamespace(groups_include=()),
         )
+
+    async def group_facts(self, *_: Any, stable: bool) -> Any:
+        assert stable
+        if isinstance(self.groups, Exception):
+            raise self.groups
+        return {"t": tuple(self.groups)}, ()
 
     async def subject_of(self, *_: Any) -> Any:
         return self._subject()
@@ -363,6 +379,26 @@ def test_denials_that_are_taken_back_behind_the_last_look(
     found = stored.fail_over()
     assert denials.standing == (frozenset() if refused else {"one"})
     assert found.not_denied == ("no right" if refused else "")
+
+
+@pytest.mark.parametrize(
+    ("groups", "behind"),
+    [
+        ([GroupFacts(group="g"), GroupFacts(group="h", due=1, followed=False)], ""),
+        ([GroupFacts(group="g", due=1)], "not as on the source: g"),
+        ([GroupFacts(group="g", skips=(Skip(ZERO, 3, 5, follows=True),))], "on the source: g"),
+        (UserError("no right"), "is not known: no right"),
+    ],
+)
+def test_groups_that_commit_behind_the_last_look(
+    stored: Stored, groups: list[GroupFacts] | Exception, behind: str
+) -> None:
+    """They are named: on the destination they would read again, or skip records."""
+    stored.stopped = {*stored.ends, ONE}
+    stored.groups = groups
+    found = stored.fail_over().groups_behind
+    assert found.endswith(behind)
+    assert bool(found) is bool(behind)
 
 
 def test_what_is_passed_over_is_told(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:

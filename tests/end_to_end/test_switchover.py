@@ -170,6 +170,7 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
         "left_behind": [],
         "denied": [],
         "not_denied": "",
+        "groups_behind": "",
     }
     theirs, ours = Log(source), Log(destination)
     places = [(topic, index) for index in PARTITIONS]

@@ -158,7 +158,7 @@ def switchover(
 
 def _is_finished(result: SwitchedOver) -> bool:
     """Whether nothing is left for a person to look at."""
-    return result.left_behind == () and not result.not_denied
+    return result.left_behind == () and not result.not_denied and not result.groups_behind
 
 
 def _stopped(asked: ProducersNotStopped) -> bool:
@@ -282,6 +282,7 @@ class _Show:
                 left_behind=None if late is None else [_late(*one) for one in late],
                 denied=sorted(map(str, result.denied)),
                 not_denied=result.not_denied,
+                groups_behind=result.groups_behind,
             )
         else:
             click.echo(
@@ -306,6 +307,8 @@ class _Show:
             click.echo(
                 "The source could not be asked whether it was written to meanwhile", err=True
             )
+        if result.groups_behind:
+            click.echo(printable(f"GROUPS {result.groups_behind}"), err=True)
         for one in late or ():
             click.echo(
                 f"NOT MIRRORED {one.partition} [{one.start}, {one.end}): written to the source by "

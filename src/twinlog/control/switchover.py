@@ -21,7 +21,8 @@ which follow anyway. So going back is to take the denials away: mirroring goes o
 write to the source again.
 
 Between the last look and the end of mirroring a producer that is neither denied nor stopped may
-still write. What it has written is found afterwards, and named. A consumer that is no member of its
+still write, and a consumer that begins just then may commit. What was written or committed is found
+afterwards, and named. A consumer that is no member of its
 group (`assign`) is known by its commits only: the operator stops it.
 """
 
@@ -212,6 +213,8 @@ class SwitchedOver:
     """The denials that stay on the source."""
     not_denied: str = ""
     """Why it is not known whether they still stand there; empty: they do."""
+    groups_behind: str = ""
+    """Which groups' offsets are not as on the source, or why that is not known; empty: none."""
 
 
 class SourceEnd(NamedTuple):
@@ -473,18 +476,13 @@ class _Switchover:
         self._done(Step.LAG, f"{len(ends)} partition(s) end where the source's do")
 
     async def groups(self, ends: Mapping[TopicPartition, int]) -> None:
-        logs = {one: SourceLog(0, end, end) for one, end in ends.items()}
         include = self._subject.settings.groups_include
         mirrored = {topic.topic: topic.topic_id for topic in self._subject.topics}
         topic_ids = {one: mirrored[one.topic] for one in ends}
         served: set[str] = set()
 
         async def look() -> str:
-            by_topic, _ = await group_facts(
-                *(self._source, self._destination, self._subject.mirror.name, include, logs),
-                stable=True,
-            )
-            facts = [group for groups in by_topic.values() for group in groups]
+            facts = await self._group_facts(ends)
             served.update(group.group for group in facts)
             live = [group for group in facts if not group.idle_on_source]
             if reading := {group.group for group in live if await self._reads(group, ends)}:
@@ -520,12 +518,14 @@ class _Switchover:
         if self._denials is not None and self._denied:
             # Another one that has ended may have taken them back between the last look and this.
             not_denied = await _deny_again(self._denials, self._denied)
+        left_behind = await self._left_behind(ends)
         return SwitchedOver(
             mirror=self._subject.mirror.name,
             topics=tuple(self._subject.names),
-            left_behind=await self._left_behind(ends),
+            left_behind=left_behind,
             denied=self._denied or frozenset(),
             not_denied=not_denied,
+            groups_behind="" if left_behind is None else await self._groups_behind(ends),
         )
 
     # ---- what the steps are made of ------------------------------------------------------------
@@ -533,6 +533,28 @@ class _Switchover:
     async def _judge(self, subject: Subject) -> Readiness:
         ends = await destination_ends(self._destination, subject.partitions)
         return judge(await survey_live(self._source, self._destination, subject, ends))
+
+    async def _group_facts(self, ends: Mapping[TopicPartition, int]) -> list[GroupFacts]:
+        """The groups whose offsets are copied, with offsets that no transaction holds open."""
+        logs = {one: SourceLog(0, end, end) for one, end in ends.items()}
+        include = self._subject.settings.groups_include
+        by_topic, _ = await group_facts(
+            *(self._source, self._destination, self._subject.mirror.name, include, logs),
+            stable=True,
+        )
+        return [group for groups in by_topic.values() for group in groups]
+
+    async def _groups_behind(self, ends: Mapping[TopicPartition, int]) -> str:
+        """Groups that have committed since the last look, or whose copy was overwritten.
+
+        They are named and not copied: on the destination they may have begun to read.
+        """
+        try:
+            facts = await self._group_facts(ends)
+        except TwinlogError as error:
+            return f"whether all groups' offsets are as on the source is not known: {error}"
+        behind = sorted({one.group for one in facts if one.pending})
+        return f"offsets are not as on the source: {few(behind)}" if behind else ""
 
     async def _reads(self, group: GroupFacts, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether something is left on the source for a group to read."""
