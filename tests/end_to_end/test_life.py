@@ -2,20 +2,26 @@
 
 import asyncio
 import json
+import re
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 import outside
 from clients import client
+from twinlog.cli.readiness import find_readiness
 from twinlog.cluster.controlwriter import ALL, append
 from twinlog.cluster.mirrorlog import CONFIG_PARTITIONS, config_entry
+from twinlog.control.readiness import Reason
 from twinlog.local import commands
 from twinlog.local.check import Log
+from twinlog.local.commands import Done
 from twinlog.local.stage import Stage
 from twinlog.wire.config_records import MIRROR_VERSION, Feature
 from waiting import until
@@ -257,3 +263,126 @@ def left(stage: Stage) -> list[str]:
     """Partitions that are not STOPPED."""
     rows = json.loads(command(stage, "--describe", "--json"))
     return [f"{row['topic']}-{row['partition']}" for row in rows if row["state"] != "STOPPED"]
+
+
+SECTION = "## Stale keys of a compacted topic\n"
+CLEANED = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": "0",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.ms": "100",
+    "max.compaction.lag.ms": "100",
+}
+BEHIND_S = 20.0
+"""Above what counts as behind at least (FRESH_S)."""
+
+
+class Stale:
+    """Compacted topics with a key that the source has deleted and the destination has not."""
+
+    def __init__(self, stage: Stage, mirror: str, topics: Sequence[str]) -> None:
+        self.stage, self.mirror, self.topics = stage, mirror, topics
+        self.source = stage.source.bootstrap_servers
+        page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+        self.section = page.partition(SECTION)[2].partition("\n## ")[0]
+
+    def arise(self) -> None:
+        """Pause the mirror for longer than its source keeps a tombstone."""
+        self.stage.create_mirror(self.mirror, ["mirror.metadata.refresh.interval.ms=1000"])
+        for topic in self.topics:
+            outside.make_topic(self.source, topic, 1, CLEANED)
+            outside.write(self.source, topic, [(0, "k1", "old", None)])
+            self.stage.add(topic, self.mirror)
+        self.stage.await_no_lag(self.topics)
+        self._command("--pause", "PAUSED")
+        began = time.monotonic()
+        for topic in self.topics:
+            outside.write(self.source, topic, [(0, "k1", None, None)])
+        for topic in self.topics:
+            until(lambda topic=topic: self._cleaned(topic), 150, "the cleaner")
+        until(lambda: time.monotonic() - began > BEHIND_S, 30, "a mirror that is behind")
+        self._command("--resume", "MIRRORING")
+        self.stage.await_no_lag(self.topics)
+
+    def _command(self, action: str, state: str) -> None:
+        done = self.stage.mirrors(action, "--topic", "|".join(self.topics), "--mirror", self.mirror)
+        assert done.status == 0, done.errors
+        for topic in self.topics:
+            outside.await_state(self.stage, topic, 0, state)
+
+    def _cleaned(self, topic: str) -> bool:
+        """Whether the source has nothing of the key; a record makes a segment to be cleaned."""
+        outside.write(self.source, topic, [(0, "last", "v", None)])
+        return "k1" not in keys(self.source, topic)
+
+    def run_page(self, program: str, topic: str) -> list[Done]:
+        """Run the section's commands of one program, with this test's names."""
+        names = {
+            "destination:9092": self.stage.destination.bootstrap_servers,
+            "my-topic": topic,
+            "my-mirror": self.mirror,
+        }
+        found = []
+        for line in self.section.splitlines():
+            if line.startswith(f"$ {program} "):
+                words = shlex.split(line)[2:]
+                arguments = [names.get(word, word) for word in words]
+                begin = commands.KAFKA_MIRRORS if program == "kafka-mirrors" else commands.TWINLOG
+                found.append(commands.run(begin, *arguments))
+        return found
+
+    def missed(self) -> set[str]:
+        """The topics of which readiness says that they have missed tombstones."""
+        servers = {"bootstrap.servers": self.stage.destination.bootstrap_servers}
+        found = asyncio.run(find_readiness(servers, self.mirror, ".*"))
+        return {
+            topic.topic
+            for topic in found.topics
+            if any(one.reason is Reason.COMPACTION_MISSED for one in topic.findings)
+        }
+
+
+def keys(servers: str, topic: str) -> dict[str, str | None]:
+    """Each key's last value in partition 0, as a consumer sees it."""
+    end = Log(servers).ends([(topic, 0)])[topic, 0]
+    found: dict[str, str | None] = {}
+    with outside.consumer(servers, f"{topic}-keys") as one:
+        one.assign([TopicPartition(topic, 0, 0)])
+
+        def read() -> bool:
+            for message in one.consume(1000, 1.0):
+                assert message.error() is None
+                value = message.value()
+                found[(message.key() or b"").decode()] = None if value is None else value.decode()
+            (position,) = one.position([TopicPartition(topic, 0)])
+            return position.offset >= end
+
+        until(read, 60, f"all of {topic}")
+    return found
+
+
+def test_stale_keys_are_repaired(life: Stage, fresh_name: Callable[[str], str]) -> None:
+    """Goal: E2: by tombstones, or by a rebuild, with the commands of docs/operations.md."""
+    few, many = fresh_name("few"), fresh_name("many")
+    stale = Stale(life, fresh_name("stale"), (few, many))
+    stale.arise()
+    destination = life.destination.bootstrap_servers
+    shown = re.search(r"^DIFFERS my-topic-0 .*$", stale.section, re.MULTILINE)
+    assert shown is not None
+    for topic in (few, many):
+        assert keys(destination, topic)["k1"] == "old"
+        (found,) = stale.run_page("twinlog", topic)
+        assert found.status == 1
+        assert shown[0].replace("my-topic", topic) in found.output.splitlines()
+    until(stale.missed, 60, "both findings", good=lambda found: found == {few, many})
+
+    outside.write(life.source.bootstrap_servers, few, [(0, "k1", None, None)])
+    for done in stale.run_page("kafka-mirrors", many):
+        assert done.status == 0, done.errors
+    life.await_no_lag([few, many])
+    assert keys(destination, few).get("k1") is None
+    assert "k1" not in keys(destination, many)
+    for topic in (few, many):
+        (found,) = stale.run_page("twinlog", topic)
+        assert (found.status, "the same" in found.output) == (0, True), found.output
+    assert stale.missed() == {few}, "known for ever, but of a topic that was mirrored again"

@@ -517,7 +517,7 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
             Reason.COMPACTION_MISSED,
             f"it was behind for {topic.behind_ms / 1000:.0f} s, longer than the source's "
             f"delete.retention.ms: keys that were deleted on the source meanwhile may have stayed "
-            f"(compare with twinlog verify; --add --rebuild mirrors it again)",
+            f"(twinlog verify finds them; --remove, then --add --rebuild, mirrors it again)",
         )
     for state in State:
         found = [one for one in topic.partitions if one.state is state]
