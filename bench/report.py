@@ -1,9 +1,9 @@
-"""bench/results/*.json as docs/benchmarks.md, with plots beside it.
+"""Writes docs/benchmarks.md and its plots from bench/results/*.json.
 
     .venv/bin/python bench/report.py
 
-The words are in benchmarks.template.md; what hangs on a figure is made here. Medians of the rounds,
-and how far the rounds lie apart.
+The prose is in benchmarks.template.md; everything that depends on a figure is made here: medians of
+the rounds, with the lowest and the highest round.
 """
 
 import statistics
@@ -49,7 +49,7 @@ Field = Callable[[Run], float]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was wanted, what was found, and whether that is it."""
+    """A target, the measured result, and whether it meets the target."""
 
     wanted: str
     found: str
@@ -57,7 +57,7 @@ class Target:
 
 
 class Figures:
-    """The runs of one bench, in groups of the same `key`."""
+    """The runs of one benchmark, grouped by the fields of `key`."""
 
     def __init__(self, bench: str, *key: str) -> None:
         self._groups: dict[tuple[str, ...], list[Run]] = {}
@@ -73,31 +73,31 @@ class Figures:
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
-        """All there are, the smallest number first."""
+        """All groups, the smallest number first."""
         return sorted(self._groups, key=lambda group: float(group[0]))
 
     def all(self, group: tuple[str, ...], field: str | Field) -> list[float]:
-        """A figure of each round."""
+        """The figure of each round of a group."""
         take = field if callable(field) else lambda run: float(run[field])
         return [take(run) for run in self._groups[group]]
 
     def median(self, group: tuple[str, ...], field: str | Field) -> float:
-        """Of the rounds."""
+        """The median of the rounds of a group."""
         return statistics.median(self.all(group, field))
 
     def shown(self, group: tuple[str, ...], field: str | Field, form: str = ",.0f") -> str:
-        """Median, and in brackets the least and the greatest where there are several."""
+        """The median; with several rounds also the lowest and the highest, in brackets."""
         found = self.all(group, field)
         text = f"{statistics.median(found):{form}}"
         return f"{text} ({min(found):{form}} to {max(found):{form}})" if len(found) > 1 else text
 
     def rounds(self, group: tuple[str, ...]) -> str:
-        """How many there are."""
+        """The number of rounds of a group."""
         return str(len(self._groups[group]))
 
 
 def main() -> None:
-    """Write the document and its plots."""
+    """Write the page and its plots."""
     catch_up, delay = Figures("catch_up", "load", "contender"), Figures("delay", "contender")
     idle, memory = Figures("idle", "partitions"), Figures("memory", "buffer_mb")
     failover = Figures("failover", "partitions")
@@ -114,8 +114,8 @@ def main() -> None:
     _plot_delays(delay)
     text = Template(TEMPLATE.read_text()).substitute(
         machine=_machine(),
-        verdict=f"**{missed} of {len(targets)} are not met.**" if missed else "All are met.",
-        targets=_table(["wanted", "found", "met"], rows),
+        verdict=f"**{missed} of {len(targets)} targets missed.**" if missed else "All are met.",
+        targets=_table(["target", "result", "met"], rows),
         catch_up=_rates(catch_up) or NOT_MEASURED,
         delay=_delays(delay) or NOT_MEASURED,
         delay_seconds=_seconds(delay),
@@ -134,7 +134,7 @@ def _machine() -> str:
         f"Everything runs on one virtual machine: {machine['cores']} cores "
         f"({machine['processor']}), {machine['memory']} of memory, {machine['system']}. Both "
         f"clusters (Apache Kafka {machine['kafka']}, one broker each, 1 GB of heap, Java "
-        f"{machine['java']}), the mirror and the programs that measure share these cores. "
+        f"{machine['java']}), the mirror and the measuring programs share these cores. "
         f"Python {machine['python']}; Spark {machine['spark']} in local mode, with "
         f"{machine['cores']} lanes."
     )
@@ -149,7 +149,7 @@ def _others() -> str:
 
 
 def _per_gigabyte(field: str, share: float = 1.0) -> Field:
-    """CPU seconds in `field`, which are of a share of the records, for a gigabyte."""
+    """CPU seconds per gigabyte; `field` covers a `share` of the records."""
     return lambda run: float(run[field]) / float(run["bytes"]) / share * 1e9
 
 
@@ -176,8 +176,8 @@ def _rates(figures: Figures) -> str:
             others = figures.shown(group, "others_cores", ".2f")
             rows.append([CONTENDERS[name], rate, cpu, *late, others, figures.rounds(group)])
         size = figures.median(next(iter(groups.values())), "bytes")
-        head = ["", "records/s", "CPU s/GB", "2nd half: records/s", "CPU s/GB"]
-        head += ["others, cores", "rounds"]
+        head = ["", "records/s", "CPU s/GB", "2nd half: records/s", "2nd half: CPU s/GB"]
+        head += ["other programs, cores", "rounds"]
         parts += [f"### {title} ({size / 1e6:,.0f} MB)", _table(head, rows)]
     return "\n\n".join(parts)
 
@@ -193,8 +193,18 @@ def _rate_targets(figures: Figures) -> list[Target]:
         cpu, their_cpu = (figures.median((load, name), _CPU) for name in MIRRORS[:2])
         if load == "zstd":
             targets += [
-                _times(f"{title}: tuned MirrorMaker 2's throughput at least twice", ours, tuned, 2),
-                _times(f"{title}: that of its defaults at least 4 times", ours, defaults, 4),
+                _times(
+                    f"{title}: at least 2 times the throughput of tuned MirrorMaker 2",
+                    ours,
+                    tuned,
+                    2,
+                ),
+                _times(
+                    f"{title}: at least 4 times that of MirrorMaker 2 with defaults",
+                    ours,
+                    defaults,
+                    4,
+                ),
                 *(
                     _limit_target(
                         title, name, ours, figures.median((load, name), "records_per_second")
@@ -207,7 +217,7 @@ def _rate_targets(figures: Figures) -> list[Target]:
             targets.append(_times(f"{title}: not slower than tuned MirrorMaker 2", ours, tuned, 1))
         targets.append(
             Target(
-                f"{title}: CPU for a gigabyte at most a fifth of tuned MirrorMaker 2's",
+                f"{title}: at most a fifth of tuned MirrorMaker 2's CPU per gigabyte",
                 f"{cpu / their_cpu:.0%} ({cpu:.1f} s and {their_cpu:.1f} s)",
                 5 * cpu <= their_cpu,
             )
@@ -253,12 +263,12 @@ def _delays(figures: Figures) -> str:
             cores = figures.shown((name,), "cores", ".2f") if name in MIRRORS else ""
             others = figures.shown((name,), "others_cores", ".2f")
             rows.append([title, *delays, cores, others, figures.rounds((name,))])
-    head = ["milliseconds", "p50", "p99", "max", "cores", "others, cores", "rounds"]
+    head = ["milliseconds", "p50", "p99", "max", "cores", "other programs, cores", "rounds"]
     return _table(head, rows) if rows else ""
 
 
 def _seconds(figures: Figures) -> str:
-    """How long is measured in a round."""
+    """The measured seconds of a round."""
     group = ("twinlog",)
     if group not in figures:
         return "few"
@@ -274,7 +284,7 @@ def _delay_targets(figures: Figures) -> list[Target]:
     return [
         Target("delay: p99 under 250 ms", f"{ours:.0f} ms", ours < 250),
         Target(
-            "delay: p99 not above MirrorMaker 2's, the better of both",
+            "delay: p99 not above that of the better MirrorMaker 2",
             f"{ours:.0f} ms ({told})",
             ours <= min(p99.values()),
         ),
@@ -305,8 +315,8 @@ def _idle(figures: Figures) -> str:
     head = [
         "partitions",
         "lanes, % of a core",
-        "driver, %",
-        "Spark's JVM, %",
+        "driver, % of a core",
+        "Spark's JVM, % of a core",
         "lanes, MB",
         "driver, MB",
         "JVM, MB",
@@ -331,7 +341,7 @@ def _idle_targets(figures: Figures) -> list[Target]:
     if ("1000",) not in figures:
         return []
     share = figures.median(("1000",), beside_spark)
-    wanted = "1,000 idle partitions: under 5 % of one core beside Spark itself"
+    wanted = "1,000 idle partitions: under 5 % of one core, without Spark itself"
     return [Target(wanted, f"{share:.1%} (lanes and driver)", share < 0.05)]
 
 
@@ -339,7 +349,7 @@ def _memory(figures: Figures) -> str:
     def growth(run: Run) -> float:
         return (float(run["highest_mb"]) - float(run["idle_mb"])) / _megabytes(run)
 
-    head = ["buffer", "before", "highest in the first quarter", "highest", "growth", "rounds"]
+    head = ["buffer", "before", "highest in first quarter", "highest", "growth", "rounds"]
     rows = [
         [
             f"{group[0]} MiB",
@@ -367,10 +377,10 @@ def _memory_targets(figures: Figures) -> list[Target]:
         return []
     early, highest = (figures.median(DEFAULT_BUFFER, f) for f in ("early_mb", "highest_mb"))
     found = (
-        f"{highest:.0f} MB with a buffer of 64 MiB, {early:.0f} MB of them in the first quarter "
-        f"of {_backlog(figures)}"
+        f"{highest:.0f} MB with a buffer of 64 MiB, {early:.0f} MB of it reached in the first "
+        f"quarter of {_backlog(figures)}"
     )
-    return [Target("memory of a lane: bounded, whatever the backlog", found, highest < 1.2 * early)]
+    return [Target("memory of a lane: bounded for any backlog", found, highest < 1.2 * early)]
 
 
 # ---- failover ------------------------------------------------------------------------------------
@@ -378,7 +388,7 @@ def _memory_targets(figures: Figures) -> list[Target]:
 
 def _failover(figures: Figures) -> str:
     head = [
-        *("partitions", "asked for", "the command has ended", "all STOPPED"),
+        *("partitions", "request stored", "command ended", "all STOPPED"),
         *("first write acknowledged", "rounds"),
     ]
     rows = [
@@ -412,7 +422,7 @@ def _failover_targets(figures: Figures) -> list[Target]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    numbers = len(head) > 3  # all but the first column are
+    numbers = len(head) > 3  # all columns but the first hold numbers
     line = "| --- |" + (" ---: |" if numbers else " --- |") * (len(head) - 1)
     return "\n".join([f"| {' | '.join(head)} |", line, *(f"| {' | '.join(row)} |" for row in rows)])
 
@@ -420,7 +430,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _bars(
     file: str, title: str, groups: Sequence[str], series: Mapping[str, Sequence[float | None]]
 ) -> None:
-    """Horizontal bars, in groups, each with its figure."""
+    """Draw horizontal bars, in groups, each with its figure."""
     chart = pygal.HorizontalBar(
         title=title,
         style=Style(
@@ -442,12 +452,12 @@ def _bars(
         print_values=True,
         print_values_position="top",
         show_y_guides=False,
-        show_x_labels=False,  # numbers; they stand at the bars
+        show_x_labels=False,  # the bars have their numbers
         formatter=lambda value: "" if value is None else f"{value:,}",
         disable_xml_declaration=True,
     )
-    chart.uuid = Path(file).stem  # else another one each time
-    # It draws from the bottom up.
+    chart.uuid = Path(file).stem  # else it is a new one each time
+    # pygal draws from the bottom up.
     chart.x_labels = list(reversed(groups))
     for name, values in series.items():
         chart.add(name, list(reversed(values)))

@@ -8,7 +8,7 @@ way, as TCP has where its buffers are not larger: one connection carries a windo
 Everything runs on this machine; the engine without Spark, on one core.
 
 `--to destination` compares new records, of which five batches of a partition are under way at once,
-with old ones, of which it is one (docs/ARCHITECTURE.md, the append, 3.).
+with old ones, of which it is one (docs/architecture/append.md, 3.).
 """
 
 import argparse

@@ -15,7 +15,7 @@ Where one of the two has run ahead since the last reading, its lead is added, fo
 that is set forward, for whatever reason, therefore ends a lease early, until the next heartbeat;
 one that is set back changes nothing. Until something has set the wall clock after a pause of the
 virtual machine, nobody on it can know of the pause: then the append's comparison and the markers'
-epochs refuse what must not land (docs/ARCHITECTURE.md, section "The append").
+epochs refuse what must not land (docs/architecture/append.md).
 """
 
 import time

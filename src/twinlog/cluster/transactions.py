@@ -1,4 +1,4 @@
-"""Producer ids and transactions, the coordinator's side of the append (docs/ARCHITECTURE.md).
+"""Producer ids and transactions: the coordinator's side of docs/architecture/append.md.
 
 Versions are capped where newer ones mean something else: from AddPartitionsToTxn 4 on only brokers
 may use it, and EndTxn 5 raises the epoch (KIP-890), which the append's sequences do not expect.

@@ -13,7 +13,7 @@ from an answer without bytes. Evidence is, in the order in which the mirror meet
 One case leaves no bytes: compaction has removed the last records of a log, and no later batch
 exists. `judge` decides it from two readings of the partition. A broker answers without an error and
 without bytes for many other reasons (quota, size of the answer, slow or limited remote storage, a
-preferred replica, see docs/ARCHITECTURE.md, "Absence"), so each of them has to be excluded by what
+preferred replica, see docs/architecture/absence.md), so each of them has to be excluded by what
 the answer and the broker tell, in both readings:
 
     in each reading   one partition in the request; no throttle time; no preferred replica; the

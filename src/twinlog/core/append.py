@@ -1,7 +1,7 @@
 """One mirror partition on the destination: what may be sent, and what each answer means.
 
-The theory stands in docs/ARCHITECTURE.md, "The append, and why it is exact". This machine holds
-one partition to it; it knows no network and no clock, the time comes in.
+The theory is in docs/architecture/append.md. This machine holds one partition to it; it knows no
+network and no clock, the time comes in.
 
                        place(position)
       ┌────────► PLACING ───────────────► APPENDING ──┐ take() sends Data, answered() confirms it

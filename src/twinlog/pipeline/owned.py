@@ -20,9 +20,9 @@ topic may be written to by others from then on. If what stands there is neither 
 what we wrote, another owner has been at work, and all that was said rests on what is no longer so.
 
 A stop ends what former owners may still send in two ways. Their data, and ours that got lost, is
-refused from the marker on (docs/ARCHITECTURE.md). Their written markers and filler transactions are
-not, so a state partition that was taken over is not fenced before the lease has passed; and what
-was lost of our own is waited for in the same way (shard.py).
+refused from the marker on (docs/architecture/stopping.md). Their written markers and filler
+transactions are not, so a state partition that was taken over is not fenced before the lease has
+passed; and what was lost of our own is waited for in the same way (shard.py).
 
 A partition whose state is UNKNOWN was never begun with, as PREPARING is written before that; or its
 state was lost. In both cases nothing is fenced: a lost state's topic may long be written to by its

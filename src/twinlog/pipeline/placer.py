@@ -1,6 +1,6 @@
 """Reads back where partitions stand on the destination, and proves that this is the source's log.
 
-A position is believed only when three things agree (docs/ARCHITECTURE.md, "Position"): the log end
+A position is believed only when three things agree (docs/architecture/append.md, 1.): the log end
 before and after the producers were asked is the same, in one leader epoch, and the high watermark
 has reached it, so that nothing below it can still be lost by a clean election. Nor is it believed
 while the destination's leaders are asked for: their answer tells whether the topic is the mirror's

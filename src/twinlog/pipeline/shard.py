@@ -1,7 +1,7 @@
 """What the mirror partitions of one state partition share: producer ids, and how gaps are filled.
 
 A *shard* is a state partition as its owner works on it. Its data is fenced by nothing and need not
-be: the broker compares the sequence (docs/ARCHITECTURE.md). Gaps are filled in one of two ways.
+be: the broker compares the sequence (docs/architecture/append.md). Gaps are filled in two ways.
 
 **Written markers** (markers.py), where the cluster grants CLUSTER_ACTION (one without an authorizer
 does): WriteTxnMarkers puts control records on a partition, as many as are wanted, and answers when
