@@ -160,8 +160,8 @@ def test_any_text(key: str, value: str) -> None:
 
 
 def test_the_documentation_has_every_setting() -> None:
-    """docs/operations.md has each one's name and default."""
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    """docs/operations/settings.md has the name and the default of each setting."""
+    page = (Path(__file__).parents[2] / "docs" / "operations" / "settings.md").read_text()
     for key, setting in SETTINGS.items():
         assert f"`{key}`" in page
         for part in setting.default.split(","):

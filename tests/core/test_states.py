@@ -71,6 +71,6 @@ def test_the_diagram_is_drawn_from_the_table() -> None:
 
 
 def test_the_documentation_has_the_diagram() -> None:
-    """docs/operations.md shows the table as it is."""
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    """docs/operations/monitoring.md shows the table as it is."""
+    page = (Path(__file__).parents[2] / "docs" / "operations" / "monitoring.md").read_text()
     assert f"```mermaid\n{mermaid()}```" in page

@@ -283,7 +283,7 @@ class Stale:
     def __init__(self, stage: Stage, mirror: str, topics: Sequence[str]) -> None:
         self.stage, self.mirror, self.topics = stage, mirror, topics
         self.source = stage.source.bootstrap_servers
-        page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+        page = (Path(__file__).parents[2] / "docs" / "operations" / "verifying.md").read_text()
         self.section = page.partition(SECTION)[2].partition("\n## ")[0]
 
     def arise(self) -> None:
@@ -362,7 +362,7 @@ def keys(servers: str, topic: str) -> dict[str, str | None]:
 
 
 def test_stale_keys_are_repaired(life: Stage, fresh_name: Callable[[str], str]) -> None:
-    """Goal: E2: by tombstones, or by a rebuild, with the commands of docs/operations.md."""
+    """Goal: E2: by tombstones, or by a rebuild, as docs/operations/verifying.md has it."""
     few, many = fresh_name("few"), fresh_name("many")
     stale = Stale(life, fresh_name("stale"), (few, many))
     stale.arise()

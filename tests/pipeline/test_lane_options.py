@@ -9,7 +9,7 @@ from twinlog.core.errors import UserError
 from twinlog.pipeline.lane_options import NOT_OPTIONS, OPTIONS, parse_lane_settings
 from twinlog.pipeline.settings import LaneSettings
 
-MANUAL = Path(__file__).parents[2] / "docs" / "operations.md"
+MANUAL = Path(__file__).parents[2] / "docs" / "operations" / "settings.md"
 
 
 def test_nothing_given_is_the_default() -> None:

@@ -116,7 +116,7 @@ class ControlReader(Generic[T]):
                 f"the control topic {self._topic} {how}",
                 cluster=self._cluster.name,
                 hint='nothing is done with what is left of it: see "A lost control topic" in '
-                "docs/operations.md",
+                "docs/operations/control-topics.md",
             )
 
     async def _read_whole(self, topic_id: UUID) -> T:

@@ -200,7 +200,7 @@ async def refuse_lost(cluster: KafkaCluster) -> None:
         f"the control topic {' and '.join(missing)} does not exist, and {evidence}",
         cluster=cluster.name,
         hint='it was deleted, and is not created anew: see "A lost control topic" in '
-        "docs/operations.md",
+        "docs/operations/control-topics.md",
     )
 
 
@@ -390,7 +390,7 @@ def _refuse_restart(tail: Tail, restarts: int) -> None:
     if tail.restarts != restarts:
         raise ControlTopicLost(
             "a control topic was recreated or has lost records that were read",
-            hint='see "A lost control topic" in docs/operations.md',
+            hint='see "A lost control topic" in docs/operations/control-topics.md',
         )
 
 

@@ -52,31 +52,34 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
         "fetch_max_wait_ms", 0, 60_000, "how long a source broker may wait for data"
     ),
     "replica.fetch.max.bytes": LaneOption(
-        "partition_fetch_bytes", _KILOBYTE, _GIGABYTE, "one partition's part of an answer"
+        "partition_fetch_bytes", _KILOBYTE, _GIGABYTE, "one partition's part of a Fetch answer"
     ),
     "replica.fetch.response.max.bytes": LaneOption(
-        "fetch_max_bytes", _KILOBYTE, MAX_FRAME // 2, "an answer of a source broker"
+        "fetch_max_bytes", _KILOBYTE, MAX_FRAME // 2, "a Fetch answer of a source broker"
     ),
     "max.request.size": LaneOption(
         "produce_max_bytes", _KILOBYTE, _GIGABYTE, "a request to a destination broker"
     ),
     "max.in.flight.requests.per.connection": LaneOption(
-        "produce_in_flight", 1, 64, "requests under way to a destination broker"
+        "produce_in_flight", 1, 64, "requests in flight to a destination broker"
     ),
     "retry.backoff.ms": LaneOption(
-        "backoff_s", 1, _HOUR, "pause before a partition is tried again", _SECONDS
+        "backoff_s", 1, _HOUR, "pause before a partition is retried", _SECONDS
     ),
     "retry.backoff.max.ms": LaneOption(
         "backoff_max_s", 1, _HOUR, "that pause after many failures in a row", _SECONDS
     ),
     "metadata.max.age.ms": LaneOption(
-        "leaders_max_age_s", 1, _HOUR, "time between two looks at who leads", _SECONDS
+        "leaders_max_age_s", 1, _HOUR, "time between two reads of the partition leaders", _SECONDS
     ),
     "lane.buffer.bytes": LaneOption(
-        "buffer_bytes", SMALLEST_BUFFER, 64 * _GIGABYTE, "what a lane holds of a source's data"
+        "buffer_bytes",
+        SMALLEST_BUFFER,
+        64 * _GIGABYTE,
+        "data of one source cluster that a lane holds",
     ),
     "lane.partition.buffer.bytes": LaneOption(
-        "partition_queue_bytes", _KILOBYTE, _GIGABYTE, "what it holds of one partition's"
+        "partition_queue_bytes", _KILOBYTE, _GIGABYTE, "data of one partition that a lane holds"
     ),
     "lane.fetch.busy.wait.ms": LaneOption(
         "fetch_busy_wait_ms",
@@ -88,10 +91,10 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
         "fetch_small_bytes",
         0,
         _GIGABYTE,
-        "an answer of a source broker below which the next question is put off",
+        "size of a Fetch answer below which the next Fetch is delayed",
     ),
     "lane.fetch.pace.ms": LaneOption(
-        "fetch_pace_s", 0, 60_000, "time between two questions then", _SECONDS
+        "fetch_pace_s", 0, 60_000, "time between two Fetches in that case", _SECONDS
     ),
     "lane.attempts": LaneOption(
         "attempts", 1, 1000, "failures in a row after which a partition is FAILED"
@@ -107,30 +110,34 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
         _SECONDS,
     ),
     "lane.positions.at.once": LaneOption(
-        "read_partitions_at_once", 1, 10_000, "partitions whose position is read in one go"
+        "read_partitions_at_once", 1, 10_000, "partitions whose positions are read together"
     ),
     "lane.position.pause.ms": LaneOption(
         "position_pause_s",
         1,
         60_000,
-        "pause before a position is read again that was not settled",
+        "pause before an unsettled position is read again",
         _SECONDS,
     ),
     "lane.leaders.pause.ms": LaneOption(
         "leaders_pause_s",
         1,
         60_000,
-        "pause between two questions who leads, while leaders move",
+        "pause between two reads of the leaders while leaders move",
         _SECONDS,
     ),
     "lane.trim.interval.ms": LaneOption(
-        "trim_interval_s", 1, _HOUR, "time between two moves of log starts", _SECONDS
+        "trim_interval_s", 1, _HOUR, "time between two moves of log start offsets", _SECONDS
     ),
     "lane.markers.at.once": LaneOption(
         "markers_at_once", 1, 1_000_000, "offsets of a gap that are filled by one request"
     ),
     "lane.marker.deadline.ms": LaneOption(
-        "marker_deadline_s", 1, _HOUR, "how long is waited for the marker of such one", _SECONDS
+        "marker_deadline_s",
+        1,
+        _HOUR,
+        "how long to wait for the marker of an offset of a gap",
+        _SECONDS,
     ),
 }
 
