@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from kafka.protocol.admin import DeleteTopicsRequest
 
 import outside
 from clients import client, make_topic, write_markers, write_state
@@ -17,6 +18,7 @@ from conftest import Pair
 from twinlog import Rebuild
 from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.connection import Connection
 from twinlog.cluster.partitions import delete_records
 from twinlog.control import mirrors
 from twinlog.control import rebuild as rebuild_module
@@ -447,6 +449,72 @@ def test_a_log_that_grows_meanwhile_is_not_deleted(
             saved = sorted(one.parent.name for one in tmp_path.glob("second/*/*.log"))
             assert saved == [f"{topic}-{index}" for index in range(written + 1)]
             assert old.ends(topic, 2) == [0, 0]
+
+    asyncio.run(run())
+
+
+def test_a_log_that_grows_between_two_tries_is_not_deleted(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that reaches no broker is tried again: what is written meanwhile is not saved."""
+    call = Connection.call
+
+    async def run() -> None:
+        async with old_source(pair, f"back.{topic}") as old:
+            await old.diverge(topic, 17)
+            tried: list[Any] = []
+
+            async def unreachable(self: Connection, request: Any, **settings: Any) -> Any:
+                if isinstance(request, DeleteTopicsRequest) and not tried:
+                    tried.append(request)
+                    await asyncio.to_thread(old.write, topic, 1)
+                    raise Retriable("the connection is lost")
+                return await call(self, request, **settings)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Connection, "call", unreachable)
+                with pytest.raises(UserError, match=f"{topic}-0 is still being written to") as told:
+                    await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path / "first"))
+            assert "may take effect" in str(told.value)
+            assert len(tried) == 1
+            assert old.ends(topic) == [118]
+            rebuild = Rebuild(tmp_path / "second")
+            assert await add_topics(old.here, old.back, topic, rebuild=rebuild) == [topic]
+            assert old.ends(topic) == [0]
+
+    asyncio.run(run())
+
+
+def test_a_deletion_whose_answer_is_lost_deletes_no_other_topic(
+    pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its name that was created meanwhile has another id."""
+    call = Connection.call
+
+    async def run() -> None:
+        async with old_source(pair, f"back.{topic}") as old:
+            await old.diverge(topic, 17)
+            lost: list[Any] = []
+
+            async def losing(self: Connection, request: Any, **settings: Any) -> Any:
+                answer = await call(self, request, **settings)
+                if isinstance(request, DeleteTopicsRequest) and not lost:
+                    lost.append(request)
+                    await until_async(gone)
+                    await old.make_here(topic, 117)
+                    raise Retriable("the connection is lost")
+                return answer
+
+            async def gone() -> bool:
+                return topic not in (await old.here.refresh([topic])).topics
+
+            ids = {topic: (await old.here.refresh([topic])).topics[topic].topic_id}
+            with monkeypatch.context() as patched:
+                patched.setattr(Connection, "call", losing)
+                refusal = (await delete_topics(old.here, [topic], ids=ids))[topic]
+            assert refusal is not None
+            assert refusal.code == 100
+            assert old.ends(topic) == [117]
 
     asyncio.run(run())
 

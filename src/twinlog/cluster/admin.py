@@ -22,6 +22,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.metadata import MetadataRequest
 
 from twinlog.cluster.client import CONTROLLER, SLOW, KafkaCluster
+from twinlog.cluster.metadata import NO_TOPIC_ID
 from twinlog.core.errors import Refusal
 
 _BROKER_DEFAULT = -1
@@ -174,17 +175,36 @@ async def create_partitions(
 
 
 async def delete_topics(
-    cluster: KafkaCluster, names: Collection[str], *, timeout: float | None = None
+    cluster: KafkaCluster,
+    names: Collection[str],
+    *,
+    ids: Mapping[str, UUID] | None = None,
+    once: bool = False,
+    timeout: float | None = None,
 ) -> dict[str, Refusal | None]:
-    """Delete topics by name; None for each that is deleted."""
+    """Delete topics; None for each that is deleted.
+
+    Args:
+        cluster: where they are.
+        names: theirs.
+        ids: theirs; a topic that was recreated meanwhile is not deleted then, as far as the broker
+            knows ids (KIP-516). None: they are deleted by name.
+        once: whether it is tried once (`KafkaCluster.call`).
+        timeout: seconds.
+    """
     item = DeleteTopicsRequest.DeleteTopicState
+    known = {name: (ids or {}).get(name, NO_TOPIC_ID) for name in names}
     request = DeleteTopicsRequest(
-        topics=[item(name=name, topic_id=UUID(int=0)) for name in names],
+        topics=[
+            item(name=name if topic_id == NO_TOPIC_ID else None, topic_id=topic_id)
+            for name, topic_id in known.items()
+        ],
         topic_names=list(names),
         timeout_ms=_milliseconds(cluster),
     )
-    response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW)
-    return {r.name: refusal_of(r) for r in response.responses}
+    response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW, once=once)
+    by_id = {topic_id: name for name, topic_id in known.items()}
+    return {r.name or by_id[r.topic_id]: refusal_of(r) for r in response.responses}
 
 
 async def describe_configs(

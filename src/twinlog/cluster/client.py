@@ -276,10 +276,12 @@ class KafkaCluster:
         timeout: float | None = None,
         request_timeout: float | None = None,
         lane: Lane = CONTROL,
+        once: bool = False,
     ) -> Any:
         """Send a request to a broker (None: any) until one answers; the decoded response.
 
-        Errors within the response, other than a retriable one at its top, are the caller's.
+        Errors within the response, other than a retriable one at its top, are the caller's. With
+        `once` there is one try: what the request rests on has to be looked at before the next.
 
         Raises:
             Retriable: no success within `timeout` (default.api.timeout.ms).
@@ -292,7 +294,7 @@ class KafkaCluster:
             await self._judge(response.error_code if "error_code" in response.fields else 0)
             return response
 
-        return await self.persist(attempt, timeout)
+        return await (attempt() if once else self.persist(attempt, timeout))
 
     async def coordinator(
         self, kind: Coordinator, key: str, *, timeout: float | None = None

@@ -404,12 +404,17 @@ def _refuse(answers: Mapping[str, Any], what: str) -> None:
             raise error
 
 
-async def undo(destination: KafkaCluster, created: Collection[str]) -> None:
-    """Delete topics that we have created, but for those that are some mirror's by now."""
+async def undo(destination: KafkaCluster, created: Mapping[str, UUID]) -> None:
+    """Delete topics that we have created, but for those that are some mirror's by now.
+
+    Args:
+        destination: where they are.
+        created: their ids: what has been recreated since is another's.
+    """
     snapshot = await MirrorStore(destination).snapshot()
     ours = [name for name in created if snapshot.mirror_of(name) is None]
     for names in chunks(ours):
-        await delete_topics(destination, names)
+        await delete_topics(destination, names, ids=created)
 
 
 def chunks(items: Sequence[_T]) -> Iterable[Sequence[_T]]:

@@ -13,20 +13,23 @@ whatever fails says that the topic is gone.
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from twinlog.cluster.admin import delete_topics
 from twinlog.cluster.client import KafkaCluster
+from twinlog.cluster.metadata import Topic
 from twinlog.cluster.partitions import DEBUGGING, list_offsets
 from twinlog.core.batch import batches
 from twinlog.core.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.core.types import TopicPartition
 from twinlog.pipeline.log_reader import READ_UNCOMMITTED, Below, LogReader, Nothing
 
-_UNKNOWN_TOPIC: Final = 3
+_UNKNOWN: Final = 3
+_GONE: Final = frozenset({_UNKNOWN, 100})
+"""UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
 _REPEAT: Final = (
     "repeat the same --add once this is mended: it creates what is missing, and mirrors what "
     "--describe does not show from the beginning"
@@ -72,18 +75,11 @@ async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) ->
         Retriable: the destination does not answer. What is deleted is: do it again.
     """
     names = sorted({tail.partition.topic for tail in tails})
-    await _unchanged(destination, names, tails)
-    try:
-        answers = await delete_topics(destination, names)
-    except asyncio.CancelledError as cancelled:
-        raise Interrupted(
-            f"interrupted while {', '.join(names)} were being deleted, which may take effect",
-            hint=_REPEAT,
-        ) from cancelled
+    answers = await _deleted(destination, names, tails)
     refused = {
         name: refusal
         for name, refusal in answers.items()
-        if refusal is not None and refusal.code != _UNKNOWN_TOPIC
+        if refusal is not None and refusal.code not in _GONE
     }
     with deleted_before(answers.keys() - refused.keys()):
         for name, refusal in refused.items():
@@ -97,19 +93,54 @@ async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) ->
         await destination.persist(gone)
 
 
-async def _unchanged(
+async def _deleted(
     destination: KafkaCluster, names: Collection[str], tails: Collection[Tail]
+) -> dict[str, Refusal | None]:
+    """Delete topics; before each try they are seen to be as they were. What became of each.
+
+    A try may reach no broker, or get no answer, for as long as a person waits: what is written
+    until the next one would be deleted with the rest.
+    """
+    sent = False
+
+    async def attempt() -> dict[str, Refusal | None]:
+        nonlocal sent
+        found = (await destination.refresh(names)).topics
+        left = {name: found[name] for name in names if name in found}
+        if not sent and len(left) < len(names):
+            gone = min(set(names) - left.keys())
+            raise Refusal(_UNKNOWN).error("read the log's end", topic=gone)
+        await _unchanged(destination, left, tails)
+        sent = True
+        ids = {name: topic.topic_id for name, topic in left.items()}
+        return await delete_topics(destination, left, ids=ids, once=True) if left else {}
+
+    try:
+        return dict.fromkeys(names) | await destination.persist(attempt)
+    except TwinlogError as error:
+        if sent:
+            error.hint = (
+                f"a deletion of {', '.join(names)} was sent, and may take effect; {_REPEAT}"
+            )
+        raise
+    except asyncio.CancelledError as cancelled:
+        if not sent:
+            raise
+        raise Interrupted(
+            f"interrupted while {', '.join(names)} were being deleted, which may take effect",
+            hint=_REPEAT,
+        ) from cancelled
+
+
+async def _unchanged(
+    destination: KafkaCluster, topics: Mapping[str, Topic], tails: Collection[Tail]
 ) -> None:
     """See `delete_diverged`."""
-    found = (await destination.refresh(names)).topics
-    asked = {tail.partition for tail in tails} | {
-        TopicPartition(name, index)
-        for name in names
-        if name in found
-        for index in found[name].partitions
+    seen = {tail.partition: tail.end for tail in tails if tail.partition.topic in topics}
+    asked = seen.keys() | {
+        TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions
     }
     log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
-    seen = {tail.partition: tail.end for tail in tails}
     for partition, log_end in sorted(log_ends.items()):
         if isinstance(log_end, Refusal):
             raise log_end.error("read the log's end", topic=partition.topic)
