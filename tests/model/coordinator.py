@@ -75,6 +75,7 @@ class Coordinator:
         self._expiration = expiration
         self._ids: dict[str, Transactional] = {}
         self._next_producer_id = 1000
+        self._epoch = 0  # of the coordinator: how often it has moved
         self.first_epoch = 0
         """Of new ids; a scenario of the epochs' end sets it high."""
 
@@ -137,8 +138,10 @@ class Coordinator:
     def move(self) -> None:
         """Another broker takes over: what is not complete gets all of its markers again.
 
-        What has its marker already gets another one (cluster/test_markers.py).
+        What has its marker already gets another one (cluster/test_markers.py). What the former one
+        has sent, and what comes later, is refused for its coordinator epoch.
         """
+        self._epoch += 1
         for known in self._ids.values():
             if known.state is State.ENDING:
                 known.partitions.update(known.ending)
@@ -159,9 +162,12 @@ class Coordinator:
     def _end(self, known: Transactional, *, committed: bool) -> None:
         known.state, known.committed = State.ENDING, committed
         known.ending = frozenset(known.partitions)
-        marker = Marker(known.producer_id, known.epoch, committed)
+        epoch = self._epoch
+        marker = Marker(known.producer_id, known.epoch, committed, epoch)
 
         def stands(partition: TopicPartition) -> None:
+            if epoch != self._epoch:
+                return  # whoever sent it coordinates nothing any more
             known.partitions.discard(partition)
             if not known.partitions:
                 known.state = State.COMPLETE

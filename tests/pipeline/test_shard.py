@@ -550,6 +550,30 @@ async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Benc
 
 
 @scenario
+async def test_a_coordinator_that_moves_writes_nothing_behind_a_gap(bench: Bench) -> None:
+    """Goal: data follows a gap that begins with a fence when no other marker comes any more."""
+    shard = await bench.shard()
+    destination = shard._destination
+    assert isinstance(destination, ModelDestination)
+
+    async def lead_away_then_end(
+        producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        codes = await ModelDestination.empty_transaction(destination, producer, partitions)
+        bench.cluster.partition(key(1)).leader = -1
+        return codes
+
+    destination.empty_transaction = lead_away_then_end  # type: ignore[method-assign]
+    found = await shard.fence_data(gaps((0, 1), (0, 1)))
+    del destination.empty_transaction
+    told = {p: bench.cluster.log(p).end for p in found}
+    bench.cluster.coordinator.move()
+    bench.cluster.partition(key(1)).leader = 2
+    await bench.settle()
+    assert {p: bench.cluster.log(p).end for p in told} == told
+
+
+@scenario
 async def test_a_stop_waits_until_its_transaction_is_complete(bench: Bench) -> None:
     """Goal: until their coordinator has noted that they stand, another one writes them again."""
     shard = await bench.shard()

@@ -410,7 +410,10 @@ class Shard:
                 if not end.error and end.log_end == gaps[p].start
             }
             codes = await self._destination.empty_transaction(identity, free) if free else {}
-            stand = await self._markers({p: e for p, e in free.items() if not codes[p]}, identity)
+            put = {p: end for p, end in free.items() if not codes[p]}
+            stand = await self._markers_of_all(put, identity)
+            if stand:
+                self._learn(await self._destination.init_producer(self._id))
         moved = {p: LogEnd(e.error or _REQUEST_TIMED_OUT, -1, -1) for p, e in ends.items()}
         refused = {p: LogEnd(code, -1, -1) for p, code in codes.items() if code}
         found = {p: LogEnd(0, offset + 1, -1) for p, offset in stand.items()}
@@ -462,10 +465,6 @@ class Shard:
     ) -> tuple[dict[TopicPartition, Offset | Refusal], ProducerIdentity]:
         """Fence these, whose logs end there: where the markers stand, or why none will.
 
-        All or none: until the transaction is complete, a coordinator that takes over writes the
-        markers of all its partitions again (tests/cluster/test_markers.py), among the records of
-        users where one is STOPPED by then.
-
         Returns:
             Also the epoch that the id has afterwards.
         """
@@ -475,10 +474,8 @@ class Shard:
             await asyncio.sleep(self.settings.lease_s)
         codes = await self._destination.empty_transaction(identity, after)
         put = {p: end for p, end in after.items() if not codes[p]}
-        stand = await self._markers(put, identity)
-        if stand.keys() != put.keys():
-            stand = {}
-        elif put:
+        stand = await self._markers_of_all(put, identity)
+        if stand:
             # Answered when the transaction is complete.
             identity = self._learn(await self._destination.init_producer(self._id))
         return _refusals(codes) | stand, identity
@@ -569,6 +566,18 @@ class Shard:
                     del found[partition], waiting[partition]
             waiting = {p: at for p, at in waiting.items() if at < ends[p]}
         return found | _refusals(errors)
+
+    async def _markers_of_all(
+        self, after: Mapping[TopicPartition, int], identity: ProducerIdentity
+    ) -> dict[TopicPartition, Offset]:
+        """As `_markers` of the data id's transaction, once all of them stand; none before.
+
+        Until the transaction is complete, a coordinator that takes over writes the markers of all
+        its partitions again (tests/cluster/test_markers.py): among the records of users where one
+        is STOPPED by then, behind data that follows where one begins a gap.
+        """
+        stand = await self._markers(after, identity)
+        return stand if stand.keys() == after.keys() else {}
 
     async def _markers(
         self, after: Mapping[TopicPartition, int], identity: ProducerIdentity
