@@ -186,12 +186,15 @@ class Lane:
             sent = self._world.loop.time()
             answer = self._world.group.heartbeat(self.name, sent)
             if answer is not None:
-                self._lease_until = sent + LEASE_SECONDS
                 ours, commands = answer
                 self._learn(commands)
-                if ours != self._ours:
-                    lost, self._ours = self._ours - ours, ours
+                if lost := self._ours - ours:
+                    # Others have these by now: a member has to join again, and drops them first.
+                    self._ours -= lost
                     await self._lose(lost)
+                self._lease_until = sent + LEASE_SECONDS
+                if ours != self._ours:
+                    self._ours = ours
                     await self._assign(ours)
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
