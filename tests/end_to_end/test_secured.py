@@ -795,27 +795,3 @@ def test_a_node_that_begins_while_a_source_refuses_it(place: Place) -> None:
         place.change_secret("mirror-256", PASSWORDS["mirror"])  # other tests have changed it
     place.stage.await_no_lag([topic])
     outside.await_state(place.stage, topic, 0, "MIRRORING")
-
-
-def test_a_frozen_source_is_failed_over(place: Place) -> None:
-    """Goal: who denies everybody to write at the source, to freeze it, stops no failover (C3)."""
-    source = place.source.local.bootstrap_servers
-    topic, mirror = f"{PREFIX}-frozen", "frozen"
-    reads = Acl(
-        *(ResourceType.TOPIC, topic, PatternType.LITERAL, "User:alice", "*"),
-        *(Operation.READ, Permission.ALLOW),
-    )
-    freeze = reads._replace(
-        principal="User:*", operation=Operation.WRITE, permission=Permission.DENY
-    )
-    outside.make_topic(source, topic, 1)
-    outside.write(source, topic, outside.simple(10))
-    begin(place, mirror, topic)
-    place.stage.await_no_lag([topic])
-    asyncio.run(place.source.give([freeze, reads]))
-    until(lambda: str(reads) in place.destination.acls(topic), 60, "ACLs follow")
-    done(place.mirrors("--remove", "--topic", topic, "--mirror", mirror))
-    assert outside.await_state(place.stage, topic, 0, "STOPPED")["last_mirrored_end"] == 10
-    assert place.destination.acls(topic) == {str(reads)}
-    asyncio.run(place.source.take([freeze]))
-    done(place.mirrors("--delete", "--mirror", mirror))
