@@ -855,7 +855,7 @@ def test_last_batches_above_1_mib_are_compared(
                 dict.fromkeys(claims, COUNT - 1), partition_max_bytes=TAIL_BYTES
             )
             assert sorted(len(one.records) > 0 for one in many.values()) == [False, False, True]
-            found = await prove(theirs.source, ours.destination, claims, max_decoded=1 << 26)
+            found = await prove(theirs.source, ours.destination, claims, max_bytes=1 << 26)
             differs = found.pop(different)
             assert isinstance(differs, Differs)
             assert "at offset 0" in differs.reason
