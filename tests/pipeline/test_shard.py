@@ -516,14 +516,8 @@ async def test_what_has_no_leader_is_fenced_later(bench: Bench) -> None:
     assert (bench.end(0), bench.end(1)) == (1, 1)
 
 
-@scenario
-async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Bench) -> None:
-    """Goal: what is told to be fenced gets no marker any more, also if its coordinator moves then.
-
-    The transaction of a fence is not complete while one of its partitions has no leader, and
-    another coordinator writes the markers of all of them again.
-    """
-    shard = await bench.shard()
+def leads_away(bench: Bench, shard: Shard) -> ModelDestination:
+    """Let a partition lose its leader while the next transactions end; until it is deleted."""
     destination = shard._destination
     assert isinstance(destination, ModelDestination)
 
@@ -535,6 +529,18 @@ async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Benc
         return codes
 
     destination.empty_transaction = lead_away_then_end  # type: ignore[method-assign]
+    return destination
+
+
+@scenario
+async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Bench) -> None:
+    """Goal: what is told to be fenced gets no marker any more, also if its coordinator moves then.
+
+    The transaction of a fence is not complete while one of its partitions has no leader, and
+    another coordinator writes the markers of all of them again.
+    """
+    shard = await bench.shard()
+    destination = leads_away(bench, shard)
     found = await shard.fence([key(0), key(1)])
     del destination.empty_transaction
     told = {p: bench.cluster.log(p).end for p in found}
@@ -553,17 +559,7 @@ async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Benc
 async def test_a_coordinator_that_moves_writes_nothing_behind_a_gap(bench: Bench) -> None:
     """Goal: data follows a gap that begins with a fence when no other marker comes any more."""
     shard = await bench.shard()
-    destination = shard._destination
-    assert isinstance(destination, ModelDestination)
-
-    async def lead_away_then_end(
-        producer: ProducerIdentity, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        codes = await ModelDestination.empty_transaction(destination, producer, partitions)
-        bench.cluster.partition(key(1)).leader = -1
-        return codes
-
-    destination.empty_transaction = lead_away_then_end  # type: ignore[method-assign]
+    destination = leads_away(bench, shard)
     found = await shard.fence_data(gaps((0, 1), (0, 1)))
     del destination.empty_transaction
     told = {p: bench.cluster.log(p).end for p in found}

@@ -411,9 +411,7 @@ class Shard:
             }
             codes = await self._destination.empty_transaction(identity, free) if free else {}
             put = {p: end for p, end in free.items() if not codes[p]}
-            stand = await self._markers_of_all(put, identity)
-            if stand:
-                self._learn(await self._destination.init_producer(self._id))
+            stand, _ = await self._completed(put, identity)
         moved = {p: LogEnd(e.error or _REQUEST_TIMED_OUT, -1, -1) for p, e in ends.items()}
         refused = {p: LogEnd(code, -1, -1) for p, code in codes.items() if code}
         found = {p: LogEnd(0, offset + 1, -1) for p, offset in stand.items()}
@@ -474,10 +472,7 @@ class Shard:
             await asyncio.sleep(self.settings.lease_s)
         codes = await self._destination.empty_transaction(identity, after)
         put = {p: end for p, end in after.items() if not codes[p]}
-        stand = await self._markers_of_all(put, identity)
-        if stand:
-            # Answered when the transaction is complete.
-            identity = self._learn(await self._destination.init_producer(self._id))
+        stand, identity = await self._completed(put, identity)
         return _refusals(codes) | stand, identity
 
     async def _made_again(
@@ -567,17 +562,20 @@ class Shard:
             waiting = {p: at for p, at in waiting.items() if at < ends[p]}
         return found | _refusals(errors)
 
-    async def _markers_of_all(
+    async def _completed(
         self, after: Mapping[TopicPartition, int], identity: ProducerIdentity
-    ) -> dict[TopicPartition, Offset]:
-        """As `_markers` of the data id's transaction, once all of them stand; none before.
+    ) -> tuple[dict[TopicPartition, Offset], ProducerIdentity]:
+        """As `_markers` of the data id's transaction, once it is complete; none before.
 
         Until the transaction is complete, a coordinator that takes over writes the markers of all
         its partitions again (tests/cluster/test_markers.py): among the records of users where one
         is STOPPED by then, behind data that follows where one begins a gap.
         """
         stand = await self._markers(after, identity)
-        return stand if stand.keys() == after.keys() else {}
+        if not stand or stand.keys() != after.keys():
+            return {}, identity
+        # Answered when the transaction is complete.
+        return stand, self._learn(await self._destination.init_producer(self._id))
 
     async def _markers(
         self, after: Mapping[TopicPartition, int], identity: ProducerIdentity
