@@ -1,5 +1,8 @@
 """Which differences are told, and which are none."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,11 +10,16 @@ from hypothesis import strategies as st
 from captures import Capture
 from made import THEN, batch, captures, holed, record
 from twinlog.core.batch import LOG_APPEND_TIME
-from twinlog.core.compare import CONTENT, EXTRA, MISSING, TIMESTAMP, Difference, compare
+from twinlog.core.compare import CONTENT, EXTRA, MISSING, TIMESTAMP, Difference, comparing
 from twinlog.core.compression import Codec
 from twinlog.core.plan import Data, Gap, Piece, plan
 from twinlog.core.records import Encoded, whole
 from twinlog.core.types import Offset
+
+
+def compare(*arguments: Any, **bounds: Any) -> Iterator[Difference]:
+    """All steps at once."""
+    return (found for found in comparing(*arguments, **bounds) if found is not None)
 
 
 def differences(

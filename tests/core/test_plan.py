@@ -41,9 +41,9 @@ from twinlog.core.plan import (
     aborted_within,
     finished,
     plan,
-    plan_sound,
     plan_with_epoch,
     planning,
+    planning_sound,
 )
 from twinlog.core.records import decode, encode_tail, raw_records
 from twinlog.core.types import Offset
@@ -359,10 +359,10 @@ def test_what_stands_before_a_corrupt_batch(log: Capture, data: st.DataObject) -
     if any(h.next_offset > position for h in log.headers if h.end <= bad.position):
         aborted = log.aborted.get(0, ())
         expected = plan_with_epoch(log.buffer[: bad.position], position, aborted)
-        assert plan_sound(memoryview(broken), position, aborted) == expected
+        assert finished(planning_sound(memoryview(broken), position, aborted)) == expected
     else:
         with pytest.raises(CorruptBatch):
-            plan_sound(memoryview(broken), position)
+            finished(planning_sound(memoryview(broken), position))
 
 
 def test_a_tail_is_kept_byte_for_byte() -> None:

@@ -47,7 +47,7 @@ from twinlog.core.errors import (
     TwinlogError,
     UserError,
 )
-from twinlog.core.plan import AbortedTransaction, Data, finished, planning
+from twinlog.core.plan import AbortedTransaction, Data, plan_with_epoch
 from twinlog.core.records import decode, each_record
 from twinlog.core.types import Offset, TopicPartition
 
@@ -428,7 +428,7 @@ class Tail:
             for one in part.aborted_transactions or ()
         )
         buffer, position = memoryview(part.records or b""), Offset(self.positions[index])
-        pieces, epoch = finished(planning(buffer, position, aborted, MAX_DECODED))
+        pieces, epoch = plan_with_epoch(buffer, position, aborted, MAX_DECODED)
         for piece in pieces:
             if isinstance(piece, Data):
                 for raw in each_record(piece.header, piece.records, MAX_DECODED):

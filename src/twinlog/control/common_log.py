@@ -23,7 +23,7 @@ from twinlog.cluster.client import KafkaCluster
 from twinlog.control.rebuild import Tail
 from twinlog.core.agreement import MAX_DECODED, Side, agreement
 from twinlog.core.errors import Refusal, Retriable
-from twinlog.core.plan import finished, planning
+from twinlog.core.plan import plan
 from twinlog.core.types import Offset, TopicPartition
 from twinlog.pipeline.kafka import KafkaSource
 from twinlog.pipeline.ports import Bounds
@@ -127,8 +127,7 @@ async def _read(source: KafkaSource, partition: TopicPartition, start: int, end:
     while at < end:
         empty = 0
         async for answer in answers(source, partition, at):
-            steps = planning(answer.records, at, answer.aborted, MAX_DECODED)
-            pieces = finished(steps).pieces
+            pieces = plan(answer.records, at, answer.aborted, MAX_DECODED)
             if pieces:
                 side.add(pieces, start, end)
                 at = pieces[-1].end

@@ -36,19 +36,6 @@ class Difference(NamedTuple):
     reason: str
 
 
-def compare(
-    source: Iterable[Piece],
-    destination: Iterable[Piece],
-    start: Offset,
-    end: Offset,
-    *,
-    compacted: bool = False,
-) -> Iterator[Difference]:
-    """`comparing` in one step."""
-    steps = comparing(source, destination, start, end, compacted=compacted)
-    return (found for found in steps if found is not None)
-
-
 def comparing(
     source: Iterable[Piece],
     destination: Iterable[Piece],

@@ -135,7 +135,10 @@ class Planned(NamedTuple):
 
 
 def plan(
-    buffer: memoryview, position: Offset, aborted: Iterable[AbortedTransaction] = ()
+    buffer: memoryview,
+    position: Offset,
+    aborted: Iterable[AbortedTransaction] = (),
+    max_decoded: int = MAX_DECOMPRESSED,
 ) -> list[Piece]:
     """The pieces of one partition's Fetch answer, from `position` to its last complete batch.
 
@@ -143,6 +146,7 @@ def plan(
         buffer: record batches as they were fetched with isolation level read_committed.
         position: the offset that was asked for; what lies before it is left out.
         aborted: the answer's aborted transactions.
+        max_decoded: bytes that a batch that has to be decoded may decompress to.
 
     Returns:
         Pieces without a hole between them; none if the answer holds no complete batch from
@@ -151,25 +155,17 @@ def plan(
     Raises:
         CorruptBatch: see `batch.batches`.
     """
-    return plan_with_epoch(buffer, position, aborted).pieces
+    return plan_with_epoch(buffer, position, aborted, max_decoded).pieces
 
 
 def plan_with_epoch(
-    buffer: memoryview, position: Offset, aborted: Iterable[AbortedTransaction] = ()
+    buffer: memoryview,
+    position: Offset,
+    aborted: Iterable[AbortedTransaction] = (),
+    max_decoded: int = MAX_DECOMPRESSED,
 ) -> Planned:
     """As `plan`, with the leader epoch of the last batch."""
-    return finished(planning(buffer, position, aborted))
-
-
-def plan_sound(
-    buffer: memoryview, position: Offset, aborted: Iterable[AbortedTransaction] = ()
-) -> Planned:
-    """As `plan_with_epoch`, of what stands before the first corrupt batch.
-
-    Raises:
-        CorruptBatch: nothing does, from `position` on.
-    """
-    return finished(planning_sound(buffer, position, aborted))
+    return finished(planning(buffer, position, aborted, max_decoded))
 
 
 Planning: TypeAlias = Generator[None, None, Planned]
@@ -192,7 +188,17 @@ def planning_sound(
     aborted: Iterable[AbortedTransaction] = (),
     max_decoded: int = MAX_DECOMPRESSED,
 ) -> Planning:
-    """`plan_sound` in steps. `max_decoded` bounds a batch that has to be decoded, in bytes."""
+    """What stands before the first corrupt batch, as `plan_with_epoch` in steps.
+
+    Args:
+        buffer: see `plan`, and so the others.
+        position: the offset that was asked for.
+        aborted: the answer's aborted transactions.
+        max_decoded: bytes that a batch that has to be decoded may decompress to.
+
+    Raises:
+        CorruptBatch: nothing does, from `position` on.
+    """
     aborted = tuple(aborted)
     try:
         return (yield from planning(buffer, position, aborted, max_decoded))
