@@ -65,7 +65,7 @@ class Driver:
         fresh_after_ms = int(rest[1]) if rest[:1] == ["fresh"] else 0
         known = [ProducerState(*map(int, one.split(":"))) for one in rest if ":" in one]
         position = position_of(Offset(number(log_end)), known, DATA_PRODUCER, fresh_after_ms)
-        self.machine.place(position, float(read_at))
+        self.machine.place(position, float(read_at), compared=True)
         guarded = "guarded" if position.guarded else "unguarded"
         return f"epoch {position.epoch} sequence {position.sequence} {guarded}"
 

@@ -17,7 +17,7 @@ def data(start: int) -> Data:
 def placed(batches: int) -> PartitionAppend:
     """A machine on an empty partition, with some batches to send."""
     machine = PartitionAppend(0.0)
-    machine.place(position_of(Offset(0), (), ProducerId(7)), 1.0)
+    machine.place(position_of(Offset(0), (), ProducerId(7)), 1.0, compared=True)
     machine.offer([data(offset) for offset in range(batches)])
     return machine
 

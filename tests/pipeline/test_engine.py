@@ -57,7 +57,7 @@ def appending(one: Engine) -> MirrorPartition:
     spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
     one.own(shard, [spec], lease_s=0.0)
     partition = one.partitions[KEY]
-    partition.append.place(START, one.now())
+    partition.append.place(START, one.now(), compared=True)
     one.offer(partition, [empty_records(Offset(0), Offset(5))])
     assert partition.append.take(0) is not None
     return partition
@@ -189,7 +189,7 @@ def test_a_hung_broker_holds_up_its_own_gaps_only() -> None:
             one.own(shard, [spec], lease_s=0.0)
             partition = one.partitions[key]
             partition.destination_node = key.partition
-            partition.append.place(start, one.now())
+            partition.append.place(start, one.now(), compared=True)
             one.offer(partition, [Gap(Offset(0), Offset(5), seen=True)])
         for partition in one.partitions.values():
             one.advance(partition)
@@ -344,7 +344,7 @@ def test_an_answer_is_one_produce_for_each_destination_broker() -> None:
         ]
         one.own(shard, specs, lease_s=0.0)
         for partition in one.partitions.values():
-            partition.append.place(START, one.now())
+            partition.append.place(START, one.now(), compared=True)
             partition.source_node, partition.destination_node = 1, 7
         answer = Fetched(0, 1, 1, 0, (), memoryview(batch([record(0)])))
         await one.fetcher._take_all(FetchResult(dict.fromkeys(keys, answer), 0), one.fetcher.clock)

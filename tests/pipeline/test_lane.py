@@ -261,7 +261,7 @@ def test_a_lanes_buffer_bounds_what_a_batch_decompresses_to() -> None:
         spec = PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
         engine.own(shard, [spec], lease_s=0.0)
         partition = engine.partitions[key]
-        partition.append.place(start, engine.now())
+        partition.append.place(start, engine.now(), compared=True)
         fetcher = engine.fetcher
         await fetcher._take(partition, answer, fetcher.clock, Steps(), follower=False)
         await engine.close()

@@ -72,7 +72,7 @@ def proven(
 
 
 def test_the_same_log() -> None:
-    assert proven(Scripted(), Scripted()) == Proven(fresh=False)
+    assert proven(Scripted(), Scripted()) == Proven(fresh=False, compared=True)
 
 
 def test_what_the_source_has_deleted_is_asked_for() -> None:
@@ -96,7 +96,7 @@ def test_answers_without_room_are_asked_for_alone() -> None:
     other = LOG[: -len(batch([record(9)]))] + batch([record(9, value=b"x")])
     assert isinstance(proven(Scripted(crowded=True), Scripted(other, crowded=True)), Differs)
     source = Scripted(crowded=True)
-    assert proven(source, Scripted(crowded=True)) == Proven(fresh=False)
+    assert proven(source, Scripted(crowded=True)) == Proven(fresh=False, compared=True)
     assert source.alone == [9]
 
 
@@ -105,7 +105,7 @@ def test_a_merged_batch_is_compared_to_its_end() -> None:
     good = batch([record(at, value=b"%d" % at) for at in range(10)])
     bad = batch([*(record(at, value=b"%d" % at) for at in range(9)), record(9, value=b"x")])
     source = Scripted(batches=3)
-    assert proven(source, Scripted(good)) == Proven(fresh=False)
+    assert proven(source, Scripted(good)) == Proven(fresh=False, compared=True)
     assert source.alone == [3, 6, 9]
     assert isinstance(proven(Scripted(batches=3), Scripted(bad)), Differs)
 
@@ -133,14 +133,18 @@ def test_a_record_in_place_of_compacted_ones_was_not_compared() -> None:
     assert skips == Proven(fresh=False, compared=False)
     mirrored = LOG[: -3 * size] + batch([record(7, value=b"7")]) + marker(8, 1, COMMIT)
     both = mirrored + batch([record(9, value=b"9")])
-    assert proven(Scripted(source), Scripted(both), compacted=True) == Proven(fresh=False)
+    assert proven(Scripted(source), Scripted(both), compacted=True) == Proven(
+        fresh=False, compared=True
+    )
 
 
 def test_a_compacted_destination_whose_end_is_gone() -> None:
     """Goal: an earlier batch is compared."""
     size = len(batch([record(9)]))
     shorter = LOG[: -2 * size]
-    assert proven(Scripted(), Scripted(shorter), compacted=True) == Proven(fresh=False)
+    assert proven(Scripted(), Scripted(shorter), compacted=True) == Proven(
+        fresh=False, compared=True
+    )
     bad = LOG[: -3 * size] + batch([record(7, value=b"x")])
     assert isinstance(proven(Scripted(), Scripted(bad), compacted=True), Differs)
     assert isinstance(proven(Scripted(), Scripted(shorter)), Unread)
@@ -153,7 +157,7 @@ def test_a_marker_proves_nothing_by_itself() -> None:
     source += batch([record(8, value=b"8")]) + marker(9, 1, COMMIT)
     other += batch([record(8, value=b"x")], attributes=TRANSACTIONAL, producer_id=5)
     other += marker(9, 5, COMMIT)
-    assert proven(Scripted(source), Scripted(source)) == Proven(fresh=False)
+    assert proven(Scripted(source), Scripted(source)) == Proven(fresh=False, compared=True)
     found = proven(Scripted(source), Scripted(other))
     assert isinstance(found, Differs)
     assert "at offset 8" in found.reason
@@ -176,7 +180,7 @@ def test_aborted_data_before_a_marker_is_none() -> None:
     source = LOG[: -2 * size] + marker(8, 1, ABORT) + marker(9, 1, ABORT)
     ours = LOG[: -2 * size] + batch([record(8)], attributes=TRANSACTIONAL, producer_id=5)
     ours += marker(9, 5, ABORT)
-    assert proven(Scripted(source), Scripted(ours)) == Proven(fresh=False)
+    assert proven(Scripted(source), Scripted(ours)) == Proven(fresh=False, compared=True)
     lost = LOG[: -2 * size] + batch([record(8)]) + marker(9, 1, COMMIT)
     assert isinstance(proven(Scripted(lost), Scripted(ours)), Differs)
 
@@ -206,7 +210,7 @@ def test_what_lands_behind_the_end_proves_nothing() -> None:
     ):
         found = proven(Scripted(source), Scripted(grown))
         assert isinstance(found, Differs), grown
-    assert proven(Scripted(source), Scripted(source)) == Proven(fresh=False)
+    assert proven(Scripted(source), Scripted(source)) == Proven(fresh=False, compared=True)
 
 
 def test_a_last_batch_with_more_holes_than_a_plan_has_pieces() -> None:
@@ -218,7 +222,7 @@ def test_a_last_batch_with_more_holes_than_a_plan_has_pieces() -> None:
     cleaned = Scripted(holed(0, end - 1, left) + marker(end, 5, COMMIT))
     other = Scripted(holed(0, end - 1, [*left[:-1], (end - 2, 0)]) + marker(end, 5, COMMIT))
     known = {"compacted": True, "log_end": end + 1}
-    assert proven(source, cleaned, **known) == Proven(fresh=False)
+    assert proven(source, cleaned, **known) == Proven(fresh=False, compared=True)
     assert isinstance(proven(source, other, **known), Differs)
 
 
@@ -271,7 +275,7 @@ def test_others_go_on_while_a_large_batch_is_decoded(decoded: str) -> None:
         finally:
             other.cancel()
 
-    assert asyncio.run(run()) == Proven(fresh=False)
+    assert asyncio.run(run()) == Proven(fresh=False, compared=True)
     assert turns >= 4
 
 
@@ -347,7 +351,7 @@ def test_last_batches_above_1_mib(place: int, theirs: bytes) -> None:
         )
 
     equal = dict.fromkeys(KEYS, same)
-    proven_all = dict.fromkeys(KEYS, Proven(fresh=False))
+    proven_all = dict.fromkeys(KEYS, Proven(fresh=False, compared=True))
     assert proved(equal) == proven_all
     found = proved(equal | {KEYS[place]: other})
     differs = found.pop(KEYS[place])

@@ -228,7 +228,7 @@ class PartitionAppend:
         """Whether nobody else can have been at work since the position was read."""
         return self._placed_at >= self.unguarded_from
 
-    def place(self, position: Position, read_at: float, *, compared: bool = True) -> None:
+    def place(self, position: Position, read_at: float, *, compared: bool) -> None:
         """Go on from a position.
 
         Args:

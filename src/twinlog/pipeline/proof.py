@@ -65,7 +65,7 @@ class Proven(NamedTuple):
     """
 
     fresh: bool
-    compared: bool = True
+    compared: bool
     epoch: LeaderEpoch = UNKNOWN_EPOCH
 
 
@@ -128,7 +128,7 @@ async def prove(
         if tail.header.end == len(tail.records) and is_bulk(
             tail.records[HEADER_SIZE:], tail.header.num_records
         ):
-            results[partition] = Proven(fresh=claim.destination_start == 0)
+            results[partition] = Proven(fresh=claim.destination_start == 0, compared=False)
         else:
             starts[partition] = max(tail.start, claim.source_start)
     sources = await source.read(starts, partition_max_bytes=TAIL_BYTES) if starts else {}
@@ -161,7 +161,8 @@ async def _tails(
     control: dict[TopicPartition, _Tail] = {}
     for partition, claim in claims.items():
         if partition not in asked:
-            found[partition] = Proven(fresh=claim.log_end == 0)
+            empty = claim.log_end == 0
+            found[partition] = Proven(fresh=empty, compared=empty)
             continue
         tail = await _tail(destination, partition, claim, answers.get(partition))
         found[partition] = tail
@@ -363,9 +364,8 @@ async def _compared(
         stretch = await reading
         if isinstance(stretch, Unread):
             return stretch
-        result = _of_epoch(claim, tail, stretch.epoch)
-        if isinstance(result, Differs):
-            return result
+        if (differs := _of_epoch(claim, tail, stretch.epoch)) is not None:
+            return differs
         mirrored = await _pieces(tail.records, start, steps, max_bytes)
         end = Offset(min(tail.end, stretch.end))
         for difference in comparing(
@@ -384,7 +384,8 @@ async def _compared(
             await steps.pause()
     except CorruptBatch as error:
         return Unread(str(error))
-    return result._replace(compared=_holds_last_data(stretch.pieces, mirrored))
+    epoch = stretch.epoch if tail.end == claim.log_end else UNKNOWN_EPOCH
+    return Proven(False, _holds_last_data(stretch.pieces, mirrored), epoch)
 
 
 def _holds_last_data(source: Iterable[Piece], destination: Sequence[Piece]) -> bool:
@@ -449,12 +450,12 @@ def _is_gone(alone: ReadAlone, offset: Offset, end: Offset) -> bool:
     )
 
 
-def _of_epoch(claim: Claim, tail: _Tail, epoch: LeaderEpoch) -> Proven | Differs:
-    """The same records, if they are of the same leader epoch as when they were mirrored."""
+def _of_epoch(claim: Claim, tail: _Tail, epoch: LeaderEpoch) -> Differs | None:
+    """The difference, if its last record is of another leader epoch than when it was mirrored."""
     known = claim.epoch if tail.end == claim.log_end else UNKNOWN_EPOCH
     if UNKNOWN_EPOCH not in (known, epoch) and known != epoch:
         return Differs(
             f"the source has lost records that were mirrored: offset {tail.end - 1} was of "
             f"leader epoch {known}, on the source it is of epoch {epoch} now"
         )
-    return Proven(fresh=False, epoch=epoch if tail.end == claim.log_end else UNKNOWN_EPOCH)
+    return None
