@@ -15,11 +15,11 @@ offsets need `n` transactions, of different ids, side by side:
 
 InitProducerId on each filler id fences a former owner: it ends a transaction that he had under way
 and is answered when its markers stand. EndTxn is answered before the markers stand, so a round
-ends when the log ends show them. An id is *dirty* while markers of it may still come: it gets a
-new epoch before it is used again, and until then its partitions are left alone. So a partition
-whose leader is away, whose marker therefore cannot be written, holds up its own gap and the ids
-that it is in, not the other partitions. What cannot be helped: a coordinator whose marker was
-appended, but not confirmed when the leader or itself died, writes it *again*
+ends when log ends and high watermarks show them. An id is *dirty* while markers of it may still
+come: it gets a new epoch before it is used again, and until then its partitions are left alone. So
+a partition whose leader is away, whose marker therefore cannot be written, holds up its own gap and
+the ids that it is in, not the other partitions. What cannot be helped: a coordinator whose marker
+was replicated, but not confirmed when the leader or itself died, writes it *again*
 (tests/contract). The log end then tells, and the partition is FAILED.
 
 A partition that may not be written to is refused, alone, and nothing of the transaction stands or
@@ -232,15 +232,14 @@ class Shard:
             refused = await self._transact(identities, used)
             coming = Counter(chain.from_iterable(used.values()))
             expected = {p: gaps[p].start + count for p, count in coming.items()}
-            found = await self._wait_for(expected) if expected else {}
+            arrived = await self._arrived(expected) if expected else {}
         finally:
             self._busy = frozenset()
-        arrived = {p for p, end in found.items() if not end.error and end.log_end >= expected[p]}
         for index, needing in used.items():
-            if needing <= arrived:
+            if needing <= arrived.keys():
                 self._clean[index] = identities[index]
                 del self._dirty[index]
-        return {p: found[p] for p in arrived if not self.held_up(p)} | {
+        return {p: end for p, end in arrived.items() if not self.held_up(p)} | {
             p: LogEnd(code, -1, -1) for p, code in refused.items() if p not in coming
         }
 
@@ -607,26 +606,35 @@ class Shard:
                 pause = min(2 * pause, 0.1)
         return found
 
-    async def _wait_for(
+    async def _arrived(
         self, expected: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """The log ends, when each has reached what is expected or the deadline has passed."""
+        """The log ends that have reached what is expected, once all have or the deadline passed.
+
+        They count when they are replicated: what is not goes with its leader, and the marker's
+        coordinator writes it again, at any time and perhaps behind one that has taken its place.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.marker_deadline_s
         pause = 0.001
-        found: dict[TopicPartition, LogEnd] = {}
+        arrived: dict[TopicPartition, LogEnd] = {}
         waiting = set(expected)
         while True:
-            found |= await self._destination.log_ends(waiting)
-            waiting = {p for p in waiting if not _reached(found.get(p), expected[p])}
+            ends = await self._destination.log_ends(waiting)
+            there = [p for p, one in ends.items() if not one.error and one.log_end >= expected[p]]
+            bounds = await self._destination.bounds(there) if there else {}
+            arrived |= {
+                p: ends[p] for p, one in bounds.items() if one.high_watermark >= expected[p]
+            }
+            waiting = {p for p in waiting - arrived.keys() if not ends[p].error}
             if not waiting:
-                return found
+                return arrived
             if loop.time() > deadline:
                 log.warning(
                     "filler markers are late",
                     extra={"shard": self.number, "partitions": sorted(map(str, waiting))},
                 )
-                return found
+                return arrived
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.1)
 
@@ -684,10 +692,6 @@ def _stored(header: Header, buffer: memoryview) -> _Stored:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _reached(found: LogEnd | None, expected: int) -> bool:
-    return found is not None and (found.error != 0 or found.log_end >= expected)
 
 
 def _refusals(codes: Mapping[TopicPartition, int]) -> dict[TopicPartition, Refusal]:
