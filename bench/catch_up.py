@@ -1,10 +1,14 @@
 """Catching up with a backlog: twinlog, MirrorMaker 2 as it comes and tuned, and the limit.
 
     .venv/bin/python bench/catch_up.py [--records 2000000] [--load zstd ...] [--round 0 ...]
+        [--beside PROGRAM]
 
 Two clusters of one broker each, all on this machine, 8 partitions. The contenders take turns, so
 that a slow minute of a shared machine hits all of them. Each run is kept in
 bench/results/catch_up.json as soon as it has ended; one load in one round takes about two minutes.
+
+What a change costs is seen with `--beside`, the `twinlog` of another checkout: only in turns on the
+same brokers. New brokers take twice as long for their first runs, and each pair warms differently.
 
 The values are JSON documents of 1,000 bytes (documents.py), 500 in a batch, of which zstd leaves
 290 bytes each; in the load `single` their first 100 bytes, each record a batch of its own. A mirror
@@ -27,6 +31,7 @@ from pathlib import Path
 import results
 from bare_loop import Work, limit
 from harness import (
+    PROGRAM,
     Figures,
     Load,
     Others,
@@ -68,6 +73,7 @@ async def main() -> None:
     parser.add_argument("--round", action="append", type=int, help="only these; default: 0, 1, 2")
     parser.add_argument("--load", action="append", help="only these loads")
     parser.add_argument("--only", action="append", help="only these contenders")
+    parser.add_argument("--beside", type=Path, help="another checkout's twinlog; printed, not kept")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
@@ -80,18 +86,20 @@ async def main() -> None:
                     continue
                 size = await preload(here, load)
                 print(f"{load.name}: {load.records} records, {size / 1e6:.0f} MB", flush=True)
-                bench = Bench(source, destination, here, there, load, Path(name))
+                bench = Bench(source, destination, here, there, load, Path(name), options.beside)
                 # Whoever comes first: what both brokers do for it is compiled by now.
-                for contender in ("limit", "twinlog"):
+                beside = ("beside",) if options.beside else ()
+                for contender in ("limit", "twinlog", *beside):
                     await bench.run(contender, "warm")
                 for number in options.round or range(3):
-                    for contender in options.only or CONTENDERS:
+                    for contender in (*(options.only or CONTENDERS), *beside):
                         figures = await undisturbed(
                             partial(bench.run, contender), lambda found: found.others_cores
                         )
                         print(_line(contender, figures, size), flush=True)
-                        row = _row(load, contender, number, size, figures)
-                        results.put("catch_up", row, ("load", "contender", "round"))
+                        if contender not in beside:
+                            row = _row(load, contender, number, size, figures)
+                            results.put("catch_up", row, ("load", "contender", "round"))
                 await delete_topics(here, [load.name])
     _summary(results.load("catch_up"))
 
@@ -106,6 +114,7 @@ class Bench:
     there: KafkaCluster
     load: Load
     folder: Path
+    beside: Path | None
 
     async def run(self, contender: str, name: str) -> Figures:
         """Run it on a topic of its own, which has `name` in its name, and delete that."""
@@ -113,7 +122,10 @@ class Bench:
             topic = f"{contender}-{self.load.name}-{name}"
             return await self._limit(topic, LIMITS[contender])
         if contender == "twinlog":
-            return await self._twinlog()
+            return await self._twinlog(PROGRAM)
+        if contender == "beside":
+            assert self.beside is not None
+            return await self._twinlog(self.beside)
         return await self._mirror_maker(contender, name)
 
     async def _limit(self, topic: str, connections: int) -> Figures:
@@ -150,14 +162,15 @@ class Bench:
             others_cores=cores,
         )
 
-    async def _twinlog(self) -> Figures:
+    async def _twinlog(self, program: Path) -> Figures:
         load = self.load
         # The node starts before it has anything to do, so that its start is not in the figures.
         store = MirrorStore(self.there)
         await store.create_mirror(
             Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")
         )
-        with twinlog(self.destination, log=self.folder / "twinlog.log") as pid:
+        log = self.folder / "twinlog.log"
+        with twinlog(self.destination, log=log, program=program) as pid:
             await asyncio.sleep(WARM_S)
             servers = self.source.bootstrap_servers
             await make_mirror(self.here, self.there, servers, {load.name: load.partitions})

@@ -264,10 +264,15 @@ async def undisturbed(run: Callable[[str], Awaitable[T]], others: Callable[[T], 
     return found
 
 
+PROGRAM = Path(sys.executable).with_name("twinlog")
+
+
 @contextmanager
-def twinlog(destination: LocalCluster, *options: str, log: Path) -> Iterator[int]:
+def twinlog(
+    destination: LocalCluster, *options: str, log: Path, program: Path = PROGRAM
+) -> Iterator[int]:
     """`twinlog run` as a user starts it; its pid."""
-    argv = [str(Path(sys.executable).with_name("twinlog")), "run"]
+    argv = [str(program), "run"]
     argv += ["--bootstrap-server", destination.bootstrap_servers, *options]
     # The group ends it even where this process is killed.
     with ProcessGroup() as group:
