@@ -173,21 +173,28 @@ def _lists_offsets_as(replica_id: int, request: bytes) -> bool:
 
 
 def test_a_leader_that_does_not_answer_one_question(
-    source: Secured, clusters: Pair, topic: str
+    source: Secured, destination: Secured, clusters: Pair, topic: str
 ) -> None:
-    """Goal: without the log end the high watermark counts; without that nothing is known."""
+    """Goal: without the log end the high watermark counts; without that nothing is known.
+
+    Nor is it known then which ACLs the source's own mirrors have made; that holds up nothing.
+    """
+    back = Pair(destination.local, source.local)
 
     async def run(proxies: Proxies) -> None:
         servers = {"bootstrap.servers": proxies.bootstrap_servers}
-        async with scene(clusters, f"mirror.{topic}", servers) as one:
+        async with (
+            scene(clusters, f"mirror.{topic}", servers) as one,
+            scene(back, f"mirror.{topic}.back", replication_factor=1),
+        ):
             mirrored = await one.mirrored(topic)
-            for replica_id, reason, lag in (
-                (DEBUGGING, Reason.LOG_END_UNREADABLE, 0),
-                (CONSUMER, Reason.SOURCE_UNREADABLE, None),
+            for replica_id, reason, lag, beside in (
+                (DEBUGGING, Reason.LOG_END_UNREADABLE, 0, NONE),
+                (CONSUMER, Reason.SOURCE_UNREADABLE, None, {Reason.ACL_UNREADABLE}),
             ):
                 await await_findings(one, NONE, mirrored)
                 proxies.set(Faults(cut_at=partial(_lists_offsets_as, replica_id)))
-                found = await await_findings(one, {reason}, mirrored)
+                found = await await_findings(one, {reason, *beside}, mirrored)
                 assert "partition 0" in findings(found)[reason]
                 assert (found["lag"], found["lag_is_all"]) == (lag, False)
                 proxies.clear()

@@ -29,15 +29,16 @@ do. What is concluded then:
                                                                 leader epoch (KIP-320)
     the leader's log end      LOG_END_UNREADABLE                below the high watermark: taken
                                                                 for unknown
-    groups, configs, ACLs     ..._UNREADABLE, also where the    -
-                              source does not answer at all
+    groups, configs, ACLs     ..._UNREADABLE, each after 15 s,  -
+                              also where the source does not
+                              answer at all
     holders of transactions   left out: no verdict rests on it  -
 """
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -58,7 +59,7 @@ from twinlog.control.acl_sync import Compared, compare_acls
 from twinlog.control.begins_later import begins_later, log_starts
 from twinlog.control.config_sync import Difference, Unreadable, compare_configs
 from twinlog.control.described import PartitionDescription
-from twinlog.control.failback import read_their_mirrors
+from twinlog.control.failback import TheirMirrors, read_their_mirrors
 from twinlog.control.group_survey import ByTopic, group_facts, remembered_facts
 from twinlog.control.mirrors import connected_source
 from twinlog.control.readiness import (
@@ -75,7 +76,7 @@ from twinlog.control.store import MirrorStore
 from twinlog.control.subject import Subject, confirmed, source_age_ms, status_age_ms
 from twinlog.control.topic_sync import not_mirrored
 from twinlog.core.acls import Acl
-from twinlog.core.errors import Refusal, TwinlogError
+from twinlog.core.errors import Refusal, Retriable, TwinlogError
 from twinlog.core.states import State
 from twinlog.core.types import TopicPartition
 from twinlog.wire.config_records import MirrorTopic, Wanted
@@ -84,6 +85,8 @@ CONNECT_S: Final = 5.0
 """Seconds after which a source that does not answer is taken for dead: somebody waits."""
 PATIENCE_S: Final = 60.0
 """Seconds after which one that answers some questions is, too."""
+PART_S: Final = 15.0
+"""Seconds for a part without which the rest is still known: each has a finding of its own."""
 
 _UNDISCOVERED: Final = "not discovered yet; the next refresh adds it"
 
@@ -200,21 +203,24 @@ async def survey_live(
     unknown: list[Finding] = []
     groups: ByTopic = {}
     try:
-        groups, unreadable = await group_facts(
-            *(source, destination, subject.mirror.name, subject.settings.groups_include, logs)
-        )
+        async with _part():
+            groups, unreadable = await group_facts(
+                *(source, destination, subject.mirror.name, subject.settings.groups_include, logs)
+            )
         unknown += unreadable
     except TwinlogError as error:
         unknown.append(Finding(Reason.GROUP_UNREADABLE, f"groups: {error}"))
     compared: dict[str, Difference | Unreadable] = {}
     exclude = subject.settings.topic_properties_exclude
     try:
-        compared = await compare_configs(source, destination, names, exclude)
+        async with _part():
+            compared = await compare_configs(source, destination, names, exclude)
     except TwinlogError as error:
         unknown.append(Finding(Reason.CONFIGURATION_UNREADABLE, f"configurations: {error}"))
     acls = AclFacts()
     try:
-        acls = await _acls(source, destination, subject)
+        async with _part():
+            acls = await _acls(source, destination, subject)
     except TwinlogError as error:
         unknown.append(Finding(Reason.ACL_UNREADABLE, f"ACLs: {error}"))
     held = await holders(source, [one for one, log in logs.items() if log.is_open])
@@ -261,7 +267,7 @@ async def _not_mirrored(
     there = (await source.refresh(None)).topics
     found = not_mirrored(mirror, snapshot, there, ())
     if found:
-        theirs = await read_their_mirrors(source, destination)
+        theirs = await _their_mirrors(source, destination)
         found = not_mirrored(mirror, snapshot, there, theirs.loops)
         found = {name: why or theirs.unsure(name) for name, why in found.items()}
     stored = dict(snapshot.not_mirrored(mirror.name).topics)
@@ -270,6 +276,30 @@ async def _not_mirrored(
         for name, why in found.items()
         if subject.named(name)
     }
+
+
+async def _their_mirrors(source: KafkaCluster, destination: KafkaCluster) -> TheirMirrors:
+    """The source's own mirrors; a `__mirror_config` that cannot be read there holds up no lag."""
+    try:
+        async with _part():
+            return await read_their_mirrors(source, destination)
+    except Retriable as error:
+        unknown = f"the source's __mirror_config cannot be read: {error}"
+        return TheirMirrors({}, frozenset(), {}, unknown=unknown)
+
+
+@asynccontextmanager
+async def _part() -> AsyncIterator[None]:
+    """Bounds one part of a survey.
+
+    Raises:
+        Retriable: it takes too long.
+    """
+    try:
+        async with asyncio.timeout(PART_S):
+            yield
+    except TimeoutError as error:
+        raise Retriable(f"no answer within {PART_S:g} s") from error
 
 
 def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
