@@ -15,7 +15,7 @@ help: ## list the recipes
 
 setup: $(READY) ## install everything that the project needs into .venv
 
-$(READY): requirements.lock requirements-java.lock pyproject.toml hatch_build.py src/twinlog/core/checksum.py src/twinlog/core/lone.py
+$(READY): requirements.lock requirements-java.lock pyproject.toml hatch_build.py src/twinlog/kafka/log/checksum.py src/twinlog/kafka/log/lone.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "twinlog needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements-build.lock
@@ -48,7 +48,7 @@ chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ON
 test: lint test-fast test-brokers ## everything that a change has to pass
 
 torture: setup ## load and faults by chance on real brokers: make torture [SEED=n] [SECONDS=3600] [BROKERS=1]
-	$(BIN)/python tests/torture.py $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) --brokers $(or $(BROKERS),1)
+	PYTHONPATH=tests/support $(BIN)/python tests/torture.py $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) --brokers $(or $(BROKERS),1)
 
 kerberos: setup ## GSSAPI on a real KDC (Debian: apt-get install krb5-kdc krb5-admin-server krb5-user libkrb5-dev)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-kerberos.lock

@@ -14,7 +14,10 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED = ("checksum", "lone")
-"""Modules of src/twinlog/core. Compiled together they would share a library beside the package."""
+"""Modules of src/twinlog/kafka/log.
+
+Compiled together they would share a library beside the package.
+"""
 MYPYC = (sys.executable, "-m", "mypyc", "--ignore-missing-imports", "--cache-dir", os.devnull)
 
 
@@ -34,10 +37,10 @@ class Compile(BuildHookInterface):
             build_data["infer_tag"] = True
 
     def _compile(self, source: Path, name: str) -> bool:
-        for old in (source / "twinlog" / "core").glob(f"{name}*{EXTENSION_SUFFIXES[0]}"):
+        for old in (source / "twinlog" / "kafka" / "log").glob(f"{name}*{EXTENSION_SUFFIXES[0]}"):
             old.unlink()
         found = subprocess.run(  # noqa: S603
-            [*MYPYC, f"twinlog/core/{name}.py"],
+            [*MYPYC, f"twinlog/kafka/log/{name}.py"],
             cwd=source,
             capture_output=True,
             text=True,
@@ -45,5 +48,5 @@ class Compile(BuildHookInterface):
         )
         if found.returncode:
             last = (found.stderr or found.stdout).strip().splitlines()[-1:]
-            self.app.display_warning(f"core/{name}.py stays interpreted: {''.join(last)}")
+            self.app.display_warning(f"kafka/log/{name}.py stays interpreted: {''.join(last)}")
         return not found.returncode

@@ -33,19 +33,19 @@ from pathlib import Path
 
 from kafka.protocol.admin import CreateTopicsRequest
 
-from twinlog.cluster.client import CONTROLLER, KafkaCluster
-from twinlog.cluster.config import Address, ClusterConfig
-from twinlog.core import types
-from twinlog.core.batch import HEADER_SIZE, new_header, patched_header
-from twinlog.core.compression import Codec, compress
-from twinlog.core.errors import check
-from twinlog.core.plan import Data, plan
-from twinlog.core.records import encode_tail, varint
-from twinlog.core.types import FetchPosition, Offset, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.exact.ports import Batch, ProducerIdentity
+from twinlog.kafka import types
+from twinlog.kafka.client.cluster import CONTROLLER, KafkaCluster
+from twinlog.kafka.client.configuration import Address, ClusterConfig
+from twinlog.kafka.errors import check
+from twinlog.kafka.log.batch import HEADER_SIZE, new_header, patched_header
+from twinlog.kafka.log.compression import Codec, compress
+from twinlog.kafka.log.records import encode_tail, varint
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import FetchPosition, Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.ports import Batch, ProducerIdentity
-from twinlog.wire.fetch import Fetched
+from twinlog.mirror.plan import Data, plan
 
 PARTITIONS = 8
 VALUE_BYTES = 1024

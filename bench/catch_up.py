@@ -47,13 +47,13 @@ from harness import (
     twinlog,
     undisturbed,
 )
-from twinlog.cluster.admin import delete_topics
-from twinlog.cluster.client import KafkaCluster
-from twinlog.control.store import MirrorStore
-from twinlog.core.types import TopicPartition
+from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.requests.topics import delete_topics
+from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.wire.config_records import Mirror
+from twinlog.store.config_records import Mirror
+from twinlog.store.mirrors import MirrorStore
 
 LIMITS = {"limit": 1, "limit-lanes": 2}
 """How many connections append: one as the bare loop of a lane has it, or as many as lanes run."""

@@ -48,8 +48,8 @@ from harness import (
     twinlog,
     undisturbed,
 )
-from twinlog.cluster.admin import delete_topics
-from twinlog.cluster.client import KafkaCluster
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.requests.topics import delete_topics
 from twinlog.local.cluster import LocalCluster
 
 CONTENDERS = ("none", "twinlog", "mm2-tuned", "mm2-defaults")

@@ -27,15 +27,15 @@ from confluent_kafka import Producer
 import results
 from harness import MIRROR, Others, add_topics, client, make_mirror, start_cluster, twinlog
 from idle import AT_ONCE, TOPIC_PARTITIONS
-from twinlog.cluster.admin import NewTopic, create_topics
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.controllog import Tail
-from twinlog.cluster.mirrorlog import CONFIG_TOPIC, STATE_TOPIC, fold_states
-from twinlog.control.store import MirrorStore
-from twinlog.core.errors import Refusal
-from twinlog.core.placement import MirrorPartition
-from twinlog.core.states import State
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.store.control_topics import CONFIG_TOPIC, STATE_TOPIC, fold_states
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.topic_reader import Tail
 
 COUNTS: Final = (1, 1000, 10_000)
 KEY: Final = ("partitions", "round")

@@ -7,7 +7,7 @@ answer, which the broker sends from its page cache), two requests in flight. Eac
 process of its own; CPU seconds (user, system) are of that process alone.
 
 * ours, bytes: `Connection.send_raw`; the answer is not looked at.
-* ours, decoded: the same, decoded by `wire/fetch.py` into views of it.
+* ours, decoded: the same, decoded by `kafka/protocol/fetch.py` into views of it.
 * ours, 4096: as decoded, but never given more than 4096 bytes of buffer at a time.
 * kafka-python: `KafkaConnectionManager.send`, which decodes into bytes.
 """
@@ -30,14 +30,14 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.consumer import FetchRequest
 
-from twinlog.cluster.admin import NewTopic, create_topics
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import parse_config
-from twinlog.cluster.connection import Connection
-from twinlog.cluster.receiver import Receiver
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.connection import Connection
+from twinlog.kafka.client.receiver import Receiver
+from twinlog.kafka.protocol.compact import topic_key
+from twinlog.kafka.protocol.fetch import decode_fetch
+from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.local.cluster import LocalCluster
-from twinlog.wire.compact import topic_key
-from twinlog.wire.fetch import decode_fetch
 
 TOPIC = "bench"
 PARTITIONS = 8

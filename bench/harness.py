@@ -24,23 +24,23 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from documents import order
-from twinlog.cluster.admin import NewTopic, create_topics, delete_topics
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import parse_config
-from twinlog.cluster.metadata import Topic
-from twinlog.cluster.mirrorlog import CONTROL_TOPICS
-from twinlog.control.store import MirrorStore
-from twinlog.core.batch import HEADER_SIZE
-from twinlog.core.compression import Codec
-from twinlog.core.errors import Refusal
-from twinlog.core.records import RawRecord, build, encode_tail, whole
-from twinlog.core.types import TopicPartition
+from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.exact.ports import Batch
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.log.batch import HEADER_SIZE
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
+from twinlog.kafka.requests.topics import NewTopic, create_topics, delete_topics
+from twinlog.kafka.types import TopicPartition
 from twinlog.local.artifacts import mirror_maker_jars
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import JavaProgram, ProcessGroup, Program
-from twinlog.pipeline.kafka import KafkaDestination
-from twinlog.pipeline.ports import Batch
-from twinlog.wire.config_records import Mirror, MirrorTopic
+from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.control_topics import CONTROL_TOPICS
+from twinlog.store.mirrors import MirrorStore
 
 IN_FLIGHT = 5
 MIRROR = "bench"

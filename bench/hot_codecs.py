@@ -10,8 +10,8 @@ from uuid import UUID
 from kafka.protocol.consumer.fetch import FetchResponse
 from kafka.protocol.producer.produce import ProduceResponse
 
-from twinlog.core.types import FetchPosition, TopicPartition
-from twinlog.wire import fetch, produce
+from twinlog.kafka.protocol import fetch, produce
+from twinlog.kafka.types import FetchPosition, TopicPartition
 
 PARTITIONS = 100
 TOPICS = 10

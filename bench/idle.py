@@ -29,11 +29,11 @@ from harness import (
     start_cluster,
     twinlog,
 )
-from twinlog.cluster.admin import NewTopic, create_topics
-from twinlog.cluster.client import KafkaCluster
-from twinlog.control.store import MirrorStore
-from twinlog.core.errors import Refusal
-from twinlog.core.states import State
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.topics import NewTopic, create_topics
+from twinlog.mirror.states import State
+from twinlog.store.mirrors import MirrorStore
 
 COUNTS = (0, 100, 1000, 10_000)
 TOPIC_PARTITIONS = 100

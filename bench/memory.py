@@ -30,13 +30,13 @@ from harness import (
     start_cluster,
     twinlog,
 )
-from twinlog.cluster.client import KafkaCluster
-from twinlog.control.store import MirrorStore
-from twinlog.core.compression import Codec
-from twinlog.core.types import TopicPartition
+from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.kafka import KafkaDestination
-from twinlog.wire.config_records import Mirror
+from twinlog.store.config_records import Mirror
+from twinlog.store.mirrors import MirrorStore
 
 WARM_S = 20.0
 PATIENCE_S = 240.0

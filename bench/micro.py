@@ -9,10 +9,10 @@ import random
 import time
 from collections.abc import Callable
 
-from twinlog.core.compression import Codec
-from twinlog.core.plan import plan
-from twinlog.core.records import RawRecord, build, encode_tail, whole
-from twinlog.core.types import Offset
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
+from twinlog.kafka.types import Offset
+from twinlog.mirror.plan import plan
 
 ANSWER = 1024 * 1024
 """Bytes of a Fetch answer's part of one partition, as the lanes ask for."""

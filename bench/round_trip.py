@@ -26,16 +26,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness import Load, client, make_topic, preload
-from twinlog.cluster.admin import delete_topics
-from twinlog.cluster.client import KafkaCluster
-from twinlog.core.compression import Codec
-from twinlog.core.types import TopicPartition
+from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.exact.partition import PartitionSpec
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.requests.topics import delete_topics
+from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.engine import Engine
-from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
-from twinlog.pipeline.lane_options import parse_lane_settings
-from twinlog.pipeline.partition import PartitionSpec
-from twinlog.pipeline.shard import Shard
+from twinlog.runtime.lane_options import parse_lane_settings
 
 PARTITIONS = 8
 CHUNK = 64 * 1024

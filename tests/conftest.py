@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import hypothesis
 import pytest
+from secured_clusters import PASSWORDS, Secured, secured_cluster
 
-from secured import PASSWORDS, Secured, secured_cluster
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 
@@ -34,7 +34,7 @@ OLD_VERSION = "3.9.1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of scripted.py, of tests/chaos, and of test_unusual_sources.py."""
+    """Add the options of scenario_files.py, of tests/chaos, and of test_unusual_sources.py."""
     parser.addoption(
         "--rewrite", action="store_true", help="write what the scenarios print into their files"
     )
@@ -96,7 +96,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def secured_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secured, Secured]]:
-    """A source and a destination that know who is who, and who may do what (secured.py)."""
+    """A source and a destination that know who is who, and who may do what."""
     home = tmp_path_factory.mktemp("certificates")
     folders = [tmp_path_factory.mktemp(f"secured-{side}") for side in ("source", "destination")]
     with (

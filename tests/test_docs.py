@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 import click
 import pytest
+from checkout import ROOT
 
-from twinlog.cli.kafka_mirrors import _parse, mirrors_command
-from twinlog.cli.main import main
+from twinlog.interfaces.cli.kafka_mirrors import _parse, mirrors_command
+from twinlog.interfaces.cli.main import main
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",

@@ -2,11 +2,11 @@
 
 import json
 import re
-from pathlib import Path
 
 import yaml
+from checkout import ROOT
 
-MONITORING = Path(__file__).parents[1] / "monitoring"
+MONITORING = ROOT / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana-dashboard.json").read_text())
 VARIABLES = {one["name"]: one["query"] for one in DASHBOARD["templating"]["list"]}
 SHOWN = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
+import librdkafka_tools as outside
 import pytest
-
-import outside
 from tcp_proxy import PROXIED, PROXIED_LISTENER, WRITE_TXN_MARKERS, Faults, Proxies
+from waiting import until
+
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.ports import HOST
 from twinlog.local.processes import SHORT_LIVED
-from waiting import until
 
 SECONDS = 10.0
 

@@ -30,10 +30,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import librdkafka_tools as outside
+import process_tree as running
 from confluent_kafka import KafkaException, Producer, TopicPartition
-
-import outside
-import running
 from oracle import Oracle
 from tcp_proxy import (
     FETCH,
@@ -44,13 +43,14 @@ from tcp_proxy import (
     Faults,
     Proxies,
 )
+from unusual_sources import LARGEST, MEGABYTE, TIERED_TOPIC, set_quota, tiered
+from waiting import until
+
 from twinlog.local.check import Log
 from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.errors import LocalError
 from twinlog.local.load import TOPICS, delete_before
 from twinlog.local.stage import MIRROR, Stage
-from unusual import LARGEST, MEGABYTE, TIERED_TOPIC, set_quota, tiered
-from waiting import until
 
 LOAD_RATE: Final = 150.0
 BYTES_PER_SECOND: Final = 400_000

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 from twinlog.version import __version__
 
 if TYPE_CHECKING:
-    from twinlog.control.described import (
+    from twinlog.kafka.errors import Retriable, TwinlogError, UnsupportedVersion, UserError
+    from twinlog.lifecycle.rebuild import Rebuild
+    from twinlog.mirror.errors import MirrorError, MirrorRefused
+    from twinlog.mirror.states import State
+    from twinlog.operations.describe import (
         MirrorDescription,
         PartitionDescription,
         TopicDescription,
     )
-    from twinlog.control.mirror_admin import (
+    from twinlog.operations.mirror_admin import (
         CreateMirrorResult,
         DeleteMirrorResult,
         DescribeMirrorsResult,
@@ -23,11 +27,7 @@ if TYPE_CHECKING:
         MirrorAdmin,
         MirrorListing,
     )
-    from twinlog.control.mirror_errors import MirrorError, MirrorRefused
-    from twinlog.control.rebuild import Rebuild
-    from twinlog.core.errors import Retriable, TwinlogError, UnsupportedVersion, UserError
-    from twinlog.core.states import State
-    from twinlog.wire.config_records import Wanted
+    from twinlog.store.config_records import Wanted
 
 __all__ = [
     "CreateMirrorResult",
@@ -52,24 +52,24 @@ __all__ = [
 ]
 
 _FOUND_IN: Final = {
-    "CreateMirrorResult": "twinlog.control.mirror_admin",
-    "DeleteMirrorResult": "twinlog.control.mirror_admin",
-    "DescribeMirrorsResult": "twinlog.control.mirror_admin",
-    "ListMirrorsResult": "twinlog.control.mirror_admin",
-    "MirrorAdmin": "twinlog.control.mirror_admin",
-    "MirrorDescription": "twinlog.control.described",
-    "MirrorError": "twinlog.control.mirror_errors",
-    "MirrorListing": "twinlog.control.mirror_admin",
-    "MirrorRefused": "twinlog.control.mirror_errors",
-    "PartitionDescription": "twinlog.control.described",
-    "Rebuild": "twinlog.control.rebuild",
-    "Retriable": "twinlog.core.errors",
-    "State": "twinlog.core.states",
-    "TopicDescription": "twinlog.control.described",
-    "TwinlogError": "twinlog.core.errors",
-    "UnsupportedVersion": "twinlog.core.errors",
-    "UserError": "twinlog.core.errors",
-    "Wanted": "twinlog.wire.config_records",
+    "CreateMirrorResult": "twinlog.operations.mirror_admin",
+    "DeleteMirrorResult": "twinlog.operations.mirror_admin",
+    "DescribeMirrorsResult": "twinlog.operations.mirror_admin",
+    "ListMirrorsResult": "twinlog.operations.mirror_admin",
+    "MirrorAdmin": "twinlog.operations.mirror_admin",
+    "MirrorDescription": "twinlog.operations.describe",
+    "MirrorError": "twinlog.mirror.errors",
+    "MirrorListing": "twinlog.operations.mirror_admin",
+    "MirrorRefused": "twinlog.mirror.errors",
+    "PartitionDescription": "twinlog.operations.describe",
+    "Rebuild": "twinlog.lifecycle.rebuild",
+    "Retriable": "twinlog.kafka.errors",
+    "State": "twinlog.mirror.states",
+    "TopicDescription": "twinlog.operations.describe",
+    "TwinlogError": "twinlog.kafka.errors",
+    "UnsupportedVersion": "twinlog.kafka.errors",
+    "UserError": "twinlog.kafka.errors",
+    "Wanted": "twinlog.store.config_records",
 }
 
 

@@ -1,11 +1,11 @@
 """How a process of twinlog logs: lines for people, or a JSON object on each line for programs.
 
-    {"time": "2026-01-31T12:00:00.123Z", "level": "WARNING", "logger": "twinlog.pipeline.lane",
+    {"time": "2026-01-31T12:00:00.123Z", "level": "WARNING", "logger": "twinlog.runtime.lane",
      "lane": "host-0", "message": "...", "shard": 3, "exception": "..."}
 
 `lane` is there in a lane's process only, `exception` where one was logged; other names are what the
 line's writer gave beside its message (`extra`). Nothing that is logged holds a secret: they are
-resolved where somebody connects and kept out of `repr` (cluster/config.py).
+resolved where somebody connects and kept out of `repr` (kafka/client/configuration.py).
 """
 
 import json
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from twinlog.core.text import printable
+from twinlog.text import printable
 
 FORMATS: Final = ("text", "json")
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ordeal import Proof, Trials
+from chaos_harness import Proof, Trials
 
 RATE = 600.0
 """Records a second that are written, all topics."""

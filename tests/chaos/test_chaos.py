@@ -1,19 +1,18 @@
 """Each part of a mirror killed under load, many times: nothing lost, doubled or misplaced.
 
-`make chaos` (TIMES=n, SEED=n, ONLY=test_driver). How it is proved: ordeal.py; docs/chaos.md has
-what it came to.
+`make chaos` (TIMES=n, SEED=n, ONLY=test_driver). How it is proved: chaos_harness.py; docs/chaos.md
+has what it came to.
 """
 
 from collections.abc import Callable
 
-import pytest
-
-import absence
 import clock
-import passages
-import revoking
-import striking
-from ordeal import Ordeal, Trials, await_in_sync, leaders
+import kills as striking
+import pytest
+import revoked_rights as revoking
+import transition_faults as passages
+import unreachable_sources as absence
+from chaos_harness import Ordeal, Trials, await_in_sync, leaders
 from spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]

@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from twinlog.core.batch import CONTROL, Header, batches, new_header, patched_header
-from twinlog.core.compression import Codec
-from twinlog.core.records import RawRecord, build, encode_tail
-from twinlog.core.types import FetchPosition, ProducerEpoch, ProducerId, TopicPartition
-from twinlog.core.types import Sequence as SequenceNumber
-from twinlog.pipeline.ports import Appended, Batch, DestinationPort, LogEnd, SourcePort
-from twinlog.wire.fetch import Fetched
+from twinlog.engines.exact.ports import Appended, Batch, DestinationPort, LogEnd, SourcePort
+from twinlog.kafka.log.batch import CONTROL, Header, batches, new_header, patched_header
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import FetchPosition, ProducerEpoch, ProducerId, TopicPartition
+from twinlog.kafka.types import Sequence as SequenceNumber
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from contract.bench import Behaviour, until
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import Address, ClusterConfig
-from twinlog.core.types import TopicPartition
+from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import Address, ClusterConfig
+from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.kafka import KafkaDestination, KafkaSource
 
 _SECONDS = 30.0
 

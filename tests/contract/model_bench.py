@@ -10,10 +10,10 @@ from model.log import Marker
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination, ModelSource
-from twinlog.core.batch import TRANSACTIONAL
-from twinlog.core.compression import Codec
-from twinlog.core.records import RawRecord, build, encode_tail, whole
-from twinlog.core.types import TopicPartition
+from twinlog.kafka.log.batch import TRANSACTIONAL
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
+from twinlog.kafka.types import TopicPartition
 
 HASTY = Timings(
     producer_id_expiration=6.0,

@@ -16,9 +16,9 @@ from contract.bench import (
     spoiled,
     values,
 )
-from twinlog.core.compression import Codec
-from twinlog.core.types import SEQUENCE_MODULUS, TopicPartition
-from twinlog.pipeline.ports import Batch
+from twinlog.engines.exact.ports import Batch
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.types import SEQUENCE_MODULUS, TopicPartition
 
 OUT_OF_ORDER = 45
 INVALID_PRODUCER_EPOCH = 47

@@ -8,7 +8,7 @@ import asyncio
 from contract.bench import Bench, batch, ends_at, last_sequence, log_end, send, until, values
 from contract.kafka_bench import run_on_kafka
 from contract.model_bench import HASTY, run_on_model
-from twinlog.core.types import TopicPartition
+from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
 OUT_OF_ORDER = 45

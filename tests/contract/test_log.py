@@ -21,10 +21,12 @@ from contract.bench import (
 )
 from contract.kafka_bench import run_on_kafka
 from contract.model_bench import run_on_model
-from twinlog.core.batch import HEADER_SIZE, batches, patched_header
-from twinlog.core.compression import Codec
-from twinlog.core.records import encoded
-from twinlog.core.types import (
+from twinlog.engines.exact.ports import Batch
+from twinlog.kafka.log.batch import HEADER_SIZE, batches, patched_header
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import encoded
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import (
     EpochEnd,
     FetchPosition,
     ProducerEpoch,
@@ -33,8 +35,6 @@ from twinlog.core.types import (
     TopicPartition,
 )
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.ports import Batch
-from twinlog.wire.fetch import Fetched
 
 
 @behaviour
@@ -146,7 +146,7 @@ async def test_a_bulk_filler_takes_a_million_offsets_in_one_batch(bench: Bench) 
 
 def _empty_records(count: int) -> bytes:
     """Records without key, value and headers, at consecutive offsets."""
-    from twinlog.core.records import encode_tail, varint  # noqa: PLC0415
+    from twinlog.kafka.log.records import encode_tail, varint  # noqa: PLC0415
 
     tail = encode_tail(None, None)
     out = bytearray()

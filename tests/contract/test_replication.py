@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from confluent_kafka import Producer
+from waiting import until_async
 
 from contract.bench import (
     Bench,
@@ -20,13 +21,12 @@ from contract.bench import (
 )
 from contract.kafka_bench import KafkaBench, run_on_kafka
 from contract.model_bench import ModelBench, run_on_model
-from twinlog.core.batch import batches
-from twinlog.core.errors import Fenced, Retriable
-from twinlog.core.types import EpochEnd, FetchPosition, TopicPartition
+from twinlog.engines.exact.ports import Leader
+from twinlog.kafka.errors import Fenced, Retriable
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import EpochEnd, FetchPosition, TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.ports import Leader
-from twinlog.wire.fetch import Fetched
-from waiting import until_async
 
 
 def _run(local: LocalCluster, behaviour: Callable[[KafkaBench], Awaitable[None]]) -> None:

@@ -2,9 +2,9 @@
 
 from contract.bench import Bench, batch, last_sequence, leader_of, log_end, send, values
 from contract.kafka_bench import run_on_kafka
-from twinlog.core.types import TopicPartition
+from twinlog.engines.exact.ports import Batch
+from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.ports import Batch
 
 OUT_OF_ORDER = 45
 HOUR_MS = 3_600_000

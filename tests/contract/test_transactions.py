@@ -16,11 +16,11 @@ from contract.bench import (
     values,
 )
 from contract.kafka_bench import KafkaBench, run_on_kafka
-from twinlog.cluster.transactions import ProducerId, add_partitions_to_txn
-from twinlog.core.errors import Fenced
-from twinlog.core.types import TopicPartition
+from twinlog.engines.exact.ports import Markers
+from twinlog.kafka.errors import Fenced
+from twinlog.kafka.requests.transactions import ProducerId, add_partitions_to_txn
+from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.ports import Markers
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 
@@ -154,7 +154,7 @@ async def test_written_markers_of_an_old_epoch_are_refused(bench: Bench) -> None
 async def test_two_markers_that_exclude_each_other(bench: Bench) -> None:
     """Goal: of a newer producer epoch and a newer coordinator epoch one lands, whichever is first.
 
-    What core/markers.py stands on. A marker that is not below in either of the two lands, too.
+    What marker_epochs.py stands on. A marker that is not below in either of the two lands, too.
     """
     one, other = await bench.topic(2)
     name = bench.name("marker")

@@ -1,6 +1,6 @@
 """Made the files in this folder: real batches, and what a real consumer sees of them.
 
-    PYTHONPATH=tests .venv/bin/python tests/data/capture.py
+    PYTHONPATH=tests/support .venv/bin/python tests/data/capture.py
 
     name.bin   record batches as a broker's Fetch answers them, one behind the other
     name.json  "aborted": for each offset the aborted transactions that a Fetch from there lists;
@@ -25,15 +25,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from clients import client
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from clients import client
-from twinlog.core.batch import DELETE_HORIZON, Header, batches
-from twinlog.core.plan import AbortedTransaction
-from twinlog.core.types import TopicPartition as Key
+from twinlog.engines.exact.kafka_ports import KafkaSource
+from twinlog.kafka.log.batch import DELETE_HORIZON, Header, batches
+from twinlog.kafka.types import AbortedTransaction
+from twinlog.kafka.types import TopicPartition as Key
 from twinlog.local.cluster import LocalCluster
-from twinlog.pipeline.kafka import KafkaSource
 
 HERE: Final = Path(__file__).parent
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")

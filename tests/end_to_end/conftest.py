@@ -7,8 +7,8 @@ own (test_kills.py, test_takeover.py).
 from collections.abc import Iterator
 
 import pytest
-
 from scraped import await_ready
+
 from twinlog.local.ports import PortClaim
 from twinlog.local.stage import Stage
 

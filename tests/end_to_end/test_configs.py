@@ -2,6 +2,7 @@
 
 import time
 
+import librdkafka_tools as outside
 import pytest
 from confluent_kafka.admin import (
     AlterConfigOpType,
@@ -9,10 +10,9 @@ from confluent_kafka.admin import (
     ConfigResource,
     ResourceType,
 )
-
-import outside
-from twinlog.local.stage import Stage
 from waiting import until
+
+from twinlog.local.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 

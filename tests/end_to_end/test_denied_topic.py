@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import javaproperties
+import librdkafka_tools as outside
 import pytest
-
-import outside
 from rights import granted
-from secured import LISTENERS, PASSWORDS, Secured, sasl
-from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
+from secured_clusters import LISTENERS, PASSWORDS, Secured, sasl
+from waiting import until
+
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
-from waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -4,13 +4,13 @@ import os
 import time
 from collections.abc import Callable
 
+import librdkafka_tools as outside
 import pytest
+from waiting import until
 
-import outside
 from twinlog.local.check import Log
 from twinlog.local.load import TOPICS, delete_before
 from twinlog.local.stage import ALL_TOPICS, Stage
-from waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import librdkafka_tools as outside
 import pytest
 
-import outside
-from twinlog.core.batch import batches
+from twinlog.kafka.log.batch import batches
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import librdkafka_tools as outside
 import pytest
 from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import (
@@ -10,14 +11,13 @@ from confluent_kafka.admin import (
     ConfigResource,
     ResourceType,
 )
+from waiting import until
 
-import outside
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import parse_config
-from twinlog.cluster.offsets import start_offsets
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.groups.offsets import start_offsets
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
-from waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 

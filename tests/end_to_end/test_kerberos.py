@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 import javaproperties
+import librdkafka_tools as outside
 import pytest
-
-import outside
 from kdc import REALM, Kdc, by_keytab, kdc, krb5_login
-from secured import SESSION_MS, outlive_sessions, reach, refused
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.config import parse_config
-from twinlog.cluster.grants import ALLOWED_PATHS
+from secured_clusters import SESSION_MS, outlive_sessions, reach, refused
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.references import ALLOWED_PATHS
 from twinlog.local import commands
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.commands import Done

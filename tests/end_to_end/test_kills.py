@@ -3,11 +3,10 @@
 import secrets
 from pathlib import Path
 
+import kills as striking
 import pytest
-
-import passages
-import striking
-from ordeal import ordeal
+import transition_faults as passages
+from chaos_harness import ordeal
 from spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]

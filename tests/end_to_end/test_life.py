@@ -10,21 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import librdkafka_tools as outside
 import pytest
-from confluent_kafka import TopicPartition
-
-import outside
+from checkout import DOCS
 from clients import client
-from twinlog.cli.readiness import find_readiness
-from twinlog.cluster.controlwriter import ALL, append
-from twinlog.cluster.mirrorlog import CONFIG_PARTITIONS, config_entry
-from twinlog.control.readiness import Reason
+from confluent_kafka import TopicPartition
+from waiting import until
+
+from twinlog.interfaces.cli.readiness import find_readiness
 from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.commands import Done
 from twinlog.local.stage import Stage
-from twinlog.wire.config_records import MIRROR_VERSION, Feature
-from waiting import until
+from twinlog.operations.readiness.verdict import Reason
+from twinlog.store.config_records import MIRROR_VERSION, Feature
+from twinlog.store.control_topics import CONFIG_PARTITIONS, config_entry
+from twinlog.store.topic_writer import ALL, append
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -283,7 +284,7 @@ class Stale:
     def __init__(self, stage: Stage, mirror: str, topics: Sequence[str]) -> None:
         self.stage, self.mirror, self.topics = stage, mirror, topics
         self.source = stage.source.bootstrap_servers
-        page = (Path(__file__).parents[2] / "docs" / "operations" / "verifying.md").read_text()
+        page = (DOCS / "operations" / "verifying.md").read_text()
         self.section = page.partition(SECTION)[2].partition("\n## ")[0]
 
     def arise(self) -> None:

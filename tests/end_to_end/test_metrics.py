@@ -2,22 +2,21 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
+import librdkafka_tools as outside
 import pytest
 import yaml
-
-import outside
+from checkout import ROOT
 from scraped import Scraped, get, scrape
-from twinlog.control.refresh import Sync
-from twinlog.core.states import State
-from twinlog.local.stage import Stage
 from waiting import until
+
+from twinlog.local.stage import Stage
+from twinlog.mirror.states import State
+from twinlog.sync.refresh import Sync
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 
-ROOT = Path(__file__).parents[2]
 MANAGER = "kafka_server_mirror_mirrorfetchermanager_"
 METADATA = "kafka_server_mirror_mirrormetadatamanager_"
 NAME = re.compile(r"\b(?:kafka_server|twinlog)_[a-z_]+")

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
+import librdkafka_tools as outside
 import pytest
+from waiting import until
 
-import outside
 from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
-from waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+import librdkafka_tools as outside
 import pytest
 
-import outside
 from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.commands import Done

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import javaproperties
+import librdkafka_tools as outside
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-
-import outside
+from process_tree import await_lanes, below
 from rights import granted
-from running import await_lanes, below
-from secured import (
+from secured_clusters import (
     LISTENERS,
     PASSWORDS,
     SESSION_MS,
@@ -33,28 +32,29 @@ from secured import (
     sasl,
     token,
 )
-from switching import Switching
-from twinlog.cli.readiness import find_readiness
-from twinlog.cluster.admin import NewTopic, create_topics
-from twinlog.cluster.client import KafkaCluster
-from twinlog.cluster.controllog import read_whole
-from twinlog.cluster.grants import ALLOWED_PATHS
-from twinlog.cluster.mirrorlog import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC, ControlTopics
-from twinlog.control.lifecycle import pause_topics, remove_topics, resume_topics
-from twinlog.control.mirrors import add_topics, create_mirror
-from twinlog.control.readiness import Finding, Reason
-from twinlog.control.store import MirrorStore
-from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
-from twinlog.core.errors import TwinlogError, UserError
+from switchover_process import Switching
+from waiting import until
+
+from twinlog.engines.exact.kafka_ports import KafkaSource
+from twinlog.engines.exact.ports import WHOLE_TOPIC
+from twinlog.interfaces.cli.readiness import find_readiness
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.references import ALLOWED_PATHS
+from twinlog.kafka.errors import TwinlogError, UserError
+from twinlog.kafka.requests.topics import NewTopic, create_topics
+from twinlog.lifecycle.changes import pause_topics, remove_topics, resume_topics
+from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.commands import Done
 from twinlog.local.ports import HOST, PortClaim
 from twinlog.local.stage import Stage
-from twinlog.pipeline.kafka import KafkaSource
-from twinlog.pipeline.ports import WHOLE_TOPIC
-from twinlog.wire.config_records import MadeAcl, MadeFor
-from waiting import until
+from twinlog.operations.readiness.verdict import Finding, Reason
+from twinlog.store.config_records import MadeAcl, MadeFor
+from twinlog.store.control_topics import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC, ControlTopics
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.topic_reader import read_whole
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -6,16 +6,20 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import librdkafka_tools as outside
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-
-import outside
 from clients import client
-from switching import Switching
+from confluent_kafka import Consumer, Producer, TopicPartition
+from switchover_process import Switching
+from waiting import until
+
 from twinlog import MirrorAdmin, State
-from twinlog.cli.readiness import find_readiness
-from twinlog.control.readiness import Reason
-from twinlog.control.switchover import (
+from twinlog.interfaces.cli.readiness import find_readiness
+from twinlog.local.check import Log
+from twinlog.local.stage import Stage
+from twinlog.local.writers import Totals, TransactionalWriter
+from twinlog.operations.readiness.verdict import Reason
+from twinlog.operations.switchover.switchover import (
     LeftBehind,
     Producers,
     ProducersNotStopped,
@@ -24,10 +28,6 @@ from twinlog.control.switchover import (
     SwitchedOver,
     switch_over,
 )
-from twinlog.local.check import Log
-from twinlog.local.stage import Stage
-from twinlog.local.writers import Totals, TransactionalWriter
-from waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 

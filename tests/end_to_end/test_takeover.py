@@ -6,10 +6,9 @@ The short form of test_pause in tests/chaos.
 import secrets
 from pathlib import Path
 
+import kills as striking
 import pytest
-
-import striking
-from ordeal import ordeal
+from chaos_harness import ordeal
 
 pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -3,10 +3,10 @@
 import os
 import time
 
+import librdkafka_tools as outside
 import pytest
-
-import outside
 from scraped import scrape
+
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
 

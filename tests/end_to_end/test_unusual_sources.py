@@ -13,14 +13,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import librdkafka_tools as outside
 import pytest
-
-import outside
 from oracle import Oracle
-from twinlog.local.check import Log
-from twinlog.local.cluster import DEFAULT_VERSION
-from twinlog.local.stage import MIRROR, Stage
-from unusual import (
+from unusual_sources import (
     LARGEST,
     MEGABYTE,
     TIERED_TOPIC,
@@ -34,6 +30,10 @@ from unusual import (
     write_sizes,
 )
 from waiting import until
+
+from twinlog.local.check import Log
+from twinlog.local.cluster import DEFAULT_VERSION
+from twinlog.local.stage import MIRROR, Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -3,15 +3,15 @@
 import asyncio
 from pathlib import Path
 
+import librdkafka_tools as outside
 import pytest
+from secured_clusters import Secured
+from switchover_process import Switching
+from waiting import until
 
-import outside
-from secured import Secured
-from switching import Switching
-from twinlog.core.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.stage import Stage
-from waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 

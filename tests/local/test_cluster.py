@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from waiting import until
 
 from twinlog.local import probe
 from twinlog.local.artifacts import kafka_jars
@@ -15,7 +16,6 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.errors import LocalError
 from twinlog.local.identity import Identity
 from twinlog.local.processes import JavaProgram, ProcessGroup
-from waiting import until
 
 pytestmark = pytest.mark.broker
 

@@ -5,10 +5,10 @@ import signal
 import subprocess
 
 import pytest
+from waiting import until
 
 from twinlog.local import identity
 from twinlog.local.identity import Identity, identity_of
-from waiting import until
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from twinlog.java import Java
 from twinlog.local import processes
 from twinlog.local.errors import LocalError
 from twinlog.local.identity import Identity
 from twinlog.local.processes import JavaProgram, ProcessGroup
-from waiting import until
 
 
 @pytest.fixture(autouse=True)

@@ -25,10 +25,10 @@ from model.log import OFFSET_OUT_OF_RANGE, Log, Marker, stored_batch
 from model.loop import VirtualLoop
 from model.producers import Refused
 from model.unusual import Unusual
-from twinlog.core.batch import batches
-from twinlog.core.types import FetchPosition, TopicPartition
-from twinlog.pipeline.ports import Appended, Batch, Bounds, Leader, LogEnd, Markers, Producers
-from twinlog.wire.fetch import Fetched
+from twinlog.engines.exact.ports import Appended, Batch, Bounds, Leader, LogEnd, Markers, Producers
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import FetchPosition, TopicPartition
 
 T = TypeVar("T")
 

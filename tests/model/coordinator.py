@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final
 
 from model.log import Marker
-from twinlog.core.types import TopicPartition
+from twinlog.kafka.types import TopicPartition
 
 INVALID_TXN_STATE: Final = 48
 INVALID_PRODUCER_ID_MAPPING: Final = 49
@@ -138,8 +138,8 @@ class Coordinator:
     def move(self) -> None:
         """Another broker takes over: what is not complete gets all of its markers again.
 
-        What has its marker already gets another one (cluster/test_markers.py). What the former one
-        has sent, and what comes later, is refused for its coordinator epoch.
+        What has its marker already gets another one (kafka/requests/test_markers.py). What the
+        former one has sent, and what comes later, is refused for its coordinator epoch.
         """
         self._epoch += 1
         for known in self._ids.values():

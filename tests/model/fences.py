@@ -13,8 +13,8 @@ partition is FAILED in the end (docs/NEXT.md). The model lets no such request ar
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from twinlog.core.plan import Gap
-from twinlog.core.types import TopicPartition
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.plan import Gap
 
 
 class DataFences:

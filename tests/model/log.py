@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from model.producers import Producers, Refused
-from twinlog.core.batch import CONTROL, HEADER_SIZE, TRANSACTIONAL, Header, batches
-from twinlog.core.compression import Codec
-from twinlog.core.errors import CorruptBatch
-from twinlog.core.plan import AbortedTransaction
-from twinlog.core.records import RawRecord, build, decode, encode_tail, raw_records, whole
-from twinlog.core.types import EpochEnd
+from twinlog.kafka.errors import CorruptBatch
+from twinlog.kafka.log.batch import CONTROL, HEADER_SIZE, TRANSACTIONAL, Header, batches
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, decode, encode_tail, raw_records, whole
+from twinlog.kafka.types import AbortedTransaction, EpochEnd
 
 OFFSET_OUT_OF_RANGE: Final = 1
 CORRUPT_MESSAGE: Final = 2

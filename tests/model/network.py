@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any
 
 from model.loop import VirtualLoop
-from twinlog.core.errors import Disconnected
+from twinlog.kafka.errors import Disconnected
 
 Handler = Callable[[], object]
 """What a broker does for a request: gives the answer, or a future of it."""

@@ -1,4 +1,4 @@
-"""The two ports of `twinlog.pipeline.ports` on the model, over its network.
+"""The two ports of `twinlog.engines.exact.ports` on the model, over its network.
 
 A port belongs to one client (a process): when that dies, its connections do. What the real port
 does by itself, such as trying again while a coordinator is busy, this one does too; what it hands
@@ -21,9 +21,7 @@ from model.cluster import (
 from model.coordinator import CONCURRENT_TRANSACTIONS
 from model.log import Marker
 from model.network import Network
-from twinlog.core.errors import Disconnected, Fenced, Refusal, Retriable
-from twinlog.core.types import FetchPosition, TopicPartition
-from twinlog.pipeline.ports import (
+from twinlog.engines.exact.ports import (
     Appended,
     Batch,
     Bounds,
@@ -35,7 +33,9 @@ from twinlog.pipeline.ports import (
     Producers,
     ReadAlone,
 )
-from twinlog.wire.fetch import Fetched
+from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import FetchPosition, TopicPartition
 
 T = TypeVar("T")
 

@@ -27,9 +27,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from twinlog.core.append import ProducerState
-from twinlog.core.batch import Header
-from twinlog.core.types import SEQUENCE_MODULUS
+from twinlog.kafka.log.batch import Header
+from twinlog.kafka.types import SEQUENCE_MODULUS, ProducerState
 
 REMEMBERED_BATCHES: Final = 5
 OUT_OF_ORDER: Final = 45

@@ -1,17 +1,17 @@
 """`__mirror_state` as `TransactionalWriter` makes it: fenced by epochs, written whole or not.
 
 Every request is one step of the broker: the steps of a transaction, and what becomes of one that is
-cut off in the middle, are the contract suite's and tests/cluster/test_controllog.py's.
+cut off in the middle, are the contract suite's and tests/store/test_topic_reader.py's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from model.network import Network
-from twinlog.cluster.mirrorlog import States
-from twinlog.core.errors import Fenced
-from twinlog.core.placement import MirrorPartition
-from twinlog.wire.state_records import LastMirrored, PartitionState
+from twinlog.kafka.errors import Fenced
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.store.control_topics import States
+from twinlog.store.state_records import LastMirrored, PartitionState
 
 Epochs = Mapping[MirrorPartition, LastMirrored]
 OnWrite = Callable[[Sequence[PartitionState], Epochs], None]

@@ -12,8 +12,8 @@ from typing import Final
 
 from model.log import Log
 from model.loop import VirtualLoop
-from twinlog.core.types import TopicPartition
-from twinlog.wire.fetch import Fetched
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import TopicPartition
 
 NOTHING: Final = memoryview(b"")
 PREFERRED: Final = 2

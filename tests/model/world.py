@@ -11,13 +11,13 @@ from model.log import Marker
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination, ModelSource
-from twinlog.core.compression import Codec
-from twinlog.core.records import RawRecord, build, encode_tail, whole
-from twinlog.core.types import TopicPartition
-from twinlog.pipeline.engine import Engine
-from twinlog.pipeline.partition import MirrorPartition, PartitionSpec, Stage
-from twinlog.pipeline.settings import LaneSettings
-from twinlog.pipeline.shard import Shard
+from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
+from twinlog.kafka.types import TopicPartition
 
 KEY = TopicPartition("topic", 0)
 SECONDS = 120.0

@@ -21,7 +21,8 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
         environment = {**os.environ, "PYTHONHASHSEED": _HASH_SEED}
         os.execve(sys.executable, [sys.executable, *_again()], environment)
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    tests = Path(__file__).parents[1]
+    sys.path[:0] = [str(tests), str(tests / "support")]
     from simulation.scenario import HAZARDS, Hazards, simulate  # noqa: PLC0415 (the path is set above)
     from simulation.variants import VARIANTS  # noqa: PLC0415
 

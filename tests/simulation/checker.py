@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from model.cluster import Cluster
 from model.log import StoredBatch
-from twinlog.core.batch import HEADER_SIZE
-from twinlog.core.records import raw_records
-from twinlog.core.types import TopicPartition
+from twinlog.kafka.log.batch import HEADER_SIZE
+from twinlog.kafka.log.records import raw_records
+from twinlog.kafka.types import TopicPartition
 
 
 class Violation(AssertionError):

@@ -10,16 +10,24 @@ from functools import partial
 from model.cluster import Cluster
 from model.log import Log, Marker, StoredBatch
 from simulation.checker import Checker, Written
-from twinlog.core.batch import (
+from twinlog.kafka.log.batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     TRANSACTIONAL,
     new_header,
 )
-from twinlog.core.compression import Codec, compress
-from twinlog.core.records import RawRecord, build, decode, encode_tail, raw_records, varint, whole
-from twinlog.core.types import TopicPartition
+from twinlog.kafka.log.compression import Codec, compress
+from twinlog.kafka.log.records import (
+    RawRecord,
+    build,
+    decode,
+    encode_tail,
+    raw_records,
+    varint,
+    whole,
+)
+from twinlog.kafka.types import TopicPartition
 
 DAY_MS = 86_400_000
 

@@ -22,19 +22,19 @@ from model.loop import Process, VirtualLoop
 from model.network import Network
 from model.ports import ModelDestination, ModelSource
 from model.states import ModelStates, StateTopic
-from twinlog.core.errors import Fenced, TwinlogError
-from twinlog.core.placement import MirrorPartition as Name
-from twinlog.core.plan import Gap
-from twinlog.core.throttle import Throttle
-from twinlog.core.types import TopicPartition
-from twinlog.pipeline.engine import Engine
-from twinlog.pipeline.owned import OwnedShard
-from twinlog.pipeline.partition import MirrorPartition, PartitionSpec
-from twinlog.pipeline.ports import LogEnd
-from twinlog.pipeline.settings import LaneSettings
-from twinlog.pipeline.shard import Shard
-from twinlog.pipeline.ways import Mirrored, Ways
-from twinlog.wire.config_records import MirrorTopic
+from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec
+from twinlog.engines.exact.ports import LogEnd
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.errors import Fenced, TwinlogError
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition as Name
+from twinlog.mirror.plan import Gap
+from twinlog.mirror.throttle import Throttle
+from twinlog.runtime.ownership import OwnedShard
+from twinlog.runtime.reconciler import Mirrored, Ways
+from twinlog.store.config_records import MirrorTopic
 
 MIRROR: Final = "mirror"
 LEASE_SECONDS: Final = 4.0

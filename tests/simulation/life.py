@@ -3,7 +3,7 @@
 An oracle of its own: it knows what was commanded and sees what is written and appended, never what
 the lanes think.
 
-    written    only the ways of core/states.py; at the end each partition is in what is wanted
+    written    only the ways of mirror/states.py; at the end each partition is in what is wanted
     PAUSED     nothing is appended until it is resumed, but for what was under way before: that is
                there when a lease has passed, or at once where nothing goes wrong (`strict`)
     STOPPED    a fence stands there; the end of what was mirrored, as it is written, is where the
@@ -23,13 +23,13 @@ from model.log import StoredBatch
 from model.states import Epochs
 from simulation.checker import Checker, Violation
 from simulation.lanes import MIRROR
-from twinlog.core.compression import Codec
-from twinlog.core.placement import MirrorPartition as Name
-from twinlog.core.records import RawRecord, build, encode_tail, whole
-from twinlog.core.states import State, may_follow
-from twinlog.core.types import TopicPartition
-from twinlog.wire.config_records import MirrorTopic, Wanted
-from twinlog.wire.state_records import PartitionState
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition as Name
+from twinlog.mirror.states import State, may_follow
+from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.state_records import PartitionState
 
 USER_SECONDS: Final = 0.5
 """Mean time between the records of a user in a topic that is STOPPED."""

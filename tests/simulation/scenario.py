@@ -25,11 +25,11 @@ from simulation.history import Profile, Writer, draw_profile
 from simulation.lanes import LATE_SECONDS, MIRROR, Group, Lane, World
 from simulation.life import Life
 from simulation.variants import VARIANTS
-from twinlog.core.throttle import ALL, Throttle
-from twinlog.core.types import TopicPartition
-from twinlog.pipeline.partition import PartitionSpec
-from twinlog.pipeline.settings import LaneSettings
-from twinlog.wire.config_records import MirrorTopic, Wanted
+from twinlog.engines.exact.partition import PartitionSpec
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.throttle import ALL, Throttle
+from twinlog.store.config_records import MirrorTopic, Wanted
 
 FAULT_SECONDS: Final = 30.0
 PEACE_SECONDS: Final = 240.0

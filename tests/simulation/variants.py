@@ -12,25 +12,10 @@ from model.ports import ModelDestination, ModelSource
 from model.producers import INVALID_PRODUCER_EPOCH
 from model.states import ModelStates
 from simulation.lanes import DestinationMaker, OwnedMaker, SourceMaker
-from twinlog.core.batch import batches, patched_header
-from twinlog.core.errors import Disconnected
-from twinlog.core.markers import LastMarker
-from twinlog.core.placement import MirrorPartition as Name
-from twinlog.core.states import State
-from twinlog.core.types import (
-    UNKNOWN_EPOCH,
-    FetchPosition,
-    Offset,
-    ProducerEpoch,
-    ProducerId,
-    TopicPartition,
-    advance,
-)
-from twinlog.core.types import Sequence as SequenceNumber
-from twinlog.pipeline.foreign import Foreign
-from twinlog.pipeline.markers import MarkerWriter
-from twinlog.pipeline.owned import OwnedShard
-from twinlog.pipeline.ports import (
+from twinlog.engines.exact.foreign import Foreign
+from twinlog.engines.exact.marker_epochs import LastMarker
+from twinlog.engines.exact.marker_writer import MarkerWriter
+from twinlog.engines.exact.ports import (
     Appended,
     Batch,
     FetchResult,
@@ -39,8 +24,23 @@ from twinlog.pipeline.ports import (
     ProducerIdentity,
     ReadAlone,
 )
-from twinlog.pipeline.shard import Shard
-from twinlog.wire.state_records import LastMirrored
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.errors import Disconnected
+from twinlog.kafka.log.batch import batches, patched_header
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    FetchPosition,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+    advance,
+)
+from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.mirror.placement import MirrorPartition as Name
+from twinlog.mirror.states import State
+from twinlog.runtime.ownership import OwnedShard
+from twinlog.store.state_records import LastMirrored
 
 
 class Resending(ModelDestination):

@@ -18,11 +18,15 @@ from typing import Any, Final
 from twinlog.local.errors import LocalError
 from twinlog.local.processes import ProcessGroup, Program, last_error
 
-TWINLOG: Final = (sys.executable, "-c", "from twinlog.cli.start import twinlog; twinlog()")
+TWINLOG: Final = (
+    sys.executable,
+    "-c",
+    "from twinlog.interfaces.cli.start import twinlog; twinlog()",
+)
 KAFKA_MIRRORS: Final = (
     sys.executable,
     "-c",
-    "from twinlog.cli.start import kafka_mirrors; kafka_mirrors()",
+    "from twinlog.interfaces.cli.start import kafka_mirrors; kafka_mirrors()",
 )
 LOAD: Final = (sys.executable, "-m", "twinlog.local.load")
 

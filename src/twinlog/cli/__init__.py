@@ -1,1 +1,0 @@
-"""Command line: one file for each command."""

@@ -1,1 +1,0 @@
-"""Connections to one Kafka cluster, and its administration."""

@@ -1,1 +1,0 @@
-"""Control plane: mirrors and their states, kept in the destination cluster."""

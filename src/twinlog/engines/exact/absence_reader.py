@@ -1,0 +1,194 @@
+"""Reads alone what the source has answered without records, although it has offsets there.
+
+Such an answer proves nothing (`mirror/absence.py`): another partition may have used up its size, a
+quota may hold it back, a remote read may be slow. A partition that stays without records for
+`SUSPECT_S` is read in a request of its own, one partition at a time:
+
+    records    they are taken as any answer's: a partition that never comes first in a broker's
+               answers moves on all the same
+    none       it is read again after `LOOK_INTERVAL_S`; the two readings are judged
+               Absent      the rest of a compacted log: its offsets are a gap
+               Unproven    the lag stays, and the partition's status tells the reason
+               Impossible  the partition is FAILED with the reason; nothing was filled
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from twinlog.engines.exact.append import Phase
+from twinlog.engines.exact.partition import MirrorPartition
+from twinlog.engines.exact.ports import ReadAlone
+from twinlog.kafka.errors import Reaction, TwinlogError, code_of
+from twinlog.kafka.types import LeaderEpoch, Offset
+from twinlog.mirror.absence import (
+    LOOK_INTERVAL_S,
+    Absence,
+    Absent,
+    Impossible,
+    Reading,
+    Span,
+    Unproven,
+    judge,
+)
+from twinlog.mirror.plan import Gap
+
+if TYPE_CHECKING:
+    from twinlog.engines.exact.engine import Engine
+
+log = logging.getLogger(__name__)
+
+SUSPECT_S: Final = 1.0
+"""For so long other partitions may come first."""
+_UNPROVEN_S: Final = 5.0
+"""Between readings that prove nothing."""
+_AT_ONCE: Final = 4
+"""Partitions that are read at the same time, each by a request of its own."""
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A partition without records at a position."""
+
+    position: Offset
+    due: float
+    first: Reading | None = None
+    reading: bool = False
+
+
+class Absences:
+    """The suspects of an engine."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._suspects: dict[MirrorPartition, _Suspect] = {}
+        self._wake = asyncio.Event()
+        self._running = False
+
+    def suspect(self, partition: MirrorPartition) -> None:
+        """The source has offsets behind the plan's end, and has answered without records."""
+        position = partition.append.planned_end
+        known = self._suspects.get(partition)
+        if known is None or known.position != position:
+            self._suspects[partition] = _Suspect(position, self._engine.now() + SUSPECT_S)
+            if not self._running:
+                self._running = True
+                self._engine.start(self._run())
+            self._wake.set()
+
+    def clear(self, partition: MirrorPartition) -> None:
+        """It has records, or is not read any more."""
+        self._suspects.pop(partition, None)
+        partition.held_back = ""
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            now = self._engine.now()
+            reading = sum(suspect.reading for suspect in self._suspects.values())
+            waiting = [(s.due, p) for p, s in self._suspects.items() if not s.reading]
+            for _, partition in sorted(
+                ((due, p) for due, p in waiting if due <= now), key=lambda one: one[0]
+            )[: _AT_ONCE - reading]:
+                self._suspects[partition].reading = True
+                self._engine.start(
+                    self._read(partition, self._suspects[partition]), about=[partition]
+                )
+            later = [due for due, p in waiting if due > now]
+            pause = min(later) - now if later else None
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _is_current(self, partition: MirrorPartition, suspect: _Suspect) -> bool:
+        append = partition.append
+        return (
+            self._suspects.get(partition) is suspect
+            and self._engine.holds(partition)
+            and append.phase is Phase.APPENDING
+            and append.planned_end == suspect.position
+        )
+
+    async def _read(self, partition: MirrorPartition, suspect: _Suspect) -> None:
+        try:
+            await self._read_once(partition, suspect)
+        finally:
+            suspect.reading = False
+            self._wake.set()
+
+    async def _read_once(self, partition: MirrorPartition, suspect: _Suspect) -> None:
+        engine = self._engine
+        if not self._is_current(partition, suspect):
+            if self._suspects.get(partition) is suspect:
+                self.clear(partition)
+            return
+        suspect.due = engine.now() + _UNPROVEN_S
+        if not engine.fetcher.may_read_alone(partition):
+            return
+        started, asked_at = engine.fetcher.clock, engine.now()
+        try:
+            found = await engine.source.read_alone(
+                partition.key,
+                suspect.position,
+                max_wait_ms=engine.settings.fetch_max_wait_ms,
+                partition_max_bytes=engine.settings.partition_fetch_bytes,
+            )
+        except TwinlogError as error:
+            log.info("%s: it cannot be read alone: %s", partition, error)
+            return
+        if not self._is_current(partition, suspect) or partition.touched > started:
+            return
+        fetched = found.fetched
+        if fetched.error:
+            if code_of(fetched.error).reaction is Reaction.METADATA:
+                engine.leaders_are_stale(partition)
+        elif len(fetched.records):
+            await engine.fetcher.take_alone(partition, fetched, started)
+            if self._is_current(partition, suspect):
+                self._explain(partition, Unproven("the source answers with less than one batch"))
+        else:
+            self._judge(partition, suspect, _reading(found, suspect.position, asked_at))
+
+    def _judge(self, partition: MirrorPartition, suspect: _Suspect, second: Reading) -> None:
+        first, suspect.first = suspect.first, second
+        if first is None:
+            suspect.due = second.at + LOOK_INTERVAL_S
+            return
+        verdict = judge(first, second)
+        if isinstance(verdict, Absent):
+            gap = Gap(
+                second.offset,
+                verdict.end,
+                seen=False,
+                spans=(Span(Absence.COMPACTED, verdict.end),),
+            )
+            self.clear(partition)
+            log.info("%s: compaction has removed the source's last records: %s", partition, gap)
+            self._engine.fetcher.touch_and_offer(partition, [gap])
+        elif isinstance(verdict, Impossible):
+            self.clear(partition)
+            self._engine.fail(partition, verdict.reason, transient=True)
+        else:
+            self._explain(partition, verdict)
+
+    def _explain(self, partition: MirrorPartition, verdict: Unproven) -> None:
+        if partition.held_back != verdict.reason:
+            log.warning("%s waits for records of the source: %s", partition, verdict.reason)
+            partition.held_back = verdict.reason
+            self._engine.advance(partition)
+
+
+def _reading(found: ReadAlone, offset: Offset, asked_at: float) -> Reading:
+    return Reading(
+        at=asked_at,
+        offset=offset,
+        last_stable=Offset(found.fetched.last_stable),
+        throttle_ms=found.throttle_ms,
+        preferred_replica=found.fetched.preferred_replica,
+        leader_epoch=LeaderEpoch(found.leader_epoch),
+        local_start=found.local_start,
+        compacts=found.compacts,
+    )

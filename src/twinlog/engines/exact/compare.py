@@ -1,0 +1,158 @@
+"""Whether two stretches of log hold the same records at the same offsets.
+
+The source's stretch is a plan (what a read_committed consumer sees), the destination's is raw.
+Equal means: each record of the plan stands on the destination at its offset with the same
+timestamp, key, value and headers, and no other data stands there. Batch boundaries, codecs and
+producers may differ: a mirror may have merged small batches, and it has its own producer.
+
+Where the source's plan has a gap that it has not *seen* (compaction may have taken records there
+since they were mirrored), data on the destination is not a difference: the source had it once.
+
+A batch may hold millions of records, and the source decides how many. So a comparison runs in steps
+(`comparing`), records are decoded one by one, and none is held.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from twinlog.kafka.log.compression import MAX_DECOMPRESSED
+from twinlog.kafka.log.records import RawRecord, each_record
+from twinlog.kafka.types import Offset
+from twinlog.mirror.plan import Data, Gap, Piece
+
+EXTRA: Final = "a record on the destination that the source does not have"
+MISSING: Final = "missing on the destination"
+CONTENT: Final = "key, value or headers differ"
+TIMESTAMP: Final = "the timestamp differs"
+_STEP: Final = 1024
+"""Offsets that are compared in one step."""
+
+
+class Difference(NamedTuple):
+    """Offsets `[start, end)` that differ, and how."""
+
+    start: Offset
+    end: Offset
+    reason: str
+
+
+def comparing(
+    source: Iterable[Piece],
+    destination: Iterable[Piece],
+    start: Offset,
+    end: Offset,
+    *,
+    compacted: bool = False,
+    max_decoded: int = MAX_DECOMPRESSED,
+) -> Iterator[Difference | None]:
+    """The differences of two plans within `[start, end)`, in order of offset; None after a step.
+
+    Args:
+        source: the plan of the source's stretch; covers all of `[start, end)`.
+        destination: the same of the destination's.
+        start: first offset to compare.
+        end: the offset after the last.
+        compacted: the destination's own cleaner may have taken records, too.
+        max_decoded: bytes that a batch may decompress to.
+
+    Raises:
+        TooLong: a batch decompresses to more.
+        CorruptBatch: a batch is damaged up to the last of its records that is compared.
+    """
+    theirs = _Cursor(source, max_decoded)
+    ours = _Cursor(destination, max_decoded)
+    at = start
+    while at < end:
+        left, right = theirs.at(at), ours.at(at)
+        if left is not None and right is not None and _same_batch(left, right):
+            at = Offset(min(left.end, right.end, end))
+            continue
+        stop = Offset(min(_end(left, end), _end(right, end), end))
+        yield from _compare_records(theirs, ours, at, stop, compacted=compacted)
+        at = stop
+
+
+def _end(piece: Piece | None, end: Offset) -> Offset:
+    return end if piece is None else piece.end
+
+
+def _same_batch(left: Piece, right: Piece) -> bool:
+    """Whether no record need be looked at: both gaps, or one batch forwarded as it is."""
+    if isinstance(left, Gap) or isinstance(right, Gap):
+        return isinstance(left, Gap) and isinstance(right, Gap)
+    return (
+        left.start == right.start
+        and left.end == right.end
+        and left.header.codec is right.header.codec
+        and left.header.base_timestamp == right.header.base_timestamp
+        and left.header.max_timestamp == right.header.max_timestamp
+        and bytes(left.records) == bytes(right.records)  # of views it takes thrice as long
+    )
+
+
+def _compare_records(
+    theirs: "_Cursor", ours: "_Cursor", start: Offset, end: Offset, *, compacted: bool
+) -> Iterator[Difference | None]:
+    """Compare record by record; neighbouring offsets that differ alike are one difference."""
+    found: Difference | None = None
+    for offset in range(start, end):
+        if (offset - start) % _STEP == _STEP - 1:
+            yield None
+        reason = _differs(theirs, ours, Offset(offset), compacted=compacted)
+        if found is not None and reason == found.reason:
+            found = Difference(found.start, Offset(offset + 1), found.reason)
+            continue
+        if found is not None:
+            yield found
+        found = Difference(Offset(offset), Offset(offset + 1), reason) if reason else None
+    if found is not None:
+        yield found
+
+
+def _differs(theirs: "_Cursor", ours: "_Cursor", offset: Offset, *, compacted: bool) -> str:
+    left, right = theirs.at(offset), ours.at(offset)
+    expected, actual = theirs.record(offset), ours.record(offset)
+    if expected is None:
+        if actual is None or (isinstance(left, Gap) and not left.seen):
+            return ""
+        return EXTRA
+    if actual is None:
+        cleaned = compacted and isinstance(right, Gap) and not right.seen
+        return "" if cleaned else MISSING
+    if expected.tail != actual.tail:
+        return CONTENT
+    return "" if expected.timestamp == actual.timestamp else TIMESTAMP
+
+
+class _Cursor:
+    """Walks a plan by offset, decoding records of a batch only when asked for one."""
+
+    def __init__(self, pieces: Iterable[Piece], max_decoded: int) -> None:
+        self._pieces = iter(pieces)
+        self._piece: Piece | None = None
+        self._max_decoded = max_decoded
+        self._decoded: Piece | None = None
+        self._records: Iterator[RawRecord] = iter(())  # of `_decoded`, behind `_record`
+        self._record: RawRecord | None = None
+
+    def at(self, offset: Offset) -> Piece | None:
+        """The piece that holds this offset; None behind the plan's end. Offsets only grow."""
+        while self._piece is None or self._piece.end <= offset:
+            self._piece = next(self._pieces, None)
+            if self._piece is None:
+                return None
+        return self._piece
+
+    def record(self, offset: Offset) -> RawRecord | None:
+        """The record at this offset, if there is one. Offsets only grow."""
+        piece = self.at(offset)
+        if not isinstance(piece, Data):
+            return None
+        if self._decoded is not piece:
+            self._records = each_record(piece.header, piece.records, self._max_decoded)
+            self._record = next(self._records, None)
+            self._decoded = piece
+        while self._record is not None and self._record.offset < offset:
+            self._record = next(self._records, None)
+        found = self._record
+        return found if found is not None and found.offset == offset else None

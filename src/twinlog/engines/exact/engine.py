@@ -1,0 +1,922 @@
+"""The engine of a lane: moves the mirror partitions of one mirror that the lane owns.
+
+It is written against `ports.py`, knows no thread and no process, and does all its waiting in one
+event loop. A partition's way through it:
+
+    own() ─► placer ─► fetcher (one for each source broker) ─► pump (one for each destination
+               ▲                                                broker) ─► answers
+               │                                                    │
+               └──────────── any answer that makes its position uncertain
+                                       gaps ─► filler (one for each shard)
+
+What may be done with a partition is always asked of its machine (`engines/exact/append.py`); the
+engine only keeps the sets of partitions that wait for something, so that no step costs more than
+the partitions that it concerns:
+
+    to_place     position to be read       ready[node]    a batch to send to this broker
+    wanted[...]  to be fetched             gaps[shard]    a gap to be filled
+    absences     behind, yet no data came  to_trim        log start to follow the source's
+
+One partition's trouble is its own: it waits with backoff and jitter (`trouble`), or is FAILED with
+its reason (`fail`) and is tried again where trying can help. What concerns all, that we may not
+write any more (Fenced), ends `run`.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import contextmanager, suppress
+from functools import partial
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from twinlog.engines.exact.absence_reader import Absences
+from twinlog.engines.exact.append import Misplaced, PartitionAppend, Phase
+from twinlog.engines.exact.bulk import empty_records
+from twinlog.engines.exact.fetcher import Fetcher
+from twinlog.engines.exact.partition import UNKNOWN, MirrorPartition, PartitionSpec, Stage
+from twinlog.engines.exact.placer import Placer
+from twinlog.engines.exact.ports import (
+    WHOLE_TOPIC,
+    Appended,
+    Batch,
+    DestinationPort,
+    Leader,
+    LogEnd,
+    SourcePort,
+)
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.errors import (
+    Disconnected,
+    Fenced,
+    Reaction,
+    Retriable,
+    TwinlogError,
+    UserError,
+    code_of,
+)
+from twinlog.kafka.log.batch import patched_header
+from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.mirror.absence import Absence
+from twinlog.mirror.plan import Gap, Piece
+from twinlog.mirror.throttle import Throttle, TokenBucket
+from twinlog.store.config_records import topic_id_text
+
+log = logging.getLogger(__name__)
+
+_Gaps = tuple[int, int]
+"""Which gaps are filled by one request: a shard's, and those on one destination broker, or all."""
+_ALL_NODES: Final = -1
+
+_OTHER_WRITER: Final = (
+    "another producer writes to this topic, or a request of this mirror arrived late; "
+    "the producer ids of the records before this offset show which"
+)
+_SOURCE_SILENT_S: Final = 10.0
+"""Over the longest wait of a fetch: a source that says nothing for so long may have anything."""
+
+
+class Engine:
+    """The mirror partitions of one source cluster that one lane owns.
+
+    Args:
+        source: the mirror's source; None where it cannot be had: then the engine never runs, and is
+            there to say why (`fail_all`).
+        destination: shared by all engines of a lane.
+        settings: the limits.
+        random: for jitter.
+        observe: told of each change of a partition's stage.
+        brokers_time_ms: the time that the destination's brokers compare timestamps with.
+    """
+
+    def __init__(
+        self,
+        source: SourcePort | None,
+        destination: DestinationPort,
+        settings: LaneSettings,
+        random: Random,
+        observe: Callable[[MirrorPartition], None],
+        *,
+        brokers_time_ms: Callable[[], int],
+    ) -> None:
+        self._brokers_time_ms = brokers_time_ms
+        self._source = source
+        self.destination = destination
+        self.settings = settings
+        self.partitions: dict[TopicPartition, MirrorPartition] = {}
+        self._random = random
+        self._observe = observe
+        self._shards: dict[int, Shard] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: asyncio.Future[None] | None = None
+        self._closed = False
+        self._ended_for = ""
+        self._ready: defaultdict[int, dict[MirrorPartition, None]] = defaultdict(dict)
+        self._in_flight: defaultdict[int, int] = defaultdict(int)
+        self._gaps: defaultdict[_Gaps, set[MirrorPartition]] = defaultdict(set)
+        self._filling: set[_Gaps] = set()
+        self._stale_source: set[str] = set()
+        self._stale_destination: set[str] = set()
+        self._asked_destination: set[str] = set()
+        self._leaders_wanted = asyncio.Event()
+        self._to_trim: set[MirrorPartition] = set()
+        self._news: set[int] = set()
+        self.held_bytes = 0
+        self.throttle = Throttle()
+        self.log_start_delay_s = 0.0
+        self.fetcher = Fetcher(self)
+        self.absences = Absences(self)
+        self._placer = Placer(self)
+
+    # ---- ownership -----------------------------------------------------------------------------
+
+    def own(self, shard: Shard, specs: Iterable[PartitionSpec], lease_s: float) -> None:
+        """Begin to mirror these partitions of an opened shard, or some more of them.
+
+        Args:
+            shard: the state partition that they belong to.
+            specs: the partitions; those that are ours already are left as they are.
+            lease_s: for how long a former owner might still write; 0 where there was none.
+        """
+        self._shards[shard.number] = shard
+        unguarded_from = self.now() + lease_s
+        for spec in specs:
+            if spec.partition in self.partitions:
+                continue
+            append = PartitionAppend(unguarded_from, owned_before=lease_s > 0)
+            covered = self.throttle.covers(spec.partition)
+            partition = MirrorPartition(spec=spec, append=append, throttled=covered)
+            self.partitions[spec.partition] = partition
+            self._stale_source.add(spec.partition.topic)
+            self._stale_destination.add(spec.partition.topic)
+            self._observe(partition)
+            if self._ended_for:
+                self.fail(partition, self._ended_for)
+        self._leaders_wanted.set()
+
+    async def disown(self, specs: Collection[TopicPartition]) -> None:
+        """Stop mirroring these partitions: nothing of theirs is sent after this was called.
+
+        Returns when all that had been sent was answered, or when the engine has ended.
+        """
+        leaving = [self.partitions.pop(key) for key in specs if key in self.partitions]
+        due = self._due_trims(leaving)
+        for partition in leaving:
+            self._news.add(partition.spec.shard)
+            self._forget(partition)
+            self._release(partition, lambda p: p.append.replace())
+        while not self._closed and any(p.append.in_flight or p.filling for p in leaving):
+            await asyncio.sleep(self.settings.position_pause_s)
+        if due and not self._closed:
+            # Else a node that ends when it has caught up would leave the log's start behind.
+            with suppress(TwinlogError):
+                await self.destination.delete_records(due)
+
+    async def close(self) -> None:
+        """End all tasks; nothing is awaited that the network could hold up."""
+        self._closed = True
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- what is seen from outside -------------------------------------------------------------
+
+    @property
+    def source(self) -> SourcePort:
+        """The mirror's source.
+
+        Raises:
+            Retriable: it cannot be had; nothing that runs asks for it then.
+        """
+        if self._source is None:
+            raise Retriable("the source cannot be had")
+        return self._source
+
+    def take_news(self) -> set[int]:
+        """The shards whose partitions may look different since this was last asked."""
+        news, self._news = self._news, set()
+        return news
+
+    def set_throttle(self, throttle: Throttle, *, lanes: int) -> None:
+        """Limit what is fetched of some partitions from now on; what is under way still comes.
+
+        The rate is that of so many lanes, of which each takes an even part until `set_rate`.
+        """
+        if throttle == self.throttle:
+            return
+        self.throttle = throttle
+        if throttle.limits:
+            self.set_rate(throttle.rate / lanes)
+        else:
+            self.fetcher.bucket = None
+        for partition in self.partitions.values():
+            covered = throttle.covers(partition.key)
+            if partition.throttled != covered:
+                self.fetcher.leave(partition)
+                partition.throttled = covered
+                # The answer of the loop that it leaves is not to be taken beside the other's.
+                partition.touched = self.fetcher.touch()
+                self.advance(partition)
+
+    def set_rate(self, rate: float) -> None:
+        """What throttled partitions may read, in bytes per second."""
+        bucket = self.fetcher.bucket
+        if bucket is None:
+            self.fetcher.bucket = TokenBucket(rate, self.now())
+        else:
+            bucket.set_rate(rate, self.now())
+
+    def lag_ms(self, partition: MirrorPartition, now: float) -> int | None:
+        """Age of the oldest record that is not mirrored, as in `PartitionStatus`."""
+        append = partition.append
+        if append.position is None or partition.source_high_watermark == UNKNOWN:
+            return None
+        since = partition.source_ends.since(append.log_end)
+        if since is not None:
+            return int((now - since) * 1000)
+        answered = self.source_answered_at(partition)
+        patience = _SOURCE_SILENT_S + self.settings.fetch_max_wait_ms / 1000
+        return 0 if answered is not None and now < answered + patience else None
+
+    # ---- running -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Mirror until cancelled; an engine runs once.
+
+        Raises:
+            Fenced: this lane may not write any more.
+        """
+        self._failure = asyncio.get_running_loop().create_future()
+        self.start(self._follow_leaders())
+        self.start(self._trim())
+        self._leaders_wanted.set()
+        try:
+            await self._failure
+        finally:
+            await self.close()
+
+    def start(
+        self,
+        coroutine: Coroutine[object, object, None],
+        about: Collection[MirrorPartition] | None = None,
+    ) -> None:
+        """Run something beside; if it ends with an exception, `run` does.
+
+        What is about some partitions fails those alone, unless the lane may not write any more.
+        Nothing is begun in an engine that was closed: timers of its partitions still ring.
+        """
+        if self._closed:
+            coroutine.close()
+            return
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, about))
+
+    def _ended(self, about: Collection[MirrorPartition] | None, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and about is not None and not isinstance(error, TwinlogError):
+            self._defect(about, error)
+        elif error is not None and self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    @contextmanager
+    def guard(self, partitions: Collection[MirrorPartition]) -> Iterator[None]:
+        """A defect in what is done for these partitions fails them, and no others.
+
+        They are tried again by themselves; what is raised on purpose goes on.
+        """
+        try:
+            yield
+        except TwinlogError:
+            raise
+        except Exception as error:
+            self._defect(partitions, error)
+
+    def _defect(self, partitions: Collection[MirrorPartition], error: BaseException) -> None:
+        log.error("internal error: %s", ", ".join(map(str, partitions)), exc_info=error)
+        reason = f"internal error, see the lane's log: {type(error).__name__}: {error}"
+        for partition in partitions:
+            if self.holds(partition):
+                self.fail(partition, reason, transient=True)
+
+    def shard(self, partition: MirrorPartition) -> Shard:
+        """The state partition that a mirror partition belongs to."""
+        return self._shards[partition.spec.shard]
+
+    def holds(self, partition: MirrorPartition) -> bool:
+        """Whether it is still ours, after something was waited for."""
+        return self.partitions.get(partition.key) is partition
+
+    def fresh_after_ms(self) -> int:
+        """Timestamps from here on are far from letting a broker forget their producer."""
+        return self._brokers_time_ms() - self.settings.producer_expiration_ms // 2
+
+    def jitter(self) -> float:
+        """A number from 0 to 1."""
+        return self._random.random()
+
+    @staticmethod
+    def now() -> float:
+        """The loop's clock, in seconds."""
+        return asyncio.get_running_loop().time()
+
+    def source_answered_at(self, partition: MirrorPartition) -> float | None:
+        """When the source last answered a fetch with this partition, by `now`; None: it has not."""
+        return self.fetcher.answered_at(partition)
+
+    # ---- what a partition waits for ------------------------------------------------------------
+
+    def advance(self, partition: MirrorPartition) -> None:
+        """Put a partition where its machine says that it has to wait."""
+        with self.guard([partition]):
+            self._advance(partition)
+
+    def _advance(self, partition: MirrorPartition) -> None:
+        self._news.add(partition.spec.shard)
+        if self._closed or not self.holds(partition):
+            return
+        if partition.filling:
+            if partition.append.phase is Phase.APPENDING:
+                self.fetcher.update(partition)  # else its last position is fetched once more
+            return
+        now = self.now()
+        if partition.retry_at > now:
+            asyncio.get_running_loop().call_at(partition.retry_at, self.advance, partition)
+            self.fetcher.leave(partition)
+            return
+        append = partition.append
+        if append.phase is Phase.PLACING:
+            self.fetcher.leave(partition)
+            self._placer.want(partition)
+        elif append.phase is Phase.APPENDING:
+            self._prepare(partition)
+            if append.waits_for_lease:
+                self._place_after_lease(partition)
+            elif partition.append.gap_to_fill is not None:
+                self._want_filler(partition)
+            elif not append.idle:
+                self._ready[partition.destination_node][partition] = None
+            self.fetcher.update(partition)
+        else:
+            self.fetcher.leave(partition)
+
+    def _prepare(self, partition: MirrorPartition) -> None:
+        """Below the source's log start nothing is to be read: use the offsets up in bulk."""
+        append = partition.append
+        if append.planned_end >= partition.bulk_until:
+            return
+        if append.queued_bytes == 0:
+            self.offer(partition, [empty_records(append.planned_end, partition.bulk_until)])
+        self._set_stage(partition, Stage.PREPARING, "")
+
+    def offer(self, partition: MirrorPartition, pieces: Iterable[Piece]) -> None:
+        """Queue pieces of a partition, and count what they hold."""
+        before = partition.append.queued_bytes
+        partition.append.offer(pieces)
+        self.held_bytes += partition.append.queued_bytes - before
+
+    def _place_after_lease(self, partition: MirrorPartition) -> None:
+        """Read the position again when nobody else can write any more."""
+        if self.now() >= partition.append.unguarded_from:
+            self._release(partition, lambda p: p.append.replace())
+            asyncio.get_running_loop().call_soon(self.advance, partition)
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_at(partition.append.unguarded_from, self.advance, partition)
+
+    def _forget(self, partition: MirrorPartition) -> None:
+        self.fetcher.leave(partition)
+        self.absences.clear(partition)
+        self._placer.forget(partition)
+        self._to_trim.discard(partition)
+        for ready in self._ready.values():
+            ready.pop(partition, None)
+        for gaps in self._gaps.values():
+            gaps.discard(partition)
+
+    # ---- trouble -------------------------------------------------------------------------------
+
+    def trouble(self, partition: MirrorPartition, what: str, code: int = 0) -> None:
+        """Something did not work for this partition; the position is read again, after a pause."""
+        reaction = code_of(code).reaction if code else Reaction.RETRY
+        if reaction is Reaction.METADATA:
+            self.leaders_are_stale(partition)
+        if reaction in (Reaction.USER, Reaction.PARTITION, Reaction.PEER, Reaction.FENCED):
+            self.fail(partition, f"{what}: {_name(code)}", transient=True)
+            return
+        what = f"{what}: {_name(code)}" if code else what
+        if partition.attempts >= self.settings.attempts:
+            self.fail(partition, what, transient=True)
+            return
+        partition.attempts += 1
+        partition.retry_at = self.now() + self._backoff(partition.attempts)
+        self._release(partition, lambda p: p.append.replace())
+        log.info("%s: %s; trying again", partition, what, extra={"attempt": partition.attempts})
+        self.advance(partition)
+
+    def fail(self, partition: MirrorPartition, reason: str, *, transient: bool = False) -> None:
+        """Stop one partition, alone. Where trying can help, it is tried again by and by."""
+        already = partition.append.phase is Phase.FAILED
+        self._release(partition, lambda p: p.append.fail())
+        # What is FAILED for good stays so, whatever else is found.
+        partition.transient = transient and (partition.transient or not already)
+        self._set_stage(partition, Stage.FAILED, reason)
+        self._forget(partition)
+        if transient and not already:
+            self._try_again_later(partition)
+
+    def fail_all(self, reason: str) -> None:
+        """Stop all partitions, those too that come later; another engine will try again."""
+        self._ended_for = reason
+        for partition in list(self.partitions.values()):
+            self.fail(partition, reason)
+
+    def _try_again_later(self, partition: MirrorPartition) -> None:
+        partition.attempts += 1
+        delay = max(self._backoff(partition.attempts), 1.0)
+        asyncio.get_running_loop().call_later(delay, self._try_again, partition)
+
+    def _try_again(self, partition: MirrorPartition) -> None:
+        if self._closed or not self.holds(partition):
+            return
+        if partition.append.phase is not Phase.FAILED or not partition.transient:
+            return
+        self.leaders_are_stale(partition)
+        if partition.topic_lost:
+            # A position that is read before its leaders are told may be another topic's.
+            self._try_again_later(partition)
+        else:
+            partition.append.retry()
+            self.advance(partition)
+
+    def _backoff(self, attempts: int) -> float:
+        """Exponential, with jitter: all partitions of a lost broker do not come back at once."""
+        longest = self.settings.backoff_s * float(2 ** min(attempts - 1, 20))
+        return min(longest, self.settings.backoff_max_s) * (0.5 + self.jitter())
+
+    def placed(self, partition: MirrorPartition) -> None:
+        """The position is known."""
+        partition.touched = self.fetcher.touch()
+        if partition.append.log_end >= partition.bulk_until:
+            self._set_stage(partition, Stage.MIRRORING, "")
+        self.advance(partition)
+        self.pump(partition.destination_node)
+
+    def _set_stage(self, partition: MirrorPartition, stage: Stage, reason: str) -> None:
+        if (partition.stage, partition.reason) != (stage, reason):
+            partition.stage, partition.reason = stage, reason
+            self._news.add(partition.spec.shard)
+            if stage is Stage.FAILED:
+                log.error("%s is FAILED: %s", partition, reason)
+            self._observe(partition)
+
+    # ---- sending -------------------------------------------------------------------------------
+
+    def pump(self, node: int) -> None:
+        """Send what is ready for one destination broker, several requests at a time."""
+        ready = self._ready[node]
+        while ready and self._in_flight[node] < self.settings.produce_in_flight:
+            batches, owners = self._next_request(ready)
+            if not batches:
+                return
+            self._in_flight[node] += 1
+            answers = self.destination.produce(node, batches)
+            self.start(self._answer(node, owners, answers), about=owners)
+
+    def _next_request(
+        self, ready: dict[MirrorPartition, None]
+    ) -> tuple[list[Batch], list[MirrorPartition]]:
+        """One batch of each ready partition, as many as the request may hold."""
+        room, fresh_after_ms = self.settings.produce_max_bytes, self.fresh_after_ms()
+        batches: list[Batch] = []
+        owners: list[MirrorPartition] = []
+        for partition in list(ready):
+            # Whoever was served goes to the end, so that all have their turn.
+            del ready[partition]
+            outgoing = partition.append.take(fresh_after_ms)
+            if outgoing is None:
+                continue
+            ready[partition] = None
+            data, producer_id, epoch, sequence = outgoing
+            header = patched_header(data.header, data.records, producer_id, epoch, sequence)
+            batches.append(Batch(partition.key, header, data.records))
+            owners.append(partition)
+            room -= data.size
+            if room <= 0:
+                break
+        return batches, owners
+
+    async def _answer(
+        self,
+        node: int,
+        owners: list[MirrorPartition],
+        request: Awaitable[Mapping[TopicPartition, Appended]],
+    ) -> None:
+        """What became of one Produce request."""
+        fenced: Fenced | None = None
+        try:
+            answers = await request
+        except Disconnected as error:
+            unguarded_from = self.now() + self.settings.lease_s
+            for partition in owners:
+                self.leaders_are_stale(partition)
+                self._not_appended(
+                    partition,
+                    lambda p: p.append.lost(unguarded_from),
+                    f"no answer to an append: {error}",
+                )
+        except (Fenced, Retriable) as error:
+            # Nothing was sent: the broker is gone perhaps, and another one leads by and by.
+            fenced = error if isinstance(error, Fenced) else None
+            for partition in owners:
+                self.leaders_are_stale(partition)
+                self._not_appended(
+                    partition, lambda p: p.append.refused(), f"an append was not sent: {error}"
+                )
+        else:
+            for partition in owners:
+                with self.guard([partition]):
+                    self._answer_one(partition, answers.get(partition.key))
+        finally:
+            self._in_flight[node] -= 1
+        self.fetcher.room()
+        self.pump(node)
+        if fenced is not None:
+            raise fenced
+
+    def _answer_one(self, partition: MirrorPartition, answer: Appended | None) -> None:
+        if answer is None:
+            unguarded_from = self.now() + self.settings.lease_s
+            lost = "an append was not answered"
+            self._not_appended(partition, lambda p: p.append.lost(unguarded_from), lost)
+            return
+        if answer.error:
+            what = f"an append was refused{': ' if answer.message else ''}{answer.message}"
+            self._not_appended(partition, lambda p: p.append.refused(), what, answer.error)
+            return
+        appending = partition.append.phase is Phase.APPENDING
+        data = partition.append.oldest_in_flight
+        misplaced = self._release(partition, lambda p: p.append.answered(answer.base_offset))
+        if misplaced is not None:
+            self.fail(
+                partition,
+                f"the batch of offset {misplaced.expected} landed at {misplaced.found} on the "
+                f"destination: {_OTHER_WRITER}",
+            )
+            return
+        if not appending:
+            self.advance(partition)
+            return
+        # Of a batch that is there already the broker tells its newest timestamp (4.3.1, 3.9.1).
+        # Should that be another one than ours, the comparison at the next try tells.
+        if answer.stamped_ms not in {-1, data.header.max_timestamp}:
+            self.fail(
+                partition,
+                f"message.timestamp.type of the destination's topic seems to have been set: its "
+                f"broker has put another time on the records from offset {answer.base_offset} on",
+                transient=True,
+            )
+            return
+        partition.attempts = 0
+        if partition.stage is Stage.PREPARING and data.end >= partition.bulk_until:
+            self._set_stage(partition, Stage.MIRRORING, "")
+        if data.end <= partition.bulk_until:
+            partition.append.filled_offsets[Absence.LOG_START] += data.header.num_records
+        partition.records_moved += data.header.num_records
+        partition.bytes_moved += data.size
+        if partition.log_starts:
+            self._to_trim.add(partition)
+        self.advance(partition)
+
+    def _not_appended(
+        self,
+        partition: MirrorPartition,
+        step: Callable[[MirrorPartition], None],
+        what: str,
+        code: int = 0,
+    ) -> None:
+        """A batch did not land, or nobody knows; of several in flight the first one counts."""
+        appending = partition.append.phase is Phase.APPENDING
+        self._release(partition, step)
+        if appending and self.holds(partition):
+            self.trouble(partition, what, code)
+        else:
+            self.advance(partition)
+
+    def _release(
+        self,
+        partition: MirrorPartition,
+        step: Callable[[MirrorPartition], Misplaced | None],
+    ) -> Misplaced | None:
+        """Do a step of the machine and count what it no longer holds."""
+        before = partition.append.queued_bytes
+        result = step(partition)
+        self.held_bytes -= before - partition.append.queued_bytes
+        return result
+
+    # ---- gaps ----------------------------------------------------------------------------------
+
+    def _want_filler(self, partition: MirrorPartition) -> None:
+        """Fill its gap in the next round of those that it shares a request with.
+
+        Written markers go to each broker by itself: one that hangs holds up its own partitions.
+        """
+        node = partition.destination_node if self.shard(partition).markers.allowed else _ALL_NODES
+        key = partition.spec.shard, node
+        self._gaps[key].add(partition)
+        if key not in self._filling:
+            self._filling.add(key)
+            self.start(self._fill(key))
+
+    async def _fill(self, key: _Gaps) -> None:
+        """Fill gaps of one shard, round after round, until there are none."""
+        pause = self.settings.backoff_s
+        waiting = self._gaps[key]
+        shard = self._shards[key[0]]
+        try:
+            while waiting:
+                # What is being filled has had another leader; its round brings it back.
+                gaps = {p: g for p in waiting if not p.filling and (g := p.append.gap_to_fill)}
+                waiting.clear()
+                if not gaps:
+                    break
+                progressed = False
+                with self.guard(gaps):
+                    progressed = await self._fill_round(shard, gaps)
+                for partition in filter(self._still_gap, gaps):
+                    self._want_filler(partition)
+                if progressed:
+                    pause = self.settings.backoff_s
+                elif waiting:
+                    await asyncio.sleep(pause * (0.5 + self.jitter()))
+                    pause = min(2 * pause, self.settings.backoff_max_s)
+        finally:
+            self._filling.discard(key)
+
+    def _still_gap(self, partition: MirrorPartition) -> bool:
+        return self.holds(partition) and partition.append.gap_to_fill is not None
+
+    async def _fill_round(self, shard: Shard, gaps: Mapping[MirrorPartition, Gap]) -> bool:
+        """One round; whether any log end moved. Where data is to be fenced first, that is all."""
+        fencing = {p: gap for p, gap in gaps.items() if p.append.fences_data_first}
+        gaps = fencing or gaps
+        needs = {partition.key: gap for partition, gap in gaps.items()}
+        for partition in gaps:
+            partition.filling = True
+        found: Mapping[TopicPartition, LogEnd] = {}
+        try:
+            found = await (shard.fence_data(needs) if fencing else shard.fill_gaps(needs))
+        except Disconnected as error:
+            for partition in gaps:
+                self._lose_markers(partition, str(error))
+        except Retriable as error:
+            log.info("shard %d: gaps wait: %s", shard.number, error)
+        except UserError as error:
+            for partition in gaps:
+                if self.holds(partition):
+                    self.fail(partition, f"a gap cannot be filled: {error}", transient=True)
+        finally:
+            for partition in gaps:
+                partition.filling = False
+        moved = False
+        for partition in gaps:
+            moved = self._after_round(partition, found.get(partition.key)) or moved
+        for partition in fencing:
+            if partition.key in found and not found[partition.key].error:
+                self._release(partition, lambda p: p.append.data_fenced())
+                self.advance(partition)
+        return moved
+
+    def _after_round(self, partition: MirrorPartition, end: LogEnd | None) -> bool:
+        """What a round has made of one gap; whether the log's end moved."""
+        if end is None or not self.holds(partition):
+            self.advance(partition)
+        elif end.error == _NETWORK_EXCEPTION:
+            self._lose_markers(partition, "the connection was lost")
+        elif end.error:
+            self.trouble(partition, "a gap cannot be filled", end.error)
+        else:
+            return self._filled(partition, Offset(end.log_end))
+        return False
+
+    def _filled(self, partition: MirrorPartition, log_end: Offset) -> bool:
+        """The log ends here after a round; whether that is further than before."""
+        before = partition.append.log_end
+        misplaced = partition.append.filled(log_end)
+        if misplaced is not None:
+            self.fail(
+                partition,
+                f"the destination's log ends at {misplaced.found}, expected {misplaced.expected}: "
+                + _OTHER_WRITER,
+            )
+            return False
+        if partition.append.phase is Phase.APPENDING:
+            partition.attempts = 0
+        self.advance(partition)
+        self.pump(partition.destination_node)
+        return log_end > before
+
+    def _lose_markers(self, partition: MirrorPartition, why: str) -> None:
+        """Nobody knows whether markers were written, or still will be."""
+        if self.holds(partition):
+            partition.append.unguarded_from = self.now() + self.settings.lease_s
+            self.trouble(partition, f"no answer to markers: {why}")
+
+    # ---- leaders -------------------------------------------------------------------------------
+
+    def leaders_are_stale(self, partition: MirrorPartition) -> None:
+        """Ask both clusters again who leads this partition's topic."""
+        self._stale_source.add(partition.key.topic)
+        self._stale_destination.add(partition.key.topic)
+        self._leaders_wanted.set()
+
+    def knows_topic(self, partition: MirrorPartition) -> bool:
+        """Whether the destination's leaders were told since they were last found to be stale.
+
+        Where the topic's id is compared with; else its topic may have been made again by now.
+        """
+        topic = partition.key.topic
+        asked = topic in self._stale_destination or topic in self._asked_destination
+        return partition.spec.destination_topic_id is None or not asked
+
+    async def _follow_leaders(self) -> None:
+        """Keep the leaders known: at once where an answer said that they moved, else by age."""
+        while True:
+            try:
+                async with asyncio.timeout(self.settings.leaders_max_age_s):
+                    await self._leaders_wanted.wait()
+            except TimeoutError:
+                topics = {key.topic for key in self.partitions}
+                self._stale_source |= topics
+                self._stale_destination |= topics
+            self._leaders_wanted.clear()
+            source, self._stale_source = self._stale_source, set()
+            destination, self._stale_destination = self._stale_destination, set()
+            self._asked_destination = destination
+            await asyncio.gather(
+                self._ask_leaders(self.source, source, self._source_leader),
+                self._ask_leaders(self.destination, destination, self._destination_leader),
+            )
+            await asyncio.sleep(self.settings.leaders_pause_s)
+
+    async def _ask_leaders(
+        self,
+        port: SourcePort | DestinationPort,
+        topics: set[str],
+        tell: Callable[[MirrorPartition, Leader | None], None],
+    ) -> None:
+        if not topics:
+            return
+        try:
+            leaders = await port.leaders(topics)
+        except Retriable as error:
+            log.info("leaders are not known yet: %s", error)
+            (self._stale_source if port is self.source else self._stale_destination).update(topics)
+            asyncio.get_running_loop().call_later(self._backoff(3), self._leaders_wanted.set)
+            return
+        for partition in [p for p in self.partitions.values() if p.key.topic in topics]:
+            whole = leaders.get(TopicPartition(partition.key.topic, WHOLE_TOPIC))
+            tell(partition, leaders.get(partition.key, whole))
+        if port is self.destination:
+            self._asked_destination = set()
+
+    def _source_leader(self, partition: MirrorPartition, leader: Leader | None) -> None:
+        if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:
+            self.fail(partition, "the source does not have this partition", transient=True)
+            return
+        if leader.error == 0 and leader.topic_id != partition.spec.source_topic_id:
+            self.fail(
+                partition,
+                f"the source's topic was deleted and made again: it has the id {leader.topic_id}, "
+                f"the mirror was made for {partition.spec.source_topic_id}",
+            )
+            return
+        if leader.error and not code_of(leader.error).reaction.retriable:
+            self.fail(partition, f"the source refuses: {_name(leader.error)}", transient=True)
+            return
+        if partition.source_node != leader.node:
+            self.fetcher.return_to_leader(partition)
+            self.fetcher.leave(partition)
+            partition.source_node = leader.node
+        partition.source_leader_epoch = LeaderEpoch(leader.epoch)
+        self._led(partition)
+
+    def _destination_leader(self, partition: MirrorPartition, leader: Leader | None) -> None:
+        lost = _lost(partition.spec.destination_topic_id, leader)
+        was_lost, partition.topic_lost = partition.topic_lost, bool(lost)
+        if leader is None or lost:
+            self.fail(partition, lost, transient=True)
+            return
+        if was_lost:
+            self._try_again(partition)
+        if leader.error and not code_of(leader.error).reaction.retriable:
+            self.fail(partition, f"the destination refuses: {_name(leader.error)}", transient=True)
+            return
+        if partition.destination_node != leader.node:
+            self._ready[partition.destination_node].pop(partition, None)
+            partition.destination_node = leader.node
+        if 0 <= partition.destination_epoch < leader.epoch:
+            # The new leader may not remember the producer. With nothing in flight no answer would
+            # tell, and up to five batches would be compared with nothing.
+            self._release(partition, lambda p: p.append.replace())
+        if leader.epoch >= 0:
+            partition.destination_epoch = LeaderEpoch(leader.epoch)
+        self._led(partition)
+
+    def _led(self, partition: MirrorPartition) -> None:
+        if partition.source_node < 0 or partition.destination_node < 0:
+            asyncio.get_running_loop().call_later(
+                self._backoff(2), self.leaders_are_stale, partition
+            )
+        else:
+            self.advance(partition)
+
+    # ---- log starts ----------------------------------------------------------------------------
+
+    def source_starts_at(self, partition: MirrorPartition, start: int) -> None:
+        """The source's log begins here now: the destination's is to follow."""
+        if start > partition.source_start:
+            partition.source_start = Offset(start)
+        if start > partition.destination_start and not partition.spec.compacted:
+            partition.log_starts.seen(start, self.now())
+            self._to_trim.add(partition)
+
+    def _due_trims(self, partitions: Iterable[MirrorPartition]) -> dict[TopicPartition, Offset]:
+        """Those whose log start can be moved now, and where to."""
+        now, delay = self.now(), self.log_start_delay_s
+        return {
+            p.key: due
+            for p in partitions
+            if p in self._to_trim
+            and p.append.phase is Phase.APPENDING
+            and (due := p.log_starts.due(now, delay, p.bulk_until)) is not None
+            and p.append.log_end >= due
+        }
+
+    async def _trim(self) -> None:
+        """Move the destination's log starts to where the source's are."""
+        while True:
+            await asyncio.sleep(self.settings.trim_interval_s)
+            due = self._due_trims(self._to_trim)
+            if not due:
+                continue
+            try:
+                answers = await self.destination.delete_records(due)
+            except Retriable as error:
+                log.info("log starts wait: %s", error)
+                continue
+            for key, code in answers.items():
+                partition = self.partitions.get(key)
+                if partition is None:
+                    continue
+                if not code:
+                    partition.destination_start = due[key]
+                    partition.log_starts.followed(due[key])
+                    if not partition.log_starts:
+                        self._to_trim.discard(partition)
+                elif not code_of(code).reaction.retriable:
+                    self._to_trim.discard(partition)
+                    log.warning(
+                        "%s: the destination's log start cannot follow the source's to %d: %s",
+                        partition,
+                        due[key],
+                        _name(code),
+                    )
+
+
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+_NETWORK_EXCEPTION = 13
+
+
+def _lost(known: UUID | None, leader: Leader | None) -> str:
+    """Why the destination has no topic of the mirror's; empty where it has, as far as is told."""
+    if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:
+        return "the destination does not have this partition"
+    if known is None or not is_another(known, leader.topic_id):
+        return ""
+    return (
+        f"the destination's topic was deleted and made again: it has the id "
+        f"{topic_id_text(leader.topic_id)}, the mirror's was {topic_id_text(known)}; remove it "
+        f"from the mirror, delete it there, and add it again"
+    )
+
+
+def _name(code: int) -> str:
+    """A code as people know it: `OUT_OF_ORDER_SEQUENCE_NUMBER (45)`."""
+    return f"{code_of(code).name} ({code})"

@@ -1,0 +1,451 @@
+"""Reads the source: for each of its brokers a fetch session with all partitions that it leads.
+
+Back-pressure is by leaving out: a partition with enough in its queue is not asked for until its
+queue has drained, and no fetch is sent while the lane holds all that it may. While somebody is
+left out the others are asked without long waits, so that it is back soon.
+
+Each fetch tells the leader epoch of the last record that was read, so that a source that has lost
+its end and grown again is seen (`kafka/log/leader_epochs.py`).
+
+Throttled partitions have fetch loops, sessions and connections of their own, which wait for what
+the mirror's rate lets them take (`mirror/throttle.py`), so that they hold up nobody else. What
+counts are batches as they stand on the source, without what is cut short at the end of an answer
+and comes again: about half a batch in each, and there is about one answer in half a second.
+
+Small answers come at a pace: whatever has gathered in the meantime is one Fetch and one Produce,
+not one for each record. A record that comes after a silence does not wait.
+
+The answer to a fetch belongs to the offsets that were asked for. A partition whose position was
+read anew in the meantime is *touched*, by a clock that only counts these events, and its part of
+the answer is dropped.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from twinlog.engines.exact.append import Phase
+from twinlog.engines.exact.jumps import believe
+from twinlog.engines.exact.partition import MirrorPartition
+from twinlog.engines.exact.ports import FetchResult
+from twinlog.kafka.errors import CorruptBatch, ProtocolError, Reaction, Retriable, code_of
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import EpochEnd, FetchPosition, Offset, TopicPartition
+from twinlog.mirror.plan import Piece, Planned, Planning, planning_sound
+from twinlog.mirror.throttle import TokenBucket, whole_bytes
+
+if TYPE_CHECKING:
+    from twinlog.engines.exact.engine import Engine
+
+log = logging.getLogger(__name__)
+
+_Key = tuple[int, int]  # source broker, fetcher
+
+_STEP_S: Final = 0.003
+"""How long the loop may be held up by plans."""
+_THROTTLE_LOOK_S: Final = 0.5
+"""The longest wait before it is looked again what the rate is."""
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """What the fetches from one source broker have come to, since the engine runs."""
+
+    requests: int = 0
+    """Answered or not."""
+    bytes: int = 0
+    """Of batches in the answers."""
+    errors: int = 0
+    """Requests that were not answered, or refused as a whole."""
+
+
+class Steps:
+    """Lets others run between steps: heartbeats must not wait for a plan."""
+
+    def __init__(self) -> None:
+        self._now = asyncio.get_running_loop().time
+        self._began = self._now()
+
+    async def pause(self) -> None:
+        """Let others run, if they have waited for `_STEP_S`."""
+        if self._now() - self._began > _STEP_S:
+            await asyncio.sleep(0)
+            self._began = self._now()
+
+    async def finish(self, planning: Planning) -> Planned:
+        """Run a plan to its end."""
+        while True:
+            try:
+                next(planning)
+            except StopIteration as stop:
+                planned: Planned = stop.value
+                return planned
+            await self.pause()
+
+
+class Fetcher:
+    """All fetch loops of an engine."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._wanted: defaultdict[_Key, dict[TopicPartition, FetchPosition]] = defaultdict(dict)
+        self._left_out: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
+        self._wake: dict[_Key, asyncio.Event] = {}
+        self._answered: dict[_Key, float] = {}
+        self._room = asyncio.Event()
+        self._clock = 0
+        self.counts: defaultdict[int, FetchCounts] = defaultdict(FetchCounts)
+        """By source broker."""
+        self.bucket: TokenBucket | None = None
+        """What throttled partitions may read; None where nothing limits them."""
+        self.throttled_bytes = 0
+        self.held_back = False
+        """Whether a fetch of throttled partitions has waited since this was last set to False."""
+
+    @property
+    def clock(self) -> int:
+        """The present moment (see the module)."""
+        return self._clock
+
+    def touch(self) -> int:
+        """A new moment: answers to fetches that are under way are older."""
+        self._clock += 1
+        return self._clock
+
+    def update(self, partition: MirrorPartition) -> None:
+        """Fetch it on from its plan's end, unless it has enough to do."""
+        append = partition.append
+        if partition.source_node < 0 or append.planned_end < partition.bulk_until:
+            return
+        if partition.source_replica >= 0 and self._engine.now() >= partition.redirect_at:
+            self.return_to_leader(partition)
+        key = self._key(partition)
+        if append.queued_bytes >= self._engine.settings.partition_queue_bytes:
+            partition.source_heard_at = self.answered_at(partition)
+            self._wanted[key].pop(partition.key, None)
+            self._left_out[key].add(partition)
+            return
+        self._left_out[key].discard(partition)
+        self._wanted[key][partition.key] = partition.fetch_position
+        if key not in self._wake:
+            self._wake[key] = asyncio.Event()
+            self._engine.start(self._loop(key))
+        self._wake[key].set()
+
+    def leave(self, partition: MirrorPartition) -> None:
+        """Do not fetch it."""
+        key = self._key(partition)
+        if key in self._wake:
+            partition.source_heard_at = self.answered_at(partition)
+            self._wanted[key].pop(partition.key, None)
+            self._left_out[key].discard(partition)
+
+    def answered_at(self, partition: MirrorPartition) -> float | None:
+        """When the last fetch with it was sent that the source has answered; None: none was.
+
+        An answer leaves out the partitions of which there is no news.
+        """
+        key = self._key(partition)
+        if partition.key not in self._wanted.get(key, ()):
+            return partition.source_heard_at
+        return self._answered.get(key, partition.source_heard_at)
+
+    def room(self) -> None:
+        """The lane holds less than before."""
+        self._room.set()
+
+    def _key(self, partition: MirrorPartition) -> _Key:
+        fetchers = self._engine.settings.fetchers_per_broker
+        own = fetchers if partition.throttled else 0
+        if fetchers == 1:
+            return partition.read_node, own
+        topic, index = partition.key  # topics of one partition have to be dealt out, too
+        return partition.read_node, own + (crc32(topic.encode()) + index) % fetchers
+
+    def _bucket(self, key: _Key) -> TokenBucket | None:
+        """What limits a fetch loop."""
+        return self.bucket if key[1] >= self._engine.settings.fetchers_per_broker else None
+
+    def _max_bytes(self, bucket: TokenBucket | None) -> int:
+        """What an answer may take; a share of the rate is dealt out among those who read by it."""
+        most = self._engine.settings.fetch_max_bytes
+        if bucket is None:
+            return most
+        loops = sum(1 for key, wanted in self._wanted.items() if wanted and self._bucket(key))
+        return max(1, min(most, bucket.share // max(loops, 1)))
+
+    # ---- one loop ------------------------------------------------------------------------------
+
+    async def _loop(self, key: _Key) -> None:
+        node, fetcher = key
+        settings = self._engine.settings
+        failures = 0
+        while True:
+            await self._something_to_do(key)
+            started = self._clock
+            asked_at = self._engine.now()
+            bucket = self._bucket(key)
+            counts = self.counts[node]
+            counts.requests += 1
+            wait_ms = (
+                settings.fetch_busy_wait_ms if self._left_out[key] else settings.fetch_max_wait_ms
+            )
+            try:
+                result = await self._engine.source.fetch(
+                    node,
+                    dict(self._wanted[key]),
+                    max_wait_ms=wait_ms,
+                    max_bytes=self._max_bytes(bucket),
+                    partition_max_bytes=settings.partition_fetch_bytes,
+                    fetcher=fetcher,
+                )
+            except (Retriable, ProtocolError) as error:
+                failures += 1
+                counts.errors += 1
+                log.info("source broker %d: %s", node, error, extra={"failures": failures})
+                self._leaders_may_have_moved(key)
+                pause = min(settings.backoff_s * 2 ** min(failures, 10), settings.backoff_max_s)
+                await asyncio.sleep(pause * (0.5 + self._engine.jitter()))
+                continue
+            failures = 0
+            if not result.throttle_ms:  # else partitions with news may be left out
+                self._answered[key] = asked_at
+            size = sum(len(fetched.records) for fetched in result.partitions.values())
+            counts.bytes += size
+            if bucket is not None:
+                whole = sum(whole_bytes(fetched.records) for fetched in result.partitions.values())
+                bucket.spend(whole, self._engine.now())
+                self.throttled_bytes += whole
+            await self._take_all(result, started)
+            if result.size < settings.fetch_small_bytes and not self._left_out[key]:
+                await asyncio.sleep(settings.fetch_pace_s - (self._engine.now() - asked_at))
+
+    async def _something_to_do(self, key: _Key) -> None:
+        """Wait for partitions to fetch, for room to hold what comes, and for the rate."""
+        settings = self._engine.settings
+        while True:
+            if not self._wanted[key]:
+                self._wake[key].clear()
+                await self._wake[key].wait()
+            elif self._engine.held_bytes + settings.fetch_max_bytes > settings.buffer_bytes:
+                self._room.clear()
+                await self._room.wait()
+            elif (bucket := self._bucket(key)) and (wait := bucket.wait(self._engine.now())):
+                self.held_back = True
+                await asyncio.sleep(min(wait, _THROTTLE_LOOK_S))
+            else:
+                return
+
+    def _leaders_may_have_moved(self, key: _Key) -> None:
+        for name in list(self._wanted[key]):
+            partition = self._engine.partitions.get(name)
+            if partition is not None:
+                self.return_to_leader(partition)
+                self._engine.leaders_are_stale(partition)
+
+    # ---- answers -------------------------------------------------------------------------------
+
+    async def _take_all(self, result: FetchResult, started: int) -> None:
+        steps = Steps()
+        nodes = set()
+        for name, fetched in result.partitions.items():
+            await steps.pause()
+            partition = self._engine.partitions.get(name)
+            if partition is not None and self._belongs(partition, started):
+                with self._engine.guard([partition]):
+                    nodes.add(partition.destination_node)
+                    follower = partition.source_replica >= 0
+                    await self._take(partition, fetched, started, steps, follower=follower)
+        for node in nodes:  # not after each partition: a Produce is to hold batches of many
+            self._engine.pump(node)
+
+    def _belongs(self, partition: MirrorPartition, started: int) -> bool:
+        """Whether an answer to what was asked then is about the partition as it is now."""
+        return (
+            self._engine.holds(partition)
+            and partition.touched <= started
+            and partition.append.phase is Phase.APPENDING
+        )
+
+    async def _take(
+        self,
+        partition: MirrorPartition,
+        fetched: Fetched,
+        started: int,
+        steps: "Steps",
+        *,
+        follower: bool,
+    ) -> None:
+        """Take an answer; a follower's proves nothing of where the source's log begins and ends."""
+        if fetched.error:
+            self._refused(partition, fetched.error)
+        elif fetched.diverging is not None and follower:
+            # A follower that is behind says the same of what it does not have yet.
+            self.return_to_leader(partition)
+            self._engine.advance(partition)
+        elif fetched.diverging is not None:
+            self._diverged(partition, fetched.diverging)
+        elif len(fetched.records):
+            self._note_ends(partition, fetched, follower=follower)
+            await self._take_records(partition, fetched, started, steps)
+        else:
+            self._note_ends(partition, fetched, follower=follower)
+            self._take_none(partition, fetched)
+
+    def _note_ends(self, partition: MirrorPartition, fetched: Fetched, *, follower: bool) -> None:
+        high_watermark, stable = Offset(fetched.high_watermark), Offset(fetched.last_stable)
+        if follower:
+            high_watermark = max(high_watermark, partition.source_high_watermark)
+            stable = max(stable, partition.source_stable)
+        else:
+            self._engine.source_starts_at(partition, fetched.log_start)
+        partition.source_high_watermark = high_watermark
+        partition.source_ends.seen(high_watermark, self._engine.now())
+        partition.source_stable = stable
+
+    async def _take_records(
+        self, partition: MirrorPartition, fetched: Fetched, started: int, steps: "Steps"
+    ) -> None:
+        """Plan what was answered, in steps between which other partitions move on."""
+        position = partition.append.planned_end
+        limit = self._engine.settings.buffer_bytes
+        try:
+            planned = await steps.finish(
+                planning_sound(fetched.records, position, fetched.aborted, limit)
+            )
+        except CorruptBatch as error:
+            if self._belongs(partition, started):
+                self._corrupt(partition, error)
+            return
+        if not self._belongs(partition, started) or partition.append.planned_end != position:
+            return
+        partition.corrupt_reads = 0
+        if planned.pieces:
+            self._engine.absences.clear(partition)
+            self._believe(partition, planned)
+        elif fetched.last_stable > position:
+            self._engine.absences.suspect(partition)  # less than one batch
+        if partition.append.idle:
+            partition.attempts = 0  # nothing is left that could go wrong again
+        self._engine.advance(partition)
+
+    def _believe(self, partition: MirrorPartition, planned: Planned) -> None:
+        """Queue a plan; skipped offsets that nothing explains are read twice (jumps.py)."""
+        pieces = planned.pieces
+        if not partition.spec.compacted:
+            pieces, partition.doubted, unexplained = believe(pieces, partition.doubted)
+            for jump in unexplained:
+                log.warning(
+                    "%s: the source skips offsets [%d, %d) although the topic is not compacted; "
+                    "both of two readings do",
+                    partition,
+                    jump.start,
+                    jump.end,
+                )
+        if pieces:
+            self._engine.offer(partition, pieces)
+            if pieces[-1].end == planned.pieces[-1].end:
+                partition.source_epochs.learn(partition.append.planned_end, planned.leader_epoch)
+
+    def _take_none(self, partition: MirrorPartition, fetched: Fetched) -> None:
+        """No records: that proves nothing (mirror/absence.py)."""
+        append = partition.append
+        if append.idle:
+            partition.attempts = 0
+        if fetched.last_stable <= append.planned_end:
+            self._engine.absences.clear(partition)
+        else:
+            self._engine.absences.suspect(partition)
+            self._redirect(partition, fetched.preferred_replica)
+        self._engine.advance(partition)
+
+    # ---- one partition alone -------------------------------------------------------------------
+
+    def may_read_alone(self, partition: MirrorPartition) -> bool:
+        """Whether there is room for an answer of its own, and its rate allows one."""
+        settings = self._engine.settings
+        if self._engine.held_bytes + settings.partition_fetch_bytes > settings.buffer_bytes:
+            return False
+        bucket = self._bucket(self._key(partition))
+        return bucket is None or not bucket.wait(self._engine.now())
+
+    async def take_alone(self, partition: MirrorPartition, fetched: Fetched, started: int) -> None:
+        """Take the answer to a request of its own; a session's answer that comes later is older."""
+        bucket = self._bucket(self._key(partition))
+        if bucket is not None:
+            size = whole_bytes(fetched.records)
+            bucket.spend(size, self._engine.now())
+            self.throttled_bytes += size
+        await self._take(partition, fetched, started, Steps(), follower=False)
+        self._engine.pump(partition.destination_node)
+        partition.touched = self.touch()
+
+    def touch_and_offer(self, partition: MirrorPartition, pieces: list[Piece]) -> None:
+        """Queue what no session's answer has shown."""
+        partition.touched = self.touch()
+        self._engine.offer(partition, pieces)
+        self._engine.advance(partition)
+
+    # ---- preferred replicas --------------------------------------------------------------------
+
+    def _redirect(self, partition: MirrorPartition, replica: int) -> None:
+        """Read from the replica that the leader names (KIP-392): it answers no records itself."""
+        now = self._engine.now()
+        if replica < 0 or replica == partition.read_node or now < partition.redirect_at:
+            return
+        self.leave(partition)
+        partition.source_replica = replica
+        partition.redirect_at = now + self._engine.settings.leaders_max_age_s
+        partition.touched = self.touch()
+
+    def return_to_leader(self, partition: MirrorPartition) -> None:
+        """Read from the leader again, which may name another replica."""
+        if partition.source_replica >= 0:
+            self.leave(partition)
+            partition.source_replica = -1
+            partition.touched = self.touch()
+
+    def _corrupt(self, partition: MirrorPartition, error: CorruptBatch) -> None:
+        """Read it again, in case the network did it; if it stays, a person has to look."""
+        partition.corrupt_reads += 1
+        if partition.corrupt_reads < self._engine.settings.corrupt_reads:
+            self._engine.trouble(partition, f"what the source sent is corrupt: {error}")
+        else:
+            self._engine.fail(
+                partition, f"the source's log holds a corrupt batch: {error}", transient=True
+            )
+
+    def _diverged(self, partition: MirrorPartition, source: EpochEnd) -> None:
+        """The source's log is not the one that was read so far: it has lost its end.
+
+        If that may be only what is queued or in flight, the position is read again: what has landed
+        may be the source's still.
+        """
+        append = partition.append
+        position = partition.fetch_position
+        if append.idle or append.log_end > source.end_offset:
+            self._engine.fail(
+                partition,
+                f"the source has lost records that were mirrored: they reach up to offset "
+                f"{append.log_end} of leader epoch {position.last_epoch}, the source's epoch "
+                f"{source.leader_epoch} ends at offset {source.end_offset} and others follow",
+            )
+        else:
+            self._engine.trouble(
+                partition, f"the source has lost records from offset {source.end_offset} on"
+            )
+
+    def _refused(self, partition: MirrorPartition, code: int) -> None:
+        if partition.source_replica >= 0:
+            self.return_to_leader(partition)
+            self._engine.advance(partition)
+        elif code_of(code).reaction is Reaction.METADATA:
+            self.leave(partition)
+            partition.source_node = -1
+            self._engine.leaders_are_stale(partition)
+        else:
+            # Among these OFFSET_OUT_OF_RANGE: the placer finds out which end was passed.
+            self._engine.trouble(partition, "the source refused a fetch", code)

@@ -1,0 +1,172 @@
+"""Records that a log holds behind what was mirrored, and that the mirror has not written.
+
+A mirror partition that is stopped may hold records of other producers: they wrote to the
+destination's topic while no lane was running, or while the source was idle. The source does not
+have them, so the last mirrored end lies before the first of them, whatever stands behind it.
+
+    offsets   |  mirrored                  |  foreign       |  mirror's, misplaced  | fence
+              known end (at least)         last mirrored end
+
+The log itself is the evidence. A data batch above the *known end* is the mirror's if it carries the
+id of one of the mirror's data producers, and foreign otherwise. Control records carry no data: the
+mirror's own (fillers, written markers, fences) come from many ids, so they are counted as the
+mirror's, wherever they stand; what a foreign transaction has written stands before its marker.
+
+The known end is a floor, not the answer: below it, users of an earlier failover may have written
+records that the source has taken over since (failback). From there on the log is read, all of it
+where that is little; else backwards from the fence, until a stretch begins with more batches of the
+mirror's than may have been in flight when the foreign ones came between.
+An answer without bytes proves nothing and is asked for again.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
+from typing import Final, NamedTuple, Protocol
+
+from twinlog.engines.exact.append import MAX_IN_FLIGHT
+from twinlog.engines.exact.ports import Bounds
+from twinlog.kafka.errors import Refusal, Retriable
+from twinlog.kafka.log.batch import Header, batches
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import TopicPartition
+
+NEAR: Final = 1000
+"""Offsets above the known end that are read as a whole."""
+FURTHER: Final = 4
+"""By how much more is read, each time that a stretch begins with a foreign batch."""
+ENOUGH: Final = MAX_IN_FLIGHT + 1
+"""Batches of the mirror in a row that cannot all be misplaced ones."""
+READ_BYTES: Final = 1 << 20
+READ_TRIES: Final = 100
+"""Answers in a row without any bytes, after which the search is given up for now."""
+READ_PAUSE_S: Final = 0.05
+MOST_CONTROL: Final = 100_000
+"""Offsets of nothing but control records behind which no foreign transaction is looked for."""
+_OUT_OF_RANGE: Final = 1
+
+
+class Log(Protocol):
+    """The destination's logs as they are."""
+
+    async def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Bounds]:
+        """First, high watermark and last stable offsets."""
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        """What stands at these offsets now."""
+
+
+class Searched(NamedTuple):
+    """Where to look: offsets `[known, fence)`, and the ids of the mirror's data producers."""
+
+    known: int
+    fence: int
+    producers: Collection[int]
+
+
+class Foreign(NamedTuple):
+    """Offsets `[start, end)` that hold `records` records of foreign producers, and perhaps ours."""
+
+    start: int
+    end: int
+    records: int
+    producers: tuple[int, ...]
+    """Their ids; -1 of a producer without idempotence."""
+
+    def __str__(self) -> str:
+        names = ", ".join("none" if one < 0 else str(one) for one in self.producers)
+        return (
+            f"{self.records} record(s) at offsets {self.start} to {self.end - 1} were written by "
+            f"other producers (producer id {names}) before the fence; the source does not have "
+            f"them, and the last mirrored end is {self.start}"
+        )
+
+
+async def find_foreign(
+    log: Log, partition: TopicPartition, where: Searched, bounds: Bounds
+) -> Foreign | Refusal | None:
+    """The foreign records of a partition, above what is known to be mirrored.
+
+    Args:
+        log: the destination's.
+        partition: which one; it is fenced, so the mirror writes nothing to it any more.
+        where: see `Searched`.
+        bounds: of the log as they were a short while ago.
+
+    Returns:
+        None where there are none; a refusal where the log may not be read.
+
+    Raises:
+        Retriable: the log cannot be read just now.
+    """
+    if bounds.error:
+        return _refusal(bounds.error, partition)
+    known = where.known if where.known <= where.fence else 0
+    floor = min(max(known, bounds.start), where.fence)
+    step = NEAR if where.fence - floor <= NEAR else ENOUGH
+    upto, data = where.fence, list[Header]()
+    while upto > floor:
+        start = max(floor, upto - step)
+        headers = await _headers(log, partition, start, upto)
+        if isinstance(headers, Refusal):
+            return headers
+        data = [one for one in headers if not one.is_control] + data
+        ours = list(takewhile(lambda one: one.producer_id in where.producers, data))
+        if len(ours) >= ENOUGH:
+            break
+        if not data and where.fence - start > MOST_CONTROL:
+            break
+        upto = min([start, *(one.base_offset for one in headers[:1])])
+        step *= FURTHER
+    found = [one for one in data if one.producer_id not in where.producers]
+    return _named(found) if found else None
+
+
+def _named(found: Sequence[Header]) -> Foreign:
+    return Foreign(
+        found[0].base_offset,
+        found[-1].next_offset,
+        sum(one.num_records for one in found),
+        tuple(sorted({one.producer_id for one in found})),
+    )
+
+
+async def _headers(
+    log: Log, partition: TopicPartition, start: int, upto: int
+) -> list[Header] | Refusal:
+    """The batches that hold offsets of `[start, upto)`; the log goes on behind `upto`."""
+    found: list[Header] = []
+    empty = 0
+    while start < upto:
+        answer = (await log.read({partition: start}, partition_max_bytes=READ_BYTES))[partition]
+        headers = list(batches(answer.records))
+        if answer.error == _OUT_OF_RANGE:
+            # Retention has moved the log's start meanwhile.
+            start = max(start, (await log.bounds([partition]))[partition].start)
+        elif answer.error:
+            return _refusal(answer.error, partition)
+        elif headers:
+            empty, start = 0, headers[-1].next_offset
+            found += headers
+            continue
+        empty += 1
+        if empty > READ_TRIES:
+            raise Retriable(f"{partition} cannot be read at offset {start} of the destination")
+        await asyncio.sleep(READ_PAUSE_S)
+    return [one for one in found if one.base_offset < upto]
+
+
+def _refusal(code: int, partition: TopicPartition) -> Refusal:
+    """What a person has to see to.
+
+    Raises:
+        Retriable: it will pass.
+    """
+    refusal = Refusal(code)
+    if refusal.reaction.retriable:
+        raise Retriable(f"{partition} cannot be read on the destination: {refusal}")
+    return refusal

@@ -1,0 +1,86 @@
+"""Skipped offsets on a topic that does not compact: believed only when they are read twice.
+
+On such a topic nothing explains why a batch skips offsets. The skip may be old (the topic was
+compacted once, or has lost a segment), so it cannot simply be refused; and what a single answer
+shows is little to lose records for. So the plan is cut where the first skip begins, and the source
+is read again from there. What the second reading skips as well is believed, as UNEXPLAINED.
+
+    first answer     data 0-5 | skip 5-8 | data 8-10 | skip 10-12 | data 12-14
+    taken            data 0-5;  in doubt: 5-8, 10-12
+    second answer              skip 5-8 | data 8-10 | skip 10-12 | data 12-14
+    taken                      all of it
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from twinlog.kafka.types import Offset
+from twinlog.mirror.absence import Absence, Span
+from twinlog.mirror.plan import Gap, Piece
+
+
+class Jump(NamedTuple):
+    """Offsets `[start, end)` that a batch skips."""
+
+    start: Offset
+    end: Offset
+
+
+class Believed(NamedTuple):
+    """The pieces that may be taken, and the skips in doubt from where they end on."""
+
+    pieces: list[Piece]
+    doubted: tuple[Jump, ...]
+    unexplained: tuple[Jump, ...]
+    """The skips among the pieces."""
+
+
+def believe(pieces: Iterable[Piece], doubted: Collection[Jump]) -> Believed:
+    """Cut a plan at its first skip that was not read before.
+
+    Args:
+        pieces: the plan of an answer.
+        doubted: the skips of the answer before, as `Believed.doubted` has them.
+    """
+    taken: list[Piece] = []
+    left = iter(pieces)
+    unexplained: list[Jump] = []
+    for piece in left:
+        jumps = list(_jumps(piece))
+        new = next((jump for jump in jumps if jump not in doubted), None)
+        unexplained += [j for j in jumps if new is None or j.end <= new.start]
+        if new is None:
+            taken.append(_explained(piece))
+            continue
+        if isinstance(piece, Gap) and piece.start < new.start:
+            taken.append(_explained(_until(piece, new.start)))
+        later = [jump for other in left for jump in _jumps(other)]
+        in_doubt = (*(j for j in jumps if j.start >= new.start), *later)
+        return Believed(taken, in_doubt, tuple(unexplained))
+    return Believed(taken, (), tuple(unexplained))
+
+
+def _jumps(piece: Piece) -> Iterator[Jump]:
+    if isinstance(piece, Gap):
+        start = piece.start
+        for reason, end in piece.spans:
+            if reason is Absence.COMPACTED:
+                yield Jump(start, end)
+            start = end
+
+
+def _until(gap: Gap, end: Offset) -> Gap:
+    spans = tuple(span for span in gap.spans if span.end <= end)
+    seen = all(span.reason is not Absence.COMPACTED for span in spans)
+    return Gap(gap.start, end, seen, spans)
+
+
+def _explained(piece: Piece) -> Piece:
+    """A piece whose skips are believed."""
+    if not isinstance(piece, Gap):
+        return piece
+    spans = tuple(
+        Span(Absence.UNEXPLAINED if s.reason is Absence.COMPACTED else s.reason, s.end)
+        for s in piece.spans
+    )
+    return Gap(piece.start, piece.end, piece.seen, spans)

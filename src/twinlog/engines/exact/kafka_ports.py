@@ -1,0 +1,468 @@
+"""The two ports on real brokers (see `ports.py` for what each method promises).
+
+Connections are kept apart by lane, since a broker answers one connection's requests one after the
+other: each fetcher has its own, since a Fetch may wait; Produce has its own (`node_writer.py`);
+short questions and transactions go over the client's control connection; reads without a session
+and WriteTxnMarkers, which may be large, have theirs.
+
+What writes asks the lease guard immediately before its bytes are handed over, each time that a
+request is tried. What the kernel still holds then is the connection's to throw away: the
+destination's `ClusterConfig.user_timeout` has to be set, to less than the lease.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from twinlog.engines.exact.node_reader import MAX_READ, Limits, NodeReader
+from twinlog.engines.exact.node_writer import Answers, NodeWriter
+from twinlog.engines.exact.ports import (
+    WHOLE_TOPIC,
+    Batch,
+    Bounds,
+    FetchResult,
+    Leader,
+    LogEnd,
+    Markers,
+    ProducerIdentity,
+    Producers,
+    ReadAlone,
+)
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Leader as KnownLeader
+from twinlog.kafka.client.metadata import Metadata
+from twinlog.kafka.errors import (
+    Disconnected,
+    Fenced,
+    ProtocolError,
+    Refusal,
+    Retriable,
+    UserError,
+    check,
+)
+from twinlog.kafka.protocol.fetch import READ_COMMITTED, READ_UNCOMMITTED, Fetched, FetchResponse
+from twinlog.kafka.requests import partitions as questions
+from twinlog.kafka.requests import topics as admin
+from twinlog.kafka.requests import transactions
+from twinlog.kafka.requests.fetch_session import SESSION_ERRORS, FetchSession
+from twinlog.kafka.requests.partitions import (
+    DEBUGGING,
+    PATIENCE,
+    Isolation,
+    ListedOffset,
+    OffsetSpec,
+)
+from twinlog.kafka.requests.topic_keys import TopicKeys
+from twinlog.kafka.types import FetchPosition, TopicPartition
+
+MAX_MARKERS: Final = 10_000
+"""Markers of one WriteTxnMarkers request; on 4.3.1 it takes half a second."""
+
+_MARKERS_LANE: Final = "markers"
+_LIST_OFFSETS: Final = 2
+_LOCAL_START_VERSION: Final = 8
+_CLEANUP_POLICY: Final = "cleanup.policy"
+_TRIES: Final = 3
+_NOT_ATTEMPTED: Final = 55
+_UNSUPPORTED_VERSION: Final = 35
+_OF_A_TOPIC: Final = frozenset({3, 29})
+"""UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED."""
+_LEFT_OUT: Final = Refusal(13, "the broker's answer leaves it out")
+
+
+class KafkaSource:
+    """`SourcePort` on a cluster that has been started."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._keys = TopicKeys()
+        self._reader = NodeReader(cluster, self._keys, pinned=True)
+        self._sessions: dict[tuple[int, int], FetchSession] = {}
+        self._generation = 0  # of the keys that the sessions were made with
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+        """All partitions of these topics, asked anew.
+
+        What is fetched from then on is of the topics with the ids that are told here: a topic that
+        was deleted and made again is another one, and nobody is given its data unawares.
+        """
+        metadata = await self._cluster.refresh(topics)
+        self._keys.learn(metadata, topics)
+        return _leaders(metadata, topics)
+
+    async def fetch(
+        self,
+        node: int,
+        wanted: Mapping[TopicPartition, FetchPosition],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+        fetcher: int = 0,
+    ) -> FetchResult:
+        """Read each wanted partition on, up to its last stable offset."""
+        gone = await self._reader.unknown(wanted)
+        if gone:
+            wanted = {p: position for p, position in wanted.items() if p not in gone}
+            max_wait_ms = 0
+        if not wanted:
+            await asyncio.sleep(max_wait_ms / 1000)
+            return FetchResult(gone, 0)
+        limits = Limits(READ_COMMITTED, max_wait_ms, max_bytes, partition_max_bytes)
+        for _ in range(_TRIES):
+            response, size = await self._fetch(node, fetcher, wanted, limits)
+            if response.error not in SESSION_ERRORS:
+                break
+        check(response.error, f"fetch from node {node}")
+        news = response.partitions
+        return FetchResult({**news, **gone} if gone else news, size, response.throttle_ms)
+
+    async def _fetch(
+        self,
+        node: int,
+        fetcher: int,
+        wanted: Mapping[TopicPartition, FetchPosition],
+        limits: Limits,
+    ) -> tuple[FetchResponse, int]:
+        """Once, within the session. Whatever goes wrong, the next request begins a new one."""
+        connection = await self._cluster.connection(node, f"fetch.{fetcher}")
+        await connection.ready()
+        if self._generation != self._keys.generation:
+            self._generation = self._keys.generation
+            for each in self._sessions.values():
+                each.renew()
+        session = self._sessions.setdefault((node, fetcher), FetchSession())
+        ask = session.ask(wanted, limits.partition_max_bytes)
+        answered = False
+        try:
+            response, size = await self._reader.exchange(
+                connection, ask.partitions, ask.forgotten, (ask.session_id, ask.epoch), limits
+            )
+            answered = not response.error
+        finally:
+            if answered:
+                session.answered(response.session_id)
+            else:
+                session.renew()
+        return response, size
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        """What stands at these offsets now, without a session (read_committed, no waiting)."""
+        return await self._reader.read(partitions, READ_COMMITTED, partition_max_bytes)
+
+    async def read_alone(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        partition_max_bytes: int,
+    ) -> ReadAlone:
+        """What the leader answers to a request for nothing but this (read_committed)."""
+        limits = Limits(READ_COMMITTED, max_wait_ms, MAX_READ, partition_max_bytes)
+        found = ReadAlone(*await self._reader.read_alone(partition, offset, limits))
+        if found.fetched.error or len(found.fetched.records):
+            return found
+        local_start, compacts = await asyncio.gather(
+            self._local_start(partition), self._compacts(partition.topic)
+        )
+        return found._replace(local_start=local_start, compacts=compacts)
+
+    async def _local_start(self, partition: TopicPartition) -> int:
+        """The first offset on the leader's own disk; -1 where it is not known.
+
+        A broker that does not know the question has no remote storage: its log start.
+        """
+        leader = (await self._cluster.leaders([partition]))[partition]
+        if isinstance(leader, Refusal):
+            return -1
+        connection = await self._cluster.connection(leader.node_id)
+        await connection.ready()
+        _, newest = connection.versions.get(_LIST_OFFSETS, (0, 0))
+        tiered = newest >= _LOCAL_START_VERSION
+        spec = OffsetSpec.EARLIEST_LOCAL if tiered else OffsetSpec.EARLIEST
+        answer = (await questions.list_offsets(self._cluster, [partition], spec))[partition]
+        return -1 if isinstance(answer, Refusal) else answer.offset
+
+    async def _compacts(self, topic: str) -> bool | None:
+        """Whether its cleanup.policy contains `compact`; None where that cannot be read."""
+        resource = admin.topic_resource(topic)
+        answers = await admin.describe_configs(self._cluster, [resource], [_CLEANUP_POLICY])
+        entries = answers.get(resource)
+        if entries is None or isinstance(entries, Refusal) or _CLEANUP_POLICY not in entries:
+            return None
+        return "compact" in (entries[_CLEANUP_POLICY].value or "")
+
+    async def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Bounds]:
+        """First, high watermark and last stable offsets, asked anew."""
+        return await _bounds(self._cluster, partitions)
+
+
+class KafkaDestination:
+    """`DestinationPort` on a cluster that has been started.
+
+    `may_write` is asked before each request that writes; when it says no, the request ends in
+    Fenced, and nothing was sent.
+
+    What is appended bears the topic's id as `leaders` has told it (Kafka 4.1; older brokers know
+    topics by their names alone): a topic that was deleted and made again refuses it. What is asked
+    goes by the newest metadata.
+    """
+
+    def __init__(self, cluster: KafkaCluster, may_write: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._may_write = may_write
+        self._written = TopicKeys()
+        self._reader = NodeReader(cluster, TopicKeys())
+        self._writers: dict[int, NodeWriter] = {}
+
+    async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+        """All partitions of these topics, asked anew; they are appended to by the ids told here."""
+        metadata = await self._cluster.refresh(topics)
+        self._written.learn(metadata, topics)
+        return _leaders(metadata, topics)
+
+    def produce(self, node: int, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
+        """Append one batch to each of these partitions, all led by `node`, with acks=all.
+
+        Ask for the topics' leaders first: a topic that the metadata does not have is refused.
+        """
+        self._written.learn(self._cluster.metadata, ())
+        writer = self._writers.get(node)
+        if writer is None:
+            writer = NodeWriter(self._cluster, node, self._written, self._permit)
+            self._writers[node] = writer
+        return writer.send(batches)
+
+    async def log_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Log end offsets (ListOffsets as replica -2, of the leaders)."""
+        asked = list(partitions)  # a mapping would be taken for one of timestamps
+        answers = await questions.list_offsets(
+            self._cluster, asked, replica_id=DEBUGGING, patience=PATIENCE
+        )
+        return {
+            p: LogEnd(answer.code, -1, -1)
+            if isinstance(answer, Refusal)
+            else LogEnd(0, answer.offset, answer.leader_epoch)
+            for p, answer in answers.items()
+        }
+
+    async def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Bounds]:
+        """First, high watermark and last stable offsets."""
+        return await _bounds(self._cluster, partitions)
+
+    async def producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Producers]:
+        """DescribeProducers."""
+        answers = await questions.describe_producers(self._cluster, partitions, patience=PATIENCE)
+        return {
+            p: Producers(answer.code, ()) if isinstance(answer, Refusal) else Producers(0, answer)
+            for p, answer in answers.items()
+        }
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        """What stands at these offsets now, aborted data included (read_uncommitted)."""
+        return await self._reader.read(partitions, READ_UNCOMMITTED, partition_max_bytes)
+
+    async def init_producer(self, transactional_id: str) -> ProducerIdentity:
+        """InitProducerId; waits while the coordinator loads, moves, or ends a transaction."""
+        identity = await transactions.init_producer_id(
+            self._cluster, transactional_id, before_send=self._permit
+        )
+        return ProducerIdentity(transactional_id, identity.producer_id, identity.epoch)
+
+    async def empty_transaction(
+        self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """One control record on each of these partitions, some time after the answer.
+
+        A broker that refuses one partition adds none, and opens no transaction for it: the others
+        are asked for again without it. Where all are refused there is nothing to end. EndTxn may be
+        sent again: a transaction that has been committed can be committed again.
+
+        Returns:
+            An error code for each; what is refused gets no control record.
+
+        Raises:
+            Fenced: the id has a newer epoch, or we may not write.
+            Disconnected: whether control records will be written is not known.
+            UserError, Retriable: it was refused for all, and no control record will be written.
+        """
+        codes = dict.fromkeys(partitions, 0)
+        while left := [p for p, code in codes.items() if not code]:
+            refused = await self._add(producer, left)
+            if not refused:
+                await self._commit(producer)
+                break
+            codes |= refused
+        return codes
+
+    async def _add(
+        self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Open a transaction of these, or hear which of them are refused; then none is open."""
+        name, identity = producer.transactional_id, transactions.ProducerId(*producer[1:])
+        try:
+            answers = await transactions.add_partitions_to_txn(
+                self._cluster, name, identity, partitions, before_send=self._permit
+            )
+        except (Retriable, ProtocolError) as error:
+            raise Disconnected(str(error), cluster=self._cluster.name) from error
+        return _refused(answers)
+
+    async def _commit(self, producer: ProducerIdentity) -> None:
+        """End the open transaction."""
+        name, identity = producer.transactional_id, transactions.ProducerId(*producer[1:])
+        try:
+            await transactions.end_txn(
+                self._cluster, name, identity, commit=True, before_send=self._permit
+            )
+        except (Retriable, ProtocolError) as error:
+            raise Disconnected(str(error), cluster=self._cluster.name) from error
+
+    async def write_markers(
+        self,
+        partitions: Mapping[TopicPartition, Markers],
+        producer: ProducerIdentity,
+        *,
+        committed: bool = False,
+    ) -> Mapping[TopicPartition, int]:
+        """That many control records on each of these partitions, now; an error code for each.
+
+        13 NETWORK_EXCEPTION: how many were written is not known. 35 UNSUPPORTED_VERSION: brokers
+        do not have WriteTxnMarkers, and none was written.
+        """
+
+        async def ask(node: int, asked: questions.Asked[Markers]) -> questions.Answers[None]:
+            wanted = {p: markers for p, (_, markers) in asked.items()}
+            template = transactions.Marker(*producer[1:], (), committed)
+            try:
+                return await self._write_markers(node, wanted, template)
+            except UserError as error:
+                if error.code != _UNSUPPORTED_VERSION:
+                    raise
+                return dict.fromkeys(asked, Refusal(_UNSUPPORTED_VERSION, error.message))
+
+        answers = await questions.by_leader(self._cluster, partitions, ask, tries=1)
+        return {p: _code(answer) for p, answer in answers.items()}
+
+    async def _write_markers(
+        self, node: int, wanted: dict[TopicPartition, Markers], template: transactions.Marker
+    ) -> questions.Answers[None]:
+        """Requests of a bounded size, one after the other; a refused partition gets no more."""
+        answers: questions.Answers[None] = dict.fromkeys(wanted)
+        while left := [p for p, markers in wanted.items() if markers.number > 0 and not answers[p]]:
+            asked, room = left, MAX_MARKERS
+            markers: list[transactions.Marker] = []
+            while left and (room >= len(left) or not markers):
+                markers += _one_marker_each({p: wanted[p] for p in left}, template)
+                room -= len(left)
+                wanted.update((p, wanted[p]._replace(number=wanted[p].number - 1)) for p in left)
+                left = [p for p in left if wanted[p].number > 0]
+            found = await transactions.write_txn_markers(
+                self._cluster, node, markers, lane=_MARKERS_LANE, before_send=self._permit
+            )
+            results = found.get(template.producer_id, {})
+            answers.update((p, results.get(p, _LEFT_OUT)) for p in asked)
+        return answers
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Move log starts up to these offsets; an error code for each."""
+        answers = await questions.delete_records(
+            self._cluster, before, patience=PATIENCE, before_send=self._permit
+        )
+        return {p: _code(answer) for p, answer in answers.items()}
+
+    def _permit(self) -> None:
+        """Raise if we may not write any more."""
+        if not self._may_write():
+            raise Fenced("the lease has ended, nothing was sent", cluster=self._cluster.name)
+
+
+def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+    leaders: dict[TopicPartition, Leader] = {}
+    for name in topics:
+        topic = metadata.topics.get(name)
+        if topic is None:
+            continue
+        if topic.error and not topic.partitions:
+            whole = TopicPartition(name, WHOLE_TOPIC)
+            leaders[whole] = Leader(-1, -1, topic.topic_id, topic.error)
+        for index in topic.partitions:
+            partition = TopicPartition(name, index)
+            known = metadata.leader(partition)
+            if isinstance(known, KnownLeader):
+                leaders[partition] = Leader(known.node_id, known.epoch, topic.topic_id)
+            else:
+                leaders[partition] = Leader(-1, -1, topic.topic_id, known.code)
+    return leaders
+
+
+async def _bounds(
+    cluster: KafkaCluster, partitions: Collection[TopicPartition]
+) -> Mapping[TopicPartition, Bounds]:
+    asked = list(partitions)  # a mapping would be taken for one of timestamps
+    start, high_watermark, last_stable = await asyncio.gather(
+        questions.list_offsets(cluster, asked, OffsetSpec.EARLIEST, patience=PATIENCE),
+        questions.list_offsets(cluster, asked, OffsetSpec.LATEST, patience=PATIENCE),
+        questions.list_offsets(
+            *(cluster, asked, OffsetSpec.LATEST),
+            isolation=Isolation.READ_COMMITTED,
+            patience=PATIENCE,
+        ),
+    )
+    return {p: _bound(start[p], high_watermark[p], last_stable[p]) for p in partitions}
+
+
+def _bound(*answers: ListedOffset | Refusal) -> Bounds:
+    offsets: list[int] = []
+    for answer in answers:
+        if isinstance(answer, Refusal):
+            return Bounds(answer.code, -1, -1, -1)
+        offsets.append(answer.offset)
+    return Bounds(0, *offsets)
+
+
+def _one_marker_each(
+    wanted: Mapping[TopicPartition, Markers], template: transactions.Marker
+) -> list[transactions.Marker]:
+    """One control record on each of these, those of one coordinator epoch together."""
+    groups: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+    for partition, markers in wanted.items():
+        groups[markers.before if markers.number > 1 else markers.last].append(partition)
+    return [
+        template._replace(partitions=group, coordinator_epoch=epoch)
+        for epoch, group in groups.items()
+    ]
+
+
+def _code(answer: object) -> int:
+    return answer.code if isinstance(answer, Refusal) else 0
+
+
+def _refused(answers: Mapping[TopicPartition, Refusal | None]) -> dict[TopicPartition, int]:
+    """The partitions that are refused for their own sake; the others have 55, or were added.
+
+    A broker looks at each one's topic first (29, 3). What its coordinator refuses it refuses for
+    all of them, and that is raised.
+    """
+    codes = {p: answer.code for p, answer in answers.items() if answer is not None}
+    own = {p: code for p, code in codes.items() if code != _NOT_ATTEMPTED}
+    each_alone = len(own) < len(codes) or _OF_A_TOPIC.issuperset(own.values())
+    if codes and not (own and each_alone):
+        Refusal(min((own or codes).values())).fail("add partitions to a transaction")
+    return own

@@ -1,0 +1,259 @@
+"""Writes markers into gaps, and fences them at a stop (marker_epochs.py has the reasons).
+
+One for each state partition. It knows the last marker of its producer id on each partition that it
+has written to, and asks the partition's leader for all others. After a lost answer it takes the
+next producer epoch (InitProducerId), and asks again for what the lost request was about.
+
+It asks for the last marker *before* the log end, and sends nothing unless the log still ends where
+the gap begins: a request that lands later than that competes with what is sent, and one of the two
+is refused. The end is asked for each time where the source has had records in the gap, that are
+compacted or deleted by now: another owner may have written them.
+
+    last marker there                     what is sent
+    ------------------------------------  ---------------------------------------------------------
+    of our producer epoch                 as many as the gap needs
+    none, or of a lower producer epoch    one, which excludes every other attempt at this offset
+
+Where several were sent to a partition, or one that others may have competed with, the log end is
+read, never computed: a broker may answer 0 although some markers are missing, and a refused one
+means that another attempt has landed.
+
+A *fence* is one marker of our producer epoch, committed. Markers of lower epochs are refused behind
+it. It is needed unless the last marker there is of our epoch, or nobody before us has ever owned
+the partition.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from twinlog.engines.exact.marker_epochs import (
+    NO_MARKER,
+    LastMarker,
+    common,
+    disputed,
+    settled,
+    used_up,
+)
+from twinlog.engines.exact.ports import (
+    DestinationPort,
+    LogEnd,
+    Markers,
+    ProducerIdentity,
+    Producers,
+)
+from twinlog.kafka.errors import Disconnected, Retriable
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.plan import Gap
+
+log = logging.getLogger(__name__)
+
+NETWORK_EXCEPTION: Final = 13
+_FORBIDDEN: Final = frozenset({31, 35})
+"""CLUSTER_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION, from a service that does not have the API."""
+_OUTRUN: Final = frozenset({47, 52})
+"""INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: another attempt has landed."""
+
+_NEXT_EPOCH: Final = frozenset({NETWORK_EXCEPTION, 47})
+"""After a lost answer, and where a former owner has taken a newer epoch within its lease."""
+
+Lasts = dict[TopicPartition, LastMarker]
+
+
+class MarkerWriter:
+    """The written markers of one state partition.
+
+    Args:
+        transactional_id: whose producer id and epoch the markers carry.
+        destination: where they are written.
+        at_once: markers of one gap in one call.
+    """
+
+    def __init__(self, transactional_id: str, destination: DestinationPort, at_once: int) -> None:
+        self.allowed = True
+        """Whether the cluster grants CLUSTER_ACTION, as far as is known."""
+        self._id = transactional_id
+        self._destination = destination
+        self._at_once = at_once
+        self._identity: ProducerIdentity | None = None
+        self._producer_id: int | None = None  # whose markers `_lasts` are
+        self._used_up: int | None = None  # the producer id whose coordinator epochs have ended
+        self._renewing = asyncio.Lock()  # guards `_identity`: rounds to several brokers ask for it
+        self._lasts: Lasts = {}
+        self._first_owned: set[TopicPartition] = set()
+
+    def first_owned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that nobody has owned these before: no marker was ever sent to them."""
+        self._first_owned.update(partitions)
+
+    async def write(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
+        """Write as many markers as the gaps need, up to a limit.
+
+        Args:
+            gaps: what to fill, whose partitions' logs end at their starts; the caller has nothing
+                else under way there.
+
+        Returns:
+            Log ends or errors; none if this cluster does not allow it (`allowed`).
+
+        Raises:
+            Disconnected: whether markers were written, or will be, is not known.
+            Retriable: nothing was sent.
+        """
+        identity = await self._epoch()
+        lasts, found = await self._find_lasts(gaps, identity)
+        if new := [p for p in lasts if p not in self._lasts or not gaps[p].seen]:
+            ends = await self._destination.log_ends(new)
+            moved = {p: e for p, e in ends.items() if e.error or e.log_end != gaps[p].start}
+            lasts = {p: last for p, last in lasts.items() if p not in moved}
+            found |= moved
+        own = {p for p, last in lasts.items() if settled(last, identity.epoch)}
+        before, end = common(lasts[p] for p in own)
+        wanted: dict[TopicPartition, Markers] = {}
+        for partition, last in lasts.items():
+            if partition in own:
+                count = min(gaps[partition].end - gaps[partition].start, self._at_once)
+                wanted[partition] = Markers(count, before, end)
+            else:
+                only = disputed(last, identity.epoch)
+                wanted[partition] = Markers(1, only, only)
+        codes = await self._send(wanted, identity) if wanted else {}
+        if _FORBIDDEN.intersection(codes.values()):
+            return {}
+        to_read = [
+            p
+            for p, code in codes.items()
+            if code in _OUTRUN or (not code and (p not in own or wanted[p].number > 1))
+        ]
+        found |= {p: LogEnd(code, -1, -1) for p, code in codes.items()}
+        found |= {
+            p: LogEnd(0, gaps[p].start + wanted[p].number, -1)
+            for p, code in codes.items()
+            if not code
+        }
+        return {**found, **await self._log_ends(to_read, found)}
+
+    async def _log_ends(
+        self, partitions: Collection[TopicPartition], computed: Mapping[TopicPartition, LogEnd]
+    ) -> Mapping[TopicPartition, LogEnd]:
+        """Where these logs end, which what was sent does not tell (`computed`)."""
+        del computed
+        return await self._destination.log_ends(partitions) if partitions else {}
+
+    async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Let no marker of an earlier request land any more on these; an error code for each.
+
+        The caller has nothing under way there.
+
+        Raises:
+            Retriable: not now; ask again.
+        """
+        fenced = dict.fromkeys(partitions, 0)
+        open_ones = [p for p in partitions if p not in self._first_owned]
+        if not open_ones or not self.allowed:
+            return fenced
+        identity = await self._epoch()
+        lasts, found = await self._find_lasts(open_ones, identity)
+        wanted = {
+            p: Markers(1, last.coordinator_epoch, last.coordinator_epoch)
+            for p, last in lasts.items()
+            if not settled(last, identity.epoch)
+        }
+        codes = await self._send(wanted, identity, committed=True) if wanted else {}
+        if _FORBIDDEN.intersection(codes.values()):
+            return fenced  # nor would the broker carry out a late one
+        errors = {p: end.error for p, end in found.items()} | dict(codes)
+        return fenced | {p: NETWORK_EXCEPTION if e in _OUTRUN else e for p, e in errors.items()}
+
+    async def producer_id(self) -> int:
+        """Whose id the markers carry."""
+        return (await self._epoch()).producer_id
+
+    async def _epoch(self) -> ProducerIdentity:
+        """The producer id and epoch, a new one where there is none or an answer was lost."""
+        async with self._renewing:
+            while self._identity is None or self._identity.producer_id == self._used_up:
+                self._identity = await self._next_epoch()
+            return self._identity
+
+    async def keep_id(self) -> None:
+        """Use the transactional id, which its coordinator forgets else: markers are no use of it.
+
+        Raises:
+            Retriable: not now; try again.
+        """
+        if self.allowed:
+            async with self._renewing:
+                self._identity = await self._next_epoch()
+
+    async def _next_epoch(self) -> ProducerIdentity:
+        try:
+            identity = await self._destination.init_producer(self._id)
+        except Disconnected as error:
+            raise Retriable(f"no producer id for {self._id}: {error}") from error
+        if identity.producer_id != self._producer_id:
+            self._producer_id = identity.producer_id
+            self._lasts.clear()
+        return identity
+
+    async def _find_lasts(
+        self, partitions: Collection[TopicPartition], identity: ProducerIdentity
+    ) -> tuple[Lasts, dict[TopicPartition, LogEnd]]:
+        """The last marker of each, asked for where it is not known; errors of the others."""
+        lasts = {p: self._lasts[p] for p in partitions if p in self._lasts}
+        errors: dict[TopicPartition, LogEnd] = {}
+        if unknown := [p for p in partitions if p not in lasts]:
+            for partition, answer in (await self._destination.producers(unknown)).items():
+                if answer.error:
+                    errors[partition] = LogEnd(answer.error, -1, -1)
+                else:
+                    lasts[partition] = _last(answer, identity.producer_id)
+        return lasts, errors
+
+    async def _send(
+        self,
+        wanted: Mapping[TopicPartition, Markers],
+        identity: ProducerIdentity,
+        *,
+        committed: bool = False,
+    ) -> Mapping[TopicPartition, int]:
+        """Send these once, and note what is known of them then."""
+        self._first_owned.difference_update(wanted)
+        try:
+            codes = await self._destination.write_markers(wanted, identity, committed=committed)
+        except BaseException:  # a cancelled request may land as well as one whose answer was lost
+            self._lose(wanted)
+            raise
+        if _FORBIDDEN.intersection(codes.values()):
+            self._forbid()
+        if _NEXT_EPOCH.intersection(codes.values()):
+            self._identity = None
+        for partition, code in codes.items():
+            self._lasts.pop(partition, None)
+            if not code and identity.producer_id == self._producer_id:
+                self._lasts[partition] = last = LastMarker(identity.epoch, wanted[partition].last)
+                if used_up(last):
+                    self._used_up = identity.producer_id
+        return codes
+
+    def _lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """What becomes of a request is not known: the next one is of a newer epoch."""
+        self._identity = None
+        for partition in partitions:
+            self._lasts.pop(partition, None)
+
+    def _forbid(self) -> None:
+        self.allowed = False
+        log.info(
+            "%s: gaps are filled by empty transactions, which is slower; "
+            "WriteTxnMarkers needs CLUSTER_ACTION, and a broker that has it",
+            self._id,
+        )
+
+
+def _last(answer: Producers, producer_id: int) -> LastMarker:
+    for state in answer.active:
+        if state.producer_id == producer_id:
+            return LastMarker(state.epoch, max(state.coordinator_epoch, 0))
+    return NO_MARKER

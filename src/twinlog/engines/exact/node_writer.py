@@ -1,0 +1,204 @@
+"""Produce requests to one broker, on one connection, in the order in which they were given.
+
+The order is what the append stands on: a batch that overtakes the one before it is refused where
+the sequence guards it, and lands in the wrong place where nothing does yet (a partition's first).
+So a request either follows the one before it on the same connection, or is not sent:
+
+    the connection                 a request
+    ---------------------------    -----------------------------------------------------------
+    is open and takes requests     is handed to it before `send` returns
+    is open, takes none just now   waits for *this* connection, behind those that wait already
+    is not there                   waits until it is
+    is lost, or late               is refused (Retriable: nothing was sent), and so is all that
+                                   waits behind it
+    is throttled by a quota        waits, for as long as that takes
+
+What has waited while some topic was found to have another id is refused, too: it was meant for the
+topic that was there before.
+
+Whether we may still write is asked when bytes are handed over, not when they are given: what waits
+here when the lease ends is never sent.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from twinlog.engines.exact.ports import Appended, Batch
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.connection import Connection
+from twinlog.kafka.errors import Disconnected, ProtocolError, Retriable, TwinlogError
+from twinlog.kafka.protocol import produce
+from twinlog.kafka.requests.topic_keys import TopicKeys
+from twinlog.kafka.types import TopicPartition
+
+LANE: Final = "produce"
+MAX_WAITING: Final = 256
+"""Requests that wait for the connection."""
+_BROKER_SHARE: Final = 0.8
+"""How much of a request's time the broker may wait for its followers."""
+
+Answers: TypeAlias = Mapping[TopicPartition, Appended]
+
+
+class _Given(NamedTuple):
+    batches: Sequence[Batch]
+    answer: asyncio.Future[Answers]
+    generation: int  # of the topics' keys when it was given
+    before: asyncio.Future[Answers] | None  # the answer to the request before it
+
+
+class NodeWriter:
+    """The writer to one broker. `permit` raises when nothing may be written any more."""
+
+    def __init__(
+        self, cluster: KafkaCluster, node: int, keys: TopicKeys, permit: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._keys = keys
+        self._permit = permit
+        self._waiting: deque[_Given] = deque()
+        self._last: asyncio.Future[Answers] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timeout = cluster.config.request_timeout
+
+    def send(self, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
+        """One request; its answer, which does not come before those to the requests before it.
+
+        Cancelling the future takes back a request that still waits, and none that was sent.
+        """
+        answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        given = _Given(batches, answer, self._keys.generation, self._last)
+        self._last = answer
+        connection = self._cluster.connected(self._node, LANE)
+        if not self._waiting and connection is not None and connection.can_send:
+            self._transmit(connection, given)
+        elif len(self._waiting) >= MAX_WAITING:
+            _refuse(given, self._unsent("too many requests wait"))
+        else:
+            self._waiting.append(given)
+            if len(self._waiting) == 1:
+                self._spawn(self._send_waiting(connection))
+        return answer
+
+    async def _send_waiting(self, connection: Connection | None) -> None:
+        """Send what waits, in its order, on one connection, or refuse all that is left."""
+        failure: TwinlogError = self._unsent("closed")
+        try:
+            if connection is None:
+                async with asyncio.timeout(self._timeout):
+                    connection = await self._cluster.connection(self._node, LANE)
+            while self._waiting:
+                await connection.ready(self._timeout)
+                self._transmit(connection, self._waiting.popleft())
+        except TimeoutError:
+            failure = self._unsent(f"no connection within {self._timeout:g} s")
+        except Retriable as error:
+            failure = self._unsent(str(error))
+        except TwinlogError as error:
+            failure = error
+        finally:
+            while self._waiting:
+                _refuse(self._waiting.popleft(), copy(failure))
+
+    def _transmit(self, connection: Connection, given: _Given) -> None:
+        """Hand a request over. What is wrong with it is its answer.
+
+        One that was cancelled is not sent: its engine has ended, and another owner may have what it
+        is about, also where this lane holds a lease again.
+        """
+        if given.answer.cancelled():
+            return
+        if given.generation != self._keys.generation:
+            _refuse(given, self._unsent("a topic was made again meanwhile"))
+            return
+        try:
+            version = self._keys.version(
+                connection,
+                produce.API_KEY,
+                produce.MIN_VERSION,
+                produce.MAX_VERSION,
+                produce.BY_ID,
+            )
+            keys, names = self._keys.maps(by_id=version >= produce.BY_ID)
+            milliseconds = int(self._timeout * _BROKER_SHARE * 1000)
+            parts = produce.encode_produce(keys, given.batches, timeout_ms=milliseconds)
+            self._permit()
+            body = connection.send_raw(produce.API_KEY, version, parts, flexible=True)
+        except KeyError as error:
+            _refuse(given, self._unsent(f"the metadata has no topic {error}"))
+        except Retriable as error:
+            _refuse(given, self._unsent(str(error)))
+        except TwinlogError as error:
+            _refuse(given, error)
+        else:
+            decode = partial(produce.decode_produce, version, names)
+            body.add_done_callback(partial(self._answered, connection, given, decode))
+
+    def _answered(
+        self,
+        connection: Connection,
+        given: _Given,
+        decode: Callable[[memoryview], produce.ProduceResponse],
+        body: asyncio.Future[memoryview],
+    ) -> None:
+        """The response, or that there is none. One that cannot be read is none."""
+        try:
+            response = decode(body.result())
+            answers = _answers(response, given.batches)
+        except ProtocolError as error:
+            self._spawn(connection.close())
+            _refuse(given, self._unknown(error))
+        except TwinlogError as error:
+            _refuse(given, self._unknown(error))
+        else:
+            connection.throttle(response.throttle_ms)
+            _in_turn(given, partial(given.answer.set_result, answers))
+
+    def _unsent(self, why: str) -> Retriable:
+        return Retriable(f"nothing was sent: {why}", cluster=self._cluster.name, node=self._node)
+
+    def _unknown(self, error: TwinlogError) -> Disconnected:
+        unknown = Disconnected(str(error), cluster=self._cluster.name, node=self._node)
+        unknown.__cause__ = error
+        return unknown
+
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _answers(response: produce.ProduceResponse, batches: Sequence[Batch]) -> Answers:
+    """Each batch's result.
+
+    Raises:
+        ProtocolError: there is one that has none.
+    """
+    answers = {p: Appended(*part) for p, part in response.partitions.items()}
+    for batch in batches:
+        if batch.partition not in answers:
+            raise ProtocolError(f"a Produce response leaves out {batch.partition}")
+    return answers
+
+
+def _refuse(given: _Given, error: TwinlogError) -> None:
+    """End a request. Its engine may have ended before, so nobody may be left to retrieve this."""
+
+    def refuse() -> None:
+        given.answer.set_exception(error)
+        given.answer.exception()  # else asyncio logs it as an error that was never retrieved
+
+    _in_turn(given, refuse)
+
+
+def _in_turn(given: _Given, settle: Callable[[], None]) -> None:
+    """Settle an answer after those before it: a partition's are about its batches in order."""
+    if given.before is not None and not given.before.done():
+        given.before.add_done_callback(lambda _: _in_turn(given, settle))
+    elif not given.answer.done():
+        settle()

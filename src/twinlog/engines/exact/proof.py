@@ -1,0 +1,461 @@
+"""Proof that a partition ends on the destination as the source's log does at the same offsets.
+
+The last batch of the destination is compared with what the source holds there. Reading is bounded
+and never believed when it is empty: many partitions are read in one request, whose answer may be
+too short for all of them, so what an answer leaves out is read alone, and what cannot be read
+proves nothing (`Unread`, tried again).
+
+    destination  ... │ last batch [start, end) │
+    source       ... │ b │ b │ b │ b │ b ...        read on until `end` is covered
+
+In a log that the destination has compacted the last records may be gone; then the last batch of an
+earlier stretch is compared. A control batch proves nothing by itself: the source may have one at
+the same offset by chance, where another producer's transaction stands before the destination's. So
+what is compared begins with a data batch, if there is one near.
+
+The source decides how large its batches are, and what they decompress to. So plans and comparisons
+run in steps, between which heartbeats are sent, and within the bound that holds while mirroring.
+"""
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import takewhile
+from typing import Final, NamedTuple, TypeAlias
+
+from twinlog.engines.exact.bulk import is_bulk
+from twinlog.engines.exact.compare import comparing
+from twinlog.engines.exact.fetcher import Steps
+from twinlog.engines.exact.ports import DestinationPort, ReadAlone, SourcePort
+from twinlog.kafka.errors import CorruptBatch
+from twinlog.kafka.log.batch import HEADER_SIZE, Header, LegacyBatch, batches
+from twinlog.kafka.log.leader_epochs import epoch_at
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
+from twinlog.mirror.plan import Data, Piece, aborted_within, planning_sound
+
+TAIL_BYTES: Final = 64 * 1024
+"""Of each partition, in an answer of many. A batch that is longer is read alone."""
+LOOK_BACK: Final = 1_000
+"""Offsets in which a data batch is looked for, where a log ends in control batches."""
+_FIRST_LOOK: Final = 4
+_FURTHER: Final = 8
+_READS: Final = 64
+"""Requests for one partition alone."""
+
+
+class Claim(NamedTuple):
+    """Where a partition ends, and what is known around it."""
+
+    log_end: Offset
+    destination_start: Offset
+    source_start: Offset
+    compacted: bool
+    epoch: LeaderEpoch
+    """Of the source's last record when it was mirrored; -1 if that is not known."""
+
+
+class Proven(NamedTuple):
+    """Nothing in it contradicts the source's log.
+
+    `fresh`: it has no reader yet; it is empty, or contains bulk records only.
+    `compared`: its last data was found on the source. False where the source has no records at
+    these offsets any more (compacted, or below its log start), or where the log ends in more
+    control batches than `LOOK_BACK`: then another producer may have written them.
+    `epoch` is the source's leader epoch at its end, -1 if that is not known.
+    """
+
+    fresh: bool
+    compared: bool
+    epoch: LeaderEpoch = UNKNOWN_EPOCH
+
+
+class Differs(NamedTuple):
+    """It is another log."""
+
+    reason: str
+
+
+class Unread(NamedTuple):
+    """It could not be compared; to be tried again."""
+
+    reason: str
+
+
+Result: TypeAlias = Proven | Differs | Unread
+
+
+class _Tail(NamedTuple):
+    """What the destination ends with, `[start, end)`: its last batch, or several.
+
+    `header` is the first one's.
+    """
+
+    header: Header
+    records: memoryview
+    start: Offset
+    end: Offset
+
+
+async def prove(
+    source: SourcePort,
+    destination: DestinationPort,
+    claims: Mapping[TopicPartition, Claim],
+    max_bytes: int,
+) -> dict[TopicPartition, Result]:
+    """Compare the ends of these partitions.
+
+    Args:
+        source: where they are read.
+        destination: where they stand.
+        claims: what is to be proved.
+        max_bytes: what may be held of the source for one of them, and what a batch may decompress
+            to. A longer one is `Unread`.
+
+    Raises:
+        Retriable: a cluster could not be asked.
+    """
+    steps = Steps()
+    results: dict[TopicPartition, Result] = {}
+    tails: dict[TopicPartition, _Tail] = {}
+    for partition, found in (await _tails(destination, claims, steps, max_bytes)).items():
+        if isinstance(found, _Tail):
+            tails[partition] = found
+        else:
+            results[partition] = found
+    starts = {}
+    for partition, tail in tails.items():
+        claim = claims[partition]
+        if tail.header.end == len(tail.records) and is_bulk(
+            tail.records[HEADER_SIZE:], tail.header.num_records
+        ):
+            results[partition] = Proven(fresh=claim.destination_start == 0, compared=False)
+        else:
+            starts[partition] = max(tail.start, claim.source_start)
+    sources = await source.read(starts, partition_max_bytes=TAIL_BYTES) if starts else {}
+    for partition in starts:
+        tail, claim, answer = tails[partition], claims[partition], sources.get(partition)
+        if claim.source_start >= tail.end:
+            results[partition] = await _deleted(source, partition, claim, answer)
+        else:
+            stretch = _stretch(
+                source, partition, tail, claim, answer, steps=steps, max_bytes=max_bytes
+            )
+            results[partition] = await _compared(stretch, tail, claim, steps, max_bytes)
+        await steps.pause()
+    return results
+
+
+# ---- the destination -------------------------------------------------------------------------
+
+
+async def _tails(
+    destination: DestinationPort,
+    claims: Mapping[TopicPartition, Claim],
+    steps: Steps,
+    max_bytes: int,
+) -> dict[TopicPartition, _Tail | Proven | Unread]:
+    """What each log ends with; what an empty log proves."""
+    asked = {p: c.log_end - 1 for p, c in claims.items() if c.log_end > c.destination_start}
+    answers = await destination.read(asked, partition_max_bytes=TAIL_BYTES) if asked else {}
+    found: dict[TopicPartition, _Tail | Proven | Unread] = {}
+    control: dict[TopicPartition, _Tail] = {}
+    for partition, claim in claims.items():
+        if partition not in asked:
+            empty = claim.log_end == 0
+            found[partition] = Proven(fresh=empty, compared=empty)
+            continue
+        tail = await _tail(destination, partition, claim, answers.get(partition))
+        found[partition] = tail
+        if isinstance(tail, _Tail) and tail.header.is_control:
+            control[partition] = tail
+    return found | await _with_data(destination, control, claims, steps, max_bytes)
+
+
+async def _tail(
+    destination: DestinationPort,
+    partition: TopicPartition,
+    claim: Claim,
+    answer: Fetched | None,
+) -> _Tail | Proven | Unread:
+    """The last batch, from the answer to many or by requests of its own."""
+    distance = 1
+    for _ in range(_READS):
+        if answer is not None and answer.error:
+            return Unread(f"the destination refuses to be read (code {answer.error})")
+        if answer is not None and (tail := _last_batch(answer, claim.log_end)) is not None:
+            return tail
+        start = max(claim.log_end - distance, claim.destination_start)
+        found = await destination.read({partition: start}, partition_max_bytes=TAIL_BYTES)
+        answer = found.get(partition)
+        if answer is None or answer.error or len(answer.records):
+            continue
+        if not claim.compacted:
+            return Unread("the destination has answered without records")
+        if start == claim.destination_start:
+            return Proven(fresh=False, compared=False)  # its cleaner has left nothing to compare
+        distance *= 4
+    return Unread("the destination does not answer with its last batch")
+
+
+def _last_batch(answer: Fetched, log_end: Offset) -> _Tail | None:
+    """The last whole batch of an answer that begins below the log's end.
+
+    The log may have grown since: what stands behind its end tells nothing of what is before it.
+    """
+    headers = _sound(answer, log_end)
+    if not headers:
+        return None
+    last = headers[-1]
+    end = Offset(min(last.next_offset, log_end))
+    whole = answer.records[last.position : last.end]
+    return _Tail(next(batches(whole)), whole, Offset(last.base_offset), end)
+
+
+async def _with_data(
+    destination: DestinationPort,
+    control: Mapping[TopicPartition, _Tail],
+    claims: Mapping[TopicPartition, Claim],
+    steps: Steps,
+    max_bytes: int,
+) -> dict[TopicPartition, _Tail | Unread]:
+    """Tails that are control batches, each from the last data batch on that readers see.
+
+    Those that have none near are left out: their log was filled, or is empty.
+    """
+    found: dict[TopicPartition, _Tail | Unread] = {}
+    left, distance = dict(control), _FIRST_LOOK
+    while left:
+        starts = {p: max(t.end - distance, claims[p].destination_start) for p, t in left.items()}
+        ends = {p: tail.end for p, tail in left.items()}
+        for partition, records in (await _whole(destination, starts, ends)).items():
+            longer = (
+                Unread("the destination does not answer with its last batches")
+                if records is None
+                else await _from_data(records, left[partition].end, steps, max_bytes)
+            )
+            if longer is not None:
+                found[partition] = longer
+            elif starts[partition] > claims[partition].destination_start and distance < LOOK_BACK:
+                continue
+            del left[partition]
+        distance *= _FURTHER
+    return found
+
+
+async def _from_data(
+    records: memoryview, end: Offset, steps: Steps, max_bytes: int
+) -> _Tail | Unread | None:
+    """These batches from the last one on with data that is not aborted; None without any."""
+    headers = list(batches(records))
+    if not headers:
+        return None
+    start = Offset(headers[0].base_offset)
+    try:
+        pieces = await _pieces(records, start, steps, max_bytes)
+    except CorruptBatch as error:
+        return Unread(str(error))
+    data = [piece.start for piece in pieces if isinstance(piece, Data)]
+    if not data:
+        return None
+    first = next(header for header in headers if header.next_offset > data[-1])
+    kept = memoryview(bytes(records[first.position :]))
+    return _Tail(next(batches(kept)), kept, Offset(first.base_offset), end)
+
+
+async def _pieces(records: memoryview, start: Offset, steps: Steps, max_bytes: int) -> list[Piece]:
+    """All that these batches of the destination hold from an offset on, however many pieces."""
+    pieces: list[Piece] = []
+    aborted = aborted_within(records)
+    while planned := (
+        await steps.finish(planning_sound(records, start, aborted, max_bytes))
+    ).pieces:
+        pieces += planned
+        start = planned[-1].end
+    return pieces
+
+
+async def _whole(
+    destination: DestinationPort,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, Offset],
+) -> dict[TopicPartition, memoryview | None]:
+    """The whole batches that hold these offsets up to those; None where they cannot be read."""
+    found: dict[TopicPartition, memoryview | None] = dict.fromkeys(starts)
+    parts: dict[TopicPartition, list[bytes]] = {partition: [] for partition in starts}
+    at = dict(starts)
+    for _ in range(_READS):
+        answers = await destination.read(at, partition_max_bytes=TAIL_BYTES) if at else {}
+        for partition, answer in answers.items():
+            headers = _sound(answer, ends[partition])
+            if answer.error:
+                del at[partition]
+            elif _is_legacy(answer):
+                found[partition] = memoryview(b"")
+                del at[partition]
+            elif headers:
+                parts[partition].append(bytes(answer.records[: headers[-1].end]))
+                at[partition] = headers[-1].next_offset
+            if at.get(partition, -1) >= ends[partition]:
+                found[partition] = memoryview(b"".join(parts[partition]))
+                del at[partition]
+    return found
+
+
+def _is_legacy(answer: Fetched) -> bool:
+    """Whether it begins with messages of formats v0 or v1, which no mirror has written."""
+    try:
+        next(batches(answer.records), None)
+    except LegacyBatch:
+        return True
+    except CorruptBatch:
+        pass
+    return False
+
+
+def _sound(answer: Fetched, end: Offset) -> list[Header]:
+    """The whole batches of an answer below `end`, up to the first corrupt or legacy one."""
+    found: list[Header] = []
+    with suppress(CorruptBatch, LegacyBatch):
+        found.extend(takewhile(lambda header: header.base_offset < end, batches(answer.records)))
+    return found
+
+
+# ---- the source ------------------------------------------------------------------------------
+
+
+class _Stretch(NamedTuple):
+    """The source's records in the offsets of a tail, up to `end`; the epoch of the tail's last."""
+
+    pieces: list[Piece]
+    end: Offset
+    epoch: LeaderEpoch
+
+
+async def _deleted(
+    source: SourcePort, partition: TopicPartition, claim: Claim, answer: Fetched | None
+) -> Result:
+    """Whether the source has deleted what the destination ends with: another topic has not.
+
+    The bounds were told by the topic's name, and records are read by its id (Kafka 3.1). An answer
+    that a quota has emptied says nothing of the partition, nor of its high watermark.
+    """
+    if answer is None:
+        alone = await source.read_alone(
+            partition, claim.source_start, max_wait_ms=0, partition_max_bytes=TAIL_BYTES
+        )
+        answer = alone.fetched
+    if answer.error:
+        return Unread(f"the source refuses to be read where it starts (code {answer.error})")
+    if answer.high_watermark < claim.source_start:
+        return Unread("the source has not answered about where its log starts")
+    return Proven(fresh=False, compared=False)
+
+
+async def _compared(
+    reading: Awaitable["_Stretch | Unread"],
+    tail: _Tail,
+    claim: Claim,
+    steps: Steps,
+    max_bytes: int,
+) -> Result:
+    """Compare the destination's last batch with the source's records in its offsets."""
+    start = max(tail.start, claim.source_start)
+    try:
+        stretch = await reading
+        if isinstance(stretch, Unread):
+            return stretch
+        if (differs := _of_epoch(claim, tail, stretch.epoch)) is not None:
+            return differs
+        mirrored = await _pieces(tail.records, start, steps, max_bytes)
+        end = Offset(min(tail.end, stretch.end))
+        for difference in comparing(
+            stretch.pieces,
+            mirrored,
+            start,
+            end,
+            compacted=claim.compacted,
+            max_decoded=max_bytes,
+        ):
+            if difference is not None:
+                return Differs(
+                    f"the destination differs from the source at offset {difference.start}: "
+                    f"{difference.reason}"
+                )
+            await steps.pause()
+    except CorruptBatch as error:
+        return Unread(str(error))
+    epoch = stretch.epoch if tail.end == claim.log_end else UNKNOWN_EPOCH
+    return Proven(False, _holds_last_data(stretch.pieces, mirrored), epoch)
+
+
+def _holds_last_data(source: Iterable[Piece], destination: Sequence[Piece]) -> bool:
+    """Whether the source has records at the offsets of the destination's last data."""
+    last = next((piece for piece in reversed(destination) if isinstance(piece, Data)), None)
+    return last is not None and any(
+        isinstance(piece, Data) and piece.start < last.end and last.start < piece.end
+        for piece in source
+    )
+
+
+async def _stretch(
+    source: SourcePort,
+    partition: TopicPartition,
+    tail: _Tail,
+    claim: Claim,
+    answer: Fetched | None,
+    *,
+    steps: Steps,
+    max_bytes: int,
+) -> _Stretch | Unread:
+    """Read the source on from an answer to many partitions, by requests of its own."""
+    pieces: list[Piece] = []
+    held, most = 0, max_bytes + 2 * len(tail.records)
+    covered, epoch = max(tail.start, claim.source_start), UNKNOWN_EPOCH
+    size = max(TAIL_BYTES, 2 * len(tail.records))
+    for _ in range(_READS):
+        if answer is None or not (answer.error or len(answer.records)):
+            alone = await source.read_alone(
+                partition, covered, max_wait_ms=0, partition_max_bytes=size
+            )
+            answer = alone.fetched
+            if not (answer.error or len(answer.records)):
+                if claim.compacted and _is_gone(alone, covered, tail.end):
+                    return _Stretch(pieces, covered, epoch)
+                return Unread("the source has answered without records")
+        if answer.error:
+            return Unread(f"the source refuses to be read (code {answer.error})")
+        held += len(answer.records)
+        if held > most:
+            return Unread(f"the source answers with more than {most} bytes")
+        planning = planning_sound(answer.records, covered, answer.aborted, max_bytes)
+        planned = await steps.finish(planning)
+        if planned.pieces:
+            pieces += planned.pieces
+            covered = planned.pieces[-1].end
+        epoch = epoch_at(answer.records, tail.end - 1)
+        answer = None
+        if covered >= tail.end:
+            return _Stretch(pieces, covered, epoch)
+    return Unread(f"the source does not answer up to offset {tail.end}")
+
+
+def _is_gone(alone: ReadAlone, offset: Offset, end: Offset) -> bool:
+    """Whether an answer without records means that compaction has removed them."""
+    return (
+        alone.compacts is True
+        and not alone.throttle_ms
+        and alone.fetched.preferred_replica < 0
+        and 0 <= alone.local_start <= offset
+        and alone.fetched.last_stable >= end
+    )
+
+
+def _of_epoch(claim: Claim, tail: _Tail, epoch: LeaderEpoch) -> Differs | None:
+    """The difference, if its last record is of another leader epoch than when it was mirrored."""
+    known = claim.epoch if tail.end == claim.log_end else UNKNOWN_EPOCH
+    if UNKNOWN_EPOCH not in (known, epoch) and known != epoch:
+        return Differs(
+            f"the source has lost records that were mirrored: offset {tail.end - 1} was of "
+            f"leader epoch {known}, on the source it is of epoch {epoch} now"
+        )
+    return None

@@ -1,0 +1,1 @@
+"""How users reach operations. They parse, call an operation, and print."""

@@ -1,0 +1,147 @@
+"""`twinlog run`: a node, in the foreground."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import click
+
+from twinlog.interfaces.cli.options import (
+    ListenAddress,
+    destination_options,
+    destination_properties,
+    lane_options,
+    lane_settings,
+    spark_options,
+    spark_settings,
+)
+from twinlog.logs import FORMATS, set_up
+from twinlog.node.node import Node, NodeConfig, Progress
+from twinlog.store.control_topics import take_control_topics
+from twinlog.text import printable
+
+
+@click.command()
+@destination_options
+@click.option("--once", is_flag=True, help="End when all is mirrored that the sources hold.")
+@spark_options
+@lane_options
+@click.option("--lanes", type=click.IntRange(min=1), help="Lanes; one for each core by default.")
+@click.option(
+    "--node", default=socket.gethostname, show_default="host name", help="This node's name."
+)
+@click.option("--json", "as_json", is_flag=True, help="Progress as a JSON object each second.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
+    default="WARNING",
+    show_default=True,
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Lines for people, or JSON objects.",
+)
+@click.option(
+    "--metrics-address",
+    type=ListenAddress(),
+    help="Serve Prometheus metrics and /health here; without a host, to this machine only.",
+)
+def run(
+    *,
+    bootstrap_server: str,
+    command_config: Path | None,
+    once: bool,
+    master: str,
+    conf: tuple[str, ...],
+    lanes: int | None,
+    lane_config: Path | None,
+    lane_property: tuple[str, ...],
+    node: str,
+    as_json: bool,
+    log_level: str,
+    log_format: str,
+    metrics_address: tuple[str, int] | None,
+) -> None:
+    """Run a node: mirror until interrupted (or with --once, until caught up).
+
+    Exit status 0 when it ended as asked, 1 when mirror partitions are FAILED at the end.
+    """
+    destination = destination_properties(bootstrap_server, command_config)
+    config = NodeConfig(
+        node=node,
+        control_topics=take_control_topics(destination),
+        destination=destination,
+        master=master,
+        spark_conf=spark_settings(conf),
+        lanes=lanes,
+        settings=lane_settings(lane_config, lane_property),
+        once=once,
+        log_level=log_level,
+        log_format=log_format,
+        metrics_address=metrics_address,
+    )
+    set_up(log_level, log_format)
+    progress = asyncio.run(_run(config, _Display(as_json=as_json)))
+    for row in progress.failed:
+        click.echo(printable(f"FAILED {row.partition}: {row.reason}"), err=True)
+    if progress.failed:
+        sys.exit(1)
+
+
+async def _run(config: NodeConfig, display: "_Display") -> Progress:
+    node = Node(config, display.show)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, node.stop)
+    progress = await node.run()
+    display.show(progress)
+    display.end()
+    return progress
+
+
+class _Display:
+    """Progress on standard error: one line that is overwritten on a terminal."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._terminal = sys.stderr.isatty()
+        self._last = ""
+
+    def show(self, progress: Progress) -> None:
+        """Show where it is."""
+        if self._as_json:
+            fields = {
+                "mirroring": progress.mirrored,
+                "failed": len(progress.failed),
+                "waiting": progress.waiting,
+                "lag": progress.lag,
+                "records": progress.records,
+                "bytes": progress.bytes,
+            }
+            click.echo(json.dumps(fields))
+            return
+        text = (
+            f"{progress.mirrored} mirroring, {len(progress.failed)} failed, "
+            f"{progress.waiting} waiting; lag {progress.lag}; {progress.records} records, "
+            f"{progress.bytes / 1e6:.1f} MB"
+        )
+        if text == self._last:
+            return
+        self._last = text
+        if self._terminal:
+            width = os.get_terminal_size(sys.stderr.fileno()).columns
+            click.echo(f"\r{text[: width - 1]:<{width - 1}}", nl=False, err=True)
+        else:
+            click.echo(text, err=True)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._terminal and not self._as_json:
+            click.echo(err=True)

@@ -1,0 +1,342 @@
+"""`twinlog switchover`: a planned failover with nothing lost."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from twinlog.interfaces.cli.options import destination_options, destination_properties
+from twinlog.interfaces.cli.readiness import ALL
+from twinlog.kafka.acls import Acl
+from twinlog.kafka.client.configuration import parse_config, read_properties
+from twinlog.lifecycle.creation import connected
+from twinlog.operations.switchover.denials import allow_producers, forget_denials
+from twinlog.operations.switchover.switchover import (
+    AS_IT_WAS,
+    STILL_DENIED,
+    Producers,
+    ProducersNotStopped,
+    Progress,
+    SwitchedOver,
+    SwitchoverFailed,
+    switch_over,
+)
+from twinlog.text import printable
+
+SILENCE_S: Final = 5.0
+TIMEOUT_S: Final = 300.0
+RELEASED: Final = {
+    "allowed": "Taken back on the source",
+    "left": "Left to the source's own mirror, whose failover takes them back",
+    "forgotten": "Forgotten",
+}
+UNFINISHED: Final = 3
+"""Exit status where something was changed, and not all is as it is to be."""
+INTERRUPTED: Final = 130
+
+
+@click.command()
+@destination_options
+@click.option("--mirror", required=True, help="The mirror.")
+@click.option(
+    "--topic", default=ALL, help="Only this topic of it, or those that match; all by default."
+)
+@click.option(
+    "--producers-stopped",
+    "--yes",
+    "stopped",
+    is_flag=True,
+    help="Do not ask: the producers of these topics on the source have been stopped, or those of "
+    "them that cannot be denied to write.",
+)
+@click.option(
+    "--leave-acls", is_flag=True, help="Do not deny anybody to write to the source by its ACLs."
+)
+@click.option(
+    "--source-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Client properties for the source, of somebody who may alter its ACLs; the mirror's own "
+    "by default.",
+)
+@click.option(
+    "--allow-producers",
+    "allow",
+    is_flag=True,
+    help="Instead of switching over: take back what switchovers have denied on the source.",
+)
+@click.option(
+    "--forget-denials",
+    "forget",
+    is_flag=True,
+    help="With --allow-producers: the source is gone for good, only forget what was denied there.",
+)
+@click.option(
+    "--silence-seconds",
+    "silence_s",
+    type=click.FloatRange(min=0.5),
+    default=SILENCE_S,
+    show_default=True,
+    help="For how long nothing must have been written to the source.",
+)
+@click.option(
+    "--step-timeout-seconds",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=TIMEOUT_S,
+    show_default=True,
+    help="How long each step may take before all is left as it was.",
+)
+@click.option("--json", "as_json", is_flag=True, help="A JSON object for each step and the end.")
+def switchover(
+    *,
+    bootstrap_server: str,
+    command_config: Path | None,
+    mirror: str,
+    topic: str,
+    stopped: bool,
+    leave_acls: bool,
+    source_config: Path | None,
+    allow: bool,
+    forget: bool,
+    silence_s: float,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Fail over with nothing lost, while both clusters run.
+
+    Denies producers to write to the source where it has an authorizer, waits until it is silent,
+    everything is mirrored and every group's offsets are copied, then removes the topics from the
+    mirror. Up to there, an error, Ctrl-C or SIGTERM takes back what this switchover has
+    denied; afterwards it stays, until
+    --allow-producers.
+
+    Exit status 0: switched over. 1: it could not be done, and all is as it was. 3: it was begun,
+    or could not be taken back, and a person has to look. 130: interrupted.
+    """
+    if forget and not allow:
+        raise click.UsageError("--forget-denials needs --allow-producers")
+    properties = destination_properties(bootstrap_server, command_config)
+    source = None if source_config is None else read_properties(source_config)
+    show = _Show(as_json=as_json)
+    if allow:
+        show.released(asyncio.run(_allow(properties, mirror, topic, source, forget=forget)))
+        return
+    producers = Producers(stopped=stopped, deny=not leave_acls, source_config=source)
+
+    def switch(producers: Producers) -> SwitchedOver:
+        return asyncio.run(
+            _switch(
+                *(properties, mirror, topic, producers),
+                silence_s=silence_s,
+                timeout_s=timeout_s,
+                show=show,
+            )
+        )
+
+    try:
+        try:
+            result = switch(producers)
+        except ProducersNotStopped as asked:
+            if not _stopped(asked):
+                raise SwitchoverFailed(asked.step, "they are not stopped", gone_back=True) from None
+            result = switch(replace(producers, stopped=True))
+    except SwitchoverFailed as error:
+        show.failed(error)
+        sys.exit(1 if error.gone_back else UNFINISHED)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        show.interrupted()
+        sys.exit(INTERRUPTED)
+    show.switched_over(result)
+    sys.exit(0 if _is_finished(result) else UNFINISHED)
+
+
+def _is_finished(result: SwitchedOver) -> bool:
+    """Whether nothing is left for a person to look at."""
+    return result.left_behind == () and not result.not_denied and not result.groups_behind
+
+
+def _stopped(asked: ProducersNotStopped) -> bool:
+    """Whether the operator has stopped whom ACLs do not keep out."""
+    try:
+        topics = printable(", ".join(asked.topics))
+        # Principals of the source's ACLs are in it, and may be any text.
+        return click.confirm(
+            f"Stop all producers of these topics on the source: {topics}\n"
+            f"({printable(asked.why)})\nAre they stopped?",
+            err=True,
+        )
+    except click.Abort:  # Ctrl-C, or nobody is there to be asked
+        click.echo(err=True)
+        return False
+
+
+async def _allow(
+    properties: Mapping[str, str],
+    mirror: str,
+    topic: str,
+    source: Mapping[str, str] | None,
+    *,
+    forget: bool,
+) -> dict[str, frozenset[Acl]]:
+    async with connected(parse_config(properties).config, "destination") as destination:
+        if forget:
+            return {"forgotten": await forget_denials(destination, mirror, topic)}
+        found = await allow_producers(destination, mirror, topic, source_config=source)
+        return {"allowed": found.taken_back, "left": found.left}
+
+
+async def _switch(
+    properties: Mapping[str, str],
+    mirror: str,
+    topic: str,
+    producers: Producers,
+    *,
+    silence_s: float,
+    timeout_s: float,
+    show: "_Show",
+) -> SwitchedOver:
+    _cancel_at(signal.SIGTERM)
+    async with connected(parse_config(properties).config, "destination") as destination:
+        return await switch_over(
+            destination,
+            mirror,
+            topic,
+            producers=producers,
+            silence_s=silence_s,
+            timeout_s=timeout_s,
+            tell=show.progress,
+        )
+
+
+def _cancel_at(number: signal.Signals) -> None:
+    """Let a signal cancel the task that runs, as Ctrl-C does; once, so that it can clean up."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+
+    def cancel() -> None:
+        loop.add_signal_handler(number, lambda: None)
+        task.cancel()
+
+    loop.add_signal_handler(number, cancel)
+
+
+class _Show:
+    """Steps on standard error, the end on standard output; with `--json` all of it there."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._can_go_back = True
+        self._denied = False
+
+    def progress(self, told: Progress) -> None:
+        """A step begins, goes on, or is done."""
+        self._can_go_back, self._denied = told.step.can_go_back, told.denied
+        if self._as_json:
+            self._object(
+                step=told.step.name,
+                done=told.done,
+                text=told.text,
+                can_go_back=self._can_go_back,
+            )
+        else:
+            back = "" if self._can_go_back else " (no way back)"
+            mark = "done" if told.done else "    "
+            click.echo(printable(f"{told.step.name:<10}{mark}  {told.text}{back}"), err=True)
+
+    def failed(self, error: SwitchoverFailed) -> None:
+        """It has ended at a step."""
+        if self._as_json:
+            self._object(
+                result="GONE_BACK" if error.gone_back else "UNFINISHED",
+                step=error.step.name,
+                error=error.message,
+            )
+        click.echo(printable(f"Error: {error}"), err=True)
+
+    def interrupted(self) -> None:
+        """By Ctrl-C or SIGTERM."""
+        if not self._can_go_back:
+            text = "the topics may be failed over: see kafka-mirrors --describe"
+        else:
+            text = STILL_DENIED if self._denied else AS_IT_WAS
+        if self._as_json:
+            self._object(result="GONE_BACK" if text == AS_IT_WAS else "UNFINISHED", error=text)
+        click.echo(f"Interrupted; {text}", err=True)
+
+    def switched_over(self, result: SwitchedOver) -> None:
+        """It is done."""
+        names = ", ".join(result.topics)
+        late = result.left_behind
+        if self._as_json:
+            self._object(
+                result="SWITCHED_OVER" if _is_finished(result) else "UNFINISHED",
+                mirror=result.mirror,
+                topics=list(result.topics),
+                left_behind=None if late is None else [_late(*one) for one in late],
+                denied=sorted(map(str, result.denied)),
+                not_denied=result.not_denied,
+                groups_behind=result.groups_behind,
+            )
+        else:
+            click.echo(
+                f"Switched over {len(result.topics)} topic(s) of mirror {result.mirror}: "
+                f"[{printable(names)}]"
+            )
+        if result.not_denied:
+            click.echo(
+                printable(
+                    "Whether producers are still denied to write to the source is not known: "
+                    f"{result.not_denied}"
+                ),
+                err=True,
+            )
+        elif result.denied:
+            click.echo(
+                "Producers stay denied to write to the source, until twinlog switchover --mirror "
+                f"{result.mirror} --allow-producers",
+                err=True,
+            )
+        if late is None:
+            click.echo(
+                "The source could not be asked whether it was written to meanwhile", err=True
+            )
+        if result.groups_behind:
+            click.echo(printable(f"GROUPS {result.groups_behind}"), err=True)
+        for one in late or ():
+            click.echo(
+                f"NOT MIRRORED {one.partition} [{one.start}, {one.end}): written to the source by "
+                "a producer that was not stopped",
+                err=True,
+            )
+
+    def released(self, denials: Mapping[str, Collection[Acl]]) -> None:
+        """What became of denials, by RELEASED's names."""
+        texts = {what: sorted(map(str, acls)) for what, acls in denials.items()}
+        if self._as_json:
+            self._object(**texts)
+            return
+        for what, some in texts.items():
+            if some or what != "left":
+                click.echo(f"{RELEASED[what]}: {len(some)} denial(s)")
+            for text in some:
+                click.echo(printable(text))
+
+    @staticmethod
+    def _object(**fields: Any) -> None:
+        click.echo(json.dumps(fields))
+
+
+def _late(partition: Any, start: int, end: int) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "start": start,
+        "end": end,
+    }

@@ -1,0 +1,196 @@
+"""`twinlog verify`: whether both logs of a mirror are the same."""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+
+from twinlog.interfaces.cli.options import (
+    destination_options,
+    destination_properties,
+    spark_options,
+    spark_settings,
+)
+from twinlog.operations.verification import (
+    DIFFERS,
+    NOT_SEEN,
+    SAME,
+    Counts,
+    Verification,
+    VerifyConfig,
+    verify_mirrors,
+)
+from twinlog.runtime.session import Progress
+from twinlog.text import printable
+from twinlog.verify.job import Differs
+from twinlog.verify.log_reader import PATIENCE_S
+from twinlog.verify.verdict import REASONS
+
+EXIT_STATUS: Final = {SAME: 0, DIFFERS: 1, NOT_SEEN: 3}
+LINE_S: Final = 30.0
+"""Seconds between lines of progress where standard error is no terminal."""
+
+
+@click.command()
+@destination_options
+@click.option("--mirror", help="Only this mirror; all of them by default.")
+@click.option("--topic", help="Only topics that match this regular expression.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=PATIENCE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long an offset is asked for without any progress before it is not seen.",
+)
+@spark_options
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+def verify(
+    *,
+    bootstrap_server: str,
+    command_config: Path | None,
+    mirror: str | None,
+    topic: str | None,
+    patience: float,
+    master: str,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Compare both logs of each mirror partition, offset by offset, as a Spark job.
+
+    Exit status 0 when every offset that the destination has reached was seen and nothing differs, 1
+    when something differs, 3 when nothing differs but an offset could not be seen. Offsets that the
+    destination has not reached yet are counted and are no difference.
+    """
+    try:
+        pattern = re.compile(topic) if topic else None
+    except re.error as error:
+        raise click.BadParameter(f"{topic!r}: {error}", param_hint="--topic") from error
+    config = VerifyConfig(
+        destination=destination_properties(bootstrap_server, command_config),
+        mirror=mirror,
+        topic=pattern,
+        master=master,
+        spark_conf=spark_settings(conf),
+        patience=patience,
+    )
+    reporter = _Reporter()
+    try:
+        result = asyncio.run(verify_mirrors(config, reporter))
+    finally:
+        reporter.end()
+    click.echo(json.dumps(_as_json(result)) if as_json else _as_text(result))
+    sys.exit(EXIT_STATUS[result.verdict])
+
+
+def _as_text(result: Verification) -> str:
+    lines = [f"DIFFERS {_range(one)}" for one in result.differences]
+    lines += [f"NOT SEEN {_range(one)}" for one in result.unseen]
+    lines += [f"NOT SEEN what this record is about: {one}" for one in result.unreadable]
+    lines += [f"{one.partition}: {_counted(one.counts)}" for one in result.logs]
+    behind = result.counts.behind
+    later = f"; {behind} offsets are not mirrored yet" if behind else ""
+    lines.append(
+        f"{len(result.logs)} partitions, {_counted(result.counts)}: {_verdict(result)}{later}"
+    )
+    return "\n".join(map(printable, lines))
+
+
+def _range(one: Differs) -> str:
+    return f"{one.partition} [{one.start}, {one.end}): {one.reason}"
+
+
+def _verdict(result: Verification) -> str:
+    if result.verdict == DIFFERS:
+        return f"{len(result.differences)} ranges differ"
+    if result.verdict == NOT_SEEN:
+        records = len(result.unreadable)
+        more = f", nor what {records} unreadable record(s) are about" if records else ""
+        return (
+            f"{result.counts.not_seen} offsets were not seen{more}, nothing is concluded about them"
+        )
+    return result.verdict
+
+
+def _counted(counts: Counts) -> str:
+    """All classes, so that their sum is the first number."""
+    absent = ", ".join(f"{reason} {count}" for reason, count in _absent(counts).items() if count)
+    return (
+        f"{counts.length} offsets = {counts.compared} compared + {counts.differs} differing + "
+        f"{sum(counts.absent.values())} absent{f' ({absent})' if absent else ''} + "
+        f"{counts.not_seen} not seen + {counts.behind} behind"
+    )
+
+
+def _absent(counts: Counts) -> Mapping[str, int]:
+    return {reason: counts.absent.get(reason, 0) for reason in REASONS}
+
+
+def _as_json(result: Verification) -> Mapping[str, object]:
+    return {
+        "equal": result.equal,
+        "verdict": result.verdict,
+        "partitions": len(result.logs),
+        "records": result.counts.compared,
+        **_counts(result.counts),
+        "differences": [_json_range(one) for one in result.differences],
+        "unseen": [_json_range(one) for one in result.unseen],
+        "unreadable": list(result.unreadable),
+        "logs": [
+            {
+                "topic": one.partition.topic,
+                "partition": one.partition.partition,
+                **_counts(one.counts),
+            }
+            for one in result.logs
+        ],
+    }
+
+
+def _counts(counts: Counts) -> Mapping[str, object]:
+    return {
+        "length": counts.length,
+        "compared": counts.compared,
+        "differs": counts.differs,
+        "absent": _absent(counts),
+        "not_seen": counts.not_seen,
+        "behind": counts.behind,
+    }
+
+
+def _json_range(one: Differs) -> Mapping[str, object]:
+    return {
+        "topic": one.partition.topic,
+        "partition": one.partition.partition,
+        "start": one.start,
+        "end": one.end,
+        "reason": one.reason,
+    }
+
+
+class _Reporter:
+    """Progress on standard error: in place on a terminal, else a line now and then."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._next = time.monotonic() + LINE_S
+
+    def __call__(self, progress: Progress) -> None:
+        """Show it."""
+        text = f"verify: {progress.done} of {progress.total} tasks done"
+        if self._terminal:
+            click.echo(f"\r{text}", err=True, nl=False)
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_S
+            click.echo(text, err=True)
+
+    def end(self) -> None:
+        """Leave the line to what comes next."""
+        if self._terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,0 +1,1 @@
+"""A Kafka library: protocol, connections, requests. It knows nothing about mirrors."""

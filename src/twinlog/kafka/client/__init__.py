@@ -1,0 +1,1 @@
+"""Connections to one cluster: configuration, security, metadata, calls."""

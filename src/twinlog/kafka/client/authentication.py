@@ -1,0 +1,136 @@
+"""SASL over Kafka: SaslHandshake names the mechanism, SaslAuthenticate carries its messages.
+
+The mechanisms themselves are kafka-python's, and our own for GSSAPI, state machines without
+connections: `auth_bytes` gives the next message, `receive` takes the answer, `is_done` says when it
+is over. What may take long is done in a thread (a KDC that is slow, SCRAM's rounds, as many as the
+broker wants), so that other connections go on.
+
+Whose fault it is follows from the step: what makes our messages fails by our setting, what takes
+the broker's by the broker. An exception of either is said by its type alone. A UnicodeError, for
+one, holds all of the text that could not be encoded, which is the password.
+
+Brokers from 1.0 on wrap the messages in SaslAuthenticate (KIP-152); older ones are not supported.
+"""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from twinlog.kafka.client.kerberos import Gssapi
+from twinlog.kafka.client.security import TOKEN_URL, Sasl
+from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError, UserError
+from twinlog.text import few
+
+MAX_ROUNDS: Final = 16
+"""Messages that a mechanism may send; SCRAM needs two, GSSAPI three or four."""
+
+LEAST_ITERATIONS: Final = 4096
+"""Of SCRAM (RFC 7677, section 4; Kafka's client refuses fewer, too). kafka-python has a most."""
+
+_HINTS: Final = {
+    "OAUTHBEARER": f"check the token behind {TOKEN_URL}",
+    "GSSAPI": "check sasl.kerberos.service.name, and the keytab of the broker",
+}
+_SETTINGS: Final = {"OAUTHBEARER": TOKEN_URL}
+"""What our messages are made of, where it is not sasl.jaas.config."""
+_UNSUPPORTED_MECHANISM: Final = 33
+_AUTHENTICATION_FAILED: Final = 58
+
+Exchange = Callable[[Any], Awaitable[Any]]
+
+
+async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
+    """Authenticate a connection. Gives the session's lifetime in seconds, 0 if it has no end.
+
+    `exchange` sends a request and gives its decoded response.
+
+    Raises:
+        UserError: the broker does not have the mechanism, or refuses the credentials; or the
+            setting that they come from cannot be used.
+        ProtocolError: the broker's part of the mechanism's exchange is wrong.
+    """
+    handshake = await exchange(SaslHandshakeRequest(mechanism=sasl.mechanism, min_version=1))
+    if handshake.error_code == _UNSUPPORTED_MECHANISM:
+        offered = few(handshake.mechanisms)
+        raise UserError(
+            f"sasl.mechanism is {sasl.mechanism}, the listener has: {offered}",
+            code=_UNSUPPORTED_MECHANISM,
+        )
+    if handshake.error_code:
+        Refusal(handshake.error_code).fail("begin SASL authentication")
+    mechanism = await asyncio.to_thread(_ours, sasl, _mechanism, sasl, host)
+    for turn in range(MAX_ROUNDS):
+        message = _ours(sasl, mechanism.auth_bytes)
+        response = await exchange(SaslAuthenticateRequest(auth_bytes=message))
+        if response.error_code:
+            refusal = Refusal(response.error_code, response.error_message or "")
+            error = refusal.error("authenticate")
+            error.hint = _HINTS.get(sasl.mechanism, error.hint)
+            raise error
+        answer = bytes(response.auth_bytes)
+        if not turn and sasl.mechanism.startswith("SCRAM-"):
+            _theirs(_check_first, answer)
+        await asyncio.to_thread(_theirs, mechanism.receive, answer)
+        if mechanism.is_done():
+            break
+    if not mechanism.is_done() or not mechanism.is_authenticated():
+        raise ProtocolError(f"the exchange of {sasl.mechanism} does not end")
+    return max(response.session_lifetime_ms or 0, 0) / 1000
+
+
+def _mechanism(sasl: Sasl, host: str) -> Any:
+    if sasl.mechanism == "GSSAPI":
+        return Gssapi(sasl.kerberos, host)
+    return get_sasl_mechanism(sasl.mechanism)(host=host, **sasl.mechanism_options())
+
+
+def _check_first(message: bytes) -> None:
+    """Refuse a first message of SCRAM's server that makes our proof easy to guess from.
+
+    Whoever has the proof tries passwords at the price of so many rounds, and for all users at once
+    where the salt is empty.
+
+    Raises:
+        ProtocolError: too few iterations, or no salt.
+        ValueError, KeyError: no such message.
+    """
+    fields = dict(field.split("=", 1) for field in message.decode("utf-8").split(","))
+    if int(fields["i"]) < LEAST_ITERATIONS:
+        raise ProtocolError(
+            f"the broker asks for {int(fields['i'])} SCRAM iterations: fewer than "
+            f"{LEAST_ITERATIONS} are refused"
+        )
+    if not base64.b64decode(fields["s"]):
+        raise ProtocolError("the broker's SCRAM salt is empty")
+
+
+def _ours(sasl: Sasl, function: Callable[..., Any], *arguments: Any) -> Any:
+    """A step that takes what we were told. Nothing of that is said, nor chained to what is."""
+    try:
+        return function(*arguments)
+    except TwinlogError:
+        raise
+    except Exception as error:
+        setting = _SETTINGS.get(sasl.mechanism, "sasl.jaas.config")
+        raise UserError(
+            f"{setting} cannot be used for {sasl.mechanism}: {type(error).__name__}",
+            code=_AUTHENTICATION_FAILED,
+        ) from None
+
+
+def _theirs(function: Callable[..., Any], *arguments: Any) -> Any:
+    """A step that takes the broker's message. What it raises is unspecified."""
+    try:
+        return function(*arguments)
+    except TwinlogError as error:
+        error.code = _AUTHENTICATION_FAILED
+        raise
+    except Exception as error:
+        raise ProtocolError(
+            f"the broker's part of the SASL exchange is wrong: {type(error).__name__}",
+            code=_AUTHENTICATION_FAILED,
+        ) from None

@@ -1,0 +1,638 @@
+"""One connection to one broker: many requests in flight, answers strictly in order.
+
+Why our own and not kafka-python's: bytes that are forwarded have to be received where they will be
+forwarded from. The kernel writes into the frame itself (`receiver.py`); its body goes to the caller
+as a `memoryview` that may be written to, is patched in place and sent on.
+docs/decisions/0004-asyncio-connections.md has the figures.
+
+A broker answers a connection's requests in the order in which it got them, so the first request in
+flight is always the one that is answered; the correlation id only proves it. A request ends in one
+of three ways, and no fourth:
+
+    answered    the future has the response's body
+    not sent    Retriable: it has timed out while it waited for its turn; nothing has happened
+    unknown     Disconnected (or, for the request whose answer was nonsense, ProtocolError): the
+                connection is closed, and whether the broker has acted is not known
+
+A timeout closes the connection: a later answer could no longer be told from the next one's, and a
+broker that lets one request starve has the others behind it.
+
+What is sent waits in `_outbox` while a gate is closed: `writing` (the kernel takes no more),
+`throttle` (the broker asked for a pause, KIP-219), `authentication` (a session is being renewed,
+KIP-368: nothing but the exchange may be sent). Together with what is in flight it is bounded.
+
+A throttle is a wait and no failure: timeouts count from its end. That holds for requests in flight,
+too: a broker that throttles mutes the connection, and reads them only afterwards (KIP-219).
+
+Who we are is asked for when a connection is opened and when its session is renewed: a password that
+was changed meanwhile, there and here, is used by then.
+"""
+
+import asyncio
+import logging
+import random
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from kafka.errors import IncompatibleBrokerVersion
+from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from twinlog.kafka.client.authentication import authenticate
+from twinlog.kafka.client.dial import Options, dial, dial_error
+from twinlog.kafka.client.receiver import Receiver
+from twinlog.kafka.client.security import Security
+from twinlog.kafka.errors import (
+    Disconnected,
+    ProtocolError,
+    Retriable,
+    TwinlogError,
+    UserError,
+    check,
+)
+from twinlog.kafka.protocol import frames
+from twinlog.version import __version__
+
+log = logging.getLogger(__name__)
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_THROTTLE: Final = 3600.0
+"""Seconds: no throttle is obeyed for longer. Brokers compute it from the excess over the quota and
+do not limit it: 4 MiB under a quota of 10 KB/s are about 400 s. Sending earlier gains nothing,
+since the broker has muted the connection."""
+LONG_THROTTLE: Final = 10.0
+"""Seconds: a throttle from here on is logged."""
+WRITE_HIGH: Final = 4 << 20
+"""Bytes that the kernel has not taken yet; above it nothing more is written."""
+LARGE: Final = 32 << 10
+"""Bytes of a request's part that is worth a system call of its own."""
+CLOSE_TIMEOUT: Final = 5.0
+MIN_REAUTHENTICATION: Final = 1.0
+
+_UNSUPPORTED_VERSION: Final = 35
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went through connections since they came into being. Only ever grows."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    requests: int = 0
+    responses: int = 0
+    opened: int = 0
+    throttled_seconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A request that has not ended. `correlation_id` is -1 until it is sent."""
+
+    api_key: int
+    api_version: int
+    flexible: bool
+    future: asyncio.Future[memoryview]
+    began: float
+    """When it was submitted; from when it is in flight, when it was sent."""
+    timer: asyncio.TimerHandle | None = None
+    correlation_id: int = -1
+    size: int = 0
+    """Of the body, once it is sent."""
+    parts: Sequence[Buffer] = field(default=(), repr=False)
+
+
+class Connection:
+    """A connection that is open, negotiated and authenticated (see `open`)."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        security: Callable[[], Security],
+        options: Options,
+        counters: Counters,
+        rng: random.Random,
+    ) -> None:
+        """Not for callers: `open` gives a connection that can be used."""
+        self.host = host
+        self.port = port
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        """API key to the lowest and highest version that the broker takes."""
+        self.counters = counters
+        self._security = security
+        self._options = options
+        self._rng = rng
+        self._client_id = options.client_id.encode()[: frames.MAX_CLIENT_ID]
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._receiver = Receiver(
+            self._longest, self._on_frame, self._on_nonsense, self._gate, self._on_lost
+        )
+        self._counted_in = 0
+        self._in_flight: deque[_Request] = deque()
+        self._outbox: deque[_Request] = deque()
+        self._gates: set[str] = set()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._correlation_id = 0
+        self._error: TwinlogError | None = None
+        self._alert: ssl.SSLError | None = None
+        """What ended it, if that was TLS: with TLS 1.3 a client's certificate is refused only
+        after the handshake."""
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._throttled_until = 0.0
+        self._renewal: asyncio.Task[None] | None = None
+        self._broker_versions: Any = None
+        self.last_used = self._loop.time()
+        self._answered_at = 0.0
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        security: Callable[[], Security] = Security,
+        options: Options | None = None,
+        counters: Counters | None = None,
+        rng: random.Random | None = None,
+    ) -> Self:
+        """Connect, negotiate versions, authenticate; bounded by `options.setup_timeout`.
+
+        `security` is asked who we are, now and whenever the session is to be renewed.
+
+        Raises:
+            Retriable: nobody there, or not in time; the message has the address and why. Or
+                `security` cannot say.
+            UserError: TLS or SASL settings do not suit the broker's.
+            ProtocolError: what answers is no Kafka broker.
+        """
+        options = options or Options()
+        self = cls(
+            host,
+            port,
+            security=security,
+            options=options,
+            counters=counters or Counters(),
+            rng=rng or random.Random(),  # noqa: S311 (jitter, no secret)
+        )
+        try:
+            async with asyncio.timeout(options.setup_timeout):
+                now = security()
+                await self._connect(now)
+                await self._negotiate()
+                await self._authenticate(now)
+        except TimeoutError as error:
+            await self.close()
+            raise Retriable(
+                f"{self.address}: no connection within {options.setup_timeout:g} s"
+            ) from error
+        except OSError as error:
+            await self.close()
+            raise dial_error(self.address, error) from error
+        except Disconnected as error:
+            await self.close()
+            if self._alert is None:
+                raise
+            raise dial_error(self.address, self._alert) from error
+        except BaseException:
+            await self.close()
+            raise
+        self.counters.opened += 1
+        return self
+
+    @property
+    def address(self) -> str:
+        """`host:port`, for messages."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more. What was in flight has failed by then."""
+        return self._error is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self._in_flight) + len(self._outbox)
+
+    @property
+    def throttled(self) -> bool:
+        """Whether the broker has asked for a pause that has not ended (KIP-219)."""
+        return self._throttled_until > self._loop.time()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which the broker has left its next answer open; 0 while it throttles."""
+        if not self._in_flight:
+            return 0.0
+        return max(
+            self._loop.time()
+            - max(self._in_flight[0].began, self._answered_at, self._throttled_until),
+            0.0,
+        )
+
+    @property
+    def can_send(self) -> bool:
+        """Whether a request would be written at once."""
+        return not self._gates and not self.closed and self.in_flight < self._options.max_in_flight
+
+    def negotiate(self, api_key: int, lowest: int, highest: int) -> int:
+        """The highest version of an API that the broker and `lowest`..`highest` have in common.
+
+        Raises:
+            UserError: there is none.
+        """
+        broker_lowest, broker_highest = self.versions.get(api_key, (0, -1))
+        version = min(highest, broker_highest)
+        if version < max(lowest, broker_lowest):
+            raise UserError(
+                f"{self.address}: API {api_key} is needed in a version from {lowest} to {highest}, "
+                f"the broker has {broker_lowest} to {broker_highest}",
+                code=_UNSUPPORTED_VERSION,
+            )
+        return version
+
+    async def ready(self, timeout: float | None = None) -> None:
+        """Wait until a request can be written at once.
+
+        Args:
+            timeout: seconds, not counted while the broker throttles; None: the caller bounds it.
+
+        Raises:
+            Disconnected: the connection is closed.
+            Retriable: it could not be written within `timeout`.
+        """
+        began = self._loop.time()
+        while not self.can_send:
+            self._raise_if_closed()
+            self._room.clear()
+            try:
+                async with asyncio.timeout_at(timeout and self._limit(began, timeout)):
+                    await self._room.wait()
+            except TimeoutError as error:
+                assert timeout is not None
+                if self._limit(began, timeout) <= self._loop.time():
+                    raise Retriable(f"{self.address}: not sent within {timeout:g} s") from error
+
+    async def call(self, request: Any, *, timeout: float | None = None) -> Any:
+        """Send one of kafka-python's requests; its response, decoded.
+
+        The version is the highest that both sides have, within the request's own `min_version` and
+        `max_version`. A pause that the response asks for is obeyed before the next request.
+
+        Raises:
+            Retriable: it was not sent in time.
+            Disconnected: the outcome is unknown.
+            ProtocolError: the response cannot be read; the connection is closed.
+            UserError: the broker does not have the API in a version that suits.
+        """
+        return await self._exchange(request, self._version(request), timeout)
+
+    def send_raw(
+        self,
+        api_key: int,
+        api_version: int,
+        parts: Sequence[Buffer],
+        *,
+        flexible: bool,
+        timeout: float | None = None,
+    ) -> asyncio.Future[memoryview]:
+        """Send a request whose body is `parts`, one after the other; the response's body to come.
+
+        For the hot path: nothing is encoded, nothing decoded. The parts must not change until the
+        future is done. The body is a view of a buffer of its own and may be written to.
+
+        Raises:
+            Disconnected: the connection is closed (nothing was sent).
+            Retriable: `max_in_flight` requests have not ended: `await ready()` first.
+        """
+        return self._submit(api_key, api_version, parts, flexible=flexible, timeout=timeout)
+
+    def throttle(self, milliseconds: int) -> None:
+        """Send nothing for this long: a response's `throttle_time_ms` (KIP-219)."""
+        pause = min(milliseconds / 1000, MAX_THROTTLE)
+        until = self._loop.time() + pause
+        if pause <= 0 or until <= self._throttled_until or self.closed:
+            return
+        if pause >= LONG_THROTTLE:
+            log.warning("%s: throttled for %.0f s by a quota of the broker", self.address, pause)
+        self.counters.throttled_seconds += until - max(self._throttled_until, self._loop.time())
+        self._throttled_until = until
+        self._gate("throttle", True)
+        self._timer("throttle", pause, lambda: self._gate("throttle", False))
+
+    async def close(self) -> None:
+        """Close at once; what is in flight ends as Disconnected. Returns when nothing is left."""
+        self._fail(Disconnected(f"{self.address}: closed by this side"))
+        if self._renewal is not None and self._renewal is not asyncio.current_task():
+            await asyncio.wait({self._renewal}, timeout=CLOSE_TIMEOUT)
+        if self._transport is not None:
+            await asyncio.wait({self._lost}, timeout=CLOSE_TIMEOUT)
+
+    async def wait_closed(self) -> TwinlogError:
+        """Wait until the connection is gone; why it went."""
+        await asyncio.shield(self._lost)
+        assert self._error is not None
+        return self._error
+
+    # Setting up
+
+    async def _connect(self, security: Security) -> None:
+        sock = await dial(self._loop, self.host, self.port, self._options)
+        try:
+            context = security.ssl_context()
+            transport, _ = await self._loop.create_connection(
+                lambda: self._receiver,
+                sock=sock,
+                ssl=context,
+                server_hostname=self.host if context is not None else None,
+            )
+        except (ConnectionError, ssl.SSLEOFError) as error:
+            # Without TLS nothing is exchanged here. asyncio says it without a word, OpenSSL with
+            # an errno that is none.
+            sock.close()
+            raise Retriable(
+                f"{self.address}: the broker has closed the connection in the TLS handshake",
+                hint="compare security.protocol with this listener: it may not speak TLS",
+            ) from error
+        except BaseException:
+            sock.close()
+            raise
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH)
+
+    async def _negotiate(self) -> None:
+        """ApiVersions in our version, or in the one that the broker names instead (KIP-511)."""
+        version = int(ApiVersionsRequest.max_version)
+        for _ in range(2):
+            request = ApiVersionsRequest(
+                client_software_name="twinlog", client_software_version=__version__
+            )
+            response = await self._exchange(request, version, None, urgent=True)
+            ranges = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
+            if response.error_code != _UNSUPPORTED_VERSION:
+                break
+            version = min(version, ranges.get(frames.API_VERSIONS, (0, 0))[1])
+        check(response.error_code, f"ask {self.address} for its versions")
+        self.versions = ranges
+        self._broker_versions = BrokerVersionData(api_versions=ranges)
+
+    async def _authenticate(self, security: Security) -> None:
+        if security.sasl is None:
+            return
+        lifetime = await authenticate(self._urgently, security.sasl, self.host)
+        if lifetime > 0:
+            share = self._rng.uniform(0.85, 0.95)
+            delay = max(lifetime * share, MIN_REAUTHENTICATION)
+            self._timer("authentication", delay, self._start_renewal)
+
+    def _start_renewal(self) -> None:
+        self._renewal = self._loop.create_task(self._renew())
+
+    async def _renew(self) -> None:
+        """Authenticate again before the session ends; nothing else is sent meanwhile (KIP-368)."""
+        self._gate("authentication", True)
+        try:
+            async with asyncio.timeout(self._options.request_timeout):
+                await self._authenticate(self._security())
+        except TimeoutError:
+            self._fail(Disconnected(f"{self.address}: authenticating again took too long"))
+        except TwinlogError as error:
+            self._fail(error)
+        else:
+            self._gate("authentication", False)
+
+    async def _urgently(self, request: Any) -> Any:
+        return await self._exchange(request, self._version(request), None, urgent=True)
+
+    # Requests and responses
+
+    def _version(self, request: Any) -> int:
+        self._raise_if_closed()
+        try:
+            return int(self._broker_versions.api_version(request))
+        except IncompatibleBrokerVersion as error:
+            raise UserError(f"{self.address}: {error}", code=_UNSUPPORTED_VERSION) from error
+
+    async def _exchange(
+        self, request: Any, version: int, timeout: float | None, *, urgent: bool = False
+    ) -> Any:
+        timeout = self._options.request_timeout if timeout is None else timeout
+        began = self._loop.time()
+        if not urgent:
+            await self.ready(timeout)
+        body = request.encode(version=version)
+        view = await self._submit(
+            request.API_KEY,
+            version,
+            (body,),
+            flexible=frames.request_flexible(request, version),
+            timeout=max(self._limit(began, timeout) - self._loop.time(), 0.0),
+            urgent=urgent,
+        )
+        try:
+            response = frames.decode_body(frames.response_class(request.API_KEY), version, view)
+        except ProtocolError as error:
+            self._on_nonsense(error)
+            raise
+        self.throttle(getattr(response, "throttle_time_ms", 0) or 0)
+        return response
+
+    def _submit(
+        self,
+        api_key: int,
+        api_version: int,
+        parts: Sequence[Buffer],
+        *,
+        flexible: bool,
+        timeout: float | None,
+        urgent: bool = False,
+    ) -> asyncio.Future[memoryview]:
+        self._raise_if_closed()
+        if self.in_flight >= self._options.max_in_flight and not urgent:
+            raise Retriable(f"{self.address}: {self.in_flight} requests are in flight")
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        request = _Request(api_key, api_version, flexible, future, self._loop.time(), parts=parts)
+        timeout = self._options.request_timeout if timeout is None else timeout
+        request.timer = self._loop.call_later(
+            timeout, self._timed_out, request, request.began, timeout
+        )
+        if urgent or not self._gates:
+            self._transmit(request)
+        else:
+            self._outbox.append(request)
+        return future
+
+    def _transmit(self, request: _Request) -> None:
+        assert self._transport is not None
+        self._correlation_id = (self._correlation_id + 1) & frames.MAX_CORRELATION_ID
+        request.correlation_id = self._correlation_id
+        parts, request.parts = request.parts, ()
+        size = request.size = sum(map(len, parts))
+        header = frames.encode_request_header(
+            request.api_key,
+            request.api_version,
+            request.correlation_id,
+            self._client_id,
+            flexible=request.flexible,
+            body_size=size,
+        )
+        self._in_flight.append(request)
+        self.last_used = request.began = self._loop.time()
+        self.counters.requests += 1
+        self.counters.bytes_out += len(header) + size
+        self._write([header, *parts])
+
+    def _write(self, parts: Sequence[Buffer]) -> None:
+        """Give them to the transport, small ones together, large ones as they are.
+
+        `writelines` of Python 3.11 joins all of them, which costs each byte a copy, or two where
+        the kernel does not take all at once.
+        """
+        assert self._transport is not None
+        small: list[Buffer] = []
+        for part in parts:
+            if len(part) < LARGE:
+                small.append(part)
+                continue
+            if small:
+                self._transport.write(b"".join(small))
+                small = []
+            self._transport.write(part)
+        if small:
+            self._transport.write(b"".join(small))
+
+    def _longest(self) -> int:
+        """How long the next response may be; it answers the oldest request."""
+        if not self._in_flight:
+            raise ProtocolError(f"{self.address}: a response that nobody has asked for")
+        request = self._in_flight[0]
+        longest = frames.longest_response(request.api_key, request.size)
+        return min(self._options.max_frame, longest)
+
+    def _on_frame(self, frame: memoryview) -> None:
+        request = self._in_flight[0]
+        flexible = request.flexible and request.api_key != frames.API_VERSIONS
+        correlation_id, body_at = frames.parse_response_header(frame, flexible=flexible)
+        if correlation_id != request.correlation_id:
+            raise ProtocolError(
+                f"{self.address}: a response has correlation id {correlation_id}, "
+                f"{request.correlation_id} is next"
+            )
+        self._in_flight.popleft()
+        self._answered_at = self._loop.time()
+        self._count_in()
+        self.counters.responses += 1
+        _stop_timer(request)
+        if not request.future.done():
+            request.future.set_result(frame[body_at:])
+        self._make_room()
+
+    def _limit(self, began: float, timeout: float) -> float:
+        """When a wait that began then is over."""
+        return max(began, self._throttled_until) + timeout
+
+    def _timed_out(self, request: _Request, began: float, timeout: float) -> None:
+        limit = self._limit(began, timeout)
+        if limit > self._loop.time():  # throttled meanwhile
+            request.timer = self._loop.call_at(limit, self._timed_out, request, began, timeout)
+            return
+        if request.correlation_id < 0:
+            self._outbox.remove(request)
+            if not request.future.done():
+                request.future.set_exception(
+                    Retriable(f"{self.address}: not sent within {timeout:g} s")
+                )
+            return
+        self._fail(
+            Disconnected(f"{self.address}: no answer to API {request.api_key} within {timeout:g} s")
+        )
+
+    # Gates, timers, the end
+
+    def _gate(self, name: str, closed: bool) -> None:
+        if closed:
+            self._gates.add(name)
+        else:
+            self._gates.discard(name)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while self._outbox and not self._gates:
+            request = self._outbox.popleft()
+            if request.future.done():
+                _stop_timer(request)
+            else:
+                self._transmit(request)
+        if self.can_send:
+            self._room.set()
+
+    def _timer(self, name: str, delay: float, action: Callable[[], None]) -> None:
+        old = self._timers.pop(name, None)
+        if old is not None:
+            old.cancel()
+        self._timers[name] = self._loop.call_later(delay, action)
+
+    def _count_in(self) -> None:
+        self.counters.bytes_in += self._receiver.received - self._counted_in
+        self._counted_in = self._receiver.received
+
+    def _raise_if_closed(self) -> None:
+        if self._error is not None:
+            raise Disconnected(f"{self.address}: the connection is closed") from self._error
+
+    def _on_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            self._alert = exc
+        reason = "the broker has closed the connection" if exc is None else str(exc)
+        self._fail(Disconnected(f"{self.address}: {reason}"))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def _on_nonsense(self, error: TwinlogError) -> None:
+        """Close: what has come is no answer. Who has sent it is not known where it was parsed."""
+        if not error.message.startswith(self.address):
+            error.message = f"{self.address}: {error.message}"
+        self._fail(error)
+
+    def _fail(self, error: TwinlogError) -> None:
+        """Close, and end every request; a ProtocolError is about the first one's answer."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._receiver.stopped = True
+        self._count_in()
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._renewal is not None and self._renewal is not asyncio.current_task():
+            self._renewal.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        pending = [*self._in_flight, *self._outbox]
+        self._in_flight.clear()
+        self._outbox.clear()
+        for index, request in enumerate(pending):
+            _stop_timer(request)
+            if not request.future.done():
+                request.future.set_exception(_for_request(error, first=index == 0))
+        self._room.set()
+
+
+def _stop_timer(request: _Request) -> None:
+    if request.timer is not None:
+        request.timer.cancel()
+
+
+def _for_request(error: TwinlogError, *, first: bool) -> TwinlogError:
+    """An exception of the request's own: one instance must not be raised in two places."""
+    cls = ProtocolError if first and isinstance(error, ProtocolError) else Disconnected
+    own = cls(error.message, hint=error.hint)
+    own.__cause__ = error
+    return own

@@ -1,0 +1,76 @@
+r"""`sasl.jaas.config`: one login module and its options, as Java writes them.
+
+    org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";
+
+A quoted value may hold anything, with `\"` and `\\` for those two.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from twinlog.kafka.errors import UserError
+
+_SHAPE: Final = re.compile(
+    r"\s*([\w.$]+)\s+(required|requisite|sufficient|optional)\b(.*);\s*", re.S
+)
+_OPTION: Final = re.compile(r'\s*([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))', re.S)
+_ESCAPE: Final = re.compile(r"\\(.)", re.S)
+_TO_ESCAPE: Final = re.compile(r'["\\]')
+_MODULES: Final = {
+    "PLAIN": "PlainLoginModule",
+    "SCRAM-SHA-256": "ScramLoginModule",
+    "SCRAM-SHA-512": "ScramLoginModule",
+    "GSSAPI": "Krb5LoginModule",
+}
+
+
+def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
+    """The options of the login module, which must be the one that `mechanism` needs.
+
+    Raises:
+        UserError: it is not one entry of that form. The text, which has secrets, is not repeated.
+    """
+    module, _, rest = _entry(text)
+    needed = _MODULES[mechanism]
+    if module.rpartition(".")[2] != needed:
+        raise UserError(f"sasl.jaas.config names {module}, {mechanism} needs {needed}")
+    return _options(rest)
+
+
+def with_values(text: str, change: Callable[[str, str], str]) -> str:
+    """The entry with what `change` makes of each option's name and value.
+
+    Raises:
+        UserError: it is not one entry.
+    """
+    module, flag, rest = _entry(text)
+    parts = [module, flag]
+    for name, value in _options(rest).items():
+        escaped = _TO_ESCAPE.sub(r"\\\g<0>", change(name, value))
+        parts.append(f'{name}="{escaped}"')
+    return f"{' '.join(parts)};"
+
+
+def _entry(text: str) -> tuple[str, str, str]:
+    shape = _SHAPE.fullmatch(text)
+    if shape is None:
+        raise UserError(
+            'sasl.jaas.config: allowed is one entry `MODULE required NAME="VALUE" ...;`',
+            hint="it ends with a semicolon",
+        )
+    module, flag, rest = shape.groups()
+    return module, flag, rest
+
+
+def _options(text: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    at = 0
+    while text[at:].strip():
+        option = _OPTION.match(text, at)
+        if option is None:
+            raise UserError(f"sasl.jaas.config: after {len(options)} options comes no NAME=VALUE")
+        name, quoted, plain = option.groups()
+        options[name] = plain if quoted is None else _ESCAPE.sub(r"\1", quoted)
+        at = option.end()
+    return options

@@ -1,0 +1,124 @@
+"""GSSAPI (RFC 4752): a Kerberos ticket shows who we are.
+
+    we      AP-REQ ──►               tokens of the GSS library, until its context stands
+    broker          ◄── AP-REP
+    we      (empty) ──►
+    broker          ◄── offer        wrapped: the layers that it offers, its largest message
+    we      choice  ──►              wrapped: no layer; what protects the rest is TLS
+    broker          ◄── (empty)
+
+The library is the system's, by Python's `gssapi` (the extra `twinlog[kerberos]`). kafka-python's
+own GSSAPI takes whatever ticket the process has; here each cluster has its keytab, as Java's
+`Krb5LoginModule` has, and tickets are fetched and renewed from it without a `kinit`.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from twinlog.kafka.client.security import Kerberos
+from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError, UserError
+
+_NO_LAYER: Final = 1
+_OFFER_SIZE: Final = 4
+_AUTHENTICATION_FAILED: Final = 58
+
+
+class Gssapi:
+    """Our half of one exchange, in the form of kafka-python's mechanisms.
+
+    Creating one may ask the KDC, and takes as long as that does.
+
+    Raises:
+        UserError: there is no `gssapi`, no keytab, or no ticket to be had.
+    """
+
+    def __init__(self, kerberos: Kerberos, host: str) -> None:
+        gssapi = _library()
+        service = f"{kerberos.service}@{host}"
+        try:
+            self._context = gssapi.SecurityContext(
+                name=gssapi.Name(service, gssapi.NameType.hostbased_service),
+                creds=_credentials(gssapi, kerberos),
+                mech=gssapi.MechType.kerberos,
+                usage="initiate",
+            )
+            self._message: bytes = self._context.step() or b""
+        except gssapi.exceptions.GSSError as error:
+            raise _no_ticket(service, error) from error
+        self._chosen = self._done = False
+
+    def auth_bytes(self) -> bytes:
+        """The next message."""
+        return self._message
+
+    def receive(self, answer: bytes) -> None:
+        """Take the broker's answer to it.
+
+        Raises:
+            ProtocolError: it is not what RFC 4752 says. The library raises errors of its own.
+        """
+        if not self._context.complete:
+            self._message = self._context.step(answer) or b""
+        elif not self._chosen:
+            self._message = self._choose(self._context.unwrap(answer).message)
+            self._chosen = True
+        elif answer:
+            raise ProtocolError(f"{len(answer)} bytes after the end of the exchange")
+        else:
+            self._done = True
+
+    def _choose(self, offer: bytes) -> bytes:
+        if len(offer) != _OFFER_SIZE or not offer[0] & _NO_LAYER:
+            raise ProtocolError(f"offered are layers that Kafka does not have: {offer!r}")
+        choice: bytes = self._context.wrap(bytes([_NO_LAYER, 0, 0, 0]), False).message
+        return choice
+
+    def is_done(self) -> bool:
+        """Whether the broker has taken the last message."""
+        return self._done
+
+    def is_authenticated(self) -> bool:
+        """Whether it is done."""
+        return self._done
+
+
+def _library() -> Any:
+    try:
+        import gssapi  # noqa: PLC0415 (an extra, and libraries of the system)
+    except (ImportError, OSError) as error:
+        raise UserError(
+            f"sasl.mechanism GSSAPI needs Python's gssapi: {error}",
+            hint="install twinlog[kerberos], which needs MIT Kerberos (Debian: libkrb5-dev)",
+        ) from error
+    return gssapi
+
+
+def _credentials(gssapi: Any, kerberos: Kerberos) -> Any:
+    """Where tickets come from; None is the system's own place."""
+    store = {}
+    if kerberos.keytab:
+        if not Path(kerberos.keytab).is_file():
+            raise UserError(f"sasl.jaas.config: keyTab is {kerberos.keytab!r}, which is no file")
+        # A cache in memory, for all connections with this keytab: one ticket for all of them. By
+        # the principal's name alone a mirror's properties would get the tickets of the node's own.
+        store = {
+            "client_keytab": f"FILE:{kerberos.keytab}",
+            "ccache": f"MEMORY:twinlog-{kerberos.principal}-{kerberos.keytab}",
+        }
+    elif kerberos.ticket_cache:
+        store = {"ccache": f"FILE:{kerberos.ticket_cache}"}
+    if not store and not kerberos.principal:
+        return None
+    name = None
+    if kerberos.principal:
+        name = gssapi.Name(kerberos.principal, gssapi.NameType.kerberos_principal)
+    return gssapi.Credentials(name=name, usage="initiate", store=store or None)
+
+
+def _no_ticket(service: str, error: Any) -> TwinlogError:
+    """In the words of Kerberos (the minor status), as those of GSS say nothing."""
+    said = error.get_all_statuses(error.min_code or error.maj_code, not error.min_code)
+    refusal = Refusal(_AUTHENTICATION_FAILED, f"no ticket for {service}: {'; '.join(said)}")
+    found = refusal.error("authenticate")
+    found.hint = "look at keyTab and principal in sasl.jaas.config, at krb5.conf, and at the KDC"
+    return found

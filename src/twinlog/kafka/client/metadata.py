@@ -1,0 +1,151 @@
+"""What a cluster says of itself: brokers, topics, leaders. Immutable; a refresh gives a new one.
+
+Brokers learn of changes one after the other, so an answer may be older than what we know already.
+A partition's leader epoch only grows: an answer with a smaller one is ignored for that partition
+(KIP-320), unless the topic has been created anew, which its id shows (KIP-516).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from twinlog.kafka.errors import ProtocolError, Refusal, UserError
+from twinlog.kafka.types import TopicPartition
+
+NO_TOPIC_ID = UUID(int=0)
+MAX_BROKERS: Final = 1000
+"""Brokers that a cluster may have. Some questions go to each of them at the same time, over a
+connection of its own: a source whose answer names millions would exhaust what all mirrors need."""
+
+_UNKNOWN_TOPIC = 3
+_LEADER_NOT_AVAILABLE = 5
+_INCONSISTENT_CLUSTER_ID = 104
+
+
+class Broker(NamedTuple):
+    """A broker, and where it listens for us."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and since which epoch (-1 where brokers do not say)."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition's state. `leader` is -1 where nobody leads; `error` is Kafka's code for it."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's state. `error` is not 0 where we may not see it, say."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: Mapping[int, Partition]
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """A snapshot. `topics` holds only those that were asked for and exist."""
+
+    cluster_id: str | None = None
+    controller_id: int = -1
+    brokers: Mapping[int, Broker] = field(default_factory=lambda: MappingProxyType({}))
+    topics: Mapping[str, Topic] = field(default_factory=lambda: MappingProxyType({}))
+    by_id: Mapping[UUID, Topic] = field(default_factory=lambda: MappingProxyType({}))
+
+    def leader(self, partition: TopicPartition) -> Leader | Refusal:
+        """The leader of a partition, or why there is none."""
+        topic = self.topics.get(partition.topic)
+        if topic is None:
+            return Refusal(_UNKNOWN_TOPIC, "the topic is not in the metadata")
+        if topic.error:
+            return Refusal(topic.error)
+        state = topic.partitions.get(partition.partition)
+        if state is None:
+            return Refusal(_UNKNOWN_TOPIC, f"the topic has {len(topic.partitions)} partitions")
+        if state.leader < 0:
+            return Refusal(state.error or _LEADER_NOT_AVAILABLE)
+        return Leader(state.leader, state.leader_epoch)
+
+
+EMPTY = Metadata()
+
+
+def is_another(known: UUID | None, found: UUID) -> bool:
+    """Whether a topic is not the one that was known under its name, as far as its id is known.
+
+    For a moment a broker may not tell an id; those before 2.8 never do.
+    """
+    return known not in {None, NO_TOPIC_ID, found} and found != NO_TOPIC_ID
+
+
+def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
+    """`old` with what a MetadataResponse says; its topics are all there are if `everything`.
+
+    Raises:
+        UserError: the answer comes from another cluster than the earlier ones.
+        ProtocolError: it names more brokers than `MAX_BROKERS`.
+    """
+    if len(response.brokers) > MAX_BROKERS:
+        raise ProtocolError(
+            f"an answer names {len(response.brokers)} brokers, allowed are {MAX_BROKERS}"
+        )
+    if old.cluster_id is not None and response.cluster_id not in (None, old.cluster_id):
+        raise UserError(
+            f"the addresses now lead to cluster {response.cluster_id}, before to {old.cluster_id}",
+            hint="compare bootstrap.servers and the brokers' advertised.listeners",
+            code=_INCONSISTENT_CLUSTER_ID,
+        )
+    topics: dict[str, Topic] = {} if everything else dict(old.topics)
+    for item in response.topics:
+        if item.error_code == _UNKNOWN_TOPIC:
+            topics.pop(item.name, None)
+        else:
+            topics[item.name] = _topic(item, old.topics.get(item.name))
+    brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+    return Metadata(
+        cluster_id=response.cluster_id or old.cluster_id,
+        controller_id=response.controller_id,
+        brokers=MappingProxyType(brokers),
+        topics=MappingProxyType(topics),
+        by_id=MappingProxyType({t.topic_id: t for t in topics.values()}),
+    )
+
+
+def _topic(item: Any, old: Topic | None) -> Topic:
+    topic_id = item.topic_id or NO_TOPIC_ID
+    if item.error_code and topic_id == NO_TOPIC_ID and old is not None:
+        topic_id = old.topic_id  # one that we may not see any more: no id, no partitions
+    known = old.partitions if old is not None and old.topic_id == topic_id else {}
+    partitions: dict[int, Partition] = {}
+    for p in item.partitions:
+        new = Partition(
+            p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes), p.error_code
+        )
+        before = known.get(p.partition_index)
+        stale = before is not None and 0 <= new.leader_epoch < before.leader_epoch
+        partitions[p.partition_index] = before if before is not None and stale else new
+    if item.error_code and old is not None and not partitions:
+        partitions = dict(known)
+    return Topic(
+        item.name, topic_id, item.is_internal, MappingProxyType(partitions), item.error_code
+    )

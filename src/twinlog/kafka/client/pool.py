@@ -1,0 +1,156 @@
+"""Connections to a cluster's brokers, one for each purpose, each opened when it is first wanted.
+
+A connection belongs to a *key*: the broker and the lane that uses it. A broker answers one
+connection's requests one after the other, so what must not wait for a long Fetch or Produce has a
+lane of its own. Whoever wants a connection that is being opened waits for that same attempt. After
+a failure the next attempt waits: exponentially longer, up to a bound, with jitter, so that not all
+lanes call a restarted broker in the same millisecond (`reconnect.backoff.ms`, KIP-144).
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from twinlog.kafka.client.configuration import Address, ClusterConfig
+from twinlog.kafka.client.connection import Connection, Counters
+from twinlog.kafka.errors import Disconnected, TwinlogError
+
+Lane = str | int
+
+
+class Key(NamedTuple):
+    """Which connection: to whom, for whom."""
+
+    node_id: int
+    lane: Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before try 1, 2, ...: doubling from `initial` to `maximum`, +-20%."""
+
+    initial: float
+    maximum: float
+
+    def delay(self, failures: int, rng: random.Random) -> float:
+        """Seconds to wait after so many failures in a row (at least one)."""
+        exponent = min(max(failures - 1, 0), 30)
+        return min(self.initial * 2.0**exponent, self.maximum) * rng.uniform(0.8, 1.2)
+
+
+class _Slot:
+    """One key's connection. `dialing` is the attempt under way, shared by all who wait."""
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.dialing: asyncio.Task[Connection] | None = None
+        self.failures = 0
+        self.not_before = 0.0
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing would be lost with it."""
+        idle = self.connection is None or self.connection.closed
+        return idle and self.dialing is None and not self.failures
+
+
+class Pool:
+    """All connections to one cluster's brokers."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        rng: random.Random,
+        clock: Callable[[], float],
+        counters: Counters,
+    ) -> None:
+        self._config = config
+        self._rng = rng
+        self._clock = clock
+        self._counters = counters
+        self._backoff = Backoff(config.reconnect_backoff, config.reconnect_backoff_max)
+        self._slots: dict[Key, _Slot] = {}
+        self._closed = False
+
+    def peek(self, key: Key) -> Connection | None:
+        """The connection, if it is open."""
+        slot = self._slots.get(key)
+        if slot is None or slot.connection is None or slot.connection.closed:
+            return None
+        return slot.connection
+
+    def failures(self, key: Key) -> int:
+        """Attempts that have failed in a row."""
+        slot = self._slots.get(key)
+        return 0 if slot is None else slot.failures
+
+    async def get(self, key: Key, address: Address) -> Connection:
+        """An open connection, after the pause that earlier failures demand.
+
+        Raises:
+            Retriable, UserError, ProtocolError: the attempt has failed (see `Connection.open`).
+        """
+        if self._closed:
+            raise Disconnected("the cluster is closed")
+        slot = self._slots.setdefault(key, _Slot())
+        connection = slot.connection
+        if connection is not None and not connection.closed:
+            return connection
+        if slot.dialing is None:
+            slot.dialing = asyncio.get_running_loop().create_task(self._dial(slot, address))
+            slot.dialing.add_done_callback(_seen)
+        return await asyncio.shield(slot.dialing)
+
+    async def open(self, address: Address) -> Connection:
+        """A connection outside the pool, which the caller closes."""
+        return await Connection.open(
+            address.host,
+            address.port,
+            security=self._config.security_now,
+            options=self._config.options(),
+            counters=self._counters,
+            rng=self._rng,
+        )
+
+    async def close_where(self, unwanted: Callable[[Key, Connection], bool]) -> None:
+        """Close the connections that nobody wants any more; forget keys without a connection."""
+        for key, slot in list(self._slots.items()):
+            connection = slot.connection
+            if connection is not None and unwanted(key, connection):
+                slot.connection = None
+                await connection.close()
+            if slot.spent and self._slots.get(key) is slot:
+                del self._slots[key]
+
+    async def close(self) -> None:
+        """Close all; when it returns nothing is left."""
+        self._closed = True
+        slots = list(self._slots.values())
+        dialing = [slot.dialing for slot in slots if slot.dialing is not None]
+        for task in dialing:
+            task.cancel()
+        await asyncio.gather(*dialing, return_exceptions=True)
+        await self.close_where(lambda _key, _connection: True)
+
+    async def _dial(self, slot: _Slot, address: Address) -> Connection:
+        try:
+            await asyncio.sleep(max(slot.not_before - self._clock(), 0))
+            slot.connection = await self.open(address)
+        except TwinlogError:
+            slot.failures += 1
+            slot.not_before = self._clock() + self._backoff.delay(slot.failures, self._rng)
+            raise
+        else:
+            slot.failures = 0
+            return slot.connection
+        finally:
+            slot.dialing = None
+
+
+def _seen(task: asyncio.Task[Connection]) -> None:
+    """Take note of the outcome: whoever waited for it may have been cancelled."""
+    if not task.cancelled():
+        task.exception()

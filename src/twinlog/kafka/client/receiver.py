@@ -1,0 +1,107 @@
+"""Frames out of what arrives, received where they will stay.
+
+    state             get_buffer gives            until
+    --------------    ------------------------    -------------------------------------
+    between frames    the free part of staging    four bytes of a length, and what came
+                                                  with them, are there
+    within a frame    the frame's missing part    it is full
+
+A frame's buffer is allocated once its length has been checked, and of a large frame at most
+`STAGING` bytes are copied: the kernel writes the rest into the frame itself. Small frames come many
+at once, and are cut out of staging.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from twinlog.kafka.errors import ProtocolError, TwinlogError
+from twinlog.kafka.protocol import frames
+
+STAGING: Final = 16 << 10
+"""Bytes for what arrives between frames: whole small frames, or a large one's first bytes."""
+
+
+class Receiver(asyncio.BufferedProtocol):
+    """Makes frames of what arrives. Knows nothing of requests."""
+
+    def __init__(
+        self,
+        longest: Callable[[], int],
+        on_frame: Callable[[memoryview], None],
+        on_error: Callable[[TwinlogError], None],
+        on_gate: Callable[[str, bool], None],
+        on_lost: Callable[[Exception | None], None],
+    ) -> None:
+        self._longest = longest  # the frame that comes next may be so long
+        self._on_frame = on_frame
+        self._on_error = on_error
+        self._on_gate = on_gate
+        self._on_lost = on_lost
+        self._staging = memoryview(bytearray(STAGING))
+        self._staged = 0
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self.stopped = False
+        self.received = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
+        """Where the next bytes belong: never empty."""
+        frame = self._frame
+        if frame is None:
+            return self._staging[self._staged :]
+        return frame[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` have been written where `get_buffer` said."""
+        self.received += nbytes
+        frame = self._frame
+        if frame is None:
+            self._staged += nbytes
+            self._unstage()
+            return
+        self._filled += nbytes
+        if self._filled == len(frame):
+            self._frame = None
+            self._deliver(frame)
+
+    def _unstage(self) -> None:
+        """Take the frames out of staging; the last, if it is not whole, gets its own buffer."""
+        staging, at, end = self._staging, 0, self._staged
+        while end - at >= frames.LENGTH_SIZE and not self.stopped:
+            try:
+                prefix = staging[at : at + frames.LENGTH_SIZE]
+                length = frames.frame_length(prefix, self._longest())
+            except ProtocolError as error:
+                self._on_error(error)
+                return
+            at += frames.LENGTH_SIZE
+            frame = memoryview(bytearray(length))
+            have = min(length, end - at)
+            frame[:have] = staging[at : at + have]
+            at += have
+            if have < length:
+                self._frame, self._filled = frame, have
+                break
+            self._deliver(frame)
+        rest = end - at
+        staging[:rest] = staging[at:end]
+        self._staged = rest
+
+    def _deliver(self, frame: memoryview) -> None:
+        try:
+            self._on_frame(frame)
+        except ProtocolError as error:
+            self._on_error(error)
+
+    def pause_writing(self) -> None:
+        """The transport holds more than its high-water mark."""
+        self._on_gate("writing", True)
+
+    def resume_writing(self) -> None:
+        """The transport has room again."""
+        self._on_gate("writing", False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more will come."""
+        self._on_lost(exc)

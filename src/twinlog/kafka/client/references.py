@@ -1,0 +1,123 @@
+"""What the properties of a mirror may read on the machine that connects to its source.
+
+A mirror's properties are stored in `__mirror_config`. Whoever may write that topic chooses both
+what they refer to and the server that it is sent to: `client.id=${env:NODE_SECRET}` with a
+`bootstrap.servers` of the writer's own delivers a secret of the node in clear text. So a stored
+property reads nothing of a machine, unless the process's *own* configuration (`--command-config`)
+allows it, with the names that Kafka's config providers have for it:
+
+    mirror.allowed.paths       files, and directories with all below them (KIP-993), for
+                               ${file:...}, ${directory:...}, ssl.truststore.location,
+                               ssl.keystore.location, sasl.oauthbearer.token.endpoint.url, and the
+                               keyTab and ticketCache of sasl.jaas.config
+    mirror.allowlist.pattern   regular expression of whole names of environment variables (KIP-887):
+                               ${env:...}; KRB5CCNAME, also for the tickets that the system has
+
+Paths are compared as they are written, as Kafka does it: they are absolute and have no `..`.
+Symbolic links below an allowed path are followed, since only this machine's administrator can have
+made them.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from re import Pattern
+from typing import Final
+
+from twinlog.kafka.errors import UserError
+
+ALLOWED_PATHS: Final = "mirror.allowed.paths"
+ALLOWLIST_PATTERN: Final = "mirror.allowlist.pattern"
+REFERRING: Final = ("sasl.", "ssl.")
+"""How the names of the settings begin whose values may have references."""
+SYSTEM_TICKETS: Final = "KRB5CCNAME"
+"""The environment variable that stands for the Kerberos tickets that the system has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grants:
+    """What a mirror's properties may read of this machine; nothing, unless it is named."""
+
+    paths: tuple[PurePosixPath, ...] = ()
+    variables: Pattern[str] | None = None
+    everything: bool = False
+    """Whether these are properties that the operator has just given, not stored ones."""
+
+    def check_reference(self, key: str, reference: str) -> None:
+        """Refuse a reference in a setting that takes none.
+
+        Raises:
+            UserError: the setting is none of `sasl.*` and `ssl.*`.
+        """
+        if not key.startswith(REFERRING):
+            raise UserError(
+                f"{key} of a mirror has the reference {reference}: only sasl.* and ssl.* may have "
+                "one",
+                hint="write the value itself",
+            )
+
+    def check_path(self, key: str, path: str, shown: str) -> None:
+        """Refuse a file that no allowed path covers; it is neither opened nor looked for.
+
+        Args:
+            key: the setting that names it.
+            path: the file.
+            shown: how messages name it.
+
+        Raises:
+            UserError: it is not allowed.
+        """
+        if self.everything:
+            return
+        file = PurePosixPath(path)
+        plain = file.is_absolute() and ".." not in file.parts
+        if not plain or not any(file.is_relative_to(allowed) for allowed in self.paths):
+            raise UserError(
+                f"{key} of a mirror: {shown} is not covered by {ALLOWED_PATHS}",
+                hint=f"{_where(ALLOWED_PATHS)}: absolute paths, comma-separated",
+            )
+
+    def check_variable(self, key: str, name: str, shown: str) -> None:
+        """Refuse an environment variable that the pattern does not match.
+
+        Raises:
+            UserError: it is not allowed.
+        """
+        if self.everything:
+            return
+        if self.variables is None or not self.variables.fullmatch(name):
+            raise UserError(
+                f"{key} of a mirror: {shown} is not matched by {ALLOWLIST_PATTERN}",
+                hint=f"{_where(ALLOWLIST_PATTERN)}: a regular expression of variables' names",
+            )
+
+
+NOTHING: Final = Grants()
+EVERYTHING: Final = Grants(everything=True)
+
+
+def _where(name: str) -> str:
+    return f"set {name} in the --command-config of the node, or of the command, that connects"
+
+
+def parse_grants(properties: Mapping[str, str]) -> Grants:
+    """What a process's own configuration allows to mirrors' properties.
+
+    Raises:
+        UserError: a path is not absolute, or the pattern is no regular expression.
+    """
+    paths = [path.strip() for path in properties.get(ALLOWED_PATHS, "").split(",") if path.strip()]
+    for path in map(PurePosixPath, paths):
+        if not path.is_absolute() or ".." in path.parts:
+            raise UserError(
+                f"{ALLOWED_PATHS} has {str(path)!r}: allowed are absolute paths without '..'"
+            )
+    pattern = properties.get(ALLOWLIST_PATTERN, "").strip()
+    try:
+        variables = re.compile(pattern) if pattern else None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UserError(
+            f"{ALLOWLIST_PATTERN} is {pattern!r}: allowed is a regular expression ({error})"
+        ) from error
+    return Grants(paths=tuple(map(PurePosixPath, paths)), variables=variables)

@@ -1,0 +1,527 @@
+"""Membership of a group that shares out the partitions of one topic: Kafka's classic protocol.
+
+Why our own: a consumer library heartbeats from a thread of its own, so a process whose event loop
+hangs stays a member, and its partitions stand still. Here heartbeats come from the very loop that
+moves data: what hangs loses its partitions to others within the session timeout.
+
+               ┌───────────────────────────────────────────────────────────────────┐
+               ▼                                                                   │
+    out ──► joining ── JoinGroup ──► syncing ── SyncGroup ──► member ── 27 ────────┤ keeps all
+     ▲         │ 79: with the id given  │ 27: again, keeps all  │                  │
+     │         │                        │                       └─ some revoked ───┘ (KIP-429)
+     └─ lost ◄─┴──────── 25, 22 ────────┴───────────────────────┘
+                         82: Fenced, the end
+
+Incremental rebalances: partitions are kept while the group rebalances. What an assignment has taken
+is revoked (`on_revoked` is awaited, and bounded by the rebalance timeout), and only then does the
+member join again, so that it can go to another. A static member (`instance_id`, KIP-345) that
+restarts within the session timeout gets its partitions back with no rebalance at all.
+
+A generation follows the last one, as every member takes part in each. Whoever finds that it has
+missed one has lost what it owned, even where it gets the same again: another may have acted on it.
+
+**The lease.** The coordinator gives a member's partitions to others only when it has heard nothing
+for the session timeout, counted from when the last heartbeat *arrived*. It arrived after it was
+sent. So until `sent + session timeout` nobody else has them, and the lease ends at a fraction of
+that (`LEASE`), which leaves room for clocks that run at different rates, and for a write that was
+checked and is still on its way. There is one more way to lose them: who has not rejoined within
+the rebalance timeout is put out. A heartbeat answered 27 says that a rebalance is under way, which
+began after the last one that was answered 0; so 27 prolongs the lease at most to `LEASE *
+rebalance timeout` after that one. Heartbeats go on, on a connection of their own, while a JoinGroup
+waits for the others: a broker answers one connection's requests one after the other.
+
+All that rests on the coordinator being the one that the other brokers know. One that is cut off
+from them, and not from its clients, would answer 0 for ever, while another one gives the partitions
+away. So another broker is asked who coordinates the group, `WITNESSES` times in a session timeout.
+
+The clock goes on while the machine is suspended (`AwakeClock`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from kafka.protocol.consumer import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+
+from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
+from twinlog.kafka.client.pool import Backoff, Lane
+from twinlog.kafka.errors import (
+    ProtocolError,
+    Reaction,
+    Retriable,
+    UserError,
+    check,
+    code_of,
+)
+from twinlog.kafka.groups import assignor as assignment
+from twinlog.kafka.groups.awake_clock import AwakeClock
+
+log = logging.getLogger(__name__)
+
+LEASE: Final = 0.8
+"""Share of the session timeout for which a heartbeat is believed."""
+JOIN_LAPSE: Final = 5.0
+"""Seconds over the rebalance timeout that JoinGroup and SyncGroup may take (as Kafka's client)."""
+LEAVE_TIMEOUT: Final = 5.0
+WITNESSES: Final = 4
+"""How often in a session timeout another broker is asked who coordinates the group."""
+
+_NEVER: Final = float("-inf")
+_NO_GENERATION: Final = -1
+_ILLEGAL_GENERATION: Final = 22
+_UNKNOWN_MEMBER: Final = 25
+_REBALANCE: Final = 27
+_MEMBER_ID_REQUIRED: Final = 79
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Which group, which topic, and how soon a silent member is given up. Times in seconds."""
+
+    group_id: str
+    topic: str
+    instance_id: str | None = None
+    session_timeout: float = 10.0
+    heartbeat_interval: float = 1.0
+    rebalance_timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check that the times suit each other."""
+        if not 0 < self.heartbeat_interval * 3 <= self.session_timeout <= self.rebalance_timeout:
+            raise UserError(
+                f"heartbeat interval {self.heartbeat_interval:g} s must be at most a third of the "
+                f"session timeout {self.session_timeout:g} s, and that at most the rebalance "
+                f"timeout {self.rebalance_timeout:g} s"
+            )
+
+
+class Callbacks(Protocol):
+    """What a member does with its partitions. All are awaited, one at a time.
+
+    An exception out of one ends the membership. `close` may cancel one that is under way;
+    `on_revoked` is then called again, with all partitions.
+    """
+
+    async def on_assigned(self, partitions: set[int]) -> None:
+        """These are ours from now on. It should start work, not do it: no rebalance meanwhile."""
+        ...
+
+    async def on_revoked(self, partitions: set[int]) -> None:
+        """Stop writing to these; when it returns they are given away."""
+        ...
+
+    async def on_lost(self, partitions: set[int]) -> None:
+        """These may be another's already: drop them, write nothing."""
+        ...
+
+
+class Identity(NamedTuple):
+    """Who a member is to the coordinator, and in which generation of the group."""
+
+    member_id: str = ""
+    generation: int = _NO_GENERATION
+
+
+class _RejoinError(Exception):
+    """The round has come to nothing: join again, keeping what is owned."""
+
+
+class _LostError(Exception):
+    """The coordinator no longer knows us, or not in this generation."""
+
+
+class GroupMember:
+    """A member of a group: `run` it in a task of its own, and `close` it."""
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        config: GroupConfig,
+        callbacks: Callbacks,
+        *,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.config = config
+        self.identity = Identity()
+        self.owned: frozenset[int] = frozenset()
+        """The partitions that are ours, from `on_assigned` to `on_revoked` or `on_lost`."""
+        self.rounds = 0
+        """Rebalances that we took part in."""
+        self._cluster = cluster
+        self._callbacks = callbacks
+        self._clock = clock or AwakeClock()
+        self._backoff = Backoff(cluster.config.retry_backoff, cluster.config.retry_backoff_max)
+        self._lease_until = _NEVER
+        self._settled_at = _NEVER  # when the last request that was answered 0 was sent
+        self._joining = False
+        self._synced = False  # whether this generation's assignment has been received
+        self._counted = 0  # partitions of the topic when we last assigned them, as leader
+        self._lost: _LostError | None = None
+        self._wake = asyncio.Event()
+        self._member = asyncio.Event()  # set while there is a generation to heartbeat in
+        self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._started = False
+        self._leave: bool | None = None
+        self._refused = ""
+        self._foreign: frozenset[str] = frozenset()  # members that were warned of
+
+    @property
+    def lease_until(self) -> float:
+        """Time of the member's clock until which what it owns is certainly no other's."""
+        return self._lease_until
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether what is owned is certainly no other's now. Check before writing."""
+        return self._clock() < self._lease_until
+
+    async def run(self) -> None:
+        """Be a member until `close`.
+
+        Who has been a member stays one who tries: credentials and rights that are taken from him
+        may be given back. Without heartbeats his lease ends by itself.
+
+        Raises:
+            Fenced: another process has our instance id.
+            UserError: no right to the group, or a value that the broker does not take, from the
+                beginning.
+        """
+        assert not self._started, "a member runs once"
+        self._started = True
+        create = asyncio.get_running_loop().create_task
+        living, beating = create(self._live()), create(self._beat())
+        doubting, stopping = create(self._doubt()), create(self._stop.wait())
+        tasks = (living, beating, doubting)
+        try:
+            await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await _cancel(living, stopping)
+            failed = [t for t in tasks if t.done() and not t.cancelled()]
+            if failed:
+                await self._lose(_UNKNOWN_MEMBER)
+                failed[0].result()
+            await self._release()
+        finally:
+            await _cancel(*tasks, stopping)
+            self._lease_until = _NEVER
+            self._ended.set()
+            await self._cluster.close_lanes({self._lane("join"), self._lane("beat")})
+
+    async def close(self, *, leave: bool | None = None) -> None:
+        """Give back what is owned (`on_revoked`), and end `run`.
+
+        `leave` tells the coordinator at once, so that others need not wait for the session timeout;
+        by default dynamic members do, static ones do not (KIP-345: they will be back).
+        """
+        self._leave = leave
+        self._stop.set()
+        if self._started:
+            await self._ended.wait()
+
+    # The main loop: rounds, and waiting for a reason for the next one
+
+    async def _live(self) -> None:
+        failures = 0
+        while True:
+            self._lost = None
+            self._wake.clear()
+            try:
+                again = await self._round()
+                failures = 0
+                if not again:
+                    await self._wake.wait()
+                if self._lost is not None:
+                    raise self._lost
+            except _RejoinError as error:
+                failures += 1
+                log.debug("group %s: %s", self.config.group_id, error)
+                await asyncio.sleep(self._backoff.delay(failures, self._cluster.rng))
+            except _LostError as lost:
+                await self._lose(lost.args[0])
+
+    async def _round(self) -> bool:
+        """Join, sync, apply. Whether another round has to follow at once."""
+        joined = await self._join()
+        given = await self._sync(joined)
+        return await self._apply(given)
+
+    async def _join(self) -> Any:
+        for _ in range(2):
+            self._joining = True
+            try:
+                response = await self._ask(self._join_request(), "join", self._patience)
+                if response.error_code == _MEMBER_ID_REQUIRED:
+                    self.identity = Identity(response.member_id)
+                    continue
+                self._judge(response.error_code, "join the group")
+                await self._enter(Identity(response.member_id, response.generation_id))
+                return response
+            finally:
+                self._joining = False
+        raise _RejoinError("the coordinator asks for a member id again and again")
+
+    async def _enter(self, new: Identity) -> None:
+        """Take on the identity of a new generation, after dropping what a gap has lost us."""
+        if self.owned and new.generation != self.identity.generation + 1:
+            await self._lose(_ILLEGAL_GENERATION)
+        self.identity = new
+        self._synced = False
+        self.rounds += 1
+        self._member.set()
+
+    async def _sync(self, joined: Any) -> frozenset[int]:
+        leads = joined.leader == self.identity.member_id and not joined.skip_assignment
+        request = SyncGroupRequest(
+            group_id=self.config.group_id,
+            generation_id=self.identity.generation,
+            member_id=self.identity.member_id,
+            group_instance_id=self.config.instance_id,
+            protocol_type=assignment.PROTOCOL_TYPE,
+            protocol_name=joined.protocol_name,
+            assignments=await self._assignments(joined) if leads else [],
+        )
+        sent = self._clock()
+        response = await self._ask(request, "join", self._patience)
+        self._judge(response.error_code, "get the group's assignment")
+        self._synced = True
+        self._settle(sent)
+        return assignment.decode_assignment(self.config.topic, bytes(response.assignment))
+
+    async def _assignments(self, joined: Any) -> list[Any]:
+        """The leader's part. The topic's partitions are counted anew."""
+        topic = self.config.topic
+        try:
+            found = (await self._cluster.refresh([topic])).topics.get(topic)
+        except (Retriable, ProtocolError, UserError) as error:
+            raise _RejoinError(str(error)) from error
+        if found is None or not found.partitions:
+            raise _RejoinError(f"topic {topic} is not there")
+        self._counted = len(found.partitions)
+        subscriptions = {m.member_id: bytes(m.metadata) for m in joined.members}
+        given = assignment.assign(topic, self._counted, subscriptions)
+        self._report_foreign(given.foreign)
+        item = SyncGroupRequest.SyncGroupRequestAssignment
+        return [item(member_id=m, assignment=data) for m, data in given.assignments.items()]
+
+    def _report_foreign(self, foreign: Mapping[str, str]) -> None:
+        """Warn of members that are not ours, once for each; only the leader sees subscriptions."""
+        for member, reason in foreign.items():
+            if member not in self._foreign:
+                log.warning(
+                    "group %s: member %s is not a twinlog lane and gets no partitions: %s; "
+                    "stop it, or give it another group.id",
+                    *(self.config.group_id, member, reason),
+                )
+        self._foreign = frozenset(foreign)
+
+    async def _apply(self, given: frozenset[int]) -> bool:
+        """Give up what was taken, then take what was given. Whether anything was given up."""
+        revoked, added = self.owned - given, given - self.owned
+        if revoked:
+            await self._revoke(revoked)
+        if added:
+            log.info("group %s: assigned %s", self.config.group_id, sorted(added))
+            self.owned |= added
+            await self._callbacks.on_assigned(set(added))
+        return bool(revoked)
+
+    async def _revoke(self, partitions: frozenset[int]) -> None:
+        log.info("group %s: revoked %s", self.config.group_id, sorted(partitions))
+        try:
+            async with asyncio.timeout(self.config.rebalance_timeout):
+                await self._callbacks.on_revoked(set(partitions))
+        except TimeoutError as error:
+            log.warning("group %s: giving up partitions took too long", self.config.group_id)
+            raise _LostError(_ILLEGAL_GENERATION) from error
+        self.owned -= partitions
+
+    async def _lose(self, code: int) -> None:
+        """Nothing is ours any more; the member id stays unless the coordinator has forgotten it."""
+        self._lease_until = self._settled_at = _NEVER
+        self._member.clear()
+        self.identity = Identity("" if code == _UNKNOWN_MEMBER else self.identity.member_id)
+        lost, self.owned = self.owned, frozenset()
+        if lost:
+            log.warning("group %s: lost %s", self.config.group_id, sorted(lost))
+            await self._callbacks.on_lost(set(lost))
+
+    async def _release(self) -> None:
+        """The orderly end: give up all, while heartbeats go on, and say so."""
+        if self.owned:
+            try:
+                await self._revoke(self.owned)
+            except _LostError as lost:
+                await self._lose(lost.args[0])
+        leave = self.config.instance_id is None if self._leave is None else self._leave
+        if not leave or not self.identity.member_id:
+            return
+        item = LeaveGroupRequest.MemberIdentity
+        member = item(
+            member_id=self.identity.member_id,
+            group_instance_id=self.config.instance_id,
+            reason="closed",
+        )
+        request = LeaveGroupRequest(
+            group_id=self.config.group_id, member_id=self.identity.member_id, members=[member]
+        )
+        try:
+            await self._ask(request, "beat", LEAVE_TIMEOUT)
+        except _RejoinError as error:
+            log.info("group %s: left without a word: %s", self.config.group_id, error)
+
+    # Heartbeats
+
+    async def _beat(self) -> None:
+        """Heartbeats for as long as there is a generation, whatever the main loop is doing."""
+        failures = 0
+        patience = self.config.session_timeout / 3
+        while True:
+            await self._member.wait()
+            sent, identity = self._clock(), self.identity
+            try:
+                response = await self._ask(self._heartbeat_request(identity), "beat", patience)
+                self._heard(response.error_code, identity, sent)
+            except _RejoinError as error:
+                failures += 1
+                log.debug("group %s: no heartbeat: %s", self.config.group_id, error)
+                pause = self._backoff.delay(failures, self._cluster.rng)
+            else:
+                failures = 0
+                pause = sent + self.config.heartbeat_interval - self._clock()
+            await asyncio.sleep(min(max(pause, 0), self.config.heartbeat_interval))
+
+    async def _doubt(self) -> None:
+        """See that heartbeats go to the coordinator that other brokers know (see the module)."""
+        pause = self.config.session_timeout / WITNESSES
+        while True:
+            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._cluster.doubt_coordinator(Coordinator.GROUP, self.config.group_id)
+
+    def _heard(self, code: int, identity: Identity, sent: float) -> None:
+        """Act on a heartbeat's answer, unless it is about a generation that is over.
+
+        While a JoinGroup is on its way its own answer decides: the coordinator may have gone on to
+        the next generation (22) already, and the answer may be about to arrive.
+        """
+        if identity != self.identity:
+            return
+        if code == 0 and not self._synced:
+            # The coordinator expels who does not sync within the rebalance timeout, and answers 0
+            # until then.
+            self._extend(sent)
+        elif code == 0:
+            self._settle(sent)
+            if self._counted not in (0, self._count_now()):
+                self._wake.set()
+        elif code == _REBALANCE:
+            self._extend(sent)
+            if not self._joining:
+                self._wake.set()
+        elif code not in (_ILLEGAL_GENERATION, _UNKNOWN_MEMBER):
+            self._judge(code, "send a heartbeat to the group")
+        elif not self._joining:
+            self._lease_until = _NEVER
+            self._lost = _LostError(code)
+            self._wake.set()
+
+    def _settle(self, sent: float) -> None:
+        self._settled_at = max(self._settled_at, sent)
+        self._extend(sent)
+
+    def _extend(self, sent: float) -> None:
+        """Prolong the lease by an answer to what was sent then (see the module's docstring)."""
+        by_session = sent + LEASE * self.config.session_timeout
+        by_rebalance = self._settled_at + LEASE * self.config.rebalance_timeout
+        self._lease_until = max(self._lease_until, min(by_session, by_rebalance))
+
+    def _count_now(self) -> int:
+        topic = self._cluster.metadata.topics.get(self.config.topic)
+        return self._counted if topic is None else len(topic.partitions)
+
+    # Requests
+
+    @property
+    def _patience(self) -> float:
+        return self.config.rebalance_timeout + JOIN_LAPSE
+
+    def _join_request(self) -> Any:
+        config = self.config
+        metadata = assignment.encode_subscription(
+            config.topic, self.owned, self.identity.generation
+        )
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol
+        return JoinGroupRequest(
+            group_id=config.group_id,
+            session_timeout_ms=int(config.session_timeout * 1000),
+            rebalance_timeout_ms=int(config.rebalance_timeout * 1000),
+            member_id=self.identity.member_id,
+            group_instance_id=config.instance_id,
+            protocol_type=assignment.PROTOCOL_TYPE,
+            protocols=[protocol(name=assignment.PROTOCOL_NAME, metadata=metadata)],
+            min_version=5,
+        )
+
+    def _heartbeat_request(self, identity: Identity) -> Any:
+        return HeartbeatRequest(
+            group_id=self.config.group_id,
+            generation_id=identity.generation,
+            member_id=identity.member_id,
+            group_instance_id=self.config.instance_id,
+            min_version=3,
+        )
+
+    def _lane(self, purpose: str) -> Lane:
+        return f"group {self.config.group_id} {id(self)} {purpose}"
+
+    async def _ask(self, request: Any, lane: str, patience: float) -> Any:
+        """Ask the coordinator once, on a connection of this member's own."""
+        group = self.config.group_id
+        try:
+            async with asyncio.timeout(patience):
+                node = await self._cluster.coordinator(Coordinator.GROUP, group)
+                connection = await self._cluster.connection(node, self._lane(lane))
+                return await connection.call(request, timeout=patience)
+        except (Retriable, ProtocolError, TimeoutError) as error:
+            self._cluster.forget_coordinator(Coordinator.GROUP, group)
+            raise _RejoinError(str(error) or "no answer") from error
+        except UserError as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: UserError) -> Exception:
+        """What becomes of a refusal that only somebody else can end."""
+        if not self.rounds:
+            return error
+        if str(error) != self._refused:
+            self._refused = str(error)
+            log.warning("group %s: %s", self.config.group_id, error)
+        return _RejoinError(str(error))
+
+    def _judge(self, code: int, what: str) -> None:
+        """Raise what an error code of the coordinator means for a member."""
+        if code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
+            raise _LostError(code)
+        reaction = code_of(code).reaction
+        if reaction is Reaction.COORDINATOR:
+            self._cluster.forget_coordinator(Coordinator.GROUP, self.config.group_id)
+        if reaction.retriable:
+            raise _RejoinError(f"cannot {what}: {code_of(code).name}")
+        try:
+            check(code, f"{what} {self.config.group_id}")
+        except UserError as error:
+            raise self._refusal(error) from error
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,472 @@
+"""Groups of a cluster and the offsets that they have got to.
+
+list_groups        ListGroups, of every broker: a broker knows the groups that it coordinates
+static_members     DescribeGroups: who is in a group under a name of its own
+group_members      DescribeGroups: who is in a group, and what each subscribes to
+assigned           DescribeGroups, ConsumerGroupDescribe: what a group's members may read
+committed_offsets  OffsetFetch, of all topics that the group has committed for, or of partitions
+commit_offsets     OffsetCommit as a client that is no member: accepted while the group is empty
+in_parts           what one such request may hold
+start_offsets      DescribeShareGroupOffsets: where a share group's partitions start (SPSO)
+set_start_offsets  AlterShareGroupOffsets: taken while the share group is empty, or not there yet
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.admin import (
+    DescribeClusterRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+)
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+
+from twinlog.kafka.acls import Operation
+from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
+from twinlog.kafka.client.metadata import Leader
+from twinlog.kafka.errors import DENIED, Refusal, Retriable, check
+from twinlog.kafka.groups.assignor import PROTOCOL_TYPE, decode_partitions
+from twinlog.kafka.protocol.group_messages import (
+    AlterShareGroupOffsetsRequest,
+    ConsumerGroupDescribeRequest,
+    DescribeShareGroupOffsetsRequest,
+)
+from twinlog.kafka.types import TopicPartition
+
+_DEAD: Final = "Dead"
+_EMPTY: Final = frozenset({"Empty", _DEAD})
+_STABLE: Final = "Stable"
+CLASSIC: Final = "classic"
+"""The kind of groups whose members join and share partitions themselves, as lanes do."""
+MAX_COMMIT: Final = 256 * 1024
+"""Bytes of records that one commit may become in `__consumer_offsets`: the coordinator writes them
+as one batch, and refuses all of them above max.message.bytes, 1 MiB by default."""
+_RECORD: Final = 100
+"""Bytes of such a record beside the names and the metadata, at most."""
+COMMIT_S: Final = 10.0
+"""Seconds within which a commit is sent: what it is based on was read just before."""
+_NO_MEMBER: Final = -1
+NO_EPOCH: Final = -1
+_BROKER_DEFAULT: Final = -1
+_TOPIC_GONE: Final = frozenset({3, 100})
+"""UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID: brokers drop its offsets, too."""
+_COORDINATED: Final = ("__consumer_offsets", "__share_group_state")
+"""Whoever leads a partition of these topics coordinates the groups in it."""
+ELECTION_S: Final = 15.0
+"""Seconds for which a list of all groups waits for leaders of these partitions."""
+_GROUP_DENIED: Final = 30
+_GROUP_ID_NOT_FOUND: Final = 69
+
+
+class Group(NamedTuple):
+    """A group as its coordinator lists it. `kind` is classic, consumer, share or streams."""
+
+    name: str
+    state: str
+    kind: str
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no member."""
+        return self.state in _EMPTY
+
+
+class Committed(NamedTuple):
+    """A committed offset, with what the application has written beside it."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+    """Of the record before it, where the consumer has committed one."""
+
+
+async def list_groups(cluster: KafkaCluster, *, whole: bool = True) -> dict[str, Group]:
+    """All groups of a cluster that we may see, by name.
+
+    A broker lists the groups that it coordinates. Those of a partition without a leader are in no
+    list, without an error. So the list is taken for whole only if each partition had the same
+    leader before and after, as far as we may see these topics.
+
+    Args:
+        cluster: whose groups.
+        whole: False: groups whose coordinator is away may be missing.
+
+    Raises:
+        Retriable: some broker does not answer, loads its groups, or is not elected yet.
+        UserError: a right is missing.
+    """
+    before = await cluster.persist(lambda: _coordinators(cluster), ELECTION_S) if whole else None
+    brokers = cluster.metadata.brokers
+    answers = await asyncio.gather(*(_list(cluster, node) for node in brokers))
+    if whole and await _coordinators(cluster) != before:
+        raise Retriable("the groups' coordinators have changed while the groups were listed")
+    return {group.name: group for groups in answers for group in groups}
+
+
+async def _coordinators(cluster: KafkaCluster) -> dict[TopicPartition, Leader]:
+    """Who leads the partitions that groups are in.
+
+    Raises:
+        Retriable: nobody leads one of them.
+    """
+    known = (await cluster.refresh(_COORDINATED)).topics
+    found: dict[TopicPartition, Leader] = {}
+    for topic in (known[name] for name in _COORDINATED if name in known):
+        if topic.error in DENIED:
+            continue
+        check(topic.error, "list all groups: find their coordinators")
+        for index in topic.partitions:
+            partition = TopicPartition(topic.name, index)
+            leader = cluster.leader(partition)
+            if isinstance(leader, Refusal):
+                raise Retriable(f"groups may be missing: {partition} has no leader")
+            found[partition] = leader
+    return found
+
+
+async def lists_all_groups(cluster: KafkaCluster) -> bool:
+    """Whether `list_groups` has every group.
+
+    Brokers leave out groups that a client may not describe, without an error; with DESCRIBE on the
+    cluster they leave out none.
+
+    Raises:
+        Retriable: the cluster does not answer.
+    """
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True, max_version=1)
+    response = await cluster.call(request)
+    check(response.error_code, "describe the cluster", response.error_message)
+    return Operation.DESCRIBE in (response.authorized_operations or ())
+
+
+async def _list(cluster: KafkaCluster, node: int) -> list[Group]:
+    request = ListGroupsRequest(states_filter=[], types_filter=[], min_version=4, max_version=5)
+    response = await cluster.call(request, node=node)
+    with cluster.needing("DESCRIBE", "the groups or the cluster"):
+        check(response.error_code, "list the groups")
+    # Before version 5 there were no other kinds.
+    return [
+        Group(group.group_id, group.group_state, (group.group_type or CLASSIC).lower())
+        for group in response.groups
+    ]
+
+
+class Member(NamedTuple):
+    """A member of a classic group, as its coordinator describes it."""
+
+    member_id: str
+    instance_id: str | None
+    host: str
+    subscription: bytes
+    """What it has sent to the group's leader."""
+
+
+async def group_members(cluster: KafkaCluster, group: str) -> tuple[Member, ...]:
+    """The members of a classic group that is stable: while it rebalances, none is given.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    found = await _described(cluster, group)
+    if found.group_state != _STABLE:
+        return ()
+    return tuple(
+        Member(
+            one.member_id, one.group_instance_id, one.client_host, bytes(one.member_metadata or b"")
+        )
+        for one in found.members
+    )
+
+
+async def static_members(cluster: KafkaCluster, group: str) -> frozenset[str]:
+    """The instance ids of a classic group's members; a group that does not exist has none.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    found = await _described(cluster, group)
+    return frozenset(
+        member.group_instance_id for member in found.members if member.group_instance_id
+    )
+
+
+async def _described(cluster: KafkaCluster, group: str) -> Any:
+    request = DescribeGroupsRequest(
+        groups=[group], include_authorized_operations=False, min_version=4, max_version=5
+    )
+    response = await cluster.call_coordinator(
+        Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
+    )
+    [found] = response.groups
+    with cluster.needing("DESCRIBE", f"the group {group}"):
+        check(found.error_code, f"describe group {group}")
+    return found
+
+
+async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartition]:
+    """The partitions that members of a classic or consumer group have, or are to have, by now.
+
+    Nothing of groups of other kinds, and of classic ones that are no consumers (Kafka Connect's).
+
+    Raises:
+        Retriable: the coordinator does not answer, or the group rebalances.
+        ProtocolError: an assignment cannot be read.
+        UserError: a right is missing.
+    """
+    if group.kind == "consumer":
+        return await _assigned_by_the_broker(cluster, group.name)
+    if group.kind != CLASSIC:
+        return frozenset()
+    found = await _described(cluster, group.name)
+    if found.group_state == _DEAD:
+        # So brokers describe what is no classic group (any more), without an error.
+        raise Retriable(f"group {group.name} was listed, and is no classic group any more")
+    if found.protocol_type != PROTOCOL_TYPE or found.group_state in _EMPTY:
+        return frozenset()
+    _check_stable(group.name, found.group_state)
+    each = (decode_partitions(bytes(one.member_assignment or b"")) for one in found.members)
+    return frozenset().union(*each)
+
+
+def _check_stable(group: str, state: str) -> None:
+    """A member that has just come has no partitions yet, which says nothing."""
+    if state != _STABLE and state not in _EMPTY:
+        raise Retriable(f"group {group} rebalances")
+
+
+async def _assigned_by_the_broker(cluster: KafkaCluster, group: str) -> frozenset[TopicPartition]:
+    request = ConsumerGroupDescribeRequest(
+        group_ids=[group], include_authorized_operations=False, max_version=1
+    )
+    response = await cluster.call_coordinator(
+        Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
+    )
+    [found] = response.groups
+    if found.error_code == _GROUP_ID_NOT_FOUND:
+        raise Retriable(f"group {group} was listed, and is no consumer group any more")
+    with cluster.needing("DESCRIBE", f"the group {group} and its topics"):
+        check(found.error_code, f"describe group {group}", found.error_message)
+    _check_stable(group, found.group_state)
+    return frozenset(
+        TopicPartition(topic.topic_name, index)
+        for member in found.members
+        for one in (member.assignment, member.target_assignment)
+        for topic in one.topic_partitions
+        for index in topic.partitions
+    )
+
+
+async def committed_offsets(
+    cluster: KafkaCluster,
+    group: str,
+    *,
+    stable: bool = False,
+    partitions: Collection[TopicPartition] | None = None,
+) -> dict[TopicPartition, Committed]:
+    """What a group has committed, of each partition that it has committed for.
+
+    With `stable`, nothing may be pending: no transaction is open in which it has sent offsets
+    (KIP-447). Brokers leave out a partition whose first offset is pending unless it is named.
+
+    Args:
+        cluster: whose group.
+        group: its name.
+        stable: see above.
+        partitions: only these.
+
+    Raises:
+        Retriable: the coordinator does not answer, or offsets are not loaded yet, or not stable.
+        UserError: a right is missing.
+    """
+    named: defaultdict[str, list[int]] = defaultdict(list)
+    for one in partitions or ():
+        named[one.topic].append(one.partition)
+    topic_type = OffsetFetchRequest.OffsetFetchRequestTopic
+    request = OffsetFetchRequest(
+        group_id=group,
+        topics=None
+        if partitions is None
+        else [topic_type(name=name, partition_indexes=some) for name, some in named.items()],
+        require_stable=stable,
+        min_version=7,  # Kafka 2.8 has it
+        max_version=7,
+    )
+    what = f"fetch the offsets of group {group}"
+    with cluster.needing("DESCRIBE", f"the group {group}"):
+        response = await cluster.call_coordinator(Coordinator.GROUP, group, request)
+        check(response.error_code, what)
+    for topic in response.topics:
+        for part in topic.partitions:
+            # A partition with an error is not one without an offset, unless its topic is gone.
+            if part.error_code and part.error_code not in _TOPIC_GONE:
+                Refusal(part.error_code).fail(what, topic=topic.name)
+    return {
+        TopicPartition(topic.name, part.partition_index): Committed(
+            part.committed_offset, part.metadata or "", part.committed_leader_epoch
+        )
+        for topic in response.topics
+        for part in topic.partitions
+        if part.committed_offset >= 0
+    }
+
+
+def in_parts(
+    group: str, offsets: Mapping[TopicPartition, Committed], most: int = MAX_COMMIT
+) -> Iterator[dict[TopicPartition, Committed]]:
+    """Cut offsets into what one request may commit, at least one partition each.
+
+    Args:
+        group: whose they are; its name is in each record.
+        offsets: by partition.
+        most: bytes of one part.
+    """
+    part: dict[TopicPartition, Committed] = {}
+    size = 0
+    for partition, committed in offsets.items():
+        names = (group, partition.topic, committed.metadata)
+        record = _RECORD + sum(len(one.encode("utf-8", "surrogatepass")) for one in names)
+        if part and size + record > most:
+            yield part
+            part, size = {}, 0
+        part[partition] = committed
+        size += record
+    if part:
+        yield part
+
+
+async def commit_offsets(
+    cluster: KafkaCluster, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, Refusal | None]:
+    """Commit for a group that has no members; what became of each partition.
+
+    The leader epoch is -1: that of another cluster means nothing on this one. A group with members
+    is refused: 25 UNKNOWN_MEMBER_ID for each partition. `offsets` is one of `in_parts`.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    request = _commit_request(group, offsets)
+    with cluster.needing("READ", f"the group {group}"):
+        response = await cluster.call_coordinator(
+            Coordinator.GROUP, group, request, code=_about_all, timeout=COMMIT_S
+        )
+        if denied := _all_codes(response) & {_GROUP_DENIED}:
+            check(denied.pop(), f"commit for group {group}")
+    return {
+        TopicPartition(topic.name, part.partition_index): Refusal(part.error_code)
+        if part.error_code
+        else None
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+def _commit_request(group: str, offsets: Mapping[TopicPartition, Committed]) -> Any:
+    topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
+    by_topic: defaultdict[str, list[Any]] = defaultdict(list)
+    for (topic, index), (offset, metadata, _) in offsets.items():
+        part = topic_type.OffsetCommitRequestPartition(
+            partition_index=index,
+            committed_offset=offset,
+            committed_leader_epoch=NO_EPOCH,
+            committed_metadata=metadata,
+        )
+        by_topic[topic].append(part)
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=_NO_MEMBER,
+        member_id="",
+        group_instance_id=None,
+        retention_time_ms=_BROKER_DEFAULT,
+        topics=[topic_type(name=name, partitions=parts) for name, parts in by_topic.items()],
+        min_version=2,
+        max_version=9,
+    )
+
+
+_ABOUT_ALL: Final = frozenset({14, 15, 16})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+
+
+def _about_all(response: Any) -> int:
+    return next(iter(_all_codes(response) & _ABOUT_ALL), 0)
+
+
+def _all_codes(response: Any) -> set[int]:
+    return {part.error_code for topic in response.topics for part in topic.partitions}
+
+
+async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartition, Committed]:
+    """Where a share group's partitions start: what lies before is done with.
+
+    Nothing of partitions that have no start yet, and nothing where there is no such group.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing, or the brokers know no share groups.
+    """
+    asked = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+    request = DescribeShareGroupOffsetsRequest(
+        groups=[asked(group_id=group, topics=None)], max_version=0
+    )
+    what = f"describe the offsets of share group {group}"
+    with cluster.needing("DESCRIBE", f"the group {group}"):
+        response = await cluster.call_coordinator(
+            Coordinator.GROUP, group, request, code=lambda found: found.groups[0].error_code
+        )
+        [found] = response.groups
+        if found.error_code != _GROUP_ID_NOT_FOUND:
+            check(found.error_code, what)
+    for topic in found.topics:
+        for part in topic.partitions:
+            if part.error_code and part.error_code not in _TOPIC_GONE:
+                Refusal(part.error_code).fail(what, topic=topic.topic_name)
+    return {
+        TopicPartition(topic.topic_name, part.partition_index): Committed(part.start_offset)
+        for topic in found.topics
+        for part in topic.partitions
+        if part.start_offset >= 0
+    }
+
+
+async def set_start_offsets(
+    cluster: KafkaCluster, group: str, offsets: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, Refusal | None]:
+    """Let a share group's partitions start there; what became of each. A new group is made.
+
+    A group with members, or of another kind, is refused: 68 NON_EMPTY_GROUP, 69.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing, the group is refused, or the
+            brokers know no share groups.
+    """
+    topic_type = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
+    by_topic: defaultdict[str, list[Any]] = defaultdict(list)
+    for (topic, index), (offset, *_) in offsets.items():
+        part = topic_type.AlterShareGroupOffsetsRequestPartition(
+            partition_index=index, start_offset=offset
+        )
+        by_topic[topic].append(part)
+    request = AlterShareGroupOffsetsRequest(
+        group_id=group,
+        topics=[topic_type(topic_name=name, partitions=parts) for name, parts in by_topic.items()],
+    )
+    with cluster.needing("READ", f"the group {group}"):
+        response = await cluster.call_coordinator(
+            Coordinator.GROUP, group, request, timeout=COMMIT_S
+        )
+        what = f"set the offsets of share group {group}"
+        check(response.error_code, what, response.error_message)
+    return {
+        TopicPartition(topic.topic_name, part.partition_index): Refusal(part.error_code)
+        if part.error_code
+        else None
+        for topic in response.responses
+        for part in topic.partitions
+    }

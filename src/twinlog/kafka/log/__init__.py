@@ -1,0 +1,1 @@
+"""Record batches: read, checked, patched, merged. Pure."""

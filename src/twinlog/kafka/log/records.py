@@ -1,0 +1,290 @@
+"""The records within a batch, for the few cases that cannot forward the batch as it is.
+
+    length varint | attributes int8 | timestamp delta varint | offset delta varint | tail
+    tail = key length varint | key | value length varint | value | header count varint | headers
+
+All varints are zigzag, least significant group first. A record that is re-encoded keeps its tail
+byte for byte: only the two deltas before it, and therefore the length, are written anew. So key,
+value and headers are never decoded to be copied.
+
+A timestamp is the batch's base timestamp and the delta, in 64 bits that wrap as Java's `long` does.
+It is so too where compaction has put its delete horizon in the base timestamp's place (attribute
+bit 6): the deltas are then from the horizon, so mostly negative.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from twinlog.kafka.errors import CorruptBatch
+from twinlog.kafka.log.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_CRC,
+    NO_EPOCH,
+    NO_PRODUCER,
+    NO_SEQUENCE,
+    Header,
+    new_header,
+)
+from twinlog.kafka.log.compression import MAX_DECOMPRESSED, Codec, compress, decompress
+from twinlog.kafka.types import UNKNOWN_EPOCH
+
+_MAX_VARINT_BYTES: Final = 10
+_MIN_LONG: Final = -(1 << 63)
+_MAX_LONG: Final = (1 << 63) - 1
+
+
+class RawRecord(NamedTuple):
+    """A record of which only place and time are decoded.
+
+    `tail` holds key, value and headers as they were encoded.
+    """
+
+    offset: int
+    timestamp: int
+    attributes: int
+    tail: memoryview
+
+
+class Record(NamedTuple):
+    """A record in full, as a consumer sees it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def wrapped(value: int) -> int:
+    """A number in signed 64 bits, as Java computes."""
+    return value if _MIN_LONG <= value <= _MAX_LONG else (value - _MIN_LONG) % (1 << 64) + _MIN_LONG
+
+
+def encode_varint(value: int) -> bytes:
+    """A signed 64 bit number, zigzag, as Kafka writes it; a larger one is wrapped."""
+    value = wrapped(value)
+    zigzag = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while zigzag > 0x7F:
+        out.append((zigzag & 0x7F) | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+SMALL_VARINTS: Final = (
+    *(bytes((z,)) for z in range(0, 1 << 7, 2)),
+    *(bytes((z & 0x7F | 0x80, z >> 7)) for z in range(1 << 7, 1 << 14, 2)),
+    *(bytes((z & 0x7F | 0x80, z >> 7 & 0x7F | 0x80, z >> 14)) for z in range(1 << 14, 1 << 15, 2)),
+)
+"""The encodings that nearly every delta and length needs, of 0 to 16,383. Each command makes it."""
+
+
+def varint(value: int) -> bytes:
+    """`encode_varint`, from the table where it can."""
+    return SMALL_VARINTS[value] if 0 <= value < len(SMALL_VARINTS) else encode_varint(value)
+
+
+def decode_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """A number and the position after it.
+
+    Raises:
+        CorruptBatch: it is cut off, or longer than ten bytes.
+    """
+    result = shift = 0
+    for at in range(position, min(position + _MAX_VARINT_BYTES, len(data))):
+        byte = data[at]
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return wrapped((result >> 1) ^ -(result & 1)), at + 1
+        shift += 7
+    raise CorruptBatch("a number within a record is cut off or too long")
+
+
+def raw_records(header: Header, records: memoryview) -> list[RawRecord]:
+    """The records of one batch, as `each_record` gives them."""
+    return list(each_record(header, records))
+
+
+def each_record(
+    header: Header, records: memoryview, max_bytes: int = MAX_DECOMPRESSED
+) -> Iterator[RawRecord]:
+    """The records of one batch in order, with the offsets and timestamps that consumers see.
+
+    Args:
+        header: the batch's header.
+        records: its bytes after the header, as compressed as the header says.
+        max_bytes: the most bytes that they may decompress to.
+
+    Raises:
+        TooLong: they decompress to more.
+        CorruptBatch: the records do not fill the batch exactly, are not as many as it says, or
+            their offsets do not grow.
+    """
+    data = decompress(header.codec, records, max_bytes)
+    position = next_delta = 0
+    for _ in range(header.num_records):
+        length, body = decode_varint(data, position)
+        position = body + length
+        if length < 1 or position > len(data):
+            raise CorruptBatch(f"a record of the batch at offset {header.base_offset} is cut off")
+        timestamp_delta, at = decode_varint(data, body + 1)
+        offset_delta, at = decode_varint(data, at)
+        if at > position or not next_delta <= offset_delta <= header.last_offset_delta:
+            raise CorruptBatch(
+                f"a record of the batch at offset {header.base_offset} stands outside of it, "
+                f"or of its order"
+            )
+        next_delta = offset_delta + 1
+        timestamp = (
+            header.max_timestamp
+            if header.is_log_append_time
+            else wrapped(header.base_timestamp + timestamp_delta)
+        )
+        yield RawRecord(header.base_offset + offset_delta, timestamp, data[body], data[at:position])
+    if position != len(data):
+        raise CorruptBatch(f"bytes follow the last record of the batch at {header.base_offset}")
+
+
+def decode(record: RawRecord) -> Record:
+    """A record's key, value and headers.
+
+    Raises:
+        CorruptBatch: a length goes past the record's end.
+    """
+    tail = record.tail
+    key, position = _nullable(tail, 0)
+    value, position = _nullable(tail, position)
+    count, position = decode_varint(tail, position)
+    if not 0 <= count <= len(tail):
+        raise CorruptBatch(f"the record at offset {record.offset} says {count} headers")
+    headers = []
+    for _ in range(count):
+        name, position = _nullable(tail, position)
+        content, position = _nullable(tail, position)
+        if name is None:
+            raise CorruptBatch(f"the record at offset {record.offset} has a header without name")
+        headers.append((name.decode("utf-8", "surrogateescape"), content))
+    if position != len(tail):
+        raise CorruptBatch(f"bytes follow the headers of the record at offset {record.offset}")
+    return Record(record.offset, record.timestamp, key, value, tuple(headers))
+
+
+def _nullable(data: memoryview, position: int) -> tuple[bytes | None, int]:
+    length, position = decode_varint(data, position)
+    if length < 0:
+        return None, position
+    if position + length > len(data):
+        raise CorruptBatch("a key, value or header goes past its record's end")
+    return bytes(data[position : position + length]), position + length
+
+
+def encode_tail(
+    key: bytes | None,
+    value: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]] = (),
+) -> bytes:
+    """Key, value and headers as a record ends with them."""
+    headers = tuple(headers)
+    parts = [_sized(key), _sized(value), varint(len(headers))]
+    for name, content in headers:
+        parts += (_sized(name.encode("utf-8", "surrogateescape")), _sized(content))
+    return b"".join(parts)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
+class Encoded(NamedTuple):
+    """A batch that we have built: its header (at base offset of its first record) and records."""
+
+    header: Header
+    records: memoryview
+
+
+def build(records: Sequence[RawRecord], codec: Codec) -> Encoded:
+    """A batch of these records, which must stand at consecutive offsets.
+
+    It has no producer yet; `batch.patched_header` gives it one.
+    """
+    first = records[0]
+    base, base_timestamp = first.offset, first.timestamp
+    assert records[-1].offset - base == len(records) - 1
+    parts: list[bytes | memoryview] = []
+    for offset, timestamp, attributes, tail in records:
+        deltas = varint(timestamp - base_timestamp) + varint(offset - base)
+        parts += (varint(1 + len(deltas) + len(tail)), bytes((attributes,)), deltas, tail)
+    return encoded(
+        b"".join(parts),
+        codec,
+        base_offset=base,
+        count=len(records),
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+    )
+
+
+def encoded(
+    body: bytes | bytearray,
+    codec: Codec,
+    *,
+    base_offset: int,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    leader_epoch: int = UNKNOWN_EPOCH,
+) -> Encoded:
+    """A dense batch of encoded records."""
+    data = memoryview(compress(codec, body))
+    header = Header(
+        position=0,
+        base_offset=base_offset,
+        length=HEADER_SIZE - LOG_OVERHEAD + len(data),
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=NO_CRC,
+        attributes=int(codec),
+        last_offset_delta=count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=NO_PRODUCER,
+        producer_epoch=NO_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        num_records=count,
+    )
+    return Encoded(header, data)
+
+
+def whole(
+    batch: Encoded,
+    *,
+    attributes: int = 0,
+    producer_id: int = NO_PRODUCER,
+    epoch: int = NO_EPOCH,
+    sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """The bytes of a batch that we have built, as it is produced.
+
+    Args:
+        batch: what to write.
+        attributes: bits beside the codec's, such as `TRANSACTIONAL`.
+        producer_id: who writes it, or none.
+        epoch: the producer's.
+        sequence: of the first record.
+    """
+    header = batch.header
+    return new_header(
+        length=header.length,
+        attributes=header.attributes | attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        producer_id=producer_id,
+        epoch=epoch,
+        sequence=sequence,
+        count=header.num_records,
+        records=batch.records,
+    ) + bytes(batch.records)

@@ -1,0 +1,1 @@
+"""Kafka's protocol as bytes: frames, and the codecs of the hot path. Pure."""

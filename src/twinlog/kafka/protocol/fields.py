@@ -1,0 +1,136 @@
+"""The fields of Kafka's message format, for records that we define by schema (KIP-482).
+
+    int8, 16, 32, 64      big endian
+    string                length int16, UTF-8
+    compact string        length + 1 as an unsigned varint, UTF-8
+    compact array         count + 1 as an unsigned varint, the elements
+    tags                  count, then for each: tag, size (all unsigned varints), bytes
+
+Those of the flexible format are written by `compact.py`. `Reader` checks every length before it
+uses it: any bytes give fields or `ProtocolError`. It is for what is small and may be anything; the
+codecs of the hot path read a view by positions instead.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.protocol.compact import read_unsigned_varint, unsigned_varint
+
+INT8: Final = struct.Struct(">b")
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+
+_MAX_STRING: Final = (1 << 15) - 1
+
+
+def string(text: str) -> bytes:
+    """A string of the classic format."""
+    data = text.encode()
+    assert len(data) <= _MAX_STRING
+    return INT16.pack(len(data)) + data
+
+
+def compact_count(count: int) -> bytes:
+    """What stands in front of a flexible array of `count` elements."""
+    return unsigned_varint(count + 1)
+
+
+def tags(fields: Mapping[int, bytes]) -> bytes:
+    """Tagged fields, in the order of their tags as the format wants it."""
+    parts = [unsigned_varint(len(fields))]
+    for tag in sorted(fields):
+        parts += (unsigned_varint(tag), unsigned_varint(len(fields[tag])), fields[tag])
+    return b"".join(parts)
+
+
+class Reader:
+    """Reads fields from the front of some bytes. `what` names them in errors."""
+
+    __slots__ = ("_at", "_data", "_what")
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data = data
+        self._at = 0
+        self._what = what
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left."""
+        return self._at == len(self._data)
+
+    def int8(self) -> int:
+        """A signed byte."""
+        return self._fixed(INT8)
+
+    def int16(self) -> int:
+        """A signed 16 bit number."""
+        return self._fixed(INT16)
+
+    def int32(self) -> int:
+        """A signed 32 bit number."""
+        return self._fixed(INT32)
+
+    def int64(self) -> int:
+        """A signed 64 bit number."""
+        return self._fixed(INT64)
+
+    def string(self) -> str:
+        """A string of the classic format, not null."""
+        return self._text(self._fixed(INT16))
+
+    def compact_string(self) -> str:
+        """A string of the flexible format, not null."""
+        return self._text(self.unsigned_varint() - 1)
+
+    def compact_count(self) -> int:
+        """The number of elements of a flexible array, not null, each at least a byte long."""
+        count = self.unsigned_varint() - 1
+        if not 0 <= count <= len(self._data) - self._at:
+            raise self._error(f"says {count} elements")
+        return count
+
+    def tags(self) -> dict[int, bytes]:
+        """The tagged fields."""
+        return {
+            self.unsigned_varint(): self._take(self.unsigned_varint())
+            for _ in range(self._within(self.unsigned_varint()))
+        }
+
+    def unsigned_varint(self) -> int:
+        """A number from 0 up."""
+        try:
+            value, self._at = read_unsigned_varint(memoryview(self._data), self._at)
+        except IndexError as error:
+            raise self._error(f"cannot be read: {error}") from error
+        return value
+
+    def finish(self) -> None:
+        """Raise ProtocolError where bytes are left."""
+        if not self.done:
+            raise self._error(f"has {len(self._data) - self._at} bytes too many")
+
+    def _fixed(self, layout: struct.Struct) -> int:
+        (value,) = layout.unpack(self._take(layout.size))
+        return int(value)
+
+    def _text(self, size: int) -> str:
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError as error:
+            raise self._error("has a string that is not UTF-8") from error
+
+    def _take(self, size: int) -> bytes:
+        start = self._at
+        self._at += self._within(size)
+        return self._data[start : self._at]
+
+    def _within(self, size: int) -> int:
+        if not 0 <= size <= len(self._data) - self._at:
+            raise self._error(f"is cut off, or says {size} where {len(self._data) - self._at} are")
+        return size
+
+    def _error(self, trouble: str) -> ProtocolError:
+        return ProtocolError(f"{self._what} {trouble}")

@@ -1,0 +1,33 @@
+"""Messages about groups (KIP-848, KIP-932) which kafka-python 3.0 does not have.
+
+They are kafka-python's own kind of class, made of Kafka's schemas beside this module, and are sent
+like all others.
+"""
+
+from kafka.protocol.api_message import ApiMessage
+
+from twinlog.kafka.protocol import schemas
+
+
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """API 90: the start offset of each partition that a group has."""
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """Its answer."""
+
+
+class AlterShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """API 91: set start offsets of a group that has no members."""
+
+
+class AlterShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """Its answer."""
+
+
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """API 69: the members of groups of the consumer protocol, and what each has been assigned."""
+
+
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """Its answer."""

@@ -1,0 +1,138 @@
+"""A cluster's access control lists: thin functions, as in topics.py.
+
+Making one that is there, and removing one that is not, change nothing, so each request may be
+carried out twice.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kafka.protocol.admin import (
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeClusterRequest,
+)
+
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.kafka.client.cluster import CONTROLLER, SLOW, KafkaCluster
+from twinlog.kafka.errors import Refusal, check
+from twinlog.kafka.requests.topics import refusal_of
+
+SECURITY_DISABLED: Final = 54
+CHUNK: Final = 1000
+"""ACLs in one request."""
+_ANY: Final = 1
+
+
+async def describe_acls(cluster: KafkaCluster, node: int | None = None) -> frozenset[Acl] | None:
+    """All ACLs of a cluster, as the broker that is asked knows them; None without an authorizer.
+
+    A broker goes by what it knows. `node` is asked, or else any.
+
+    Raises:
+        UserError: no right to see them (DESCRIBE on the cluster).
+        Retriable: the cluster does not answer.
+    """
+    request = DescribeAclsRequest(
+        resource_type_filter=_ANY,
+        resource_name_filter=None,
+        pattern_type_filter=_ANY,
+        principal_filter=None,
+        host_filter=None,
+        operation=_ANY,
+        permission_type=_ANY,
+    )
+    response = await cluster.call(request, node=node)
+    if response.error_code == SECURITY_DISABLED:
+        return None
+    check(response.error_code, "read the ACLs", response.error_message)
+    return frozenset(
+        Acl(
+            ResourceType(resource.resource_type),
+            resource.resource_name,
+            PatternType(resource.pattern_type),
+            acl.principal,
+            acl.host,
+            Operation(acl.operation),
+            Permission(acl.permission_type),
+        )
+        for resource in response.resources
+        for acl in resource.acls
+    )
+
+
+async def may_alter_acls(cluster: KafkaCluster) -> bool:
+    """Whether we may make and remove ACLs (ALTER on the cluster), as a broker says.
+
+    Raises:
+        Retriable: the cluster does not answer.
+    """
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True, max_version=1)
+    response = await cluster.call(request)
+    check(response.error_code, "describe the cluster", response.error_message)
+    return Operation.ALTER in (response.authorized_operations or ())
+
+
+async def create_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, Refusal | None]:
+    """Make ACLs; None for each that is there now.
+
+    Raises:
+        Retriable: the cluster does not answer.
+    """
+    answers: dict[Acl, Refusal | None] = {}
+    for some in _chunks(acls):
+        item = CreateAclsRequest.AclCreation
+        request = CreateAclsRequest(
+            creations=[
+                item(
+                    resource_type=int(acl.resource_type),
+                    resource_name=acl.resource_name,
+                    resource_pattern_type=int(acl.pattern_type),
+                    principal=acl.principal,
+                    host=acl.host,
+                    operation=int(acl.operation),
+                    permission_type=int(acl.permission),
+                )
+                for acl in some
+            ]
+        )
+        response = await cluster.call(request, node=CONTROLLER, lane=SLOW)
+        answers |= dict(zip(some, map(refusal_of, response.results), strict=True))
+    return answers
+
+
+async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, Refusal | None]:
+    """Remove exactly these ACLs; None for each that is not there any more.
+
+    Raises:
+        Retriable: the cluster does not answer.
+    """
+    answers: dict[Acl, Refusal | None] = {}
+    for some in _chunks(acls):
+        item = DeleteAclsRequest.DeleteAclsFilter
+        request = DeleteAclsRequest(
+            filters=[
+                item(
+                    resource_type_filter=int(acl.resource_type),
+                    resource_name_filter=acl.resource_name,
+                    pattern_type_filter=int(acl.pattern_type),
+                    principal_filter=acl.principal,
+                    host_filter=acl.host,
+                    operation=int(acl.operation),
+                    permission_type=int(acl.permission),
+                )
+                for acl in some
+            ]
+        )
+        response = await cluster.call(request, node=CONTROLLER, lane=SLOW)
+        for acl, result in zip(some, response.filter_results, strict=True):
+            refused = [refusal_of(one) for one in (result, *result.matching_acls)]
+            answers[acl] = next((one for one in refused if one is not None), None)
+    return answers
+
+
+def _chunks(acls: Iterable[Acl]) -> Iterable[Sequence[Acl]]:
+    """In requests of `CHUNK` at most."""
+    everything = sorted(acls)
+    return (everything[start : start + CHUNK] for start in range(0, len(everything), CHUNK))

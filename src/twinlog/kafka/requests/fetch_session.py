@@ -1,0 +1,75 @@
+"""A fetch session (KIP-227): what to say to a broker, given what it remembers.
+
+A broker with a session remembers partitions and positions, so a request lists only what has changed
+and an answer only what has news. Both sides count requests; who is out of step starts anew.
+
+    (id, epoch)   request lists                       after its answer
+    -----------   ---------------------------------   ---------------------------------------------
+    (0, 0)        all: a session is asked for         (new id, 1); (0, 0) if the broker gave none
+    (id, n)       what is new, other, or unwanted     (id, n + 1)
+    (id, 0)       all: the session is given up for    (new id, 1)
+                  another one
+
+`renew` leads to (id, 0), from wherever: after a lost connection or an answer that nobody waited
+for, when nobody knows whether the broker has counted the request; after the codes 70, 71 and 106,
+with which the broker says that the two sides disagree; and when a topic goes by another id. A
+partition's error concerns only that partition: the broker keeps it in the session and names it
+again in every answer until it is well or forgotten.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from twinlog.kafka.types import FetchPosition, TopicPartition
+
+SESSION_ERRORS: Final = frozenset({70, 71, 106})
+"""FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
+
+_MAX_EPOCH: Final = (1 << 31) - 1
+_ALL: Final = 0
+
+
+class Ask(NamedTuple):
+    """What a request has to say."""
+
+    session_id: int
+    epoch: int
+    partitions: Mapping[TopicPartition, FetchPosition]
+    forgotten: tuple[TopicPartition, ...]
+
+
+class FetchSession:
+    """One session with one broker. Every `ask` is followed by `answered` or `renew`."""
+
+    def __init__(self) -> None:
+        self._id = 0
+        self._epoch = _ALL
+        self._known: dict[TopicPartition, FetchPosition] = {}  # what the broker remembers
+        self._known_bytes = 0  # ... and how many bytes it may give for each
+        self._asked: dict[TopicPartition, FetchPosition] = {}
+
+    def ask(self, wanted: Mapping[TopicPartition, FetchPosition], partition_max_bytes: int) -> Ask:
+        """What to send so that the broker goes on from these positions, and from no others."""
+        known = self._known
+        self._asked = changed = dict(wanted)
+        if self._epoch != _ALL and partition_max_bytes == self._known_bytes:
+            changed = {p: at for p, at in wanted.items() if known.get(p) != at}
+        forgotten: tuple[TopicPartition, ...] = ()
+        if self._epoch != _ALL and not known.keys() <= wanted.keys():
+            forgotten = tuple(known.keys() - wanted.keys())
+        self._known_bytes = partition_max_bytes
+        return Ask(self._id, self._epoch, changed, forgotten)
+
+    def answered(self, session_id: int) -> None:
+        """The request was carried out; `session_id` as the answer has it, 0 for no session."""
+        if session_id == 0:
+            self._id, self._epoch, self._known = 0, _ALL, {}
+            return
+        self._id = session_id
+        self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
+        self._known = self._asked
+
+    def renew(self) -> None:
+        """Begin again with the next request."""
+        self._epoch = _ALL
+        self._known = {}

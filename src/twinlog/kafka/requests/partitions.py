@@ -1,0 +1,408 @@
+"""Questions about many partitions, each asked of the brokers that lead them.
+
+Every function takes many partitions and gives a result for each: the value, or a `Refusal` with
+Kafka's code. What a broker refuses because leadership has moved, or because it was not reachable
+(13 NETWORK_EXCEPTION), is asked again, for those partitions only, a bounded number of times.
+
+With `patience` a broker that hangs does not hold up the others' answers: its partitions are refused
+(13) when no broker has answered for so many seconds while it has left a request open, and they are
+not asked for again. Without it, as for writes whose outcome matters, all are waited for.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from enum import IntEnum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+
+from twinlog.kafka.client.cluster import CONTROL, SLOW, BeforeSend, KafkaCluster, nothing
+from twinlog.kafka.client.metadata import Leader
+from twinlog.kafka.client.pool import Backoff, Lane
+from twinlog.kafka.errors import ProtocolError, Reaction, Refusal, Retriable
+from twinlog.kafka.types import EpochEnd, ProducerState, TopicPartition
+
+Q = TypeVar("Q")
+T = TypeVar("T")
+
+TRIES: Final = 5
+"""How often a partition is asked for before its refusal is the result."""
+PATIENCE: Final = 5.0
+"""Seconds that lanes give a broker which alone does not answer. A live broker answers questions
+within milliseconds; one that hangs is fenced by the controller after 9 s."""
+CONSUMER: Final = -1
+"""ListOffsets as a consumer: the answer is at most the high watermark."""
+DEBUGGING: Final = -2
+"""ListOffsets as nobody: the answer is the leader's own log end."""
+
+_NETWORK_EXCEPTION: Final = 13
+_UNKNOWN_TOPIC: Final = 3
+
+
+class OffsetSpec(IntEnum):
+    """Which offset ListOffsets looks for, where it is no timestamp."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+
+
+class Isolation(IntEnum):
+    """Up to where a consumer may see."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class ListedOffset(NamedTuple):
+    """An offset, the timestamp of its record, and the leader epoch (-1 each if there is none)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+Answers = dict[TopicPartition, T | Refusal]
+Asked = Mapping[TopicPartition, tuple[Leader, Q]]
+Ask = Callable[[int, Asked[Q]], Awaitable[Answers[T]]]
+
+
+async def by_leader(
+    cluster: KafkaCluster,
+    questions: Mapping[TopicPartition, Q],
+    ask: Ask[Q, T],
+    *,
+    tries: int = TRIES,
+    patience: float | None = None,
+) -> Answers[T]:
+    """Ask each partition's leader its question; `ask(node, its partitions)` is one request.
+
+    Leaders are asked at the same time. Raises only what is wrong with the whole: UserError.
+
+    Args:
+        cluster: whose leaders.
+        questions: what is asked, for each partition.
+        ask: one request to one leader.
+        tries: rounds, of which each later one asks again for what may be answered better.
+        patience: seconds that a broker has which alone does not answer; None: request.timeout.ms.
+    """
+    answers: Answers[T] = {}
+    pending = dict(questions)
+    backoff = Backoff(cluster.config.retry_backoff, cluster.config.retry_backoff_max)
+    for number in range(1, tries + 1):
+        found, hung = await _round(cluster, pending, ask, patience)
+        answers.update(found)
+        pending = {p: questions[p] for p in pending if p not in hung and _again(answers[p])}
+        if not pending or number == tries:
+            break
+        await asyncio.sleep(backoff.delay(number, cluster.rng))
+        await _refresh(cluster, pending)
+    return answers
+
+
+async def list_offsets(
+    cluster: KafkaCluster,
+    partitions: Collection[TopicPartition] | Mapping[TopicPartition, int],
+    spec: int = OffsetSpec.LATEST,
+    *,
+    replica_id: int = CONSUMER,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    tries: int = TRIES,
+    patience: float | None = None,
+) -> Answers[ListedOffset]:
+    """Offsets of partitions: `spec` for all, or a mapping with each one's (or a timestamp in ms).
+
+    With `replica_id=DEBUGGING` and LATEST it is the leader's log end, which lies above the high
+    watermark while a follower lags; `leader_epoch` is then the leader's current one. The request
+    carries the epoch that we know, so a broker that has another one refuses (KIP-320).
+    """
+    specs = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, spec)
+    topic, item = ListOffsetsRequest.ListOffsetsTopic, None
+    item = topic.ListOffsetsPartition
+
+    async def ask(node: int, asked: Asked[int]) -> Answers[ListedOffset]:
+        topics = [
+            topic(
+                name=name,
+                partitions=[
+                    item(partition_index=i, current_leader_epoch=leader.epoch, timestamp=timestamp)
+                    for i, (leader, timestamp) in group
+                ],
+            )
+            for name, group in _by_topic(asked)
+        ]
+        request = ListOffsetsRequest(
+            replica_id=replica_id,
+            isolation_level=int(isolation),
+            topics=topics,
+            timeout_ms=_milliseconds(cluster),
+            min_version=4,
+        )
+        response = await _send(cluster, node, request)
+        return {
+            TopicPartition(t.name, p.partition_index): Refusal(p.error_code)
+            if p.error_code
+            else ListedOffset(p.offset, p.timestamp, p.leader_epoch)
+            for t in response.topics
+            for p in t.partitions
+        }
+
+    return await by_leader(cluster, specs, ask, tries=tries, patience=patience)
+
+
+async def describe_producers(
+    cluster: KafkaCluster,
+    partitions: Collection[TopicPartition],
+    *,
+    tries: int = TRIES,
+    patience: float | None = None,
+) -> Answers[tuple[ProducerState, ...]]:
+    """The producers that each partition's leader remembers (DescribeProducers, Kafka 2.8)."""
+
+    def told(found: Any) -> ProducerState:
+        return ProducerState(
+            found.producer_id,
+            found.producer_epoch,
+            found.last_sequence,
+            found.last_timestamp,
+            found.coordinator_epoch,
+        )
+
+    return await _describe_producers(cluster, partitions, told, tries, patience)
+
+
+class OpenTransaction(NamedTuple):
+    """Whose, and from which offset on."""
+
+    producer_id: int
+    first_offset: int
+
+
+async def open_transactions(
+    cluster: KafkaCluster, partitions: Collection[TopicPartition], *, tries: int = TRIES
+) -> Answers[tuple[OpenTransaction, ...]]:
+    """The transactions that are open on each partition, as its leader knows (DescribeProducers)."""
+
+    def told(found: Any) -> OpenTransaction:
+        return OpenTransaction(found.producer_id, found.current_txn_start_offset)
+
+    found = await _describe_producers(cluster, partitions, told, tries)
+    return {
+        partition: answer
+        if isinstance(answer, Refusal)
+        else tuple(sorted(one for one in answer if one.first_offset >= 0))
+        for partition, answer in found.items()
+    }
+
+
+async def _describe_producers(
+    cluster: KafkaCluster,
+    partitions: Collection[TopicPartition],
+    told: Callable[[Any], T],
+    tries: int,
+    patience: float | None = None,
+) -> Answers[tuple[T, ...]]:
+    topic = DescribeProducersRequest.TopicRequest
+
+    async def ask(node: int, asked: Asked[None]) -> Answers[tuple[T, ...]]:
+        topics = [
+            topic(name=name, partition_indexes=[i for i, _ in group])
+            for name, group in _by_topic(asked)
+        ]
+        response = await _send(cluster, node, DescribeProducersRequest(topics=topics))
+        return {
+            TopicPartition(t.name, p.partition_index): Refusal(p.error_code, p.error_message or "")
+            if p.error_code
+            else tuple(map(told, p.active_producers))
+            for t in response.topics
+            for p in t.partitions
+        }
+
+    asked = dict.fromkeys(partitions)
+    return await by_leader(cluster, asked, ask, tries=tries, patience=patience)
+
+
+async def delete_records(
+    cluster: KafkaCluster,
+    before: Mapping[TopicPartition, int],
+    *,
+    tries: int = TRIES,
+    patience: float | None = None,
+    before_send: BeforeSend = nothing,
+) -> Answers[int]:
+    """Move log starts up to these offsets; the low watermark of each. Idempotent."""
+    topic = DeleteRecordsRequest.DeleteRecordsTopic
+
+    async def ask(node: int, asked: Asked[int]) -> Answers[int]:
+        topics = [
+            topic(
+                name=name,
+                partitions=[
+                    topic.DeleteRecordsPartition(partition_index=i, offset=offset)
+                    for i, (_, offset) in group
+                ],
+            )
+            for name, group in _by_topic(asked)
+        ]
+        request = DeleteRecordsRequest(topics=topics, timeout_ms=_milliseconds(cluster))
+        response = await _send(cluster, node, request, before_send, SLOW)
+        return {
+            TopicPartition(t.name, p.partition_index): Refusal(p.error_code)
+            if p.error_code
+            else p.low_watermark
+            for t in response.topics
+            for p in t.partitions
+        }
+
+    return await by_leader(cluster, before, ask, tries=tries, patience=patience)
+
+
+async def offset_for_leader_epoch(
+    cluster: KafkaCluster, epochs: Mapping[TopicPartition, int], *, tries: int = TRIES
+) -> Answers[EpochEnd]:
+    """Where each partition's epoch ends in its leader's log (KIP-320)."""
+    topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    item = topic.OffsetForLeaderPartition
+
+    async def ask(node: int, asked: Asked[int]) -> Answers[EpochEnd]:
+        topics = [
+            topic(
+                topic=name,
+                partitions=[
+                    item(partition=i, current_leader_epoch=leader.epoch, leader_epoch=epoch)
+                    for i, (leader, epoch) in group
+                ],
+            )
+            for name, group in _by_topic(asked)
+        ]
+        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=topics, min_version=3)
+        response = await _send(cluster, node, request)
+        return {
+            TopicPartition(t.topic, p.partition): Refusal(p.error_code)
+            if p.error_code
+            else EpochEnd(p.leader_epoch, p.end_offset)
+            for t in response.topics
+            for p in t.partitions
+        }
+
+    return await by_leader(cluster, epochs, ask, tries=tries)
+
+
+async def _round(
+    cluster: KafkaCluster,
+    questions: Mapping[TopicPartition, Q],
+    ask: Ask[Q, T],
+    patience: float | None,
+) -> tuple[Answers[T], set[TopicPartition]]:
+    """Each question once; and the partitions whose leaders hang.
+
+    A partition that an answer leaves out is refused as unreachable.
+    """
+    answers: Answers[T] = {
+        p: Refusal(_NETWORK_EXCEPTION, "the broker's answer leaves it out") for p in questions
+    }
+    nodes: defaultdict[int, dict[TopicPartition, tuple[Leader, Q]]] = defaultdict(dict)
+    for partition, leader in (await _leaders(cluster, questions)).items():
+        if isinstance(leader, Refusal):
+            answers[partition] = leader
+        else:
+            nodes[leader.node_id][partition] = (leader, questions[partition])
+    hanging = {node for node in nodes if patience is not None and cluster.hangs(node, patience)}
+    tasks = {
+        asyncio.create_task(_ask_node(node, asked, ask)): node
+        for node, asked in nodes.items()
+        if node not in hanging or len(hanging) == len(nodes)
+    }
+    try:
+        for task in await _answered(tasks, patience):
+            answers.update((p, answer) for p, answer in task.result().items() if p in answers)
+            del nodes[tasks[task]]
+    finally:
+        for task in tasks:
+            task.cancel()
+    hung = {p: node for node, asked in nodes.items() for p in asked}
+    answers.update(
+        (p, Refusal(_NETWORK_EXCEPTION, f"node {node} does not answer, other brokers do"))
+        for p, node in hung.items()
+    )
+    return answers, set(hung)
+
+
+async def _answered(
+    tasks: Collection[asyncio.Task[T]], patience: float | None
+) -> Collection[asyncio.Task[T]]:
+    """The tasks that are done: all, unless some have answered and the others are late."""
+    done: set[asyncio.Task[T]] = set()
+    pending = set(tasks)
+    while pending:
+        limit = patience if done else None
+        news, pending = await asyncio.wait(
+            pending, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not news:
+            break
+        done |= news
+        if any(task.exception() for task in news):
+            break
+    return done
+
+
+async def _leaders(
+    cluster: KafkaCluster, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, Leader | Refusal]:
+    wanted = list(partitions)
+    try:
+        return await cluster.leaders(wanted)
+    except (Retriable, ProtocolError) as error:
+        return dict.fromkeys(wanted, Refusal(_NETWORK_EXCEPTION, str(error)))
+
+
+async def _ask_node(node: int, asked: Asked[Q], ask: Ask[Q, T]) -> Answers[T]:
+    try:
+        return await ask(node, asked)
+    except (Retriable, ProtocolError) as error:
+        return dict.fromkeys(asked, Refusal(_NETWORK_EXCEPTION, str(error)))
+
+
+async def _send(
+    cluster: KafkaCluster,
+    node: int,
+    request: Any,
+    before_send: BeforeSend = nothing,
+    lane: Lane = CONTROL,
+) -> Any:
+    connection = await cluster.connection(node, lane)
+    await connection.ready()
+    before_send()
+    return await connection.call(request)
+
+
+async def _refresh(cluster: KafkaCluster, partitions: Iterable[TopicPartition]) -> None:
+    try:
+        await cluster.refresh({p.topic for p in partitions})
+    except (Retriable, ProtocolError):
+        return  # the next round says for each partition why there is no leader
+
+
+def _again(answer: object) -> bool:
+    """Whether the same question may have a better answer later."""
+    if not isinstance(answer, Refusal):
+        return False
+    return answer.code == _NETWORK_EXCEPTION or answer.reaction in (
+        Reaction.METADATA,
+        Reaction.RETRY,
+    )
+
+
+def _by_topic(asked: Mapping[TopicPartition, T]) -> Iterator[tuple[str, list[tuple[int, T]]]]:
+    groups: defaultdict[str, list[tuple[int, T]]] = defaultdict(list)
+    for partition, value in asked.items():
+        groups[partition.topic].append((partition.partition, value))
+    return iter(groups.items())
+
+
+def _milliseconds(cluster: KafkaCluster) -> int:
+    return int(cluster.config.request_timeout * 1000)

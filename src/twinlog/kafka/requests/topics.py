@@ -1,0 +1,297 @@
+"""Topics and configurations of a cluster: thin functions, a result for each item.
+
+All of them go to the controller, which KRaft brokers do by themselves. Each may be carried out
+twice (see `cluster.py`), so what is there already is no surprise to a careful caller: 36
+TOPIC_ALREADY_EXISTS and 37 INVALID_PARTITIONS come back as a `Refusal` like any other.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kafka.protocol.metadata import MetadataRequest
+
+from twinlog.kafka.client.cluster import CONTROLLER, SLOW, KafkaCluster
+from twinlog.kafka.client.metadata import NO_TOPIC_ID
+from twinlog.kafka.errors import Refusal
+
+_BROKER_DEFAULT = -1
+_UNKNOWN_TOPIC = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create. -1: as many as the broker's default says."""
+
+    name: str
+    partitions: int = _BROKER_DEFAULT
+    replication_factor: int = _BROKER_DEFAULT
+    assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Broker ids of each partition; then the two numbers above stay -1."""
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+async def absent_everywhere(cluster: KafkaCluster, names: Collection[str]) -> set[str]:
+    """Those of these topics of which *every* broker answers that they do not exist.
+
+    A broker that has just started, or that is cut off from the controllers, may not know a topic
+    yet, or any more. So a deletion is concluded only from the answers of all brokers; where one
+    does not answer, nothing is.
+
+    Raises:
+        Retriable: a broker does not answer.
+    """
+    brokers = cluster.metadata.brokers
+    if not brokers:
+        return set()
+    item = MetadataRequest.MetadataRequestTopic
+
+    async def absent(node: int) -> set[str]:
+        topics = [item(name=name) for name in sorted(names)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=4)
+        response = await cluster.call(request, node=node)
+        return {topic.name for topic in response.topics if topic.error_code == _UNKNOWN_TOPIC}
+
+    return set(names).intersection(*await asyncio.gather(*map(absent, brokers)))
+
+
+class ResourceType(IntEnum):
+    """What has configurations."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Resource(NamedTuple):
+    """What has configurations, by its kind and name (a broker's: its id; empty: all brokers')."""
+
+    kind: ResourceType
+    name: str
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+class ConfigEntry(NamedTuple):
+    """A configuration's value. `value` is None where it is sensitive."""
+
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+
+
+class AlterOperation(IntEnum):
+    """What IncrementalAlterConfigs does with a value."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Alteration(NamedTuple):
+    """A change of one configuration."""
+
+    name: str
+    operation: AlterOperation
+    value: str | None = None
+
+
+def topic_resource(name: str) -> Resource:
+    """A topic, as something that has configurations."""
+    return Resource(ResourceType.TOPIC, name)
+
+
+async def create_topics(
+    cluster: KafkaCluster,
+    topics: Collection[NewTopic],
+    *,
+    validate_only: bool = False,
+    timeout: float | None = None,
+) -> dict[str, UUID | Refusal]:
+    """Create topics; each one's id."""
+    item = CreateTopicsRequest.CreatableTopic
+    request = CreateTopicsRequest(
+        topics=[
+            item(
+                name=t.name,
+                num_partitions=t.partitions,
+                replication_factor=t.replication_factor,
+                assignments=[
+                    item.CreatableReplicaAssignment(partition_index=i, broker_ids=list(ids))
+                    for i, ids in t.assignment.items()
+                ],
+                configs=[
+                    item.CreatableTopicConfig(name=name, value=value)
+                    for name, value in t.configs.items()
+                ],
+            )
+            for t in topics
+        ],
+        timeout_ms=_milliseconds(cluster),
+        validate_only=validate_only,
+    )
+    response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW)
+    return {t.name: refusal_of(t) or t.topic_id for t in response.topics}
+
+
+async def create_partitions(
+    cluster: KafkaCluster, counts: Mapping[str, int], *, timeout: float | None = None
+) -> dict[str, Refusal | None]:
+    """Raise topics' partition counts to these; None for each that is done."""
+    item = CreatePartitionsRequest.CreatePartitionsTopic
+    request = CreatePartitionsRequest(
+        topics=[item(name=name, count=n, assignments=None) for name, n in counts.items()],
+        timeout_ms=_milliseconds(cluster),
+        validate_only=False,
+    )
+    response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW)
+    return {r.name: refusal_of(r) for r in response.results}
+
+
+async def delete_topics(
+    cluster: KafkaCluster,
+    names: Collection[str],
+    *,
+    ids: Mapping[str, UUID] | None = None,
+    once: bool = False,
+    timeout: float | None = None,
+) -> dict[str, Refusal | None]:
+    """Delete topics; None for each that is deleted.
+
+    Args:
+        cluster: where they are.
+        names: theirs.
+        ids: theirs; a topic that was recreated meanwhile is not deleted then, as far as the broker
+            knows ids (KIP-516). None: they are deleted by name.
+        once: whether it is tried once (`KafkaCluster.call`).
+        timeout: seconds.
+    """
+    item = DeleteTopicsRequest.DeleteTopicState
+    known = {name: (ids or {}).get(name, NO_TOPIC_ID) for name in names}
+    request = DeleteTopicsRequest(
+        topics=[
+            item(name=name if topic_id == NO_TOPIC_ID else None, topic_id=topic_id)
+            for name, topic_id in known.items()
+        ],
+        topic_names=list(names),
+        timeout_ms=_milliseconds(cluster),
+    )
+    response = await cluster.call(request, node=CONTROLLER, timeout=timeout, lane=SLOW, once=once)
+    by_id = {topic_id: name for name, topic_id in known.items()}
+    return {r.name or by_id[r.topic_id]: refusal_of(r) for r in response.responses}
+
+
+async def describe_configs(
+    cluster: KafkaCluster,
+    resources: Collection[Resource],
+    names: Collection[str] | None = None,
+    *,
+    timeout: float | None = None,
+) -> dict[Resource, dict[str, ConfigEntry] | Refusal]:
+    """Configurations of resources: all of them, or those with these names.
+
+    A broker's own are asked of that broker, the others of any.
+    """
+    answers: dict[Resource, dict[str, ConfigEntry] | Refusal] = {}
+    for node, group in _by_node(resources).items():
+        item = DescribeConfigsRequest.DescribeConfigsResource
+        keys = None if names is None else list(names)
+        request = DescribeConfigsRequest(
+            resources=[
+                item(resource_type=int(r.kind), resource_name=r.name, configuration_keys=keys)
+                for r in group
+            ],
+            include_synonyms=False,
+            include_documentation=False,
+        )
+        response = await cluster.call(request, node=node, timeout=timeout)
+        for r in response.results:
+            entries = {
+                c.name: ConfigEntry(c.value, c.config_source, c.read_only, c.is_sensitive)
+                for c in r.configs
+            }
+            resource = Resource(ResourceType(r.resource_type), r.resource_name)
+            answers[resource] = refusal_of(r) or entries
+    return answers
+
+
+async def incremental_alter_configs(
+    cluster: KafkaCluster,
+    changes: Mapping[Resource, Collection[Alteration]],
+    *,
+    validate_only: bool = False,
+    timeout: float | None = None,
+) -> dict[Resource, Refusal | None]:
+    """Change configurations (KIP-339), all of one resource or none; None for each that is done.
+
+    SET and DELETE may be carried out twice without harm; APPEND and SUBTRACT too, as Kafka's
+    lists hold each entry once.
+    """
+    answers: dict[Resource, Refusal | None] = {}
+    for node, group in _by_node(changes).items():
+        item = IncrementalAlterConfigsRequest.AlterConfigsResource
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                item(
+                    resource_type=int(r.kind),
+                    resource_name=r.name,
+                    configs=[
+                        item.AlterableConfig(
+                            name=c.name, config_operation=int(c.operation), value=c.value
+                        )
+                        for c in changes[r]
+                    ],
+                )
+                for r in group
+            ],
+            validate_only=validate_only,
+        )
+        response = await cluster.call(request, node=node, timeout=timeout)
+        for r in response.responses:
+            resource = Resource(ResourceType(r.resource_type), r.resource_name)
+            answers[resource] = refusal_of(r)
+    return answers
+
+
+def _by_node(resources: Collection[Resource]) -> dict[int | None, list[Resource]]:
+    """Resources by the broker that has to be asked (None: any)."""
+    groups: dict[int | None, list[Resource]] = {}
+    for resource in resources:
+        own = resource.kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and resource.name
+        groups.setdefault(int(resource.name) if own else None, []).append(resource)
+    return groups
+
+
+def refusal_of(item: Any) -> Refusal | None:
+    """What an item of an answer was refused with; None where it was done."""
+    return Refusal(item.error_code, item.error_message or "") if item.error_code else None
+
+
+def _milliseconds(cluster: KafkaCluster) -> int:
+    return int(cluster.config.request_timeout * 1000)

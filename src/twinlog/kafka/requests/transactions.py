@@ -1,0 +1,281 @@
+"""Producer ids and transactions: the coordinator's side of docs/architecture/append.md.
+
+Versions are capped where newer ones mean something else: from AddPartitionsToTxn 4 on only brokers
+may use it, and EndTxn 5 raises the epoch (KIP-890), which the append's sequences do not expect.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    WriteTxnMarkersRequest,
+)
+
+from twinlog.kafka.client.cluster import CONTROL, BeforeSend, Coordinator, KafkaCluster, nothing
+from twinlog.kafka.client.pool import Lane
+from twinlog.kafka.errors import Reaction, Refusal, check, code_of
+from twinlog.kafka.types import TopicPartition
+
+_NOT_ATTEMPTED: Final = 55
+_ABOUT_ALL: Final = (Reaction.COORDINATOR, Reaction.RETRY, Reaction.FENCED)
+
+
+class ProducerId(NamedTuple):
+    """What InitProducerId gives."""
+
+    producer_id: int
+    epoch: int
+
+
+class Marker(NamedTuple):
+    """One control record on each of `partitions`, in the name of `producer_id`."""
+
+    producer_id: int
+    epoch: int
+    partitions: Collection[TopicPartition]
+    committed: bool = False
+    coordinator_epoch: int = 0
+
+
+async def init_producer_id(
+    cluster: KafkaCluster,
+    transactional_id: str | None,
+    *,
+    timeout_ms: int = 60_000,
+    timeout: float | None = None,
+    before_send: BeforeSend = nothing,
+) -> ProducerId:
+    """A producer id, or the next epoch of a transactional id's: earlier ones are fenced with it.
+
+    A transaction of an earlier epoch that was open is aborted first, markers and all. Waits while
+    the coordinator is loading (14, 15, 16) or ends that transaction (51). Tried again after a lost
+    connection, it may raise the epoch by two.
+
+    Raises:
+        Retriable: no success within `timeout`.
+        UserError: no right to the transactional id; `timeout_ms` is above the broker's maximum.
+    """
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, max_version=5
+    )
+    if transactional_id is None:
+        before_send()
+        response = await cluster.call(request, timeout=timeout)
+    else:
+        response = await _coordinated(
+            cluster, transactional_id, request, timeout, before_send=before_send
+        )
+    check(response.error_code, f"initialise the producer id of {transactional_id}")
+    return ProducerId(response.producer_id, response.producer_epoch)
+
+
+async def add_partitions_to_txn(
+    cluster: KafkaCluster,
+    transactional_id: str,
+    producer: ProducerId,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout: float | None = None,
+    before_send: BeforeSend = nothing,
+) -> dict[TopicPartition, Refusal | None]:
+    """Make partitions part of the transaction (opening it); None for each that is.
+
+    One refusal is a refusal of all: the others get 55 OPERATION_NOT_ATTEMPTED. Never sent again
+    after a lost answer: a copy that arrives after EndTxn opens another transaction, whose marker
+    comes at some later time (tests/contract/test_transactions.py).
+
+    Raises:
+        Fenced: the id has a newer epoch.
+        Disconnected: whether they were added, or will be, is not known.
+        Retriable: no success within `timeout`.
+    """
+    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.epoch,
+        v3_and_below_topics=[
+            topic(name=name, partitions=indexes) for name, indexes in _by_topic(partitions)
+        ],
+        max_version=3,
+    )
+    response = await _coordinated(
+        cluster,
+        transactional_id,
+        request,
+        timeout,
+        code=_whole,
+        before_send=before_send,
+        resend=False,
+    )
+    if code_of(_whole(response)).reaction is Reaction.FENCED:
+        check(_whole(response), f"add partitions to the transaction of {transactional_id}")
+    return {
+        TopicPartition(t.name, p.partition_index): Refusal(p.partition_error_code)
+        if p.partition_error_code
+        else None
+        for t in response.results_by_topic_v3_and_below
+        for p in t.results_by_partition
+    }
+
+
+async def end_txn(
+    cluster: KafkaCluster,
+    transactional_id: str,
+    producer: ProducerId,
+    *,
+    commit: bool,
+    timeout: float | None = None,
+    before_send: BeforeSend = nothing,
+) -> None:
+    """End the transaction. The markers are written some time *after* the answer.
+
+    Raises:
+        Fenced: the id has a newer epoch.
+        Retriable: no success within `timeout`, or no transaction is open (48).
+    """
+    request = EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        committed=commit,
+        max_version=4,
+    )
+    response = await _coordinated(
+        cluster, transactional_id, request, timeout, before_send=before_send
+    )
+    check(response.error_code, f"end the transaction of {transactional_id}")
+
+
+async def transaction_state(
+    cluster: KafkaCluster, transactional_id: str, *, timeout: float | None = None
+) -> str:
+    """What the coordinator has recorded of an id's transaction (DescribeTransactions, Kafka 3.0).
+
+    Up to CompleteCommit or CompleteAbort a coordinator that takes over sends the markers *again*,
+    to partitions that have them already too, and each lands: the log ends further on than it
+    should, and may do so after it has shown the first (tests/kafka/requests/test_markers.py).
+
+    Raises:
+        Retriable: no success within `timeout`; the id is not known (105).
+        UserError: no right to the id.
+    """
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    response = await _coordinated(
+        cluster,
+        transactional_id,
+        request,
+        timeout,
+        code=lambda answer: answer.transaction_states[0].error_code,
+    )
+    (state,) = response.transaction_states
+    check(state.error_code, f"describe the transaction of {transactional_id}")
+    return str(state.transaction_state)
+
+
+async def transactional_ids(cluster: KafkaCluster, producer_ids: Collection[int]) -> dict[int, str]:
+    """Whose producer ids these are, of transactional ids that we may see (ListTransactions).
+
+    Raises:
+        Retriable: some broker does not answer.
+    """
+    if not producer_ids:
+        return {}
+    request = ListTransactionsRequest(
+        state_filters=[], producer_id_filters=sorted(producer_ids), max_version=0
+    )
+    brokers = cluster.metadata.brokers
+    answers = await asyncio.gather(*(cluster.call(request, node=node) for node in brokers))
+    for answer in answers:
+        check(answer.error_code, "list the transactions")
+    return {
+        one.producer_id: one.transactional_id
+        for answer in answers
+        for one in answer.transaction_states
+    }
+
+
+async def write_txn_markers(
+    cluster: KafkaCluster,
+    node: int,
+    markers: Sequence[Marker],
+    *,
+    lane: Lane = CONTROL,
+    before_send: BeforeSend = nothing,
+) -> dict[int, dict[TopicPartition, Refusal | None]]:
+    """Control records straight to the leader `node`: for each producer id, each partition's result.
+
+    Needs the right CLUSTER_ACTION; nothing fences it. The answer names producer ids only: where one
+    stands in several markers, the last one's result hides the others'. Sent once: after a
+    Disconnected nobody knows what was written.
+
+    Raises:
+        Disconnected: the outcome is unknown.
+        UserError: no right to do it (31).
+    """
+    item = WriteTxnMarkersRequest.WritableTxnMarker
+    request = WriteTxnMarkersRequest(
+        markers=[
+            item(
+                producer_id=m.producer_id,
+                producer_epoch=m.epoch,
+                transaction_result=m.committed,
+                topics=[
+                    item.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
+                    for name, indexes in _by_topic(m.partitions)
+                ],
+                coordinator_epoch=m.coordinator_epoch,
+            )
+            for m in markers
+        ],
+        max_version=1,
+    )
+    connection = await cluster.connection(node, lane)
+    await connection.ready()
+    before_send()
+    response = await connection.call(request)
+    return {
+        m.producer_id: {
+            TopicPartition(t.name, p.partition_index): Refusal(p.error_code)
+            if p.error_code
+            else None
+            for t in m.topics
+            for p in t.partitions
+        }
+        for m in response.markers
+    }
+
+
+async def _coordinated(
+    cluster: KafkaCluster,
+    transactional_id: str,
+    request: Any,
+    timeout: float | None,
+    **options: Any,
+) -> Any:
+    return await cluster.call_coordinator(
+        Coordinator.TRANSACTION, transactional_id, request, timeout=timeout, **options
+    )
+
+
+def _whole(response: Any) -> int:
+    """The code in an AddPartitionsToTxn response that is about the whole request, else 0."""
+    codes = (
+        p.partition_error_code
+        for t in response.results_by_topic_v3_and_below
+        for p in t.results_by_partition
+    )
+    return next((c for c in codes if code_of(c).reaction in _ABOUT_ALL and c != _NOT_ATTEMPTED), 0)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, list[int]]]:
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, index in partitions:
+        groups[topic].append(index)
+    return groups.items()

@@ -1,0 +1,1 @@
+"""Mirrors and their topics are created, added, paused, removed, failed back, rebuilt."""

@@ -1,0 +1,332 @@
+"""What becomes of a mirror's topics: paused, resumed, removed; and of the mirror: altered, deleted.
+
+A command writes what is *wanted* of each topic, all of its topics or none; the lanes take the
+partitions there through their states (mirror/states.py).
+
+    command   topics that it is for    what is wanted then    otherwise
+    --------  -----------------------  ---------------------  ----------------------------------
+    pause     MIRRORING                PAUSED                 MIRROR_TOPIC_ALREADY_PAUSED,
+                                                              MIRROR_TOPIC_BEING_REMOVED
+    resume    PAUSED                   MIRRORING              MIRROR_TOPIC_NOT_PAUSED,
+                                                              MIRROR_TOPIC_BEING_REMOVED
+    remove    MIRRORING, PAUSED        STOPPED                MIRROR_TOPIC_BEING_REMOVED
+
+A removal by the expression that topics were added with ends that expression, too, and so does that
+of a mirror's last topic: no new topics are added by it any more.
+
+An expression takes the topics of the mirror that it matches and that the command is for: in a
+disaster `--remove --topic '.*'` must not be held up by a topic that was removed before. Where it
+is for none of them, the error is that of the first one.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from twinlog.kafka.acls import Acl
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.lifecycle.creation import compiled, connected_source
+from twinlog.mirror.errors import MirrorError, MirrorRefused
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.settings import check_settings
+from twinlog.mirror.states import State
+from twinlog.store.config_records import ConfigChange, MadeFor, Mirror, MirrorTopic, Wanted
+from twinlog.store.control_topics import States
+from twinlog.store.mirrors import (
+    STOPPED_HINT,
+    MirrorStore,
+    to_be_set_back,
+    unknown_mirror,
+)
+from twinlog.store.snapshot import Snapshot
+from twinlog.text import few
+
+log = logging.getLogger(__name__)
+
+Topics: TypeAlias = str | Collection[str]
+"""The name of a topic or else a regular expression; or names."""
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+Refuse = Callable[[MirrorTopic], MirrorError | None]
+_STANDING: Final = {
+    Wanted.MIRRORING: "being mirrored",
+    Wanted.PAUSED: "paused",
+    Wanted.STOPPED: "being removed, or removed already",
+}
+_WAY_ON: Final = {
+    MirrorError.MIRROR_TOPIC_ALREADY_PAUSED: "--resume goes on with it",
+    MirrorError.MIRROR_TOPIC_NOT_PAUSED: "--describe shows the partitions' states",
+    MirrorError.MIRROR_TOPIC_BEING_REMOVED: (
+        "--describe shows when all partitions are STOPPED, --add mirrors it again then"
+    ),
+}
+
+
+async def pause_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
+    """Stop copying these topics; they stay read-only. Their names.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_ALREADY_PAUSED,
+            MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    refusals = {
+        Wanted.PAUSED: MirrorError.MIRROR_TOPIC_ALREADY_PAUSED,
+        Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED,
+    }
+    return await _change(destination, mirror, topics, Wanted.PAUSED, refusals)
+
+
+async def resume_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
+    """Go on with paused topics from where they are; their names.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_NOT_PAUSED,
+            MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    refusals = {
+        Wanted.MIRRORING: MirrorError.MIRROR_TOPIC_NOT_PAUSED,
+        Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED,
+    }
+    return await _change(destination, mirror, topics, Wanted.MIRRORING, refusals)
+
+
+async def remove_topics(
+    destination: KafkaCluster, mirror: str, topics: Topics, expression: Topics | None = None
+) -> list[str]:
+    """Fail over to the destination's topics: they are fenced and may be written to. Their names.
+
+    Args:
+        destination: the mirror's cluster.
+        mirror: its name.
+        topics: which.
+        expression: how the operator has named them, where `topics` was made of that; it adds no
+            more topics then.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
+            INVALID_REGULAR_EXPRESSION.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    refusals = {Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED}
+    ending = topics if expression is None else expression
+    return await _change(destination, mirror, topics, Wanted.STOPPED, refusals, ending=ending)
+
+
+async def alter_mirror(destination: KafkaCluster, name: str, properties: Mapping[str, str]) -> None:
+    """Change a mirror's properties: these are set, the others stay; its lanes connect anew.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR.
+        UserError: a setting is wrong, or the source is another cluster now.
+        Retriable: a cluster does not answer.
+    """
+    check_settings(properties)
+    snapshot = await MirrorStore(destination).snapshot()
+    altered = _altered(snapshot, name, properties)
+    async with connected_source(altered, destination.config.grants):
+        pass
+    await MirrorStore(destination).change(lambda now: [_altered(now, name, properties)])
+
+
+def _altered(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> Mirror:
+    mirror = snapshot.mirrors.get(name)
+    if mirror is None:
+        raise unknown_mirror(name, snapshot)
+    return replace(mirror, source={**mirror.source, **properties})
+
+
+async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
+    """Delete a mirror without topics, or whose partitions are all STOPPED, and all that is known.
+
+    The destination's topics stay as they are, and so do the ACLs that the mirror has copied.
+
+    Returns:
+        Those ACLs. No mirror removes them when the source revokes them later.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, MIRROR_NOT_EMPTY.
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    store = MirrorStore(destination)
+    copied = frozenset[Acl]()
+    await store.settled(lambda snapshot: _not_given_back(snapshot, name))
+
+    def check(snapshot: Snapshot, states: States) -> None:
+        nonlocal copied
+        if name not in snapshot.mirrors:
+            raise unknown_mirror(name, snapshot)
+        copied = snapshot.made_acls(name, MadeFor.SOURCE).difference(
+            *(snapshot.made_acls(m, MadeFor.SOURCE) for m in snapshot.mirrors if m != name)
+        )
+        left = [
+            f"{partition.topic}-{partition.partition} ({state.name})"
+            for topic, partition in partitions_of(snapshot, name)
+            if (state := states.state(partition)) is not State.STOPPED
+            or topic.wanted is not Wanted.STOPPED
+        ]
+        if left:
+            raise MirrorError.MIRROR_NOT_EMPTY.error(
+                f"{len(left)} partition(s) of mirror {name} are not STOPPED: {few(left)}",
+                hint=f"remove its topics first, and {STOPPED_HINT}",
+            )
+        if what := _not_given_back(snapshot, name):
+            raise MirrorError.MIRROR_NOT_EMPTY.error(
+                f"mirror {name}: {what}", hint="a running node does that; its log says if it cannot"
+            )
+        if snapshot.made_acls(name, MadeFor.SWITCHOVER):
+            raise MirrorError.MIRROR_NOT_EMPTY.error(
+                f"ACLs that a switchover of mirror {name} has made still deny producers to write "
+                "to the source",
+                hint="twinlog switchover --allow-producers takes them back",
+            )
+
+    await store.delete_mirror(name, check)
+    return copied
+
+
+def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
+    """What of a mirror's topics, all of which are removed, is not yet as its users have it."""
+    topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+    if any(topic.wanted is not Wanted.STOPPED for topic in topics):
+        return ""
+    if snapshot.made_acls(mirror, MadeFor.READ_ONLY):
+        return "ACLs that keep its topics read-only are still to be removed"
+    left = to_be_set_back(snapshot, [topic.topic for topic in topics])
+    return f"configurations are still to be set back: {few(left)}" if left else ""
+
+
+def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:
+    """All partitions of a mirror's topics, with their topic."""
+    return [
+        (topic, name)
+        for topic in snapshot.topics
+        if topic.mirror == mirror
+        for name in topic.mirror_partitions
+    ]
+
+
+async def _change(
+    destination: KafkaCluster,
+    mirror: str,
+    topics: Topics,
+    wanted: Wanted,
+    refusals: dict[Wanted, MirrorError],
+    *,
+    ending: Topics = "",
+) -> list[str]:
+    if isinstance(topics, str):
+        compiled(topics)
+    names: list[str] = []
+    unread: dict[str, str] = {}
+
+    def decide(snapshot: Snapshot) -> list[ConfigChange]:
+        unread.clear()
+        unread.update(_unread(snapshot, mirror, topics))
+        chosen = choose(snapshot, mirror, topics, lambda topic: refusals.get(topic.wanted))
+        names[:] = [topic.topic for topic in chosen]
+        changes: list[ConfigChange] = [replace(topic, wanted=wanted) for topic in chosen]
+        if wanted is Wanted.STOPPED:
+            changes += _without_patterns(snapshot, mirror, ending, names)
+        return changes
+
+    try:
+        await MirrorStore(destination).change(decide)
+    finally:
+        for name, why in sorted(unread.items()):
+            log.warning("%s stays as it is, its record cannot be read: %s", name, why)
+    return names
+
+
+def _unread(snapshot: Snapshot, mirror: str, topics: Topics) -> dict[str, str]:
+    """Topics of a mirror that may be meant, and whose record cannot be read, with the reason."""
+    its = snapshot.unread_topics(mirror)
+    if isinstance(topics, str):
+        pattern = compiled(topics)
+        return {name: why for name, why in its.items() if name == topics or pattern.fullmatch(name)}
+    return {name: why for name, why in its.items() if name in topics}
+
+
+def _without_patterns(
+    snapshot: Snapshot, mirror: str, topics: Topics, removed: Collection[str]
+) -> list[ConfigChange]:
+    """The mirror without the patterns that end with this removal.
+
+    The one that is removed by name; and all of them with the last topic, so that a failover of the
+    whole mirror is not followed by new topics.
+    """
+    before = snapshot.mirrors[mirror]
+    left = [
+        topic
+        for topic in snapshot.topics
+        if topic.mirror == mirror
+        and topic.wanted is not Wanted.STOPPED
+        and topic.topic not in removed
+    ]
+    patterns = tuple(one for one in before.topic_patterns if left and one != topics)
+    return [] if patterns == before.topic_patterns else [replace(before, topic_patterns=patterns)]
+
+
+def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> list[MirrorTopic]:
+    """The topics of a mirror that are meant, and that `refuse` lets through.
+
+    Of a text: the topic of exactly this name, if the mirror has it; else all whose whole name
+    matches and that are let through. A text that may be a topic's name and holds dots is taken for
+    an expression only if topics were added by it: `orders.eu` is not to fail over `orders-eu`. Of
+    names: each of them.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, or what `refuse` says of the first one.
+    """
+    if mirror not in snapshot.mirrors:
+        raise unknown_mirror(mirror, snapshot)
+    known = {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror}
+    if not isinstance(topics, str):
+        return _named(known, mirror, topics, refuse)
+    pattern = compiled(topics)
+    if topics in known:
+        matched = [known[topics]]
+    elif _NAME.fullmatch(topics) and topics not in snapshot.mirrors[mirror].topic_patterns:
+        matched = []
+    else:
+        matched = [topic for name, topic in known.items() if pattern.fullmatch(name)]
+    if not matched:
+        raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
+            f"no topic of mirror {mirror} is called or matches {topics!r}",
+            hint=f"{_shows_topics(mirror)}; a text of a name's characters is taken for a name: "
+            "as an expression, write [.] or (.) for a dot",
+        )
+    chosen = [topic for topic in matched if refuse(topic) is None]
+    if not chosen:
+        raise _refused(matched, refuse)
+    return chosen
+
+
+def _named(
+    known: Mapping[str, MirrorTopic], mirror: str, names: Collection[str], refuse: Refuse
+) -> list[MirrorTopic]:
+    """The topics of these names, if all of them are the mirror's and let through."""
+    missing = sorted(set(names) - known.keys())
+    if missing or not names:
+        raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
+            f"not topics of mirror {mirror}: {few(missing)}" if missing else "no topic is named",
+            hint=_shows_topics(mirror),
+        )
+    chosen = [known[name] for name in sorted(set(names))]
+    if refused := [topic for topic in chosen if refuse(topic) is not None]:
+        raise _refused(refused, refuse)
+    return chosen
+
+
+def _shows_topics(mirror: str) -> str:
+    return f"--describe --mirror {mirror} shows its topics"
+
+
+def _refused(topics: Sequence[MirrorTopic], refuse: Refuse) -> MirrorRefused:
+    """The error of the first one, with all that it is said of."""
+    kind = refuse(topics[0])
+    assert kind is not None
+    names = [topic.topic for topic in topics if refuse(topic) is kind]
+    return kind.error(f"{few(names)}: {_STANDING[topics[0].wanted]}", hint=_WAY_ON[kind])

@@ -1,0 +1,146 @@
+"""Whether two logs are one log below an offset, and where they part if they are not.
+
+A failback goes on in the log that is there, from the last common offset. That both sides say how
+far they have mirrored is no proof: what is stored may be wrong, and two logs of one length may
+differ. So the records themselves are compared, backwards from there:
+
+    source       | records, the same on both sides | ... | last common offset
+    destination  | records, the same on both sides | ... | last common offset | tail
+                   <-- 160 -- <-- 40 -- <-- 10 offsets --
+
+Enough is `ENOUGH` records, or `ENOUGH_BYTES` of them, that are equal, with nothing that differs
+above them. What is only absent on both sides, and what an answer does not show, is no evidence
+(verify/agreement.py). Where retention has left nothing that both sides have, nothing can be
+compared, and a warning is logged; where something is there and cannot be seen, it is an error.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from twinlog.engines.exact.kafka_ports import KafkaSource
+from twinlog.engines.exact.ports import Bounds
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal, Retriable
+from twinlog.kafka.log_range import answers
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.lifecycle.rebuild import Tail
+from twinlog.mirror.plan import plan
+from twinlog.verify.agreement import MAX_DECODED, Side, agreement
+
+log = logging.getLogger(__name__)
+
+FIRST_STEP: Final = 10
+"""Offsets that are compared first."""
+FURTHER: Final = 4
+"""By how much more is compared each time."""
+ENOUGH: Final = 100
+ENOUGH_BYTES: Final = 1 << 20
+AT_ONCE: Final = 20
+"""Partitions that are compared side by side."""
+_EMPTY_ANSWERS: Final = 15
+"""In a row at one offset, after which it counts as unseen: some 5 s."""
+
+
+async def compared(
+    source: KafkaCluster, destination: KafkaCluster, tails: Sequence[Tail]
+) -> list[Tail]:
+    """The tails, each from where the two logs part, if that is earlier.
+
+    Args:
+        source: the new source, to which the topics were failed over.
+        destination: the cluster that goes on with its old logs.
+        tails: of all partitions, the empty ones, too.
+
+    Raises:
+        Retriable: a log cannot be read, or not be compared.
+        UserError: a right is missing.
+    """
+    asked = [tail.partition for tail in tails]
+    if not asked:
+        return []
+    theirs, ours = KafkaSource(source), KafkaSource(destination)
+    topics = {partition.topic for partition in asked}
+    await asyncio.gather(theirs.leaders(topics), ours.leaders(topics))
+    source_bounds, bounds = await asyncio.gather(theirs.bounds(asked), ours.bounds(asked))
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def parted(tail: Tail) -> Tail:
+        left, right = _known(source_bounds, tail.partition), _known(bounds, tail.partition)
+        start = min(tail.start, left.high_watermark)
+        stable = min(start, left.last_stable, right.last_stable)
+        begin = max(left.start, right.start)
+        async with limit:
+            part = await _part(theirs, ours, tail.partition, begin, stable)
+        return tail._replace(start=start if part is None else max(min(part, tail.end), right.start))
+
+    return list(await asyncio.gather(*(parted(tail) for tail in tails)))
+
+
+def _known(bounds: Mapping[TopicPartition, Bounds], partition: TopicPartition) -> Bounds:
+    found = bounds[partition]
+    if found.error:
+        raise Refusal(found.error).error("read the log's bounds", topic=partition.topic)
+    return found
+
+
+async def _part(
+    source: KafkaSource, destination: KafkaSource, partition: TopicPartition, begin: int, end: int
+) -> int | None:
+    """The first offset below `end` from where the logs differ; None where they do not."""
+    if begin >= end > 0:
+        log.warning(
+            "%s: nothing below offset %d is left on both sides to be compared; the stored last "
+            "mirrored end is all that tells where the logs part",
+            partition,
+            end,
+        )
+    part: int | None = None
+    equal = size = unseen = 0
+    given_up = False
+    upto, step = end, FIRST_STEP
+    while upto > begin and equal < ENOUGH and size < ENOUGH_BYTES:
+        start = max(begin, upto - step)
+        left, right = await asyncio.gather(
+            _read(source, partition, start, upto), _read(destination, partition, start, upto)
+        )
+        found = agreement(left, right, start, upto)
+        if found.first_difference is not None:
+            part, equal, size = found.first_difference, 0, 0
+        else:
+            equal, size = equal + found.equal, size + found.size
+        unseen += found.unseen
+        given_up |= left.given_up or right.given_up
+        upto, step = start, step * FURTHER
+    if part is None and unseen and (given_up or not equal):
+        raise Retriable(
+            f"{partition}: {unseen} of the offsets {max(upto, begin)} to {end - 1} could not be "
+            f"compared on both sides",
+            hint="nothing was added; try again",
+        )
+    return part
+
+
+async def _read(source: KafkaSource, partition: TopicPartition, start: int, end: int) -> Side:
+    side, at = Side(), Offset(start)
+    while at < end:
+        empty = 0
+        async for answer in answers(source, partition, at):
+            pieces = plan(answer.records, at, answer.aborted, MAX_DECODED)
+            if pieces:
+                side.add(pieces, start, end)
+                at = pieces[-1].end
+                break
+            empty += 1
+            if empty >= _EMPTY_ANSWERS:
+                side.given_up = not await _is_compacted(source, partition, at)
+                return side
+    return side
+
+
+async def _is_compacted(source: KafkaSource, partition: TopicPartition, at: Offset) -> bool:
+    """Whether compaction may have removed the log's last records."""
+    size = ENOUGH_BYTES
+    found = await source.read_alone(partition, at, max_wait_ms=0, partition_max_bytes=size)
+    return found.compacts is True

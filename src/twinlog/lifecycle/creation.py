@@ -1,0 +1,503 @@
+"""Creating a mirror and adding topics to it: everything is checked before anything is changed.
+
+    create   name, settings -> source reachable, another cluster -> write the mirror
+    add      mirror known, source still the same cluster -> topics resolved, none in a mirror yet,
+             none mirrored from here by the source
+             -> each destination topic absent, or empty with as many partitions, or one that was
+                failed over to the source and holds nothing beyond (failback.py), or that may be
+                made anew (removed.py)
+             -> creation tried without effect -> (rebuild.py) -> topics created -> topics written
+
+What the topics are called by then is not enough: a topic that is deleted and made again has the
+same name, and is not the mirror's. So the destination's topic id is written down, too.
+
+The last two steps are two, in two places, so something may come in between. Whoever creates topics
+and is then refused deletes those that it has created and that no mirror has by then.
+"""
+
+import logging
+import re
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import ClusterConfig, parse_source
+from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.client.references import EVERYTHING, Grants
+from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.lifecycle.destination_topics import (
+    DestinationTopic,
+    History,
+    existing_topics,
+    fitted,
+    known_id,
+    prepare,
+    source_configs,
+    still_here,
+    undo,
+    wanted_topics,
+)
+from twinlog.lifecycle.failback import (
+    TheirMirrors,
+    find_tails,
+    last_mirrored,
+    read_their_mirrors,
+    removed_topics,
+    still_mirrored_to,
+    told_by_id,
+)
+from twinlog.lifecycle.rebuild import Rebuild, Tail, delete_diverged, deleted_before, save_tails
+from twinlog.lifecycle.removed import not_proved_equal, where_logs_part, whole_logs
+from twinlog.lifecycle.required_apis import check_apis
+from twinlog.mirror.errors import MirrorError
+from twinlog.mirror.settings import (
+    SETTINGS,
+    check_settings,
+    parse_settings,
+    split_settings,
+)
+from twinlog.mirror.topic_configs import SourceConfig
+from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
+from twinlog.store.control_topics import ControlTopics
+from twinlog.store.mirrors import (
+    MirrorStore,
+    check_set_back,
+    to_be_set_back,
+    unknown_mirror,
+)
+from twinlog.store.snapshot import Snapshot
+from twinlog.text import few
+
+log = logging.getLogger(__name__)
+
+MAX_NAME: Final = 249
+"""Characters of a topic's name, and so of a mirror's."""
+FORBIDDEN_SUFFIXES: Final = (".removed", ".paused")
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds after which a cluster that does not answer is reported to the person who waits."""
+INTERNAL: Final = "__"
+BROKER_DEFAULT: Final = -1
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_UNUSED: Final = " is not used by twinlog"
+_ANY_SERVER: Final = {"bootstrap.servers": "localhost:9092"}
+_NOT_SEEN: Final = (
+    "a broker shows topics only to who may Read or Describe them: "
+    "compare the name, and the rights of the mirror's principal"
+)
+
+
+def check_name(name: str) -> None:
+    """Refuse what may not be a mirror's name: the rules are those of a topic's name.
+
+    Raises:
+        MirrorRefused: INVALID_MIRROR_NAME.
+    """
+    trouble = ""
+    if not name or name in {".", ".."}:
+        trouble = f"{name!r} is no name"
+    elif len(name) > MAX_NAME:
+        trouble = f"the name has {len(name)} characters, allowed are {MAX_NAME}"
+    elif not _NAME.fullmatch(name):
+        trouble = f"{name!r} has other characters than ASCII letters, digits, '.', '_' and '-'"
+    for suffix in FORBIDDEN_SUFFIXES:
+        if name.endswith(suffix):
+            trouble = f"{name!r} ends with {suffix}, which KIP-1279 keeps for itself"
+    if trouble:
+        raise MirrorError.INVALID_MIRROR_NAME.error(
+            trouble, hint=f"choose another one: up to {MAX_NAME} letters, digits, '.', '_' and '-'"
+        )
+
+
+def check_properties(
+    properties: Mapping[str, str], grants: Grants
+) -> tuple[ClusterConfig, tuple[str, ...]]:
+    """A mirror's properties: its connection's configuration, and warnings.
+
+    Args:
+        properties: they.
+        grants: what they may read of this machine (kafka/client/references.py).
+
+    Raises:
+        UserError: a setting is unknown or malformed, or reads what is not granted.
+    """
+    parse_settings(properties)
+    connection = split_settings(properties)[1]
+    # What is unknown is said first: it may be why something else is missing.
+    parsed = parse_source(_ANY_SERVER | connection, grants)
+    unused = [
+        warning.removesuffix(_UNUSED) for warning in parsed.warnings if warning.endswith(_UNUSED)
+    ]
+    unsafe = [warning for warning in parsed.warnings if not warning.endswith(_UNUSED)]
+    unknown = [key for key in unused if not key.startswith(("sasl.", "ssl."))]
+    if unknown:
+        raise UserError(
+            f"{', '.join(unknown)}: not a setting of a mirror; allowed are bootstrap.servers, "
+            f"security.protocol, sasl.*, ssl.*, a client's id, timeouts and buffers, and "
+            f"{', '.join(SETTINGS)}"
+        )
+    return parse_source(connection, grants).config, (
+        *(f"{key}{_UNUSED}" for key in unused),
+        *unsafe,
+    )
+
+
+@asynccontextmanager
+async def connected(
+    config: ClusterConfig, name: str, patience: float = CONNECT_TIMEOUT
+) -> AsyncIterator[KafkaCluster]:
+    """A cluster that answers soon, or an error: for a person who waits.
+
+    Raises:
+        Retriable: it does not answer within `patience` seconds.
+        UserError: it refuses us.
+    """
+    cluster = KafkaCluster(config, name=name)
+    await cluster.start(min(config.api_timeout, patience))
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def create_mirror(
+    destination: KafkaCluster,
+    name: str,
+    properties: Mapping[str, str],
+    *,
+    replication_factor: int | None = None,
+    topics: ControlTopics | None = None,
+) -> Mirror:
+    """Create a mirror of the cluster that `properties` lead to.
+
+    Raises:
+        MirrorRefused: INVALID_MIRROR_NAME, MIRROR_ALREADY_EXISTS.
+        UserError: a setting is wrong, the source refuses us, or is the destination itself.
+        Retriable: the source does not answer.
+    """
+    check_name(name)
+    check_settings(properties)
+    # The operator's own file may refer to what the operator may read. Nodes ask for grants.
+    config, _ = check_properties(properties, EVERYTHING)
+    if name in (await MirrorStore(destination).snapshot()).mirrors:
+        raise MirrorError.MIRROR_ALREADY_EXISTS.error(
+            f"there is a mirror {name} already",
+            hint="--alter changes its properties; a new mirror needs another name",
+        )
+    await check_apis(destination)
+    async with connected(config, "source") as source:
+        source_id = source.cluster_id
+    if source_id == destination.cluster_id:
+        raise UserError(
+            f"source and destination are the same cluster, {source_id}",
+            hint="--mirror-config names the source, --bootstrap-server the destination",
+        )
+    mirror = Mirror(
+        name=name,
+        source=dict(properties),
+        source_cluster_id=source_id,
+        replication_factor=replication_factor,
+    )
+    await MirrorStore(destination).create_mirror(mirror, topics)
+    return mirror
+
+
+@asynccontextmanager
+async def connected_source(
+    mirror: Mirror, grants: Grants, patience: float = CONNECT_TIMEOUT
+) -> AsyncIterator[KafkaCluster]:
+    """A mirror's source, by its present properties, if it is the cluster that it was made for.
+
+    Args:
+        mirror: it.
+        grants: what its properties may read of this machine.
+        patience: seconds.
+
+    Raises:
+        Retriable: it does not answer within `patience` seconds.
+        UserError: it refuses us, or is another cluster.
+    """
+    config, _ = check_properties(mirror.source, grants)
+    async with connected(config, "source", patience) as source:
+        if source.cluster_id != mirror.source_cluster_id:
+            raise UserError(
+                f"the source's addresses lead to cluster {source.cluster_id}; mirror {mirror.name} "
+                f"was created for {mirror.source_cluster_id}",
+                hint="another source needs another mirror",
+            )
+        yield source
+
+
+async def add_topics(
+    destination: KafkaCluster,
+    mirror_name: str,
+    wanted: str | Collection[str],
+    *,
+    replication_factor: int | None = None,
+    rebuild: Rebuild | None = None,
+) -> list[str]:
+    """Add topics of the source: a name or else a regular expression, or names; their names.
+
+    Topics that match a regular expression later are added then (topics.py); those that match it
+    and that the source mirrors from this cluster are left out.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,
+            MIRROR_TOPIC_BEING_REMOVED, TOPIC_ALREADY_EXISTS, INVALID_REGULAR_EXPRESSION,
+            MIRROR_LOOP, MIRROR_TOPIC_DIVERGED.
+        UserError: a right is missing, the source is another cluster, a configuration is refused.
+        Retriable: a cluster does not answer.
+    """
+    snapshot = await MirrorStore(destination).snapshot()
+    mirror = _mirror(snapshot, mirror_name)
+    if isinstance(wanted, str):
+        compiled(wanted)
+    async with connected_source(mirror, destination.config.grants) as source:
+        names = resolve(wanted, (await source.refresh(None)).topics)
+        pattern = wanted if isinstance(wanted, str) and names != [wanted] else None
+        theirs = await read_their_mirrors(source, destination)
+        if pattern is not None:
+            names = [name for name in names if name not in theirs.loops] or names
+        await add_named(
+            destination,
+            source,
+            mirror_name,
+            names,
+            theirs,
+            replication_factor=replication_factor,
+            pattern=pattern,
+            rebuild=rebuild,
+        )
+    return names
+
+
+async def add_named(
+    destination: KafkaCluster,
+    source: KafkaCluster,
+    mirror_name: str,
+    names: Sequence[str],
+    theirs: TheirMirrors,
+    *,
+    replication_factor: int | None = None,
+    pattern: str | None = None,
+    rebuild: Rebuild | None = None,
+    while_matching: str | None = None,
+) -> None:
+    """Add topics of the source, whose metadata is known.
+
+    Args:
+        destination: the mirror's cluster.
+        source: the mirror's source.
+        mirror_name: the mirror.
+        names: the topics.
+        theirs: what the source mirrors, and has mirrored, from the destination.
+        replication_factor: of topics that are created; else the mirror's.
+        pattern: what is kept with the mirror, for topics that come later.
+        rebuild: topics that have diverged may be deleted and made anew.
+        while_matching: the mirror's pattern that they are added by; not when it has ended.
+
+    Raises:
+        MirrorRefused, UserError, Retriable: as `add_topics`.
+    """
+    store = MirrorStore(destination)
+    await store.check_addable(await store.snapshot(), mirror_name, names)
+    await check_apis(destination)
+    snapshot = await store.settled(lambda now: to_be_set_back(now, names))
+    check_set_back(snapshot, names)
+    _refuse_loops(names, theirs, destination.cluster_id)
+    if theirs.forbidden:
+        log.warning(
+            "the source's mirrors cannot be read (%s): whether it mirrors %s from this cluster, or "
+            "has taken them over, was not checked",
+            theirs.unknown,
+            few(names),
+        )
+    mirror = _mirror(snapshot, mirror_name)
+    topics = [_usable(source.metadata.topics[name]) for name in names]
+    wanted, tails = await _look(destination, source, snapshot, mirror, topics, theirs=theirs)
+    if tails and rebuild is None:
+        raise _diverged(tails)
+    factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
+    rebuilt = {tail.partition.topic for tail in tails}
+    wanted = [
+        replace(one, there=0, topic_id=None) if one.name in rebuilt else one for one in wanted
+    ]
+    wanted = await fitted(destination, wanted, factor, rebuilt)
+    if rebuild is not None and tails:
+        if rebuild.save_to is not None:
+            tails = await not_proved_equal(source, destination, tails, rebuild.tell)
+            await save_tails(destination, tails, rebuild.save_to)
+            # It takes its time: another command may have added them meanwhile.
+            await store.check_addable(await store.snapshot(), mirror_name, names)
+        await delete_diverged(destination, tails)
+    with deleted_before(rebuilt):
+        created = await prepare(destination, wanted, factor)
+        added = [
+            MirrorTopic(
+                mirror=mirror_name,
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partitions=len(topic.partitions),
+                origins=theirs.origins.get(topic.name, ()),
+                set_back=one.set_back,
+                destination_topic_id=known_id(created[topic.name])
+                if topic.name in created
+                else one.topic_id,
+            )
+            for topic, one in zip(topics, wanted, strict=True)
+        ]
+        denied = _taken_over(mirror, names, theirs)
+        try:
+            await store.add_topics(mirror_name, added, pattern, denied, while_matching)
+        except UserError:
+            await undo(destination, created)
+            raise
+
+
+def _mirror(snapshot: Snapshot, name: str) -> Mirror:
+    if name not in snapshot.mirrors:
+        raise unknown_mirror(name, snapshot)
+    return snapshot.mirrors[name]
+
+
+def _refuse_loops(names: Sequence[str], theirs: TheirMirrors, cluster_id: str) -> None:
+    ways = [_way(name, theirs.origins[name], cluster_id) for name in names if name in theirs.loops]
+    if ways:
+        raise MirrorError.MIRROR_LOOP.error(
+            f"the source mirrors {', '.join(ways)}",
+            hint="nothing was added; a topic is mirrored in one direction at a time",
+        )
+    theirs.refuse_unsure(names, "this cluster", "nothing was added")
+
+
+async def _look(
+    destination: KafkaCluster,
+    source: KafkaCluster,
+    snapshot: Snapshot,
+    mirror: Mirror,
+    topics: Sequence[Topic],
+    *,
+    theirs: TheirMirrors,
+) -> tuple[list[DestinationTopic], list[Tail]]:
+    """What the topics have to be on the destination, and the tails of those that have diverged."""
+    names = [topic.name for topic in topics]
+    configs = await _readable_configs(source, names)
+    existing = await existing_topics(destination, names)
+    failed_over = told_by_id(still_mirrored_to(theirs.failed_over, topics), existing)
+    ends = await last_mirrored(source, failed_over.same)
+    removed = removed_topics(snapshot, mirror.source_cluster_id)
+    history = History(ends, failed_over.made_again, removed.keys(), theirs.unknown)
+    wanted = await wanted_topics(destination, mirror, topics, configs, existing, history=history)
+    tails = [
+        *await find_tails(source, destination, still_here(ends, wanted)),
+        *await whole_logs(destination, {one.name: one.there for one in wanted if one.anew}),
+    ]
+    if not tails:
+        return wanted, []
+    same = told_by_id(removed, {topic.name: topic for topic in topics}).same
+    ours = await last_mirrored(destination, same)
+    return wanted, await where_logs_part(source, destination, tails, ours)
+
+
+def _taken_over(mirror: Mirror, names: Collection[str], theirs: TheirMirrors) -> list[MadeAcl]:
+    """What has denied our producers to write since they went over to the source.
+
+    Our failover takes it back, and the source need not be there.
+    """
+    return [
+        MadeAcl(mirror=mirror.name, acl=acl, made_for=MadeFor.READ_ONLY)
+        for acl in theirs.denied
+        if acl.resource_name in names
+    ]
+
+
+async def _readable_configs(
+    source: KafkaCluster, names: Sequence[str]
+) -> dict[str, dict[str, SourceConfig]]:
+    """All configurations of topics that are to be added, or none."""
+    found = {}
+    for name, entries in (await source_configs(source, names)).items():
+        if isinstance(entries, Refusal):
+            raise entries.error("read the configurations of the source's topic", topic=name)
+        found[name] = entries
+    return found
+
+
+def _way(topic: str, origins: Sequence[str], cluster_id: str) -> str:
+    """How a topic has come from this cluster to the source."""
+    through = ", ".join(origins[: origins.index(cluster_id)])
+    return f"{topic} from this cluster{through and f', through cluster {through}'}"
+
+
+def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[str]:
+    """The names of the topics that are meant.
+
+    Of a text: the topic of exactly this name, if there is one; else all whose whole name matches
+    it as a regular expression, without internal ones. Of names: all of them.
+
+    Raises:
+        MirrorRefused: INVALID_REGULAR_EXPRESSION, UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    if not isinstance(wanted, str):
+        if missing := sorted(set(wanted) - topics.keys()):
+            raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
+                f"not topics of the source: {', '.join(missing)}", hint=_NOT_SEEN
+            )
+        return sorted(set(wanted))
+    if wanted in topics:
+        return [wanted]
+    names = matching(wanted, topics)
+    if not names:
+        raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
+            f"no topic of the source is called or matches {wanted!r}",
+            hint=f"{_NOT_SEEN}; internal ones (__...) are mirrored only when named in full",
+        )
+    return names
+
+
+def matching(expression: str, topics: Mapping[str, Topic]) -> list[str]:
+    """The topics, internal ones left out, whose whole name matches, in order.
+
+    Raises:
+        MirrorRefused: INVALID_REGULAR_EXPRESSION.
+    """
+    pattern = compiled(expression)
+    return sorted(
+        name
+        for name, topic in topics.items()
+        if pattern.fullmatch(name) and not topic.internal and not name.startswith(INTERNAL)
+    )
+
+
+def compiled(expression: str) -> re.Pattern[str]:
+    """A regular expression of topics.
+
+    Raises:
+        MirrorRefused: INVALID_REGULAR_EXPRESSION.
+    """
+    try:
+        return re.compile(expression)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise MirrorError.INVALID_REGULAR_EXPRESSION.error(
+            f"{expression!r}: {error}", hint="'.*' stands for anything, a bare '*' does not"
+        ) from error
+
+
+def _usable(topic: Topic) -> Topic:
+    if topic.error:
+        Refusal(topic.error).fail("see the source's topic", topic=topic.name)
+    if not topic.partitions:
+        raise Retriable("the source's topic has no partitions yet", topic=topic.name)
+    return topic
+
+
+def _diverged(tails: Sequence[Tail]) -> UserError:
+    beyond = [f"{t.partition} from offset {t.start} to {t.end - 1}" for t in tails if not t.empty]
+    # Retention may have taken a tail that still keeps the log from going on.
+    named = few(beyond or [f"no records, yet {t.partition} ends at {t.end}" for t in tails], "; ")
+    return MirrorError.MIRROR_TOPIC_DIVERGED.error(
+        f"on the destination alone there are {named}",
+        hint="nothing was added; --rebuild deletes these topics and mirrors them anew, "
+        "--save-tail DIRECTORY keeps these offsets before",
+    )

@@ -1,0 +1,422 @@
+"""What a mirror's topics have to be on the destination, and making them so.
+
+Everything is looked at first, then tried without effect (`try_out`), then done; what is refused
+half way is undone (`prepare`).
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID, uuid4
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
+from twinlog.kafka.errors import Refusal, TwinlogError, UserError
+from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
+from twinlog.kafka.requests.topics import (
+    Alteration,
+    AlterOperation,
+    ConfigSource,
+    NewTopic,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+    topic_resource,
+)
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.failback import Ends
+from twinlog.mirror.errors import MirrorError
+from twinlog.mirror.settings import EXCLUDE, parse_settings
+from twinlog.mirror.topic_configs import (
+    BATCH_LIMITS,
+    MAX_MESSAGE_BYTES,
+    SourceConfig,
+    batch_limit_of,
+    destination_configs,
+    set_back,
+)
+from twinlog.store.config_records import Mirror
+from twinlog.store.control_topics import CONFIG_TOPIC
+from twinlog.store.mirrors import MirrorStore
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_TOPIC_AUTHORIZATION: Final = 29
+_TOPIC_ALREADY_EXISTS: Final = 36
+_CREATE: Final = "create the topic on the destination"
+_LONGEST_STEM: Final = 240
+"""Characters of a topic's name that leave room for a suffix of nine."""
+_EXCLUDE: Final = f"nothing was added; {EXCLUDE} leaves configurations out"
+_HINTS: Final = {
+    38: "nothing was added; set --replication-factor to what the destination's brokers can hold",
+    40: _EXCLUDE,
+    44: _EXCLUDE,
+}
+"""What can be done about INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION."""
+_REFUSED_VALUE: Final = frozenset({40, 44})
+"""INVALID_CONFIG, POLICY_VIOLATION."""
+_CHUNK: Final = 200
+"""Topics in one request about topics or configurations."""
+
+
+async def source_configs(
+    source: KafkaCluster, names: Sequence[str]
+) -> dict[str, dict[str, SourceConfig] | Refusal]:
+    """All configurations of the source's topics, by topic and name, or why it does not tell.
+
+    Raises:
+        Retriable: the source does not answer.
+    """
+    found: dict[str, dict[str, SourceConfig] | Refusal] = {}
+    for group in chunks(names):
+        answers = await describe_configs(source, [topic_resource(name) for name in group])
+        for resource, entries in answers.items():
+            if isinstance(entries, Refusal):
+                found[resource.name] = entries
+            else:
+                found[resource.name] = {
+                    name: SourceConfig(entry.value, entry.source == ConfigSource.TOPIC)
+                    for name, entry in entries.items()
+                    if entry.value is not None
+                }
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationTopic:
+    """A topic as it has to be on the destination, and how many partitions of it are there.
+
+    `topic_id` is that of the destination's topic, None where it is not there or has none.
+    """
+
+    name: str
+    topic_id: UUID | None
+    partitions: int
+    configs: Mapping[str, str]
+    there: int
+    set_back: tuple[tuple[str, str], ...]
+    """What its failover sets of its configurations."""
+    source_batch_limit: int = 0
+    """The source's own `max.message.bytes`: the least that it may have."""
+    anew: bool = False
+    """Whether it has to be made anew: it was removed from a mirror and holds something."""
+
+
+class History(NamedTuple):
+    """What is known of topics that the destination has."""
+
+    ends: Ends
+    """Where what was failed over from here to the source ends."""
+    made_again: Collection[str]
+    """Topics that were failed over, and are others by now."""
+    removed: Collection[str]
+    """Topics that mirrors of the same source have had here."""
+    unknown: str
+    """Why it cannot be known what was failed over; empty if it is."""
+
+
+async def existing_topics(destination: KafkaCluster, names: Collection[str]) -> dict[str, Topic]:
+    """Those of these topics that the destination has, as it says now.
+
+    Raises:
+        UserError: a topic may not be seen.
+        Retriable: the destination does not answer.
+    """
+    found = (await destination.refresh(names)).topics
+    existing = {name: found[name] for name in names if name in found}
+    for topic in existing.values():
+        if topic.error:
+            Refusal(topic.error).fail("see the destination's topic", topic=topic.name)
+    return existing
+
+
+async def wanted_topics(
+    destination: KafkaCluster,
+    mirror: Mirror,
+    topics: Sequence[Topic],
+    configs: Mapping[str, Mapping[str, SourceConfig]],
+    existing: Mapping[str, Topic],
+    *,
+    history: History,
+) -> list[DestinationTopic]:
+    """What has to be made of each topic on the destination.
+
+    Args:
+        destination: the mirror's cluster.
+        mirror: the mirror.
+        topics: of its source.
+        configs: their configurations (`source_configs`).
+        existing: those of them that the destination has (`existing_topics`).
+        history: what is known of these.
+
+    Raises:
+        MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is neither empty and of the same size
+            nor one that was failed over, or removed from a mirror.
+    """
+    known = await known_configs(destination)
+    exclude = parse_settings(mirror.source).topic_properties_exclude
+    wanted = [
+        DestinationTopic(
+            topic.name,
+            known_id(existing[topic.name].topic_id) if topic.name in existing else None,
+            len(topic.partitions),
+            destination_configs(configs[topic.name], exclude, known),
+            len(existing[topic.name].partitions) if topic.name in existing else 0,
+            set_back(configs[topic.name]),
+            batch_limit_of(configs[topic.name]),
+        )
+        for topic in topics
+    ]
+    there = [one for one in wanted if one.there]
+    anew = await _check_empty(destination, there, history)
+    return [replace(one, anew=one.name in anew) for one in wanted]
+
+
+def known_id(topic_id: UUID) -> UUID | None:
+    """A topic's id; None of brokers before 2.8, whose topics have none."""
+    return None if topic_id == NO_TOPIC_ID else topic_id
+
+
+def still_here(ends: Ends, wanted: Iterable[DestinationTopic]) -> Ends:
+    """Of those partitions that the destination still has."""
+    there = {one.name: one.there for one in wanted}
+    return {p: last for p, last in ends.items() if p.partition < there.get(p.topic, 0)}
+
+
+async def known_configs(destination: KafkaCluster) -> Collection[str]:
+    """Names of the topic configurations that the destination's brokers know.
+
+    Raises:
+        UserError: a right is missing.
+        Retriable: the destination does not answer.
+    """
+    resource = topic_resource(CONFIG_TOPIC)
+    entries = (await describe_configs(destination, [resource]))[resource]
+    if isinstance(entries, Refusal):
+        raise entries.error("read the configurations of the control topic", topic=CONFIG_TOPIC)
+    return entries.keys()
+
+
+async def _check_empty(
+    destination: KafkaCluster, existing: Sequence[DestinationTopic], history: History
+) -> frozenset[str]:
+    """See `wanted_topics`; what has to be made anew."""
+    troubles: list[str] = []
+    others: list[DestinationTopic] = []
+    for one in existing:
+        if not all(partition in history.ends for partition in _partitions(one)):
+            others.append(one)
+        elif one.there > one.partitions:
+            troubles.append(_sizes(one))
+    held = await _held(destination, others)
+    anew = held.keys() & history.removed
+    for one in others:
+        if one.name not in anew:
+            troubles += [_sizes(one)] if one.there != one.partitions else []
+            troubles += held.get(one.name, ())
+            if one.name in held and one.name in history.made_again:
+                troubles.append(f"{one.name} was made again since it was failed over")
+    if troubles:
+        said = history.unknown and f" ({history.unknown})"
+        raise MirrorError.TOPIC_ALREADY_EXISTS.error(
+            f"on the destination, {'; '.join(troubles)}",
+            hint="a mirror needs the topic to be absent, empty with as many partitions, or failed "
+            f"over to the source by a mirror that is still there{said}",
+        )
+    return frozenset(anew)
+
+
+def _partitions(topic: DestinationTopic) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for index in range(topic.there)]
+
+
+def _sizes(topic: DestinationTopic) -> str:
+    return f"{topic.name} has {topic.there} partitions, the source's {topic.partitions}"
+
+
+async def _held(
+    destination: KafkaCluster, topics: Iterable[DestinationTopic]
+) -> dict[str, list[str]]:
+    """Which of their partitions are not empty, in words, by topic."""
+    asked = [partition for topic in topics for partition in _partitions(topic)]
+    log_ends = await list_offsets(destination, asked, OffsetSpec.LATEST, replica_id=DEBUGGING)
+    held: dict[str, list[str]] = {}
+    for partition, end in log_ends.items():
+        if isinstance(end, Refusal):
+            end.fail("look whether the destination's topic is empty", topic=partition.topic)
+        elif end.offset:
+            said = f"{partition} is not empty, its log ends at {end.offset}"
+            held.setdefault(partition.topic, []).append(said)
+    return held
+
+
+async def fitted(
+    destination: KafkaCluster,
+    wanted: Sequence[DestinationTopic],
+    factor: int,
+    to_be_deleted: Collection[str] = (),
+) -> list[DestinationTopic]:
+    """The topics as the destination takes them: tried out, with a `max.message.bytes` it accepts.
+
+    Managed services cap it. What is wanted is more than most topics need, so the largest of
+    `BATCH_LIMITS` that is accepted is taken, and at least the source's own.
+
+    Raises:
+        As `try_out`; of a configuration that is refused whatever the limit, the first refusal.
+    """
+    refusal: UserError | None = None
+    for limit in BATCH_LIMITS:
+        topics = [_with_batch_limit(one, limit) for one in wanted]
+        try:
+            await try_out(destination, topics, factor, to_be_deleted)
+        except UserError as error:
+            if error.code not in _REFUSED_VALUE:
+                raise
+            refusal = refusal or error
+        else:
+            if refusal is not None:
+                log.warning(
+                    "the destination refuses %s=%d; largest accepted: %s",
+                    *(MAX_MESSAGE_BYTES, BATCH_LIMITS[0], limit or "the source's own"),
+                )
+            return topics
+    assert refusal is not None
+    raise refusal
+
+
+def _with_batch_limit(topic: DestinationTopic, limit: int) -> DestinationTopic:
+    if MAX_MESSAGE_BYTES not in topic.configs:
+        return topic
+    value = str(max(limit, topic.source_batch_limit))
+    return replace(topic, configs={**topic.configs, MAX_MESSAGE_BYTES: value})
+
+
+async def try_out(
+    destination: KafkaCluster,
+    wanted: Sequence[DestinationTopic],
+    factor: int,
+    to_be_deleted: Collection[str] = (),
+) -> None:
+    """Try without effect what `prepare` does.
+
+    A topic that is there until it is deleted is tried under a name that nobody has, too: brokers
+    (4.3.1 and 3.9.1) answer TOPIC_ALREADY_EXISTS for its own, whatever else is wrong.
+
+    Raises:
+        MirrorRefused: TOPIC_ALREADY_EXISTS: one has come to be there since it was looked for.
+        UserError: something is refused; nothing has been created.
+    """
+    missing = _missing(wanted, factor)
+    for topics in chunks(missing):
+        answers = await create_topics(destination, topics, validate_only=True)
+        _refuse({n: a for n, a in answers.items() if not _is_there(n, a, to_be_deleted)}, _CREATE)
+    unused = {
+        f"{topic.name[:_LONGEST_STEM]}.{uuid4().hex[:8]}": topic
+        for topic in missing
+        if topic.name in to_be_deleted
+    }
+    for names in chunks(list(unused)):
+        others = [replace(unused[name], name=name) for name in names]
+        answers = await create_topics(destination, others, validate_only=True)
+        # Who may create topics of certain names only may not try another one.
+        tried = {unused[n].name: a for n, a in answers.items() if not _is(a, _TOPIC_AUTHORIZATION)}
+        _refuse(tried, _CREATE)
+    await _configure(destination, wanted, validate_only=True)
+
+
+def _is(answer: object, code: int) -> bool:
+    return isinstance(answer, Refusal) and answer.code == code
+
+
+def _is_there(name: str, answer: object, to_be_deleted: Collection[str]) -> bool:
+    return name in to_be_deleted and _is(answer, _TOPIC_ALREADY_EXISTS)
+
+
+async def prepare(
+    destination: KafkaCluster, wanted: Sequence[DestinationTopic], factor: int
+) -> dict[str, UUID]:
+    """Create the topics that are missing, configure those that are there; the created ones' ids.
+
+    Raises:
+        MirrorRefused: TOPIC_ALREADY_EXISTS: one has come to be there since it was looked for.
+        UserError: something is refused; then nothing has been created.
+    """
+    grown = {one.name: one.partitions for one in wanted if 0 < one.there < one.partitions}
+    created: dict[str, UUID] = {}
+    try:
+        for topics in chunks(_missing(wanted, factor)):
+            answers = await create_topics(destination, topics)
+            created |= {n: answer for n, answer in answers.items() if isinstance(answer, UUID)}
+            _refuse(answers, _CREATE)
+        await _configure(destination, wanted)
+        if grown:
+            more = await create_partitions(destination, grown)
+            _refuse(more, "add partitions to the topic on the destination")
+    except TwinlogError:
+        await undo(destination, created)
+        raise
+    return created
+
+
+def _missing(wanted: Iterable[DestinationTopic], factor: int) -> list[NewTopic]:
+    return [
+        NewTopic(
+            name=one.name,
+            partitions=one.partitions,
+            replication_factor=factor,
+            configs=dict(one.configs),
+        )
+        for one in wanted
+        if not one.there
+    ]
+
+
+async def _configure(
+    destination: KafkaCluster, wanted: Iterable[DestinationTopic], *, validate_only: bool = False
+) -> None:
+    changes = {
+        topic_resource(one.name): [
+            Alteration(name, AlterOperation.SET, value) for name, value in one.configs.items()
+        ]
+        for one in wanted
+        if one.there
+    }
+    if changes:
+        altered = await incremental_alter_configs(destination, changes, validate_only=validate_only)
+        by_name = {resource.name: answer for resource, answer in altered.items()}
+        _refuse(by_name, "configure the topic on the destination")
+
+
+def _refuse(answers: Mapping[str, Any], what: str) -> None:
+    for name, answer in answers.items():
+        if isinstance(answer, Refusal):
+            if answer.code == _TOPIC_ALREADY_EXISTS:
+                raise MirrorError.TOPIC_ALREADY_EXISTS.error(
+                    f"somebody has created {name} on the destination meanwhile",
+                    hint="nothing was added; try again",
+                )
+            error = answer.error(what, topic=name)
+            error.hint = error.hint or _HINTS.get(answer.code, "nothing was added")
+            raise error
+
+
+async def undo(destination: KafkaCluster, created: Mapping[str, UUID]) -> None:
+    """Delete topics that we have created, but for those that are some mirror's by now.
+
+    Args:
+        destination: where they are.
+        created: their ids: what has been recreated since is another's.
+    """
+    snapshot = await MirrorStore(destination).snapshot()
+    ours = [name for name in created if snapshot.mirror_of(name) is None]
+    for names in chunks(ours):
+        await delete_topics(destination, names, ids=created)
+
+
+def chunks(items: Sequence[_T]) -> Iterable[Sequence[_T]]:
+    """As many topics as are asked for in one request."""
+    return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))

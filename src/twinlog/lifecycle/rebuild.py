@@ -1,0 +1,250 @@
+"""Rebuilding a topic whose log has diverged: deleted, made anew, mirrored from the beginning.
+
+Stock brokers let no client truncate a log, so this is what is left where the destination holds
+records that the source does not have. The operator allows it, and may have them saved before.
+
+    creation is tried without effect -> tails saved -> all log ends as they were -> deleted
+                                                                -> created, written (creation.py)
+
+A topic is deleted as a whole, so all of its partitions have to be what was named and saved: what
+has been written to any of them meanwhile would be lost, seen by nobody. From the deletion on,
+whatever fails says that the topic is gone.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets
+from twinlog.kafka.requests.topics import delete_topics
+from twinlog.kafka.types import TopicPartition
+from twinlog.verify.log_reader import READ_UNCOMMITTED, Below, LogReader, Nothing
+
+_UNKNOWN: Final = 3
+_GONE: Final = frozenset({_UNKNOWN, 100})
+"""UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
+_REPEAT: Final = (
+    "repeat the same --add once this is mended: it creates what is missing, and mirrors what "
+    "--describe does not show from the beginning"
+)
+
+
+class Tail(NamedTuple):
+    """Offsets `[start, end)` at a partition's end that the other cluster does not have, or none."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether the other cluster has all of the partition."""
+        return self.start == self.end
+
+
+def _tell_nobody(progress: str) -> None:
+    del progress
+
+
+class Rebuild(NamedTuple):
+    """What the operator allows: topics may be deleted."""
+
+    save_to: Path | None
+    """Where what differs is written before."""
+    tell: Callable[[str], None] = _tell_nobody
+    """Hears how far the comparison has come."""
+
+
+async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) -> None:
+    """Delete topics that are as they were seen; when this returns, they are gone.
+
+    Args:
+        destination: where they are.
+        tails: of all of their partitions.
+
+    Raises:
+        UserError: something was written to one of them meanwhile; then nothing is deleted. Or a
+            deletion is refused.
+        Retriable: the destination does not answer. What is deleted is: do it again.
+    """
+    names = sorted({tail.partition.topic for tail in tails})
+    answers = await _deleted(destination, names, tails)
+    refused = {
+        name: refusal
+        for name, refusal in answers.items()
+        if refusal is not None and refusal.code not in _GONE
+    }
+    with deleted_before(answers.keys() - refused.keys()):
+        for name, refusal in refused.items():
+            raise refusal.error("delete the topic that has diverged", topic=name)
+
+        async def gone() -> None:
+            there = (await destination.refresh(names)).topics.keys() & set(names)
+            if there:
+                raise Retriable(f"{', '.join(sorted(there))} are not deleted yet")
+
+        await destination.persist(gone)
+
+
+async def _deleted(
+    destination: KafkaCluster, names: Collection[str], tails: Collection[Tail]
+) -> dict[str, Refusal | None]:
+    """Delete topics; before each try they are seen to be as they were. What became of each.
+
+    A try may reach no broker, or get no answer, for as long as a person waits: what is written
+    until the next one would be deleted with the rest.
+    """
+    sent = False
+
+    async def attempt() -> dict[str, Refusal | None]:
+        nonlocal sent
+        found = (await destination.refresh(names)).topics
+        left = {name: found[name] for name in names if name in found}
+        if not sent and len(left) < len(names):
+            gone = min(set(names) - left.keys())
+            raise Refusal(_UNKNOWN).error("read the log's end", topic=gone)
+        await _unchanged(destination, left, tails)
+        sent = True
+        ids = {name: topic.topic_id for name, topic in left.items()}
+        return await delete_topics(destination, left, ids=ids, once=True) if left else {}
+
+    try:
+        return dict.fromkeys(names) | await destination.persist(attempt)
+    except TwinlogError as error:
+        if sent:
+            error.hint = (
+                f"a deletion of {', '.join(names)} was sent, and may take effect; {_REPEAT}"
+            )
+        raise
+    except asyncio.CancelledError as cancelled:
+        if not sent:
+            raise
+        raise Interrupted(
+            f"interrupted while {', '.join(names)} were being deleted, which may take effect",
+            hint=_REPEAT,
+        ) from cancelled
+
+
+async def _unchanged(
+    destination: KafkaCluster, topics: Mapping[str, Topic], tails: Collection[Tail]
+) -> None:
+    """See `delete_diverged`."""
+    seen = {tail.partition: tail.end for tail in tails if tail.partition.topic in topics}
+    asked = seen.keys() | {
+        TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions
+    }
+    log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
+    for partition, log_end in sorted(log_ends.items()):
+        if isinstance(log_end, Refusal):
+            raise log_end.error("read the log's end", topic=partition.topic)
+        if log_end.offset != seen.get(partition, 0):
+            raise UserError(
+                f"{partition} is still being written to: its log ended at {seen.get(partition, 0)},"
+                f" and ends at {log_end.offset} now",
+                hint="nothing was deleted; stop its producers first",
+            )
+
+
+class Interrupted(TwinlogError):
+    """Ctrl-C, after something was done that cannot be taken back; the hint completes it."""
+
+    exit_status = 130
+
+
+@contextmanager
+def deleted_before(names: Collection[str]) -> Iterator[None]:
+    """Whatever fails or interrupts within reports that these topics are deleted, and what to do."""
+    gone = f"deleted already: {', '.join(sorted(names))}; {_REPEAT}"
+    try:
+        yield
+    except TwinlogError as error:
+        if names:
+            error.hint = f"{error.hint}; {gone}" if error.hint else gone
+        raise
+    except asyncio.CancelledError as cancelled:
+        if names:
+            raise Interrupted("interrupted", hint=gone) from cancelled
+        raise
+
+
+async def save_tails(
+    destination: KafkaCluster, tails: Collection[Tail], directory: Path
+) -> list[Path]:
+    """Write each tail that holds anything to `DIRECTORY/TOPIC-PARTITION/START.log`; the files.
+
+    They are segments: they hold the batches as they stand in the log, aborted transactions and
+    markers included, and are read with `kafka-dump-log --files`. When this returns, they and the
+    folders' entries are on the disk.
+
+    Raises:
+        UserError: a file exists, or cannot be written.
+        Retriable: an offset of a tail could not be seen.
+    """
+    await destination.refresh({tail.partition.topic for tail in tails})
+    return [await _save(destination, tail, directory) for tail in tails if not tail.empty]
+
+
+async def _save(destination: KafkaCluster, tail: Tail, directory: Path) -> Path:
+    path = directory / str(tail.partition) / f"{tail.start:020d}.log"
+    reader = LogReader(destination, tail.partition, isolation=READ_UNCOMMITTED)
+    try:
+        created = _make_folders(path.parent)
+        with path.open("xb") as file:
+            at = tail.start
+            while at < tail.end:
+                stretch, at = await _read(reader, tail, at)
+                file.write(stretch)
+            file.flush()
+            os.fsync(file.fileno())
+        for folder in created:
+            _sync_folder(folder)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Create a folder with its parents; the folders whose entries have changed, or will."""
+    changed = [folder]
+    while not folder.exists():
+        folder = folder.parent
+        changed.append(folder)
+    changed[0].mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put a folder's entries on the disk: fsync of a file does not (fsync(2))."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def _read(reader: LogReader, tail: Tail, at: int) -> tuple[bytes, int]:
+    """Whole batches of the tail from `at` on, and the offset behind them.
+
+    Raises:
+        Retriable: they could not be seen. An answer without bytes does not show that the log is
+            empty there, so nothing may be deleted.
+    """
+    answer = await reader.chunk(at)
+    if isinstance(answer, Below):  # retention was faster: it is gone whatever we do
+        return b"", min(answer.start, tail.end)
+    if isinstance(answer, Nothing):
+        raise Retriable(
+            f"what is to be saved cannot be read from offset {at} on: {answer.reason}",
+            hint="nothing was deleted; --rebuild without --save-tail deletes it unread",
+            topic=tail.partition.topic,
+            partition=tail.partition.partition,
+        )
+    complete = list(batches(answer.records))
+    return bytes(answer.records[: complete[-1].end]), complete[-1].next_offset

@@ -1,0 +1,1 @@
+"""The domain: states, placement, settings, the plan of a source log. Pure."""

@@ -1,0 +1,140 @@
+"""What it takes to believe that a log holds nothing at an offset.
+
+An offset of the source is filled on the destination with a control record, which cannot be taken
+back: were there a record after all, it would be lost. So absence is concluded from evidence, never
+from an answer without bytes. Evidence is, in the order in which the mirror meets it:
+
+    MARKER      a control batch has this offset
+    ABORTED     a batch of an aborted transaction has it
+    COMPACTED   a later batch, or the batch around it, skips it, and the topic's policy compacts
+    LOG_START   it lies below the source's log start offset
+    UNEXPLAINED a later batch skips it twice, although the topic's policy does not compact
+
+One case leaves no bytes: compaction has removed the last records of a log, and no later batch
+exists. `judge` decides it from two readings of the partition. A broker answers without an error and
+without bytes for many other reasons (quota, size of the answer, slow or limited remote storage, a
+preferred replica, see docs/architecture/absence.md), so each of them has to be excluded by what
+the answer and the broker tell, in both readings:
+
+    in each reading   one partition in the request; no throttle time; no preferred replica; the
+                      position at or above the local log start; the last stable offset above it
+    between the two   the same position, the same leader epoch, `interval_s` or more apart
+    the topic         its cleanup.policy contains `compact`: else the gap is impossible
+
+Up to the last stable offset a broker returns control batches and aborted batches as bytes, so on a
+log that was never compacted every offset is covered by bytes or lies below the log start.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from twinlog.kafka.types import LeaderEpoch, Offset
+
+LOOK_INTERVAL_S: Final = 3.0
+"""Between two readings: longer than the windows of a broker's quotas (1 s) and remote reads take
+to give way (`remote.fetch.max.wait.ms`, 0.5 s)."""
+
+
+class Absence(enum.IntEnum):
+    """Why an offset holds nothing for a reader (see the module). The numbers are stored."""
+
+    MARKER = 0
+    ABORTED = 1
+    COMPACTED = 2
+    LOG_START = 3
+    UNEXPLAINED = 4
+
+
+class Span(NamedTuple):
+    """The offsets up to `end` are absent for this reason."""
+
+    reason: Absence
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one request for one partition alone was answered: no error, no records.
+
+    Attributes:
+        at: when it was asked, in seconds of a monotonic clock.
+        offset: the offset that was asked for.
+        last_stable: the partition's last stable offset in the answer.
+        throttle_ms: the answer's throttle time.
+        preferred_replica: the broker that is to be read from instead, or -1.
+        leader_epoch: that the request was made in; a leader of another epoch refuses it.
+        local_start: the first offset on the leader's own disk, -1 if it is not known.
+        compacts: whether the topic's cleanup.policy contains `compact`; None if it is not known.
+    """
+
+    at: float
+    offset: Offset
+    last_stable: Offset
+    throttle_ms: int
+    preferred_replica: int
+    leader_epoch: LeaderEpoch
+    local_start: int
+    compacts: bool | None
+
+
+class Absent(NamedTuple):
+    """Nothing is left between the position and this offset."""
+
+    end: Offset
+
+
+class Unproven(NamedTuple):
+    """The log may hold records there; they are waited for."""
+
+    reason: str
+
+
+class Impossible(NamedTuple):
+    """The log holds nothing there, although it has to."""
+
+    reason: str
+
+
+Verdict: TypeAlias = Absent | Unproven | Impossible
+
+
+def judge(first: Reading, second: Reading, interval_s: float = LOOK_INTERVAL_S) -> Verdict:
+    """Whether a log is empty from a position up to its last stable offset.
+
+    Args:
+        first: an earlier reading of the partition, without records.
+        second: a later one.
+        interval_s: how far they have to be apart.
+    """
+    for reading in (first, second):
+        if doubt := _doubt(reading):
+            return Unproven(doubt)
+    if first.offset != second.offset or first.leader_epoch != second.leader_epoch:
+        return Unproven("the source's leader has changed between two readings")
+    if second.at - first.at < interval_s:
+        return Unproven("the source has answered without records once")
+    end = Offset(min(first.last_stable, second.last_stable))
+    if first.compacts and second.compacts:
+        return Absent(end)
+    return Impossible(
+        f"the source holds no batch from offset {second.offset} up to its last stable offset "
+        f"{end}, although the topic's cleanup.policy does not contain compact: records of the "
+        f"source are missing or cannot be read; nothing was filled"
+    )
+
+
+def _doubt(reading: Reading) -> str:
+    """Why this reading proves nothing; empty if it may."""
+    offset, local_start = reading.offset, reading.local_start
+    doubts = {
+        f"the source throttles reads (a quota; {reading.throttle_ms} ms)": reading.throttle_ms > 0,
+        f"the source's leader directs readers to broker {reading.preferred_replica} "
+        f"(replica.selector.class)": reading.preferred_replica >= 0,
+        "the source's local log start offset is unknown": local_start < 0,
+        f"offset {offset} lies in the source's remote storage (its local log starts at "
+        f"{local_start}), which is slow or limited": offset < local_start,
+        "the source's last stable offset has moved back": reading.last_stable <= offset,
+        "the topic's cleanup.policy on the source cannot be read": reading.compacts is None,
+    }
+    return next((reason for reason, holds in doubts.items() if holds), "")

@@ -1,0 +1,519 @@
+"""From what the source answered to what the destination is to hold.
+
+A Fetch answer is a run of batches; a plan is the same stretch of the log cut into *pieces* that
+follow each other without a hole:
+
+    source   | data 0-4 | data 5-9 | marker 10 | aborted 11-13 | (compacted 14-19) | data 20-24 |
+    plan     | Data 0-5 | Data 5-10|            Gap 10-20                           | Data 20-25 |
+
+Data is appended, a gap's offsets are used up. Invariant: the first piece starts at the position
+that was asked for, each next one where the one before ended, and every record that a
+read_committed consumer of the source would see is in exactly one Data piece, under its offset.
+
+Aborted data is known from the answer itself: the broker lists each aborted transaction that
+overlaps it by producer id and first offset, in order of offset; it ends at its abort marker.
+
+Small batches are merged when several come at once, that is when the mirror is behind: one Produce
+takes one batch of a partition, so a thousand batches of one record would be a thousand requests.
+"""
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from twinlog.kafka.errors import CorruptBatch
+from twinlog.kafka.log.batch import (
+    CONTROL,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Header,
+    LegacyBatch,
+    batches,
+)
+from twinlog.kafka.log.compression import MAX_DECOMPRESSED, Codec
+from twinlog.kafka.log.legacy import legacy_records
+from twinlog.kafka.log.lone import merge_lone
+from twinlog.kafka.log.merge import MERGED_BYTES, alone, merge
+from twinlog.kafka.log.records import Encoded, RawRecord, build, decode, each_record, raw_records
+from twinlog.kafka.types import UNKNOWN_EPOCH, AbortedTransaction, LeaderEpoch, Offset
+from twinlog.mirror.absence import Absence, Span
+
+MERGE_MAX_COUNT: Final = 8
+"""A batch of more records than this is not merged: each record costs more than it saves."""
+MERGE_MAX_BYTES: Final = 16 * 1024
+"""Nor is one of more bytes."""
+MERGE_MIN_RUN: Final = 4
+"""Fewer small batches in a row than this go as they are."""
+MAX_RUN: Final = 2048
+"""Records of a batch that we build; so many are encoded in about 5 ms."""
+STEP_RECORDS: Final = 1024
+"""Records that are decoded in one step of a plan."""
+MAX_PIECES: Final = 4096
+"""Pieces of a plan: a compacted batch may hold a million records that are not neighbours, each of
+which becomes a gap and a batch, of about 0.9 KB in memory. What is left out is fetched again."""
+
+_PIECE_BYTES: Final = 1024
+"""Of two pieces' objects; about that, as measured, and more than a batch of one record."""
+_RUN_RECORDS: Final = 8
+"""A batch that is built costs as much as decoding so many records."""
+_LONE: Final = LOG_APPEND_TIME
+"""The attributes that a lone record's batch may have (`merge_lone`)."""
+_ABORT: Final = 0
+_CONTROL_TYPE_AT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A batch to append at `[start, end)`: dense, of CreateTime, its records as they are sent."""
+
+    start: Offset
+    end: Offset
+    header: Header
+    records: memoryview
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return HEADER_SIZE + len(self.records)
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory while it is queued, with the gap that may come before it."""
+        return len(self.records) + _PIECE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets `[start, end)` that hold nothing for a reader.
+
+    `seen` says that each of them was seen as a marker or aborted data, which stays so for ever.
+    Otherwise some were not there at all: compacted or deleted, so that an earlier reader may have
+    found data in their place.
+
+    `spans` are the evidence, in order of offset up to `end`.
+    """
+
+    start: Offset
+    end: Offset
+    seen: bool
+    spans: tuple[Span, ...] = field(default=(), compare=False)
+
+    def after(self, start: Offset) -> "Gap":
+        """What is left of it from an offset within it on."""
+        spans = tuple(span for span in self.spans if span.end > start)
+        return Gap(start, self.end, self.seen, spans)
+
+    def reasons(self, until: Offset) -> Iterator[tuple[Absence, int]]:
+        """Why its offsets up to `until` are absent, and how many are for each reason."""
+        start = self.start
+        for reason, end in self.spans:
+            if min(end, until) > start:
+                yield reason, min(end, until) - start
+            start = max(start, end)
+
+
+Piece: TypeAlias = Data | Gap
+
+
+class Planned(NamedTuple):
+    """A plan, and the leader epoch of the last batch in it (-1: none, or a message that has none).
+
+    The last batch ends where the last piece does.
+    """
+
+    pieces: list[Piece]
+    leader_epoch: LeaderEpoch
+
+
+def plan(
+    buffer: memoryview,
+    position: Offset,
+    aborted: Iterable[AbortedTransaction] = (),
+    max_decoded: int = MAX_DECOMPRESSED,
+) -> list[Piece]:
+    """The pieces of one partition's Fetch answer, from `position` to its last complete batch.
+
+    Args:
+        buffer: record batches as they were fetched with isolation level read_committed.
+        position: the offset that was asked for; what lies before it is left out.
+        aborted: the answer's aborted transactions.
+        max_decoded: bytes that a batch that has to be decoded may decompress to.
+
+    Returns:
+        Pieces without a hole between them; none if the answer holds no complete batch from
+        `position` on. Of more than `MAX_PIECES` the first ones.
+
+    Raises:
+        CorruptBatch: see `batch.batches`.
+    """
+    return plan_with_epoch(buffer, position, aborted, max_decoded).pieces
+
+
+def plan_with_epoch(
+    buffer: memoryview,
+    position: Offset,
+    aborted: Iterable[AbortedTransaction] = (),
+    max_decoded: int = MAX_DECOMPRESSED,
+) -> Planned:
+    """As `plan`, with the leader epoch of the last batch."""
+    return finished(planning(buffer, position, aborted, max_decoded))
+
+
+Planning: TypeAlias = Generator[None, None, Planned]
+"""A plan in steps of a few milliseconds: its result is what the generator returns."""
+
+
+def finished(steps: Planning) -> Planned:
+    """All steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            planned: Planned = stop.value
+            return planned
+
+
+def planning_sound(
+    buffer: memoryview,
+    position: Offset,
+    aborted: Iterable[AbortedTransaction] = (),
+    max_decoded: int = MAX_DECOMPRESSED,
+) -> Planning:
+    """What stands before the first corrupt batch, as `plan_with_epoch` in steps.
+
+    Args:
+        buffer: see `plan`, and so the others.
+        position: the offset that was asked for.
+        aborted: the answer's aborted transactions.
+        max_decoded: bytes that a batch that has to be decoded may decompress to.
+
+    Raises:
+        CorruptBatch: nothing does, from `position` on.
+    """
+    aborted = tuple(aborted)
+    try:
+        return (yield from planning(buffer, position, aborted, max_decoded))
+    except CorruptBatch:
+        end = 0
+        with suppress(CorruptBatch, LegacyBatch):
+            for header in batches(buffer):
+                end = header.end
+        planned = yield from planning(buffer[:end], position, aborted, max_decoded)
+        if not planned.pieces:
+            raise
+        return planned
+
+
+def planning(
+    buffer: memoryview,
+    position: Offset,
+    aborted: Iterable[AbortedTransaction] = (),
+    max_decoded: int = MAX_DECOMPRESSED,
+) -> Planning:
+    """`plan_with_epoch` in steps: a batch may hold millions of records that have to be decoded."""
+    pieces = _Pieces(buffer, position, max_decoded)
+    transactions = _Aborted(aborted)
+    at: _Place | None = _Place(0, 0)
+    while at is not None and not pieces.full:
+        try:
+            at = yield from _plan_modern(pieces, transactions, buffer, at)
+        except LegacyBatch as legacy:
+            at = yield from _plan_legacy(pieces, buffer, _Place(legacy.position, legacy.lowest))
+    return Planned(pieces.finish(), pieces.leader_epoch)
+
+
+class _Place(NamedTuple):
+    """Where the next batch begins in the buffer, and the lowest offset that it may have."""
+
+    position: int
+    lowest: int
+
+
+def _plan_modern(
+    pieces: "_Pieces", transactions: "_Aborted", buffer: memoryview, place: _Place
+) -> Generator[None, None, _Place | None]:
+    """Plan batches of format v2 up to the end of a run of lone records, or of the buffer."""
+    tried = 0
+    header = None
+    for header in batches(buffer, *place):
+        attributes = header.attributes
+        if attributes & CONTROL:
+            transactions.marker(header, buffer)
+            pieces.skip(header)
+        elif attributes & TRANSACTIONAL and transactions.holds(header):
+            pieces.skip(header)
+        elif _is_rebuilt(header, pieces.end):
+            yield from pieces.rebuild(header)
+        elif header.num_records > MERGE_MAX_COUNT or header.length > MERGE_MAX_BYTES:
+            pieces.forward(header)
+        else:
+            if header.num_records == 1 and not attributes & ~_LONE and header.position >= tried:
+                lone, tried = merge_lone(buffer, header.position)
+                if lone is not None:
+                    pieces.append(lone)
+                    return _Place(tried, lone.header.next_offset)
+            pieces.collect(header)
+        if pieces.decoded >= STEP_RECORDS:
+            pieces.decoded = 0
+            yield
+        if pieces.full:
+            break
+    if header is not None:
+        pieces.leader_epoch = LeaderEpoch(header.leader_epoch)
+    return None
+
+
+def _is_rebuilt(header: Header, position: Offset) -> bool:
+    """Whether a batch of data has to be decoded, record by record."""
+    stamped = header.is_log_append_time and header.num_records > MAX_RUN
+    return header.base_offset < position or not header.is_dense or stamped
+
+
+def _plan_legacy(
+    pieces: "_Pieces", buffer: memoryview, place: _Place
+) -> Generator[None, None, _Place | None]:
+    """Plan messages of the formats v0 and v1; where a newer batch stands, its place.
+
+    A wrapper is unwrapped in one step, since a v1 offset counts from the last message in it.
+    """
+    position, lowest = place
+    for run in legacy_records(buffer, position, lowest, pieces.max_decoded):
+        yield from pieces.rebuild_records(run.records, run.codec, run.next_position - position)
+        position, lowest = run.next_position, run.records[-1].offset + 1
+        pieces.leader_epoch = UNKNOWN_EPOCH
+        if pieces.full:
+            return None  # what it holds besides is fetched again: behind it all would be a gap
+    return _Place(position, lowest) if position > place.position else None
+
+
+class _Pieces:
+    """The plan as it grows. `end` is where the next piece starts.
+
+    `leader_epoch` is that of the last batch, set where a run of batches ends. `decoded` counts
+    records that were decoded or merged since the last step ended. `max_decoded` is the most bytes
+    that one batch may be decompressed to.
+    """
+
+    def __init__(self, buffer: memoryview, position: Offset, max_decoded: int) -> None:
+        self._buffer = buffer
+        self.max_decoded = max_decoded
+        self._pieces: list[Piece] = []
+        self._small: list[Header] = []  # the small batches at the end, not yet pieces
+        self._small_bytes = 0
+        self._small_records = 0
+        self.end = position
+        self.leader_epoch = UNKNOWN_EPOCH
+        self.decoded = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the plan is to end here: more of it would not be held within bounds."""
+        return len(self._pieces) >= MAX_PIECES
+
+    def skip(self, header: Header) -> None:
+        """A batch that no reader sees: its offsets are a gap."""
+        self.gap(Offset(header.base_offset))
+        self.gap(header.next_offset, Absence.MARKER if header.is_control else Absence.ABORTED)
+
+    def gap(self, end: Offset, reason: Absence = Absence.COMPACTED) -> None:
+        """Nothing for a reader up to `end`: by default because a batch skips these offsets."""
+        if end <= self.end:
+            return
+        self._flush()
+        seen = reason in (Absence.MARKER, Absence.ABORTED)
+        span = Span(reason, end)
+        last = self._pieces[-1] if self._pieces else None
+        if isinstance(last, Gap):
+            spans = last.spans[:-1] if last.spans[-1].reason is reason else last.spans
+            self._pieces[-1] = Gap(last.start, end, last.seen and seen, (*spans, span))
+        else:
+            self._pieces.append(Gap(self.end, end, seen, (span,)))
+        self.end = end
+
+    def forward(self, header: Header) -> None:
+        """A dense batch that goes by itself."""
+        start = Offset(header.base_offset)
+        if start > self.end:
+            self.gap(start)
+        if self._small:
+            self._flush()
+        if header.attributes & LOG_APPEND_TIME:
+            self._restamp(header)
+            self.end = header.next_offset
+        else:
+            self.end = header.next_offset
+            self._pieces.append(Data(start, self.end, header, header.records(self._buffer)))
+
+    def collect(self, header: Header) -> None:
+        """A small dense batch, which goes by itself or merged with its like."""
+        self.gap(Offset(header.base_offset))
+        if self._small and (
+            self._small[-1].codec is not header.codec
+            or self._small_bytes > MERGED_BYTES
+            or self._small_records > MAX_RUN
+        ):
+            self._flush()
+        self._small.append(header)
+        self._small_bytes += header.length
+        self._small_records += header.num_records
+        self.end = header.next_offset
+
+    def append(self, batch: Encoded) -> None:
+        """A batch that goes as it is."""
+        self.gap(Offset(batch.header.base_offset))
+        self._flush()
+        self._append(batch)
+        self.end = batch.header.next_offset
+        self.leader_epoch = LeaderEpoch(batch.header.leader_epoch)
+
+    def rebuild(self, header: Header) -> Generator[None, None, None]:
+        """A batch that cannot go as it is: of which something is missing, or was read before.
+
+        So may one be of LogAppendTime that is too long to be stamped in one step.
+        """
+        if header.next_offset > self.end:
+            records = each_record(header, header.records(self._buffer), self.max_decoded)
+            yield from self.rebuild_records(records, header.codec, header.length)
+            if not self.full:
+                self.gap(header.next_offset)
+
+    def rebuild_records(
+        self, records: Iterable[RawRecord], codec: Codec, size: int
+    ) -> Generator[None, None, None]:
+        """Records that cannot go as the batch that they are in: a batch for each dense run.
+
+        Args:
+            records: in order of offset.
+            codec: how to compress them.
+            size: bytes of the batch that they are from, which the source's broker has taken.
+        """
+        most = max(size, MERGED_BYTES)
+        run: list[RawRecord] = []
+        for record in records:
+            self.decoded += 1
+            if self.decoded >= STEP_RECORDS:
+                self.decoded = 0
+                yield
+            if record.offset < self.end:
+                continue
+            if run and (record.offset != run[-1].offset + 1 or len(run) >= MAX_RUN):
+                self._append_run(run, codec, most)
+                run = []
+                if self.full:
+                    return
+            run.append(record)
+        if run:
+            self._append_run(run, codec, most)
+
+    def _append_run(self, run: list[RawRecord], codec: Codec, most: int) -> None:
+        self.gap(Offset(run[0].offset))
+        self._flush()
+        self._build(run, codec, most)
+        self.decoded += _RUN_RECORDS
+        self.end = Offset(run[-1].offset + 1)
+
+    def finish(self) -> list[Piece]:
+        """The plan."""
+        self._flush()
+        return self._pieces
+
+    def _flush(self) -> None:
+        """The small batches become pieces, merged if they are many."""
+        small, self._small, self._small_bytes = self._small, [], 0
+        self.decoded, self._small_records = self.decoded + self._small_records, 0
+        if len(small) >= MERGE_MIN_RUN:
+            for batch in merge(small, self._buffer, self.max_decoded):
+                self._append(batch)
+            return
+        for header in small:
+            if header.forwardable:
+                self._append(Encoded(header, header.records(self._buffer)))
+            else:
+                self._restamp(header)
+
+    def _restamp(self, header: Header) -> None:
+        """A batch of LogAppendTime, whose records are to have the time that their readers see."""
+        self.decoded += header.num_records
+        batch = alone(header, self._buffer, self.max_decoded)
+        if batch.header.length <= max(header.length, MERGED_BYTES):
+            self._append(batch)
+        else:
+            records = list(each_record(header, header.records(self._buffer), self.max_decoded))
+            self._build(records, header.codec, max(header.length, MERGED_BYTES))
+
+    def _build(self, records: list[RawRecord], codec: Codec, most: int) -> None:
+        """Append them as one batch, or as several where our compression makes more of them.
+
+        A producer may compress better than we do, and the destination takes no longer batches than
+        the source did.
+        """
+        batch = build(records, codec)
+        if batch.header.length > most and len(records) > 1:
+            middle = len(records) // 2
+            self._build(records[:middle], codec, most)
+            self._build(records[middle:], codec, most)
+        else:
+            self._append(batch)
+
+    def _append(self, batch: Encoded) -> None:
+        header, records = batch
+        self._pieces.append(Data(Offset(header.base_offset), header.next_offset, header, records))
+
+
+class _Aborted:
+    """Which producers' transactional data is being aborted, as the log is walked."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._coming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
+        self._open: set[int] = set()
+
+    def holds(self, header: Header) -> bool:
+        """Whether this transactional data batch is of an aborted transaction."""
+        self._begin(header)
+        return header.producer_id in self._open
+
+    def marker(self, header: Header, buffer: memoryview) -> None:
+        """A marker ends the transaction of its producer.
+
+        An answer may begin at the very marker, and lists its transaction: that has to have begun
+        here, or it would take in the producer's next one.
+        """
+        self._begin(header)
+        if header.producer_id in self._open and _control_type(header, buffer) == _ABORT:
+            self._open.discard(header.producer_id)
+
+    def _begin(self, header: Header) -> None:
+        """Those begin that do so up to this batch's last offset, as a consumer has it."""
+        while self._coming and self._coming[-1].first_offset < header.next_offset:
+            self._open.add(self._coming.pop().producer_id)
+
+
+def aborted_within(buffer: memoryview) -> list[AbortedTransaction]:
+    """The transactions that markers in these batches abort, as a read_committed answer lists them.
+
+    Raises:
+        CorruptBatch: a batch is damaged.
+    """
+    found: list[AbortedTransaction] = []
+    begun: dict[int, int] = {}
+    for header in batches(buffer):
+        if not header.is_control:
+            if header.is_transactional:
+                begun.setdefault(header.producer_id, header.base_offset)
+            continue
+        first = begun.pop(header.producer_id, None)
+        if first is not None and _control_type(header, buffer) == _ABORT:
+            found.append(AbortedTransaction(header.producer_id, first))
+    return found
+
+
+def _control_type(header: Header, buffer: memoryview) -> int | None:
+    """0 abort, 1 commit; a control record's key is version int16, type int16."""
+    if header.num_records == 0:
+        return None
+    key = decode(raw_records(header, header.records(buffer))[0]).key
+    if key is None or len(key) < _CONTROL_TYPE_AT + 2:
+        raise CorruptBatch(f"the control record at offset {header.base_offset} has no type")
+    return int.from_bytes(key[_CONTROL_TYPE_AT : _CONTROL_TYPE_AT + 2], "big", signed=True)

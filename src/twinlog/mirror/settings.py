@@ -1,0 +1,245 @@
+"""The settings of a mirror beside those of its connection (KIP-1279, "Mirror Configuration").
+
+Parsed once into frozen values; whatever is malformed is named, with what is allowed. The names,
+defaults and meanings are the KIP's; `mirror.metadata.refresh.interval.ms` is a broker's setting
+there and a mirror's here, as there is no broker of ours, and so are those of throttling.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from re import Pattern
+from typing import Final, NamedTuple, TypeVar
+
+from twinlog.kafka.acls import AclRule, Operation, Permission, ResourceType
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.throttle import ALL, UNLIMITED, Throttle
+
+EXCLUDE: Final = "mirror.topic.properties.exclude"
+GROUPS: Final = "mirror.groups.include"
+ACLS: Final = "mirror.acl.include"
+ACLS_EMPTY: Final = "mirror.acl.empty.source.trusted"
+PARTITIONS: Final = "mirror.partitions.max"
+LOG_START: Final = "mirror.log.start.delay.ms"
+REFRESH: Final = "mirror.metadata.refresh.interval.ms"
+RATE: Final = "mirror.replication.throttled.rate"
+REPLICAS: Final = "mirror.replication.throttled.replicas"
+PREFIX: Final = "mirror."
+OF_CONTROL_TOPICS: Final = ("mirror.topic.num.partitions", "mirror.topic.replication.factor")
+"""Settings of a destination, which have the same prefix."""
+
+MAX_PARTITIONS: Final = (1 << 31) - 1
+MIN_REFRESH_MS: Final = 1000
+MAX_REFRESH_MS: Final = 24 * 60 * 60 * 1000
+MAX_LOG_START_MS: Final = 366 * 24 * 60 * 60 * 1000
+ANY: Final = "*"
+
+E = TypeVar("E", bound=IntEnum)
+
+
+class Setting(NamedTuple):
+    """A setting's default, and what it is, for people."""
+
+    default: str
+    meaning: str
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    EXCLUDE: Setting(
+        "follower.replication.throttled.replicas,leader.replication.throttled.replicas,"
+        "message.timestamp.difference.max.ms,log.message.timestamp.before.max.ms,"
+        "log.message.timestamp.after.max.ms,message.timestamp.type,"
+        "unclean.leader.election.enable,min.insync.replicas,mirror.name",
+        "regular expressions, comma-separated: topic configurations that are not copied",
+    ),
+    GROUPS: Setting(".*", "regular expressions, comma-separated: groups whose offsets are copied"),
+    ACLS: Setting(
+        "*",
+        "rules, comma-separated: resourceType;resourceName;operation;permissionType;principal, "
+        "`*` matches all, trailing fields may be left out, resourceName and principal are regular "
+        "expressions; what concerns no topic or group of the mirror is copied only if a rule names "
+        "both its resourceType and its resourceName",
+    ),
+    ACLS_EMPTY: Setting(
+        "false",
+        "true: where the source lists no ACL at all, all copied ACLs are removed; false: they stay",
+    ),
+    PARTITIONS: Setting(
+        "2147483647",
+        "partitions that the mirror may have; new topics and partitions of the source beyond that "
+        "are not added, and reported",
+    ),
+    LOG_START: Setting(
+        "0",
+        "milliseconds that the source's log start has to be known to a lane before the "
+        "destination's follows it",
+    ),
+    REFRESH: Setting("30000", "milliseconds between two looks at the source's metadata"),
+    RATE: Setting(str(UNLIMITED), "bytes per second that a node fetches of throttled partitions"),
+    REPLICAS: Setting(
+        "*", "what is throttled: `*`, or topic:partition, comma-separated; topic:* is all of one"
+    ),
+}
+
+_INDEX: Final = re.compile(r"[0-9]{1,9}")
+_ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
+_CHARACTER_CLASS: Final = re.compile(r"\[\^?\]?[^\]]*\]")
+_CLOSED: Final = re.compile(r"\([^(){}]*\)|\{[^(){}]*\}")
+_BRACKET: Final = re.compile(r"[(){}\[\]]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSettings:
+    """A mirror's settings."""
+
+    topic_properties_exclude: tuple[Pattern[str], ...]
+    groups_include: tuple[Pattern[str], ...]
+    acl_include: tuple[AclRule, ...]
+    acl_empty_source_trusted: bool
+    """Whether a source that lists no ACL at all is believed to have none."""
+    partitions_max: int
+    log_start_delay: float
+    """Seconds."""
+    refresh_interval: float
+    """Seconds."""
+    throttle: Throttle
+
+
+def split_settings(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """A mirror's properties as its settings, and those of the connection to its source."""
+    settings = {key: value for key, value in properties.items() if key.startswith(PREFIX)}
+    connection = {key: value for key, value in properties.items() if key not in settings}
+    return settings, connection
+
+
+def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
+    """A mirror's settings from its properties; those of the connection are left alone.
+
+    Raises:
+        UserError: a `mirror.` setting that does not exist, or a malformed value.
+    """
+    settings, _ = split_settings(properties)
+    for key in settings:
+        if key in OF_CONTROL_TOPICS:
+            raise UserError(
+                f"{key} is not a setting of a mirror but of the control topics",
+                hint="put it into the file of --command-config, with the first --create",
+            )
+        if key not in SETTINGS:
+            raise UserError(
+                f"{key} is not a setting of a mirror: allowed are {', '.join(SETTINGS)}"
+            )
+    value = {key: settings.get(key, setting.default).strip() for key, setting in SETTINGS.items()}
+    return MirrorSettings(
+        topic_properties_exclude=_patterns(EXCLUDE, value[EXCLUDE]),
+        groups_include=_patterns(GROUPS, value[GROUPS]),
+        acl_include=tuple(_rule(rule) for rule in _items(value[ACLS])),
+        acl_empty_source_trusted=_boolean(ACLS_EMPTY, value[ACLS_EMPTY]),
+        partitions_max=_number(PARTITIONS, value[PARTITIONS], 1, MAX_PARTITIONS),
+        log_start_delay=_number(LOG_START, value[LOG_START], 0, MAX_LOG_START_MS) / 1000,
+        refresh_interval=_number(REFRESH, value[REFRESH], MIN_REFRESH_MS, MAX_REFRESH_MS) / 1000,
+        throttle=Throttle(_number(RATE, value[RATE], 1, UNLIMITED), _replicas(value[REPLICAS])),
+    )
+
+
+def check_settings(properties: Mapping[str, str]) -> None:
+    r"""Check a mirror's settings before they are stored: `parse_settings`, and what it lets pass.
+
+    A comma separates expressions, as in Kafka's own lists, also inside of brackets. So
+    `app-\d{1,3}` is the two expressions `app-\d{1` and `3}`, which are valid in Python (not in
+    Java) and match no group. Such a value is refused here. It is no error when a stored mirror is
+    read: an older version has accepted it, and the mirror's other settings have to stay in force.
+
+    Raises:
+        UserError: a `mirror.` setting that does not exist, or a malformed value.
+    """
+    parse_settings(properties)
+    for key in (EXCLUDE, GROUPS, ACLS):
+        for item in _items(properties.get(key, "")):
+            if not _balanced(item):
+                raise UserError(
+                    f"{key} has the expression {item!r}, whose brackets are not balanced: a comma "
+                    f"separates expressions, also inside of brackets",
+                    hint=r"write \x2c for a comma, and the quantifier {1,3} as in \d\d?\d?",
+                )
+
+
+def _balanced(expression: str) -> bool:
+    """Whether each bracket of a regular expression is closed; escaped ones do not count."""
+    bare = _ESCAPE.sub("", expression)
+    bare = _CHARACTER_CLASS.sub("", bare)
+    while (shorter := _CLOSED.sub("", bare)) != bare:
+        bare = shorter
+    return not _BRACKET.search(bare)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _patterns(key: str, text: str) -> tuple[Pattern[str], ...]:
+    return tuple(_pattern(key, item) for item in _items(text))
+
+
+def _pattern(key: str, text: str) -> Pattern[str]:
+    try:
+        # DOTALL: a group's name may hold a newline, and `.*` has to match every name.
+        return re.compile(text, re.DOTALL)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise _bad(key, text, f"a regular expression ({error})") from error
+
+
+def _rule(text: str) -> AclRule:
+    fields = [field.strip() for field in text.split(";")]
+    if len(fields) > 5:
+        raise _bad(ACLS, text, "up to five fields, separated by semicolons")
+    fields += [ANY] * (5 - len(fields))
+    return AclRule(
+        resource_type=_choice(fields[0], ResourceType),
+        resource_name=None if fields[1] == ANY else _pattern(ACLS, fields[1]),
+        operation=_choice(fields[2], Operation),
+        permission=_choice(fields[3], Permission),
+        principal=None if fields[4] == ANY else _pattern(ACLS, fields[4]),
+    )
+
+
+def _choice(text: str, kind: type[E]) -> E | None:
+    if text == ANY:
+        return None
+    if text not in kind.__members__:
+        raise _bad(ACLS, text, f"{ANY} or one of {', '.join(kind.__members__)}")
+    return kind[text]
+
+
+def _boolean(key: str, text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise _bad(key, text, "true or false")
+    return text == "true"
+
+
+def _number(key: str, text: str, lowest: int, highest: int) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
+    if not lowest <= number <= highest:
+        raise _bad(key, text, f"a whole number from {lowest} to {highest}")
+    return number
+
+
+def _replicas(text: str) -> dict[str, frozenset[int]] | None:
+    if text == ANY:
+        return None
+    chosen: defaultdict[str, set[int]] = defaultdict(set)
+    for item in _items(text):
+        topic, colon, partition = item.rpartition(":")
+        number = ALL if partition == ANY else int(partition) if _INDEX.fullmatch(partition) else -2
+        if not topic or not colon or number < ALL:
+            raise _bad(
+                REPLICAS, text, f"{ANY}, or topic:partition and topic:{ANY}, comma-separated"
+            )
+        chosen[topic].add(number)
+    return {topic: frozenset(partitions) for topic, partitions in chosen.items()}
+
+
+def _bad(key: str, value: str, allowed: str) -> UserError:
+    return UserError(f"{key} is {value!r}: allowed is {allowed}")

@@ -1,0 +1,87 @@
+"""The states of a mirror partition (KIP-1279), one table of transitions, and its diagram.
+
+Each mirror partition is a unit of its own: it has one state, and fails alone. The states are the
+KIP's, and so are the transitions, with three differences that are the table's footnotes.
+
+    state      what holds while it lasts
+    ---------  ------------------------------------------------------------------------------
+    UNKNOWN    nobody has said anything yet; the absence of a state
+    PREPARING  the destination is brought to where mirroring can go on from
+    MIRRORING  records are copied
+    PAUSING    what is in flight ends
+    PAUSED     nothing is copied, the topic stays read-only
+    STOPPING   what is in flight ends, former owners are fenced, the epoch is stored
+    STOPPED    the topic may be written to
+    FAILED     an error that its reason names; the other partitions go on
+
+1. FAILED may be entered from every state, and left by the operator, who removes the topic and adds
+   it again: FAILED to STOPPING. The KIP lists STOPPING as valid from MIRRORING and PAUSED only, and
+   describes this recovery in the next paragraph; we follow the paragraph.
+2. We try a failed partition again, where trying can help, with backoff: FAILED to PREPARING, or to
+   MIRRORING where nothing has to be prepared. The KIP leaves this to a follow-up.
+3. STOPPING may be written again, with what holds it up.
+
+A state is written as an int8. The KIP gives the type and no numbers; ours are its list's order,
+which its dump of a real log agrees with (a new partition writes 0, then 1).
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from twinlog.kafka.errors import ProtocolError
+
+
+class State(enum.IntEnum):
+    """A mirror partition's state, numbered as it is written in `__mirror_state`."""
+
+    UNKNOWN = 0
+    PREPARING = 1
+    MIRRORING = 2
+    PAUSING = 3
+    PAUSED = 4
+    STOPPING = 5
+    STOPPED = 6
+    FAILED = 7
+
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    State.UNKNOWN: frozenset({State.PREPARING, State.FAILED}),
+    State.PREPARING: frozenset({State.PREPARING, State.MIRRORING, State.FAILED}),
+    State.MIRRORING: frozenset({State.PREPARING, State.PAUSING, State.STOPPING, State.FAILED}),
+    State.PAUSING: frozenset({State.PAUSED, State.FAILED}),
+    State.PAUSED: frozenset({State.MIRRORING, State.STOPPING, State.FAILED}),
+    State.STOPPING: frozenset({State.STOPPING, State.STOPPED, State.FAILED}),
+    State.STOPPED: frozenset({State.PREPARING, State.FAILED}),
+    State.FAILED: frozenset({State.PREPARING, State.MIRRORING, State.STOPPING, State.FAILED}),
+}
+"""Where each state may go. To itself: with a new reason."""
+
+
+def may_follow(old: State, new: State) -> bool:
+    """Whether a partition in state `old` may go to state `new`."""
+    return new in TRANSITIONS[old]
+
+
+def state_of(number: int) -> State:
+    """The state that a number stands for.
+
+    Raises:
+        ProtocolError: none does.
+    """
+    try:
+        return State(number)
+    except ValueError as error:
+        raise ProtocolError(f"a mirror partition's state is {number}, which is none") from error
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram, for the documentation."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.UNKNOWN.name}"]
+    lines += [
+        f"    {old.name} --> {new.name}"
+        for old, following in TRANSITIONS.items()
+        for new in sorted(following)
+        if old is not new
+    ]
+    return "\n".join(lines) + "\n"

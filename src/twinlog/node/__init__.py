@@ -1,0 +1,1 @@
+"""`twinlog run`: the driver process, its metrics and health."""

@@ -1,0 +1,66 @@
+"""What a node answers to probes, such as Kubernetes': whether it is well, and if not, why.
+
+    /health/ready, /health   503 while it cannot do its work: the destination does not answer, lanes
+                             are missing, or partitions that are MIRRORING have no fresh status
+    /health/live             503 when it would help to start it again: the destination answers, and
+                             for `DEAD_S` none of the node's lanes has been alive
+
+FAILED partitions are counted, and make no node unhealthy: another node could do no better, and the
+other partitions go on. A node whose event loop stands still answers nothing.
+"""
+
+import json
+from collections import Counter
+from typing import Final, NamedTuple
+
+from twinlog.mirror.states import State
+from twinlog.node.observation import OLD_S, Observed
+
+DEAD_S: Final = 120.0
+"""Spark takes up to a minute to its first lane on a slow machine."""
+
+
+class Health(NamedTuple):
+    """An answer: whether it is well, and the reasons why not."""
+
+    reasons: tuple[str, ...]
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return 503 if self.reasons else 200
+
+
+def ready(observed: Observed) -> Health:
+    """Whether the node does its work."""
+    reasons = []
+    if observed.silent_s > OLD_S:
+        reasons.append(f"the destination has not answered for {observed.silent_s:.0f} s")
+    missing = sorted(observed.ours - observed.alive)
+    if missing:
+        reasons.append(f"{len(missing)} lanes are not members of the group: {', '.join(missing)}")
+    mirroring = [one for one in observed.partitions() if one.state is State.MIRRORING]
+    silent = sum(one.row is None for one in mirroring)
+    if silent:
+        reasons.append(f"{silent} partitions that are MIRRORING have no fresh status")
+    return _health(observed, reasons)
+
+
+def live(observed: Observed) -> Health:
+    """Whether the node is not beyond help."""
+    reasons = []
+    if observed.dead_s > DEAD_S and observed.silent_s < OLD_S:
+        reasons.append(f"no lane has been alive for {observed.dead_s:.0f} s")
+    return _health(observed, reasons)
+
+
+def _health(observed: Observed, reasons: list[str]) -> Health:
+    counts = Counter(one.state for one in observed.partitions())
+    told = {
+        "status": "unhealthy" if reasons else "healthy",
+        "reasons": reasons,
+        "lanes": {"started": len(observed.ours), "alive": len(observed.alive)},
+        "partitions": {state.name: counts[state] for state in State},
+    }
+    return Health(tuple(reasons), json.dumps(told).encode() + b"\n")

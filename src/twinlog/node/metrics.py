@@ -1,0 +1,245 @@
+"""Metrics for Prometheus: KIP-1279's, as the JMX exporter names Kafka's beans, and some of ours.
+
+`kafka.server.mirror:type=MirrorFetcherManager,name=MaxLag` is `kafka_server_mirror_` and the rest
+in lower case, joined by underscores; a meter (`...PerSec`) is a counter without that end. What the
+KIP does not have begins with `twinlog_`, but for states that its table leaves out. docs/metrics.md
+says what each one means.
+
+Each node tells of all mirrors, as far as the control topics do, so that it is enough to scrape one;
+`deadthreadcount`, `twinlog_lanes` and the errors of refreshing are a node's own.
+"""
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.absence import Absence
+from twinlog.mirror.settings import parse_settings
+from twinlog.mirror.states import State
+from twinlog.node.observation import Observed, Seen
+from twinlog.store.config_records import Wanted
+from twinlog.sync.compaction import topic_behind_ms
+from twinlog.sync.refresh import Sync
+from twinlog.version import __version__
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_MANAGER: Final = "kafka_server_mirror_mirrorfetchermanager_"
+_METADATA: Final = "kafka_server_mirror_mirrormetadatamanager_"
+_PARTITION: Final = ("mirror", "topic", "partition")
+_FETCHER: Final = ("lane", "mirror", "broker")
+
+
+class MirrorCollector(Collector):
+    """All metrics of one moment."""
+
+    def __init__(self, observed: Observed) -> None:
+        self._observed = observed
+
+    def collect(self) -> Iterator[Metric]:
+        """Called for each scrape."""
+        seen = list(self._observed.partitions())
+        yield from self._lags(seen)
+        yield self._filled(seen)
+        yield from self._states(seen)
+        yield from self._fetchers()
+        yield from self._throttles()
+        yield from self._errors()
+        yield self._not_mirrored()
+        yield self._compaction()
+        yield from self._lanes()
+
+    def _lags(self, seen: Collection[Seen]) -> Iterator[Metric]:
+        lag = _gauge("kafka_server_fetcherlagmetrics_consumerlag", "Records behind.", _PARTITION)
+        age = _gauge("twinlog_partition_lag_seconds", "Age of what is not mirrored.", _PARTITION)
+        source = _gauge("twinlog_partition_source_offset", "The source's end.", _PARTITION)
+        ours = _gauge("twinlog_partition_destination_offset", "The destination's end.", _PARTITION)
+        for name, _, row in seen:
+            if row is None:
+                continue
+            labels = (name.mirror, name.topic, str(name.partition))
+            if row.lag >= 0:
+                lag.add_metric(labels, row.lag)
+            if row.lag_ms is not None:
+                age.add_metric(labels, row.lag_ms / 1000)
+            if row.source_end >= 0:
+                source.add_metric(labels, row.source_end)
+            if row.destination_end >= 0:
+                ours.add_metric(labels, row.destination_end)
+        yield from (lag, age, source, ours)
+        most = self._largest(seen).items()
+        yield _by_mirror(_MANAGER + "maxlag", "The largest lag in records.", most)
+
+    def _filled(self, seen: Iterable[Seen]) -> Metric:
+        meaning = "Offsets without a record for readers that were filled, since the owner has it."
+        filled = _counter("twinlog_filled_offsets", meaning, (*_PARTITION, "reason"))
+        for name, _, row in seen:
+            if row is None:
+                continue
+            for reason, count in zip(Absence, row.filled, strict=True):
+                if count:
+                    labels = (name.mirror, name.topic, str(name.partition), reason.name.lower())
+                    filled.add_metric(labels, count)
+        return filled
+
+    def _largest(self, seen: Collection[Seen]) -> dict[str, int]:
+        """The largest lag of each mirror: nothing where none is known, 0 where nothing can lag."""
+        filled = {one.name.mirror for one in seen}
+        mirrors = self._observed.snapshot.mirrors
+        most = {mirror: 0 for mirror in mirrors if mirror not in filled}
+        for name, _, row in seen:
+            if row is not None and row.lag >= 0:
+                most[name.mirror] = max(most.get(name.mirror, 0), row.lag)
+        return most
+
+    def _states(self, seen: Iterable[Seen]) -> Iterator[Metric]:
+        counts = Counter((one.name.mirror, one.state) for one in seen)
+        mirrors = self._observed.snapshot.mirrors
+        for state in State:
+            name = f"{_METADATA}{state.name.lower()}partitionstate"
+            values = [(mirror, counts[mirror, state]) for mirror in mirrors]
+            yield _by_mirror(name, f"Partitions that are {state.name}.", values)
+        failed = [(mirror, counts[mirror, State.FAILED]) for mirror in mirrors]
+        yield _by_mirror(_MANAGER + "failedpartitionscount", "Partitions that are FAILED.", failed)
+
+    def _fetchers(self) -> Iterator[Metric]:
+        size = _counter("kafka_server_fetcherstats_bytes", "Fetched of the source.", _FETCHER)
+        requests = _counter("kafka_server_fetcherstats_requests", "Fetch requests.", _FETCHER)
+        errors = _counter("twinlog_fetch_errors", "Fetch requests that failed.", _FETCHER)
+        rates: defaultdict[str, list[float]] = defaultdict(list)
+        for lane, one, rate in self._observed.fetching():
+            labels = (lane, one.mirror, str(one.broker))
+            size.add_metric(labels, one.bytes)
+            requests.add_metric(labels, one.requests)
+            errors.add_metric(labels, one.errors)
+            rates[one.mirror].append(rate)
+        yield from (size, requests, errors)
+        slowest = [(mirror, min(found)) for mirror, found in rates.items()]
+        yield _by_mirror(_MANAGER + "minfetchrate", "The slowest fetcher's requests/s.", slowest)
+
+    def _throttles(self) -> Iterator[Metric]:
+        name = "kafka_server_mirrorreplication_byterate"
+        rates = _gauge(name, "Throttled bytes/s.", ("lane", "mirror"))
+        for lane, one, rate in self._observed.throttled():
+            rates.add_metric((lane, one.mirror), rate)
+        yield rates
+        mirrors = self._observed.snapshot.mirrors
+        limits = [(mirror, rate) for mirror in mirrors if (rate := self._limit(mirror))]
+        yield _by_mirror("twinlog_throttled_rate_limit", "Bytes/s that a node may read.", limits)
+
+    def _limit(self, mirror: str) -> int:
+        """The rate of a mirror that is throttled, else 0."""
+        try:
+            throttle = parse_settings(self._observed.snapshot.mirrors[mirror].source).throttle
+        except UserError:
+            return 0
+        return throttle.rate if throttle.limits else 0
+
+    def _errors(self) -> Iterator[Metric]:
+        for sync in Sync:
+            name = _METADATA + sync.value.lower()
+            counter = _counter(name, f"KIP-1279's {sync.value}.", ["mirror"])
+            for mirror in self._observed.snapshot.mirrors:
+                counter.add_metric([mirror], self._observed.errors[mirror, sync])
+            yield counter
+
+    def _compaction(self) -> Metric:
+        snapshot = self._observed.snapshot
+        now = time.time_ns() // 1_000_000
+        name = "twinlog_topic_compaction_behind_seconds"
+        meaning = "How long a compacted topic was behind, if longer than delete.retention.ms."
+        values = [
+            ((topic.mirror, topic.topic), behind / 1000)
+            for topic in snapshot.topics
+            if topic.wanted is not Wanted.STOPPED
+            and (behind := topic_behind_ms(snapshot, topic, now)) is not None
+        ]
+        return _by(name, meaning, ["mirror", "topic"], values)
+
+    def _not_mirrored(self) -> Metric:
+        snapshot = self._observed.snapshot
+        counts = [(mirror, snapshot.not_mirrored(mirror).total) for mirror in snapshot.mirrors]
+        meaning = "Source topics that a mirror stands for and does not mirror."
+        return _by_mirror("twinlog_topics_not_mirrored", meaning, counts)
+
+    def _lanes(self) -> Iterator[Metric]:
+        ours, alive = len(self._observed.ours), len(self._observed.alive)
+        yield GaugeMetricFamily("twinlog_lanes", "Lanes that this node has started.", ours)
+        dead = "Lanes of this node that do not heartbeat."
+        yield GaugeMetricFamily(_MANAGER + "deadthreadcount", dead, ours - alive)
+        silent = "Since the destination last told all that is asked of it."
+        yield GaugeMetricFamily("twinlog_observed_age_seconds", silent, self._observed.silent_s)
+        yield _by("twinlog_build_info", "This node's version.", ["version"], [((__version__,), 1)])
+
+
+class _Collected(Collector):
+    """Metrics that were collected before."""
+
+    def __init__(self, metrics: Collection[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """They."""
+        return iter(self._metrics)
+
+
+class Exposition:
+    """All metrics as text (Prometheus' format 0.0.4), rendered beside the event loop.
+
+    What is observed is read within the loop, which changes it, and made text of by a thread: with
+    10,000 partitions the text takes seconds. One text is rendered at a time. It is the answer to
+    all who ask meanwhile, and is rendered to its end although they may go away: a thread cannot be
+    interrupted, and asyncio has few.
+    """
+
+    def __init__(self) -> None:
+        self._rendering: asyncio.Task[bytes] | None = None
+
+    async def text(self, observed: Observed) -> bytes:
+        """The text of now, or the one that is being rendered."""
+        if self._rendering is None or self._rendering.done():
+            metrics = list(MirrorCollector(observed).collect())
+            self._rendering = asyncio.create_task(asyncio.to_thread(_text, metrics))
+        return await asyncio.shield(self._rendering)
+
+
+def exposition(observed: Observed) -> bytes:
+    """All metrics as text, at once."""
+    return _text(list(MirrorCollector(observed).collect()))
+
+
+def _text(metrics: Collection[Metric]) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(metrics))
+    return generate_latest(registry)
+
+
+def _gauge(name: str, meaning: str, labels: Iterable[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, meaning, labels=list(labels))
+
+
+def _counter(name: str, meaning: str, labels: Iterable[str]) -> CounterMetricFamily:
+    return CounterMetricFamily(name, meaning, labels=list(labels))
+
+
+def _by_mirror(name: str, meaning: str, values: Iterable[tuple[str, float]]) -> GaugeMetricFamily:
+    return _by(name, meaning, ["mirror"], [((mirror,), value) for mirror, value in values])
+
+
+def _by(
+    name: str,
+    meaning: str,
+    labels: list[str],
+    values: Iterable[tuple[tuple[str, ...], float]],
+) -> GaugeMetricFamily:
+    family = _gauge(name, meaning, labels)
+    for found, value in values:
+        family.add_metric(found, value)
+    return family

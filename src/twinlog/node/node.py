@@ -1,0 +1,397 @@
+"""A node: `twinlog run`. It starts lanes on Spark, keeps what concerns whole mirrors, and watches.
+
+The node's own work is little, on purpose: everything that moves data is in the lanes, everything
+that must be remembered is in the destination cluster. A node that dies takes its lanes along, and
+the next one finds all it needs there.
+
+    Spark's job     blocks a thread of its own until all lanes have ended
+    progress        `__mirror_status`, each second, to whoever watches (`--once` ends by it)
+    refresh         what follows the data of the mirrors that are ours (refresh.py)
+    endpoint        metrics and health, for whoever asks (metrics.py, health.py)
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.references import NOTHING
+from twinlog.kafka.errors import (
+    ControlTopicLost,
+    Fenced,
+    Retriable,
+    TwinlogError,
+    UnsupportedVersion,
+)
+from twinlog.kafka.groups.membership import GroupConfig, GroupMember
+from twinlog.lifecycle.creation import connected, connected_source
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.node.endpoint import Answer, Answers, Endpoint
+from twinlog.node.health import Health, live, ready
+from twinlog.node.metrics import CONTENT_TYPE, Exposition
+from twinlog.node.observation import Observed
+from twinlog.runtime.lane import LaneConfig, run_lane
+from twinlog.runtime.session import map_tasks, start_spark, stop_spark
+from twinlog.store.config_records import Wanted
+from twinlog.store.control_topics import (
+    CONFIG_TOPIC,
+    LANES_GROUP,
+    ControlTopics,
+    check_state_partitions,
+    create_control_topics,
+)
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot
+from twinlog.store.status_records import PartitionStatus, Status
+from twinlog.store.statuses import FRESH_S
+from twinlog.sync.compaction import Marks
+from twinlog.sync.refresh import Refresher
+
+log = logging.getLogger(__name__)
+
+Rows = Mapping[MirrorPartition, PartitionStatus]
+
+ONCE_PATIENCE_S: Final = 10.0
+"""With `once`, how long nothing may move before it is asked whether the sources are there."""
+STOP_PATIENCE_S: Final = 10.0
+"""How long lanes may take to hear that they are to end, and to do so, before Spark ends them.
+
+With what follows it is less than the 30 s after which Kubernetes, for one, kills what it has asked
+to end: a node whose destination is gone ends by itself, too.
+"""
+LAST_LOOK_S: Final = 5.0
+_LONG_AGO: Final = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """What a node is told. Times in seconds."""
+
+    node: str
+    destination: Mapping[str, str] = field(repr=False)
+    control_topics: ControlTopics = field(default_factory=ControlTopics)
+    """How they are made where this node is the first to need them."""
+    master: str = "local[*]"
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    lanes: int | None = None
+    group_id: str = LANES_GROUP
+    session_timeout_s: float = 10.0
+    settings: LaneSettings = field(default_factory=LaneSettings)
+    once: bool = False
+    log_level: str = "WARNING"
+    log_format: str = "text"
+    metrics_address: tuple[str, int] | None = None
+    """Host and port of metrics and health; None for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """All mirror partitions at one moment, as the lanes say."""
+
+    mirrored: int
+    failed: tuple[PartitionStatus, ...]
+    waiting: int
+    lag: int
+    records: int
+    bytes: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do but what has failed."""
+        return self.waiting == 0 and self.lag == 0
+
+
+class _Heard(NamedTuple):
+    """When a status was written: by its lane's clock, which may be wrong, and by this process's."""
+
+    time_ms: int
+    at: float
+    """It was there by then."""
+    after: float
+    """And not yet by then."""
+
+
+_NOTHING: Final = Progress(mirrored=0, failed=(), waiting=0, lag=0, records=0, bytes=0)
+
+
+class Node:
+    """A running node. `watch` is told of its progress each second."""
+
+    def __init__(self, config: NodeConfig, watch: Callable[[Progress], None]) -> None:
+        self._config = config
+        self._watch = watch
+        self._snapshot = Snapshot()
+        self._seen = _NOTHING
+        self._stop_before: int | None = None
+        self._heard: dict[int, _Heard] = {}
+        self._looked_at = _LONG_AGO
+        self._grants = NOTHING
+        self._marks = Marks()
+        self._stop = asyncio.Event()
+        self._observed: Observed | None = None
+        self._endpoint = Endpoint(self._answers())
+
+    def stop(self) -> None:
+        """Ask it to end; its lanes finish what is under way."""
+        self._stop.set()
+
+    async def run(self) -> Progress:
+        """Run until asked to stop, or until all is mirrored where that was wanted.
+
+        Returns:
+            The last progress.
+
+        Raises:
+            UserError: Spark, the destination or the address of the metrics cannot be had.
+        """
+        if self._config.metrics_address is not None:
+            await self._endpoint.start(*self._config.metrics_address)
+        try:
+            return await self._run()
+        finally:
+            await self._endpoint.close()
+
+    def _answers(self) -> Answers:
+        """What is served; before the destination has answered there is nothing to be told."""
+
+        def healthy(probe: Callable[[Observed], Health], starting: int) -> Answer:
+            if self._observed is None:
+                return Answer(starting, "application/json", b'{"status": "starting"}\n')
+            health = probe(self._observed)
+            return Answer(health.status, "application/json", health.body)
+
+        rendering = Exposition()
+
+        async def metrics() -> Answer:
+            text = b"" if self._observed is None else await rendering.text(self._observed)
+            return Answer(200, CONTENT_TYPE, text)
+
+        return {
+            "/metrics": metrics,
+            "/health": lambda: healthy(ready, starting=503),
+            "/health/ready": lambda: healthy(ready, starting=503),
+            "/health/live": lambda: healthy(live, starting=200),
+        }
+
+    async def _run(self) -> Progress:
+        config = self._config
+        parsed = parse_config(config.destination)
+        for warning in parsed.warnings:
+            log.warning("--command-config: %s", warning)
+        async with connected(parsed.config, "destination") as cluster:
+            self._grants = cluster.config.grants
+            store = MirrorStore(cluster, background=True)
+            await create_control_topics(cluster, config.control_topics)
+            # What stands there now is of earlier nodes. No clock is asked: it may jump.
+            snapshot = await store.snapshot()
+            await check_state_partitions(cluster, snapshot)
+            request = snapshot.stops.get(config.node)
+            self._stop_before = None if request is None else request.requested_ms
+            self._hear((await store.statuses())[0], _LONG_AGO)
+            spark = await asyncio.to_thread(start_spark, config.master, config.spark_conf)
+            lanes = config.lanes or spark.defaultParallelism
+            arguments = [self._lane(index, lanes) for index in range(lanes)]
+            job = asyncio.create_task(asyncio.to_thread(map_tasks, spark, run_lane, arguments))
+            try:
+                names = frozenset(argument.name for argument in arguments)
+                return await self._supervise(cluster, store, job, names)
+            finally:
+                await asyncio.to_thread(stop_spark, spark)
+                # Where lanes had to be ended, that the job was cancelled is no news any more.
+                await asyncio.gather(job, return_exceptions=True)
+
+    def _lane(self, index: int, lanes: int) -> LaneConfig:
+        config = self._config
+        # A lease ends before the session does: whoever takes over waits for all of it.
+        lease_s = max(config.settings.lease_s, config.session_timeout_s)
+        return LaneConfig(
+            node=config.node,
+            index=index,
+            lanes=lanes,
+            destination=config.destination,
+            settings=replace(config.settings, lease_s=lease_s),
+            group_id=config.group_id,
+            session_timeout_s=config.session_timeout_s,
+            stop_before=self._stop_before,
+            log_level=config.log_level,
+            log_format=config.log_format,
+        )
+
+    async def _supervise(
+        self,
+        cluster: KafkaCluster,
+        store: MirrorStore,
+        job: "asyncio.Task[list[None]]",
+        lanes: frozenset[str],
+    ) -> Progress:
+        refresher = Refresher(cluster, store, lambda: self._snapshot)
+        self._marks = refresher.compaction.marks
+        group = GroupMember(
+            cluster,
+            GroupConfig(
+                group_id=f"{self._config.group_id}.mirrors",
+                topic=CONFIG_TOPIC,
+                session_timeout=self._config.session_timeout_s,
+                heartbeat_interval=min(1.0, self._config.session_timeout_s / 6),
+            ),
+            refresher,
+        )
+        beside = [
+            asyncio.create_task(group.run()),
+            asyncio.create_task(refresher.run()),
+            asyncio.create_task(refresher.read_only.run()),
+        ]
+        if self._config.metrics_address is not None:
+            observed = Observed(cluster, self._config.group_id, lanes, refresher.errors)
+            self._observed = observed
+            beside.append(asyncio.create_task(observed.run()))
+        watching = asyncio.create_task(self._progress(store))
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait(
+                [job, watching, stopping, *beside], return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                task.result()
+            if job.done() and not self._stop.is_set():
+                await store.snapshot()  # lanes end of a format that they do not know, too
+                raise Fenced(
+                    f"all lanes have ended: another node runs under the name {self._config.node}",
+                    hint="give each node its own --node",
+                )
+            await self._end_lanes(store, job)
+            return await self._last_progress(store)
+        finally:
+            await group.close(leave=True)
+            for task in (watching, stopping, *beside):
+                task.cancel()
+            await asyncio.gather(watching, stopping, *beside, return_exceptions=True)
+
+    async def _end_lanes(self, store: MirrorStore, job: "asyncio.Task[list[None]]") -> None:
+        """Let them end by themselves, after which others need not wait for a session timeout."""
+        try:
+            async with asyncio.timeout(STOP_PATIENCE_S):
+                await store.request_stop(self._config.node, self._now_unlike_before())
+                await asyncio.shield(job)
+        except TimeoutError:
+            log.warning("Spark ends the lanes, which have not within %g s", STOP_PATIENCE_S)
+
+    async def _last_progress(self, store: MirrorStore) -> Progress:
+        """How it is now; how it was last seen, if the destination does not say."""
+        with suppress(TimeoutError, Retriable):
+            async with asyncio.timeout(LAST_LOOK_S):
+                return self._measure(*await self._look(store))
+        log.warning("the destination does not say where its mirrors are")
+        return self._seen
+
+    def _now_unlike_before(self) -> int:
+        now = time.time_ns() // 1_000_000
+        return now + 1 if now == self._stop_before else now
+
+    # ---- progress ------------------------------------------------------------------------------
+
+    async def _progress(self, store: MirrorStore) -> None:
+        """Watch until all is mirrored, where that is the end; else for ever."""
+        before, since = None, time.monotonic()
+        while True:
+            await asyncio.sleep(1.0)
+            try:
+                progress = self._measure(*await self._look(store))
+                await store.states()  # whose topic must not be lost, either
+            except (UnsupportedVersion, ControlTopicLost):
+                raise
+            except TwinlogError as error:
+                log.warning("progress cannot be read: %s", error)
+                continue
+            self._seen = progress
+            self._watch(progress)
+            if self._config.once:
+                if progress.settled:
+                    return
+                since = time.monotonic() if progress != before else since
+                before = progress
+                if time.monotonic() - since > ONCE_PATIENCE_S:
+                    await self._check_sources()
+                    since = time.monotonic()
+
+    async def _check_sources(self) -> None:
+        """See whether the sources answer at all: without them the end would never come.
+
+        Raises:
+            Retriable, UserError: one does not.
+        """
+        wanted = {t.mirror for t in self._snapshot.topics if t.wanted is Wanted.MIRRORING}
+        for name in sorted(wanted):
+            async with connected_source(self._snapshot.mirrors[name], self._grants):
+                pass
+
+    async def _look(self, store: MirrorStore) -> tuple[Snapshot, Rows]:
+        before, self._looked_at = self._looked_at, time.monotonic()
+        snapshot = self._snapshot = await store.snapshot()
+        statuses, _ = await store.statuses()
+        if self._observed is not None:
+            await self._observed.look(snapshot, statuses)
+        self._hear(statuses, time.monotonic(), before)
+        oldest = time.monotonic() - FRESH_S
+        fresh = {n: one for n, one in statuses.items() if self._heard[n].at > oldest}
+        rows = {row.partition: row for status in fresh.values() for row in status.partitions}
+        for number, status in fresh.items():
+            self._marks.observe(self._by_this_clock(number, status))
+        return snapshot, rows
+
+    def _hear(self, statuses: Mapping[int, Status], now: float, before: float = _LONG_AGO) -> None:
+        """Note when statuses were seen to change, by this process's clock.
+
+        One that does not change has no owner any more: its partitions are waiting, not done.
+        """
+        for number, status in statuses.items():
+            known = self._heard.get(number)
+            if known is None or known.time_ms != status.time_ms:
+                self._heard[number] = _Heard(status.time_ms, now, before)
+
+    def _by_this_clock(self, number: int, status: Status) -> Iterator[PartitionStatus]:
+        """A status's rows, with this machine's time where a lane told its own.
+
+        Nothing of a status of which it is not known when it was written at the earliest.
+        """
+        after = self._heard[number].after
+        if after == _LONG_AGO:
+            return
+        written_ms = time.time_ns() // 1_000_000 - int((time.monotonic() - after) * 1000)
+        for row in status.partitions:
+            if row.source_time_ms is not None:
+                age_ms = status.time_ms - row.source_time_ms
+                yield replace(row, source_time_ms=written_ms - age_ms)
+
+    @staticmethod
+    def _measure(snapshot: Snapshot, rows: Rows) -> Progress:
+        names = [
+            name
+            for topic in snapshot.topics
+            if topic.wanted is Wanted.MIRRORING
+            for name in topic.mirror_partitions
+        ]
+        known = [rows[name] for name in names if name in rows]
+        failed = tuple(row for row in known if row.state is State.FAILED)
+        going = [row for row in known if row.state is State.MIRRORING]
+        return Progress(
+            mirrored=len(going),
+            failed=failed,
+            waiting=len(names) - len(going) - len(failed),
+            lag=sum(_behind(row) for row in going),
+            records=sum(row.records for row in known),
+            bytes=sum(row.bytes for row in known),
+        )
+
+
+def _behind(row: PartitionStatus) -> int:
+    if row.source_last_stable < 0 or row.destination_end < 0:
+        return 1
+    return max(row.source_last_stable - row.destination_end, 0)

@@ -1,0 +1,196 @@
+"""What a node sees of all mirrors, from the control topics and the lanes' group.
+
+    states        __mirror_state, followed as it is written
+    rows          __mirror_status, read each second
+    lanes         the members of the lanes' group: who heartbeats in time
+
+A status counts as long as it is *fresh*: its lane is a member, and it was written within `OLD_S` by
+this node's own clock, which the others' cannot confuse. What is not fresh says nothing of now, and
+is left out.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import TwinlogError
+from twinlog.kafka.groups.offsets import static_members
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.rates import Rate
+from twinlog.mirror.states import State
+from twinlog.store.control_topics import States, follow_states
+from twinlog.store.snapshot import Snapshot
+from twinlog.store.status_records import FetcherStatus, PartitionStatus, Status, ThrottleStatus
+from twinlog.sync.refresh import Sync
+
+log = logging.getLogger(__name__)
+
+OLD_S: Final = 15.0
+"""Lanes write each status every 5 s at least (runtime/status_writer.py)."""
+REQUEST_RATE_S: Final = 60.0
+"""The window of a fetcher's request rate (Kafka's: one minute)."""
+BYTE_RATE_S: Final = 11.0
+"""The window of the throttled byte rate (Kafka's: replication.quota.window.num seconds)."""
+_PAUSE_S: Final = 5.0
+_LONG_AGO: Final = float("-inf")
+_RUNNING: Final = frozenset({State.UNKNOWN, State.PREPARING, State.MIRRORING, State.FAILED})
+
+
+class Seen(NamedTuple):
+    """A mirror partition; `row` is None where no fresh status tells of it."""
+
+    name: MirrorPartition
+    state: State
+    row: PartitionStatus | None
+
+
+class Fetching(NamedTuple):
+    """A lane's fetches from one source broker; requests per second of the last minute."""
+
+    lane: str
+    status: FetcherStatus
+    request_rate: float
+
+
+class Throttled(NamedTuple):
+    """A lane's fetches of throttled partitions; bytes per second of the last 11 s."""
+
+    lane: str
+    status: ThrottleStatus
+    byte_rate: float
+
+
+class Observed:
+    """See the module.
+
+    Args:
+        cluster: the destination.
+        group_id: the lanes' group.
+        ours: the names of this node's own lanes.
+        errors: what could not be brought up to date, by mirror (refresh.py).
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        group_id: str,
+        ours: frozenset[str],
+        errors: Counter[tuple[str, Sync]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ours = ours
+        self.errors = errors
+        self.snapshot = Snapshot()
+        self.states = States({}, {})
+        self._clock = clock
+        self._cluster = cluster
+        self._group_id = group_id
+        self._members: frozenset[str] = frozenset()
+        self._statuses: Mapping[int, Status] = {}
+        self._written: dict[int, tuple[int, float]] | None = None
+        self._requests: defaultdict[tuple[str, str, int], Rate]
+        self._requests = defaultdict(lambda: Rate(REQUEST_RATE_S))
+        self._throttled: defaultdict[tuple[str, str], Rate] = defaultdict(lambda: Rate(BYTE_RATE_S))
+        self._looked_at = self._alive_at = clock()
+
+    async def run(self) -> None:
+        """Follow the states, for ever."""
+        while True:
+            try:
+                async with aclosing(follow_states(self._cluster)) as news:
+                    async for states in news:
+                        self.states = states
+            except TwinlogError as error:
+                log.warning("the partitions' states cannot be followed: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def look(self, snapshot: Snapshot, statuses: Mapping[int, Status]) -> None:
+        """Take what was read just now, and ask who lives.
+
+        Raises:
+            TwinlogError: the destination does not say.
+        """
+        self.take(await static_members(self._cluster, self._group_id), snapshot, statuses)
+
+    def take(
+        self, members: frozenset[str], snapshot: Snapshot, statuses: Mapping[int, Status]
+    ) -> None:
+        """Take what the destination tells."""
+        self._members, self.snapshot, self._statuses = members, snapshot, statuses
+        now = self._looked_at = self._clock()
+        if self.alive:
+            self._alive_at = now
+        if self._written is None:
+            # Nobody knows how long these have stood there: who lives writes again soon.
+            self._written = {n: (status.time_ms, _LONG_AGO) for n, status in statuses.items()}
+        for number, status in statuses.items():
+            if self._written.get(number, (None, 0.0))[0] != status.time_ms:
+                self._written[number] = status.time_ms, now
+                self._count(status)
+
+    def _count(self, status: Status) -> None:
+        at = status.time_ms / 1000
+        for fetcher in status.fetchers:
+            key = (status.lane, fetcher.mirror, fetcher.broker)
+            self._requests[key].count(fetcher.requests, at)
+        for throttle in status.throttles:
+            self._throttled[status.lane, throttle.mirror].count(throttle.bytes, at)
+
+    # ---- what is seen --------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> frozenset[str]:
+        """Those of this node's lanes that are members of the group."""
+        return self.ours & self._members
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the destination last told all that is asked of it."""
+        return self._clock() - self._looked_at
+
+    @property
+    def dead_s(self) -> float:
+        """Seconds for which none of this node's lanes was seen alive, while one could look."""
+        return self._looked_at - self._alive_at
+
+    def partitions(self) -> Iterator[Seen]:
+        """All partitions of all mirrors."""
+        rows = {row.partition: row for status in self._fresh() for row in status.partitions}
+        for topic in self.snapshot.topics:
+            for name in topic.mirror_partitions:
+                state = self.states.state(name)
+                yield Seen(name, state, rows.get(name) if state in _RUNNING else None)
+
+    def fetching(self) -> Iterator[Fetching]:
+        """What each living lane fetches."""
+        for lane, status in self._lanes().items():
+            for one in status.fetchers:
+                rate = self._requests[lane, one.mirror, one.broker].per_second
+                yield Fetching(lane, one, rate)
+
+    def throttled(self) -> Iterator[Throttled]:
+        """What each living lane fetches of throttled partitions."""
+        for lane, status in self._lanes().items():
+            for one in status.throttles:
+                yield Throttled(lane, one, self._throttled[lane, one.mirror].per_second)
+
+    def _fresh(self) -> Iterator[Status]:
+        oldest = self._clock() - OLD_S
+        written = self._written or {}
+        for number, status in self._statuses.items():
+            if status.lane in self._members and written[number][1] > oldest:
+                yield status
+
+    def _lanes(self) -> dict[str, Status]:
+        """The last status of each lane in which it speaks of itself."""
+        found: dict[str, Status] = {}
+        for status in sorted(self._fresh(), key=lambda one: one.time_ms):
+            if status.fetchers or status.throttles:
+                found[status.lane] = status
+        return found

@@ -1,0 +1,275 @@
+"""What is known of mirrors: what is wanted of their topics, and what partitions' owners have said.
+
+Three control topics say it (store/control_topics.py). Where they differ, the state that an owner
+has written into `__mirror_state` counts; offsets are those of the last status of the state
+partition where it stands: a topic that was made again has another one, and a former one's last
+status stays.
+
+A stored state is what an owner wrote once. That the partition is mirrored *now* is concluded only
+from a fresh status: one that is at most `FRESH_S` old. Without it a partition that needs an owner
+(`NEEDS_OWNER`) has no lag, and one that was PREPARING or MIRRORING is UNKNOWN, with the reason. One
+that is FAILED in a fresh status is so before that is stored: `__mirror_state` may not be writable.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.store.config_records import Mirror, MirrorTopic, NotMirrored, Wanted
+from twinlog.store.control_topics import States
+from twinlog.store.snapshot import Snapshot
+from twinlog.store.state_records import MIRROR_PARTITION_STATE, LastMirrored, PartitionState
+from twinlog.store.status_records import NOTHING_FILLED, PartitionStatus, Status
+from twinlog.store.statuses import is_fresh
+
+NEEDS_OWNER: Final = frozenset(
+    {State.UNKNOWN, State.PREPARING, State.MIRRORING, State.PAUSING, State.STOPPING}
+)
+"""States in which a partition stands still without a lane."""
+_RUNNING: Final = frozenset({State.UNKNOWN, State.PREPARING, State.MIRRORING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """A mirror partition. Offsets are as its owner last said, -1 where they are not known.
+
+    The destination's is asked for where no owner says it.
+    """
+
+    partition: int
+    state: State
+    reason: str | None = None
+    """Why it is FAILED, what keeps it STOPPING, why records of the source are waited for, or that
+    no lane reports it."""
+    source_offset: int = -1
+    """The source's high watermark."""
+    source_last_stable_offset: int = -1
+    """Up to here the source can be mirrored."""
+    destination_offset: int = -1
+    """The destination's log end offset."""
+    lag: int = -1
+    """Offsets that the destination is behind the source's high watermark. -1 where the status is
+    not fresh, and while PAUSED: nobody looks at the source then, and its offsets are those of the
+    pause."""
+    lag_ms: int | None = None
+    """Age of the oldest record that is not mirrored yet; None where it is not known."""
+    source_time_ms: int | None = None
+    """When the source was last heard of; its offsets are of then. None where it is not known."""
+    last_mirrored_epoch: int | None = None
+    """The source's leader epoch of the last mirrored record; None where nothing was mirrored."""
+    last_mirrored_end: int | None = None
+    """The offset after that record once the partition is STOPPED, -1 before."""
+    records: int = 0
+    """Appended since its owner has it."""
+    bytes: int = 0
+    """Of batches that were appended since its owner has it."""
+    filled: tuple[int, ...] = NOTHING_FILLED
+    """Offsets without a record for readers, filled since its owner has it, by `Absence`."""
+    lane: str | None = None
+    node: str | None = None
+    status_time_ms: int | None = None
+    """When its owner wrote its last status; None where none has."""
+    fresh: bool = False
+    """Whether that status is fresh (see the module)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic of a mirror, and its partitions in order."""
+
+    topic: str
+    source_topic_id: UUID
+    wanted: Wanted
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorDescription:
+    """A mirror, and its topics in the order of their names."""
+
+    mirror: str
+    source_bootstrap: str
+    source_cluster_id: str
+    topic_patterns: tuple[str, ...]
+    """Regular expressions: topics that match one are added when they come into being."""
+    replication_factor: int | None
+    """Of the topics that are created for it; None: the destination's default."""
+    topics: tuple[TopicDescription, ...]
+    not_mirrored: NotMirrored
+    """What else the mirror stands for on its source, as of the last refresh."""
+
+
+class _Said(NamedTuple):
+    """A partition's row in a status."""
+
+    row: PartitionStatus
+    status: Status
+
+
+_Rows: TypeAlias = Mapping[MirrorPartition, dict[int, _Said]]
+"""By state partition, the last one written last."""
+
+
+def describe(
+    snapshot: Snapshot,
+    states: States,
+    statuses: Iterable[Status],
+    mirrors: Collection[str] | None = None,
+    *,
+    log_ends: Mapping[TopicPartition, int] | None = None,
+    ages: Mapping[int, float] | None = None,
+) -> tuple[MirrorDescription, ...]:
+    """All mirrors, or those of these names, in the order of their names.
+
+    Args:
+        snapshot: `__mirror_config`.
+        states: `__mirror_state`.
+        statuses: `__mirror_status`.
+        mirrors: names; None: all.
+        log_ends: of the destination's partitions of which no status tells one.
+        ages: seconds since each status was written, by state partition (`ages_of`); None: all
+            are fresh.
+    """
+    rows: defaultdict[MirrorPartition, dict[int, _Said]] = defaultdict(dict)
+    for status in sorted(statuses, key=lambda one: one.time_ms):
+        for row in status.partitions:
+            rows[row.partition][status.state_partition] = _Said(row, status)
+    return tuple(
+        MirrorDescription(
+            mirror=name,
+            source_bootstrap=mirror.source.get("bootstrap.servers", ""),
+            source_cluster_id=mirror.source_cluster_id,
+            topic_patterns=mirror.topic_patterns,
+            replication_factor=mirror.replication_factor,
+            topics=tuple(
+                _topic(topic, states, rows, log_ends or {}, ages)
+                for topic in snapshot.topics
+                if topic.mirror == name
+            ),
+            not_mirrored=snapshot.not_mirrored(name),
+        )
+        for name, mirror in _chosen(snapshot.mirrors, mirrors)
+    )
+
+
+def _chosen(
+    mirrors: Mapping[str, Mirror], names: Collection[str] | None
+) -> list[tuple[str, Mirror]]:
+    return [(name, mirror) for name, mirror in mirrors.items() if names is None or name in names]
+
+
+def without_log_end(mirrors: Collection[MirrorDescription]) -> list[TopicPartition]:
+    """The partitions whose destination offset is not known: paused ones, say."""
+    return [
+        TopicPartition(topic.topic, partition.partition)
+        for mirror in mirrors
+        for topic in mirror.topics
+        for partition in topic.partitions
+        if partition.destination_offset < 0
+    ]
+
+
+def _topic(
+    topic: MirrorTopic,
+    states: States,
+    rows: _Rows,
+    log_ends: Mapping[TopicPartition, int],
+    ages: Mapping[int, float] | None,
+) -> TopicDescription:
+    return TopicDescription(
+        topic=topic.topic,
+        source_topic_id=topic.topic_id,
+        wanted=topic.wanted,
+        partitions=tuple(
+            _partition(name, states, rows, log_ends, ages) for name in topic.mirror_partitions
+        ),
+    )
+
+
+def _said(partition: MirrorPartition, states: States, rows: _Rows) -> _Said | None:
+    """What the owner of the state partition where its state stands has said last; else anybody."""
+    found = rows.get(partition) or {}
+    place = states.places.get((MIRROR_PARTITION_STATE, partition))
+    return next(reversed(found.values()), None) if place is None else found.get(place)
+
+
+def _partition(
+    partition: MirrorPartition,
+    states: States,
+    rows: _Rows,
+    log_ends: Mapping[TopicPartition, int],
+    ages: Mapping[int, float] | None,
+) -> PartitionDescription:
+    said = _said(partition, states, rows)
+    row = said.row if said else PartitionStatus(partition=partition, state=State.UNKNOWN)
+    state = states.states.get(partition) or PartitionState(partition, row.state, row.reason)
+    mirrored = states.epochs.get(partition)
+    age = _age(said, ages)
+    fresh = age is not None and is_fresh(age)
+    if fresh and row.state is State.FAILED and state.state in _RUNNING:
+        state = PartitionState(partition, State.FAILED, row.reason)
+    silent = state.state in NEEDS_OWNER and not fresh
+    watched = state.state is not State.PAUSED and not silent
+    log_end = row.destination_end
+    if log_end < 0:
+        log_end = log_ends.get(TopicPartition(partition.topic, partition.partition), -1)
+    return PartitionDescription(
+        partition=partition.partition,
+        state=State.UNKNOWN if silent and state.state in _RUNNING else state.state,
+        reason=_silence(state, age) if silent else _reason(state, row),
+        source_offset=row.source_end,
+        source_last_stable_offset=row.source_last_stable,
+        destination_offset=log_end,
+        lag=row.lag if watched else -1,
+        lag_ms=row.lag_ms if watched else None,
+        source_time_ms=row.source_time_ms,
+        last_mirrored_epoch=None if mirrored is None else mirrored.epoch,
+        last_mirrored_end=_last_mirrored_end(state.state, mirrored),
+        records=row.records,
+        bytes=row.bytes,
+        filled=row.filled,
+        lane=said.status.lane if said else None,
+        node=said.status.node if said else None,
+        status_time_ms=said.status.time_ms if said else None,
+        fresh=fresh,
+    )
+
+
+def _age(said: _Said | None, ages: Mapping[int, float] | None) -> float | None:
+    """Of the status in which a partition is; None where it is in none."""
+    if said is None:
+        return None
+    return 0.0 if ages is None else ages.get(said.status.state_partition, float("inf"))
+
+
+def _silence(state: PartitionState, age_s: float | None) -> str:
+    """That no lane reports a partition, since when, and what was stored of it last."""
+    last = f"the last stored state is {state.state.name}"
+    if state.state is State.STOPPING and state.reason:
+        last += f" ({state.reason})"
+    if age_s is None:
+        return f"no lane has reported it; {last}"
+    if age_s < 0:
+        return f"its last status is dated {-age_s:.0f} s after this clock's time; {last}"
+    return f"no lane has reported it for {age_s:.0f} s; {last}"
+
+
+def _last_mirrored_end(state: State, last: LastMirrored | None) -> int | None:
+    """Exact once it is STOPPED; before that only a bound is known, which is not shown."""
+    if last is None:
+        return None
+    return last.end if state is State.STOPPED else -1
+
+
+def _reason(state: PartitionState, row: PartitionStatus) -> str | None:
+    """What is written with the state; a status may be of the time before it."""
+    if state.state is State.FAILED:
+        return state.reason or row.reason
+    if state.state is row.state is State.MIRRORING:
+        return row.reason
+    return state.reason if state.state in {State.STOPPING, State.STOPPED} else None

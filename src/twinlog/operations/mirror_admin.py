@@ -1,0 +1,278 @@
+"""`MirrorAdmin`: all that `kafka-mirrors` does, as a typed Python API (KIP-1279, "Admin Client").
+
+The names are the KIP's. It speaks to the *destination* cluster, which holds the mirrors; source
+clusters are connected to where a method needs them. What was asked for is written when a method
+returns: the nodes (`twinlog run`) take partitions there, and `describe_mirrors` shows how far they
+are.
+
+Topics are named in two ways: a text is what `--topic` is, the name of a topic or else a regular
+expression that has to match in full; a collection holds names, each of which has to be one.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.redaction import shown
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets
+from twinlog.lifecycle import changes as lifecycle
+from twinlog.lifecycle import creation as mirrors
+from twinlog.lifecycle.rebuild import Rebuild
+from twinlog.operations.describe import MirrorDescription, describe, without_log_end
+from twinlog.store.config_records import NotMirrored
+from twinlog.store.control_topics import take_control_topics
+from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.statuses import ages_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateMirrorResult:
+    """A mirror that was created, and the cluster that its addresses lead to."""
+
+    mirror: str
+    source_cluster_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorListing:
+    """A mirror, in short."""
+
+    mirror: str
+    topics: int
+    """How many, with those that were removed and not forgotten."""
+    source_cluster_id: str
+    source_bootstrap: str
+    config: Mapping[str, str]
+    """Its properties as they were set; secrets that are no references are hidden."""
+    not_mirrored: NotMirrored
+    """What it stands for on its source and does not mirror, as of the last refresh."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListMirrorsResult:
+    """All mirrors in the order of their names."""
+
+    mirrors: tuple[MirrorListing, ...]
+    unreadable: tuple[str, ...]
+    """Records of the control topics that cannot be read: where they stand, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteMirrorResult:
+    """A mirror that is deleted."""
+
+    mirror: str
+    copied_acls: tuple[str, ...]
+    """ACLs that it has copied from its source: they stay on the destination, and no later
+    revocation on the source reaches them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeMirrorsResult:
+    """Mirrors in the order of their names."""
+
+    mirrors: tuple[MirrorDescription, ...]
+    unreadable: tuple[str, ...]
+    """Records of the control topics that cannot be read: where they stand, and why."""
+
+
+class MirrorAdmin:
+    """An administrator of the mirrors of one destination cluster; an async context manager.
+
+    Every method may raise, beside what it names:
+
+        UserError    a right is missing, or the destination refuses us
+        Retriable    a cluster does not answer; what was asked for is done or not, never half
+
+    `MirrorRefused`, a UserError, has the KIP's name of its error in `kind`; nothing was changed.
+    """
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """Take a client's properties of the destination, as `--command-config` holds them.
+
+        Raises:
+            UserError: a property is missing or malformed.
+        """
+        of_client = dict(properties)
+        self._topics = take_control_topics(of_client)
+        parsed = parse_config(of_client)
+        self.warnings: Final = parsed.warnings
+        """Properties that are not used, a line each."""
+        self._config = parsed.config
+        self._stack = AsyncExitStack()
+        self._cluster: KafkaCluster
+
+    async def __aenter__(self) -> Self:
+        connected = mirrors.connected(self._config, "destination")
+        self._cluster = await self._stack.enter_async_context(connected)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def create_mirror(
+        self, mirror: str, configs: Mapping[str, str], *, replication_factor: int | None = None
+    ) -> CreateMirrorResult:
+        """Create a mirror of the cluster that `configs` lead to.
+
+        Args:
+            mirror: its name.
+            configs: properties of the source and the mirror, as `--mirror-config` holds them.
+            replication_factor: of the topics that are created for it; None: the destination's
+                default.
+
+        Raises:
+            MirrorRefused: INVALID_MIRROR_NAME, MIRROR_ALREADY_EXISTS.
+            UserError: a setting is wrong, the source refuses us, or is the destination itself.
+        """
+        created = await mirrors.create_mirror(
+            self._cluster,
+            mirror,
+            configs,
+            replication_factor=replication_factor,
+            topics=self._topics,
+        )
+        return CreateMirrorResult(mirror=created.name, source_cluster_id=created.source_cluster_id)
+
+    async def add_topics_to_mirror(
+        self,
+        mirror: str,
+        topics: str | Collection[str],
+        *,
+        replication_factor: int | None = None,
+        rebuild: Rebuild | None = None,
+    ) -> tuple[str, ...]:
+        """Mirror topics of the source, all of these or none; their names.
+
+        Topics that match a regular expression later are added then.
+
+        Args:
+            mirror: its name.
+            topics: see the module.
+            replication_factor: of topics that are created; None: the mirror's.
+            rebuild: topics that were failed over, or removed from a mirror, and have diverged may
+                be deleted and made anew.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,
+                MIRROR_TOPIC_BEING_REMOVED, TOPIC_ALREADY_EXISTS, INVALID_REGULAR_EXPRESSION,
+                MIRROR_LOOP, MIRROR_TOPIC_DIVERGED.
+            UserError: the source is another cluster, a configuration is refused.
+        """
+        return tuple(
+            await mirrors.add_topics(
+                self._cluster,
+                mirror,
+                topics,
+                replication_factor=replication_factor,
+                rebuild=rebuild,
+            )
+        )
+
+    async def remove_topics_from_mirror(
+        self, mirror: str, topics: str | Collection[str]
+    ) -> tuple[str, ...]:
+        """Fail over to the destination's topics: fenced, then writable. Their names.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
+                INVALID_REGULAR_EXPRESSION.
+        """
+        return tuple(await lifecycle.remove_topics(self._cluster, mirror, topics))
+
+    async def pause_mirror_topics(
+        self, mirror: str, topics: str | Collection[str]
+    ) -> tuple[str, ...]:
+        """Stop copying; the topics stay read-only. Their names.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_ALREADY_PAUSED,
+                MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
+        """
+        return tuple(await lifecycle.pause_topics(self._cluster, mirror, topics))
+
+    async def resume_mirror_topics(
+        self, mirror: str, topics: str | Collection[str]
+    ) -> tuple[str, ...]:
+        """Go on with paused topics from where they are; their names.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_NOT_PAUSED,
+                MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
+        """
+        return tuple(await lifecycle.resume_topics(self._cluster, mirror, topics))
+
+    async def alter_mirror(self, mirror: str, configs: Mapping[str, str]) -> None:
+        """Set these properties of a mirror, and leave the others; its lanes connect anew.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR.
+            UserError: a setting is wrong, or the source is another cluster then.
+        """
+        await lifecycle.alter_mirror(self._cluster, mirror, configs)
+
+    async def delete_mirror(self, mirror: str) -> DeleteMirrorResult:
+        """Delete a mirror without topics, or whose partitions are all STOPPED.
+
+        The destination's topics stay, and the ACLs that were copied.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, MIRROR_NOT_EMPTY.
+        """
+        copied = await lifecycle.delete_mirror(self._cluster, mirror)
+        return DeleteMirrorResult(mirror=mirror, copied_acls=tuple(map(str, sorted(copied))))
+
+    async def list_mirrors(self) -> ListMirrorsResult:
+        """All mirrors; none where none was ever created."""
+        snapshot = await MirrorStore(self._cluster).snapshot()
+        return ListMirrorsResult(
+            mirrors=tuple(
+                MirrorListing(
+                    mirror=mirror.name,
+                    topics=sum(topic.mirror == mirror.name for topic in snapshot.topics),
+                    source_cluster_id=mirror.source_cluster_id,
+                    source_bootstrap=mirror.source.get("bootstrap.servers", ""),
+                    config=shown(mirror.source),
+                    not_mirrored=snapshot.not_mirrored(mirror.name),
+                )
+                for mirror in snapshot.mirrors.values()
+            ),
+            unreadable=tuple(snapshot.unreadable.values()),
+        )
+
+    async def describe_mirrors(
+        self, mirrors: Collection[str] | None = None
+    ) -> DescribeMirrorsResult:
+        """Mirrors with their topics and partitions: these, or all.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR.
+        """
+        store = MirrorStore(self._cluster)
+        snapshot = await store.snapshot()
+        for name in mirrors or ():
+            if name not in snapshot.mirrors:
+                raise unknown_mirror(name, snapshot)
+        states = await store.states()
+        statuses, unreadable = await store.statuses()
+        ages = ages_of(statuses, time.time())
+        found = describe(snapshot, states, statuses.values(), mirrors, ages=ages)
+        if unknown := without_log_end(found):
+            answers = await list_offsets(self._cluster, unknown, replica_id=DEBUGGING)
+            ends = {p: end.offset for p, end in answers.items() if not isinstance(end, Refusal)}
+            found = describe(snapshot, states, statuses.values(), mirrors, log_ends=ends, ages=ages)
+        return DescribeMirrorsResult(
+            mirrors=found,
+            unreadable=(*snapshot.unreadable.values(), *states.unreadable.values(), *unreadable),
+        )

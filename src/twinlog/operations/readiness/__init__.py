@@ -1,0 +1,1 @@
+"""Whether a failover is possible now, and what it would lose."""

@@ -1,0 +1,114 @@
+"""What the source's logs hold below the offsets at which the destination's begin.
+
+Both clusters delete old records by themselves, with the same `retention.ms` and `retention.bytes`,
+and mirroring goes on where the destination has deleted more: there is no lag, and both logs end at
+the same offset. Then the records are lost with the source: the destination's retention was shorter
+for a minute, or is (`mirror.topic.properties.exclude`), or another client has deleted records.
+
+    source       | 0 ...          | not expired ...                      | log end
+    destination                                        | log start ...   | log end
+                                  |<-- these are counted -->|
+
+What the source's own retention may delete at any moment is not counted: brokers delete by segments,
+which the two clusters cut at other offsets, so that the log starts hardly ever are the same. By
+time that is known: a record is expired if it is older than `retention.ms`. By size it is not: of
+topics with `retention.bytes` nothing is counted (docs/readiness.md).
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.destination_topics import source_configs
+from twinlog.mirror.topic_configs import SourceConfig
+from twinlog.operations.readiness.verdict import SourceLog
+
+SLACK_MS: Final = 600_000
+"""Records that expire within this time count as expired: clocks differ, by how much is unknown."""
+_SHARE: Final = 10
+_UNLIMITED: Final = -1
+_NO_OFFSET: Final = -1
+
+
+class Below(NamedTuple):
+    """Offsets `[start, end)` that the source has not deleted, and the destination does not have."""
+
+    start: int
+    end: int
+
+
+async def log_starts(
+    destination: KafkaCluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Where these partitions' logs begin, of those that can be asked."""
+    found = await list_offsets(destination, partitions, OffsetSpec.EARLIEST)
+    return {one: at.offset for one, at in found.items() if not isinstance(at, Refusal)}
+
+
+async def begins_later(
+    source: KafkaCluster,
+    logs: Mapping[TopicPartition, SourceLog],
+    starts: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, Below]:
+    """The partitions whose log begins later on the destination, and what the source has below.
+
+    Args:
+        source: the mirror's.
+        logs: the source's, read after `starts`: what it has deleted meanwhile is not counted.
+        starts: the destination's log starts.
+
+    Raises:
+        Retriable: the source does not answer.
+    """
+    found = {
+        one: Below(log.start, min(starts[one], log.end))
+        for one, log in logs.items()
+        if log.start is not None and one in starts and log.start < min(starts[one], log.end)
+    }
+    if not found:
+        return {}
+    now_ms = time.time_ns() // 1_000_000
+    configs = await source_configs(source, sorted({one.topic for one in found}))
+    since = {one: kept_since(configs[one.topic], now_ms) for one in found}
+    timed = {one: at for one, at in since.items() if at is not None and at > 0}
+    firsts = await list_offsets(source, timed) if timed else {}
+    for one in [one for one in found if since[one] is None]:
+        del found[one]
+    for one, first in firsts.items():
+        # What cannot be asked just now is counted.
+        if not isinstance(first, Refusal):
+            start = found[one].end if first.offset == _NO_OFFSET else first.offset
+            found[one] = Below(max(start, found[one].start), found[one].end)
+    return {one: below for one, below in found.items() if below.start < below.end}
+
+
+def kept_since(configs: Mapping[str, SourceConfig] | Refusal, now_ms: int) -> int | None:
+    """The timestamp from which on a topic's retention keeps its records.
+
+    Args:
+        configs: the source topic's; a refusal counts as no retention at all.
+        now_ms: the time.
+
+    Returns:
+        0: it keeps all. None: it is not known, as it goes by size.
+    """
+    if isinstance(configs, Refusal) or "delete" not in _value(configs, "cleanup.policy"):
+        return 0
+    if _number(configs, "retention.bytes") != _UNLIMITED:
+        return None
+    retention = _number(configs, "retention.ms")
+    if retention == _UNLIMITED:
+        return 0
+    return max(now_ms - retention + min(SLACK_MS, retention // _SHARE), 1)
+
+
+def _value(configs: Mapping[str, SourceConfig], name: str) -> str:
+    return configs[name].value if name in configs else ""
+
+
+def _number(configs: Mapping[str, SourceConfig], name: str) -> int:
+    return int(_value(configs, name) or _UNLIMITED)

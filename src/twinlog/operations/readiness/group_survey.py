@@ -1,0 +1,362 @@
+"""What becomes of the groups in a failover: the facts of verdict.py that concern them.
+
+All groups count that have committed for the mirror's topics, also those whose offsets are not
+copied (streams groups, and those that `mirror.groups.include` leaves out).
+
+The destination's offsets are read before the source's: so what a node copies in between makes a
+group seem further behind than it is, and none seem ahead.
+
+Where the source is dead, `__mirror_groups` has what the groups had committed at the node's last
+check. What they have committed since is not known, which is a finding, with the age of the check.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from re import Pattern
+from typing import Final
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.kafka.groups.offsets import (
+    Committed,
+    Group,
+    assigned,
+    committed_offsets,
+    list_groups,
+    lists_all_groups,
+)
+from twinlog.kafka.types import TopicPartition
+from twinlog.operations.readiness.verdict import (
+    Finding,
+    GroupFacts,
+    Reason,
+    Skip,
+    SourceLog,
+    Standing,
+)
+from twinlog.store.group_log import GROUPS_TOPIC, Remembered, read_groups
+from twinlog.store.group_records import NO_OFFSET, GroupMemory
+from twinlog.sync.group_rules import (
+    SHARE,
+    Log,
+    due_offsets,
+    group_offsets,
+    is_served,
+    log_bounds,
+    own_offsets,
+    served,
+)
+from twinlog.text import few
+
+AT_ONCE: Final = 20
+"""Groups whose offsets are asked for side by side."""
+
+ByTopic = dict[str, tuple[GroupFacts, ...]]
+
+
+async def group_facts(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    mirror: str,
+    include: Collection[Pattern[str]],
+    logs: Mapping[TopicPartition, SourceLog],
+    *,
+    stable: bool = False,
+) -> tuple[ByTopic, tuple[Finding, ...]]:
+    """The groups that have committed for the topics, by topic, and those that cannot be read.
+
+    A group that the node has seen and that the source does not list now is asked for by name: that
+    it is not listed is no evidence that it is gone.
+
+    Args:
+        source: the mirror's.
+        destination: the mirror's cluster.
+        mirror: its name.
+        include: a group's offsets are copied whose whole name matches one of these.
+        logs: the source's, of the partitions to look at.
+        stable: only the groups whose offsets are copied; no offset on the source may be part of an
+            open transaction, and all have to be readable.
+
+    Raises:
+        Retriable: a cluster does not answer, or an offset is not stable.
+        UserError: a right is missing, to list groups or to read offsets.
+    """
+    if not logs:
+        return {}, ()
+    known, unreadable = await _known(destination, mirror)
+    listed = await list_groups(source)
+    groups = [
+        *listed.values(),
+        *(Group(one.group, "", one.kind) for one in known.values() if one.group not in listed),
+    ]
+    if stable:
+        groups = served(groups, include)
+    here = await list_groups(destination)
+    bounds = await log_bounds(destination, list(logs))
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    if not stable and not await lists_all_groups(source):
+        principal = source.config.security.principal
+        text = (
+            f"the source may have more than it lists: grant the principal {principal} DESCRIBE on "
+            f"the cluster, so that none is left out"
+        )
+        unreadable.append(_unreadable(text))
+
+    async def facts(group: Group) -> list[tuple[str, GroupFacts]]:
+        async with limit:
+            try:
+                found = await group_offsets(destination, _as_there(group, here))
+                committed = await group_offsets(source, group, stable=stable)
+            except TwinlogError as error:
+                if stable:
+                    raise
+                unreadable.append(_unreadable(f"offsets of {group.name}: {error}"))
+                return []
+        if unknown := bounds.unknown(committed.keys()):
+            if stable:
+                raise Retriable(f"group {group.name}: {unknown}")
+            unreadable.append(_unreadable(f"offsets of {group.name}: {unknown}"))
+        own = own_offsets(found, known.get(group.name))
+        idle = group.name not in here or here[group.name].idle
+        return [
+            (
+                topic,
+                replace(
+                    one,
+                    kind=group.kind,
+                    followed=is_served(group, include),
+                    # Without a state: it has offsets there, so it may have members, too.
+                    idle_on_source=group.idle,
+                    idle_on_destination=idle,
+                ),
+            )
+            for topic, one in offset_facts(
+                group.name, logs, bounds.logs, committed, found, own=own
+            ).items()
+        ]
+
+    by_topic = _by_topic(await asyncio.gather(*(facts(group) for group in sorted(groups))))
+    return by_topic, tuple(unreadable)
+
+
+async def uncommitted(
+    source: KafkaCluster, include: Collection[Pattern[str]], partitions: Collection[TopicPartition]
+) -> dict[str, frozenset[TopicPartition]]:
+    """Partitions that a group's members read, and have committed nothing for, by group.
+
+    Of groups whose offsets are copied. Share groups do not commit: their start offsets are there
+    from the beginning. Readers that are no members (`assign`) are unknown until they commit.
+
+    Args:
+        source: the mirror's.
+        include: a group's offsets are copied whose whole name matches one of these.
+        partitions: those to look at.
+
+    Raises:
+        Retriable: the source does not answer, or a group's first offset of a partition is part of
+            an open transaction.
+        ProtocolError, UserError: what a group's members read cannot be seen.
+    """
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(group: Group) -> frozenset[TopicPartition]:
+        async with limit:
+            committed = await committed_offsets(
+                source, group.name, stable=True, partitions=sorted(partitions)
+            )
+            theirs = frozenset[TopicPartition]() if group.idle else await assigned(source, group)
+            return theirs.intersection(partitions) - committed.keys()
+
+    listed = await list_groups(source)
+    groups = [group for group in served(sorted(listed.values()), include) if group.kind != SHARE]
+    found = await asyncio.gather(*map(one, groups))
+    return {group.name: some for group, some in zip(groups, found, strict=True) if some}
+
+
+async def remembered_facts(
+    destination: KafkaCluster,
+    mirror: str,
+    partitions: Collection[TopicPartition],
+    now_ms: int,
+) -> tuple[ByTopic, tuple[Finding, ...]]:
+    """The groups as the node last saw them on a source that is dead now, and what is not known.
+
+    Args:
+        destination: the mirror's cluster.
+        mirror: its name.
+        partitions: the topics' partitions.
+        now_ms: the time.
+    """
+    try:
+        remembered = await read_groups(destination, mirror)
+        if remembered.check is None:
+            why = f"{GROUPS_TOPIC} has no complete check of the groups"
+            return {}, (_unreadable(f"what they have committed on the source is unknown: {why}"),)
+        by_topic, unknown = await _remembered(destination, remembered, partitions)
+    except TwinlogError as error:
+        return {}, (_unreadable(f"what they have committed on the source is unknown: {error}"),)
+    return by_topic, (*_not_known(remembered, now_ms), *unknown)
+
+
+def _not_known(remembered: Remembered, now_ms: int) -> list[Finding]:
+    """What the last check does not tell."""
+    check = remembered.check
+    assert check is not None, "the caller has looked"
+    # By the node's clock and this one, of which one may be wrong.
+    age = (now_ms - check.time_ms) / 1000
+    when = f"{age:.0f} s ago" if age >= 0 else f"{-age:.0f} s after this clock's time"
+    found = [
+        _unreadable(
+            f"{len(remembered.groups)} were last checked on the source {when}; what they have "
+            f"committed since, and groups that are not copied, are unknown"
+        )
+    ]
+    if check.failed:
+        text = f"in the last check the offsets of these could not be read: {few(check.failed)}"
+        found.append(_unreadable(text))
+    if remembered.unreadable:
+        found.append(_unreadable(f"unreadable records: {few(remembered.unreadable)}"))
+    return found
+
+
+def _unreadable(text: str) -> Finding:
+    return Finding(Reason.GROUP_UNREADABLE, f"groups: {text}")
+
+
+async def _remembered(
+    destination: KafkaCluster, remembered: Remembered, partitions: Collection[TopicPartition]
+) -> tuple[ByTopic, list[Finding]]:
+    bounds = await log_bounds(destination, partitions)
+    here = await list_groups(destination)
+    limit = asyncio.Semaphore(AT_ONCE)
+    unknown: list[Finding] = []
+
+    async def facts(memory: GroupMemory) -> list[tuple[str, GroupFacts]]:
+        committed = {
+            partition: Committed(one.source)
+            for partition, one in memory.partitions.items()
+            if one.source != NO_OFFSET
+        }
+        deleted = {partition for partition, one in memory.partitions.items() if one.deleted}
+        if text := bounds.unknown(committed.keys() | deleted):
+            unknown.append(_unreadable(f"offsets of {memory.group}: {text}"))
+        committed = {one: at for one, at in committed.items() if one in bounds.logs}
+        if not committed and not deleted:
+            return []
+        async with limit:
+            group = Group(memory.group, "", memory.kind)
+            found = await group_offsets(destination, _as_there(group, here))
+        # A partition without an offset that is not noted as deleted was not looked at.
+        own = own_offsets(found, memory) & (committed.keys() | deleted)
+        # What the source holds beyond the group's offset is not known here: the logs' facts say it.
+        logs = {one: SourceLog(None, at.offset, at.offset) for one, at in committed.items()}
+        idle = memory.group not in here or here[memory.group].idle
+        return [
+            (topic, replace(one, kind=memory.kind, idle_on_destination=idle))
+            for topic, one in offset_facts(
+                memory.group, logs, bounds.logs, committed, found, own=own
+            ).items()
+        ]
+
+    groups = [remembered.groups[name] for name in sorted(remembered.groups)]
+    by_topic = _by_topic(await asyncio.gather(*map(facts, groups)))
+    return by_topic, unknown
+
+
+async def _known(
+    destination: KafkaCluster, mirror: str
+) -> tuple[Mapping[str, GroupMemory], list[Finding]]:
+    """What the node remembers, and what of it cannot be read.
+
+    Without it no offset counts as the mirror's, and none is known to be deleted on the source.
+    """
+    text = "which offsets were copied, and are gone on the source, is not known"
+    try:
+        found = await read_groups(destination, mirror)
+    except TwinlogError as error:
+        return {}, [_unreadable(f"{text}: {error}")]
+    if not found.unreadable:
+        return found.groups, []
+    why = f"unreadable records: {few(found.unreadable)}"
+    return found.groups, [_unreadable(f"{text}; {why}")]
+
+
+def _as_there(group: Group, here: Mapping[str, Group]) -> Group:
+    """A group as the destination's coordinator knows it: another kind may have its name."""
+    return group if (one := here.get(group.name)) is None else one
+
+
+def _by_topic(found: Collection[list[tuple[str, GroupFacts]]]) -> ByTopic:
+    by_topic: defaultdict[str, list[GroupFacts]] = defaultdict(list)
+    for facts in found:
+        for topic, one in facts:
+            by_topic[topic].append(one)
+    return {topic: tuple(some) for topic, some in by_topic.items()}
+
+
+def offset_facts(
+    group: str,
+    logs: Mapping[TopicPartition, SourceLog],
+    bounds: Mapping[TopicPartition, Log],
+    source: Mapping[TopicPartition, Committed],
+    destination: Mapping[TopicPartition, Committed],
+    *,
+    own: AbstractSet[TopicPartition] = frozenset(),
+) -> dict[str, GroupFacts]:
+    """What a group has committed, by topic.
+
+    Args:
+        group: its name.
+        logs: the source's, of the partitions to look at.
+        bounds: the destination's.
+        source: what it has committed on the source.
+        destination: what it has committed on the destination.
+        own: those whose offset on the destination is the mirror's own.
+    """
+    due = due_offsets(source, destination, bounds, own)
+    ahead = {
+        one
+        for one, (start, _) in bounds.items()
+        if one in source
+        and one in destination
+        and destination[one].offset > max(source[one].offset, start)
+    }
+    partitions: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+    for one in sorted(source.keys() & logs.keys() & bounds.keys()):
+        partitions[one.topic].append(one)
+    deleted: defaultdict[str, list[Standing]] = defaultdict(list)
+    for one in sorted(own & bounds.keys() - source.keys()):
+        if destination[one].offset > bounds[one].start:
+            deleted[one.topic].append(Standing(one, destination[one].offset))
+    return {
+        topic: GroupFacts(
+            group=group,
+            due=sum(one in due for one in some if one not in ahead),
+            behind=sum(
+                due[one].offset
+                - (destination[one].offset if one in destination else bounds[one].start)
+                for one in some
+                if one in due and one not in ahead
+            ),
+            missing=sum(one not in destination for one in some),
+            ahead=sum(max(source[one].offset - bounds[one].end, 0) for one in some),
+            skips=tuple(
+                Skip(one, source[one].offset, destination[one].offset, follows=one in due)
+                for one in some
+                if one in ahead
+            ),
+            unread=sum(max(logs[one].high_watermark - source[one].offset, 0) for one in some),
+            unread_from=tuple(
+                Standing(one, source[one].offset)
+                for one in some
+                if source[one].offset < logs[one].high_watermark
+            ),
+            deleted=tuple(deleted[topic]),
+        )
+        for topic in partitions.keys() | deleted.keys()
+        for some in [partitions[topic]]
+    }

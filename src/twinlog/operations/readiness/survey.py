@@ -1,0 +1,494 @@
+"""What there is to know before a failover, asked of both clusters: the facts of verdict.py.
+
+What the source holds is asked of it; where it does not answer, the statuses of its partitions'
+owners say what it held when it was last heard of. The destination is asked first: what is written
+and mirrored in between counts as lag, so that a loss is never made smaller than it is.
+
+Each question may be answered late, in part, with an error, or by a peer that knows less than others
+do. What is concluded then:
+
+    question                  no answer, or not all of it       an answer that misleads
+    ------------------------  --------------------------------  -------------------------------
+    config and state records  error, no verdict                 -
+      one that is unreadable  CONTROL_UNREADABLE                -
+    statuses                  error, no verdict                 old, or dated ahead: read again
+                                                                (statuses.py), then UNKNOWN
+    the nodes' groups         by fresh statuses                 foreign members: FOREIGN_MEMBER
+    ends of the destination   DESTINATION_UNREADABLE            -
+    its log starts            the same                          -
+    the source at all         SOURCE_UNREACHABLE; offsets       of a pause, or stale: they are
+                              by fresh statuses                 taken for unknown
+    the source's own mirrors  what they may have from here is   without Read they are taken for
+                              named as not mirrored             none
+    all topics of the source  as stored by the last refresh     without Describe a topic is not
+                                                                listed (docs/readiness.md)
+    the destination's topics  DESTINATION_UNREADABLE            another one of the name:
+                                                                DESTINATION_RECREATED
+    the mirror's topics       TOPIC_GONE, SOURCE_UNREADABLE     -
+    log start, stable, end    SOURCE_UNREADABLE                 a follower's: refused by the
+                                                                leader epoch (KIP-320)
+    the leader's log end      LOG_END_UNREADABLE                below the high watermark: taken
+                                                                for unknown
+    groups, configs, ACLs     ..._UNREADABLE, each after 15 s,  -
+                              also where the source does not
+                              answer at all
+    holders of transactions   left out: no verdict rests on it  -
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+from twinlog.kafka.acls import Acl
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Topic, is_another
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
+from twinlog.kafka.requests.acls import describe_acls
+from twinlog.kafka.requests.partitions import (
+    CONSUMER,
+    DEBUGGING,
+    Isolation,
+    ListedOffset,
+    OffsetSpec,
+    list_offsets,
+    open_transactions,
+)
+from twinlog.kafka.requests.transactions import transactional_ids
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.creation import connected_source
+from twinlog.lifecycle.failback import TheirMirrors, read_their_mirrors
+from twinlog.mirror.states import State
+from twinlog.operations.describe import PartitionDescription
+from twinlog.operations.readiness.begins_later import begins_later, log_starts
+from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
+from twinlog.operations.readiness.subject import Subject, confirmed, source_age_ms, status_age_ms
+from twinlog.operations.readiness.verdict import (
+    AclFacts,
+    Finding,
+    MirrorFacts,
+    PartitionFacts,
+    Reason,
+    SourceLog,
+    SourceTopic,
+    TopicFacts,
+)
+from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.mirrors import MirrorStore
+from twinlog.sync.acls import Compared, compare_acls
+from twinlog.sync.configs import Difference, Unreadable, compare_configs
+from twinlog.sync.topics import not_mirrored
+
+CONNECT_S: Final = 5.0
+"""Seconds after which a source that does not answer is taken for dead: somebody waits."""
+PATIENCE_S: Final = 60.0
+"""Seconds after which one that answers some questions is, too."""
+PART_S: Final = 15.0
+"""Seconds for a part without which the rest is still known: each has a finding of its own."""
+
+_UNDISCOVERED: Final = "not discovered yet; the next refresh adds it"
+
+Logs = dict[TopicPartition, SourceLog]
+
+
+async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
+    """The facts, of the source as well, if it answers.
+
+    Raises:
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    began = time.monotonic()
+    ends = await destination_ends(destination, subject.partitions)
+    try:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            connected_source(subject.mirror, destination.config.grants, CONNECT_S) as source,
+        ):
+            return await survey_live(source, destination, subject, ends)
+    except TwinlogError as error:
+        trouble = str(error)
+    except TimeoutError:
+        trouble = f"the source gives no answers within {PATIENCE_S:g} s"
+    subject = await confirmed(destination, subject, ends)
+    here = await _destination_topics(destination, subject)
+    groups, unknown = await remembered_facts(
+        destination, subject.mirror.name, subject.partitions, int(time.time() * 1000)
+    )
+    facts = _as_reported(subject, ends, here, trouble)
+    unknown += await _not_compared(destination, subject)
+    return replace(
+        facts,
+        age_ms=int((time.monotonic() - began) * 1000),
+        unknown=(*facts.unknown, *unknown),
+        topics=tuple(replace(topic, groups=groups.get(topic.topic, ())) for topic in facts.topics),
+    )
+
+
+async def _not_compared(destination: KafkaCluster, subject: Subject) -> tuple[Finding, ...]:
+    """What is compared with the source's, and cannot be while that does not answer."""
+    found = []
+    if subject.topics:
+        text = "configurations: they are not compared, as the source does not answer"
+        found.append(Finding(Reason.CONFIGURATION_UNREADABLE, text))
+    if _acls_follow(subject) and await _has_authorizer(destination):
+        text = "ACLs: they are not compared, as the source does not answer"
+        found.append(Finding(Reason.ACL_UNREADABLE, text))
+    return tuple(found)
+
+
+def _acls_follow(subject: Subject) -> bool:
+    wanted = any(topic.wanted is Wanted.MIRRORING for topic in subject.topics)
+    return wanted and bool(subject.settings.acl_include)
+
+
+async def _has_authorizer(destination: KafkaCluster) -> bool:
+    """Whether ACLs mean something there; they do where they may not be seen."""
+    try:
+        return await describe_acls(destination) is not None
+    except TwinlogError:
+        return True
+
+
+async def _destination_topics(destination: KafkaCluster, subject: Subject) -> dict[str, Topic]:
+    """The destination's topics, of those that are there."""
+    found = (await destination.refresh(subject.names)).topics
+    return {name: found[name] for name in subject.names if name in found}
+
+
+def _count(topic: Topic | None) -> int | None:
+    return None if topic is None else len(topic.partitions)
+
+
+def _is_recreated(subject: Subject, found: Topic | None) -> bool:
+    """Whether the destination's topic of this name is not the mirror's any more."""
+    return found is not None and any(
+        is_another(one.destination_topic_id, found.topic_id)
+        for one in subject.topics
+        if one.topic == found.name
+    )
+
+
+async def survey_live(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    subject: Subject,
+    ends: Mapping[TopicPartition, int],
+) -> MirrorFacts:
+    """The facts, of a source that is connected.
+
+    Args:
+        source: the mirror's.
+        destination: the mirror's cluster.
+        subject: what is to be surveyed.
+        ends: see `destination_ends`; read before.
+
+    Raises:
+        TwinlogError: the source does not answer, or refuses.
+    """
+    began = time.monotonic()
+    starts = await log_starts(destination, subject.partitions)
+    ends = {one: end for one, end in ends.items() if one in starts}
+    missed = await _not_mirrored(source, destination, subject)
+    there = (await source.refresh(subject.names)).topics
+    here = await _destination_topics(destination, subject)
+    found = {topic.topic: _on_source(topic, there.get(topic.topic)) for topic in subject.topics}
+    same = [topic for topic in subject.topics if found[topic.topic] is SourceTopic.SAME]
+    logs = await source_logs(
+        source, [one for one in subject.partitions if found[one.topic] is SourceTopic.SAME]
+    )
+    lacking = await begins_later(source, logs, starts)
+    names = [topic.topic for topic in same]
+    unknown: list[Finding] = []
+    groups: ByTopic = {}
+    try:
+        async with _part():
+            groups, unreadable = await group_facts(
+                *(source, destination, subject.mirror.name, subject.settings.groups_include, logs)
+            )
+        unknown += unreadable
+    except TwinlogError as error:
+        unknown.append(Finding(Reason.GROUP_UNREADABLE, f"groups: {error}"))
+    compared: dict[str, Difference | Unreadable] = {}
+    exclude = subject.settings.topic_properties_exclude
+    try:
+        async with _part():
+            compared = await compare_configs(source, destination, names, exclude)
+    except TwinlogError as error:
+        unknown.append(Finding(Reason.CONFIGURATION_UNREADABLE, f"configurations: {error}"))
+    acls = AclFacts()
+    try:
+        async with _part():
+            acls = await _acls(source, destination, subject)
+    except TwinlogError as error:
+        unknown.append(Finding(Reason.ACL_UNREADABLE, f"ACLs: {error}"))
+    held = await holders(source, [one for one, log in logs.items() if log.is_open])
+    return MirrorFacts(
+        mirror=subject.mirror.name,
+        node_runs=subject.node_runs,
+        not_mirrored=missed,
+        age_ms=int((time.monotonic() - began) * 1000),
+        status_age_ms=status_age_ms(subject),
+        unknown=(*subject.findings, *unknown),
+        acls=acls,
+        topics=tuple(
+            TopicFacts(
+                topic=topic.topic,
+                behind_ms=subject.behind_ms(topic.topic),
+                on_source=found[topic.topic],
+                source_partitions=(
+                    len(there[topic.topic].partitions) if topic.topic in names else None
+                ),
+                destination_partitions=_count(here.get(topic.topic)),
+                destination_recreated=_is_recreated(subject, here.get(topic.topic)),
+                partitions=tuple(
+                    replace(
+                        _partition(one, ends.get(key), logs.get(key), held.get(key, ()), live=True),
+                        lacks=lacking.get(key),
+                    )
+                    for one in topic.partitions
+                    for key in [TopicPartition(topic.topic, one.partition)]
+                ),
+                groups=groups.get(topic.topic, ()),
+                configurations=_differing(compared.get(topic.topic)),
+                configurations_unknown=_unreadable(compared.get(topic.topic)),
+            )
+            for topic in subject.described.topics
+        ),
+    )
+
+
+async def _not_mirrored(
+    source: KafkaCluster, destination: KafkaCluster, subject: Subject
+) -> dict[str, str]:
+    """The source's topics that the mirror does not mirror, with the reason as far as known."""
+    mirror, snapshot = subject.mirror, subject.snapshot
+    there = (await source.refresh(None)).topics
+    found = not_mirrored(mirror, snapshot, there, ())
+    if found:
+        theirs = await _their_mirrors(source, destination)
+        found = not_mirrored(mirror, snapshot, there, theirs.loops)
+        found = {name: why or theirs.unsure(name) for name, why in found.items()}
+    stored = dict(snapshot.not_mirrored(mirror.name).topics)
+    return {
+        name: why or stored.get(name, _UNDISCOVERED)
+        for name, why in found.items()
+        if subject.named(name)
+    }
+
+
+async def _their_mirrors(source: KafkaCluster, destination: KafkaCluster) -> TheirMirrors:
+    """The source's own mirrors; a `__mirror_config` that cannot be read there holds up no lag."""
+    try:
+        async with _part():
+            return await read_their_mirrors(source, destination)
+    except Retriable as error:
+        unknown = f"the source's __mirror_config cannot be read: {error}"
+        return TheirMirrors({}, frozenset(), {}, unknown=unknown)
+
+
+@asynccontextmanager
+async def _part() -> AsyncIterator[None]:
+    """Bounds one part of a survey.
+
+    Raises:
+        Retriable: it takes too long.
+    """
+    try:
+        async with asyncio.timeout(PART_S):
+            yield
+    except TimeoutError as error:
+        raise Retriable(f"no answer within {PART_S:g} s") from error
+
+
+def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
+    if found is None:
+        return SourceTopic.GONE
+    if found.error:
+        return SourceTopic.UNKNOWN
+    return SourceTopic.SAME if found.topic_id == topic.topic_id else SourceTopic.MADE_AGAIN
+
+
+def _as_reported(
+    subject: Subject, ends: Mapping[TopicPartition, int], here: Mapping[str, Topic], trouble: str
+) -> MirrorFacts:
+    """The facts of a source that does not answer: what it held when it was last heard of."""
+    stored = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
+    return MirrorFacts(
+        mirror=subject.mirror.name,
+        node_runs=subject.node_runs,
+        source_trouble=trouble,
+        known_until_ms=source_age_ms(subject),
+        not_mirrored={name: why for name, why in stored.items() if subject.named(name)},
+        status_age_ms=status_age_ms(subject),
+        unknown=subject.findings,
+        topics=tuple(
+            TopicFacts(
+                topic=topic.topic,
+                behind_ms=subject.behind_ms(topic.topic),
+                destination_partitions=_count(here.get(topic.topic)),
+                destination_recreated=_is_recreated(subject, here.get(topic.topic)),
+                partitions=tuple(
+                    _partition(
+                        one,
+                        ends.get(TopicPartition(topic.topic, one.partition)),
+                        _reported_source(one),
+                        live=False,
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in subject.described.topics
+        ),
+    )
+
+
+def _reported_source(one: PartitionDescription) -> SourceLog | None:
+    """What the source held when a partition's owner last heard of it.
+
+    None of a partition that no lane fetches: its status is of the time of the pause, of the
+    failure, or of an owner that is gone.
+    """
+    watched = one.state is State.MIRRORING and one.fresh and one.source_time_ms is not None
+    if not watched or one.source_offset < 0:
+        return None
+    return SourceLog(None, one.source_offset, one.source_last_stable_offset)
+
+
+def _partition(
+    one: PartitionDescription,
+    end: int | None,
+    source: SourceLog | None,
+    held_by: tuple[str, ...] = (),
+    *,
+    live: bool,
+) -> PartitionFacts:
+    return PartitionFacts(
+        partition=one.partition,
+        state=one.state,
+        reason=one.reason,
+        source=source,
+        destination_end=end,
+        lag_ms=one.lag_ms,
+        held_by=held_by,
+        reported_end=_reported_end(one, live=live),
+    )
+
+
+def _reported_end(one: PartitionDescription, *, live: bool) -> int | None:
+    """Where the mirror's records end by a status that is not older than the destination's end.
+
+    Of a partition that is mirrored, from a source that answers, there is none, and none is needed:
+    the source's own end tells.
+    """
+    counts = one.state is State.PAUSED or (one.state is State.MIRRORING and one.fresh and not live)
+    return one.destination_offset if counts and one.destination_offset >= 0 else None
+
+
+async def destination_ends(
+    destination: KafkaCluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The high watermarks of these partitions, of those that can be asked."""
+    found = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=CONSUMER)
+    return {one: end.offset for one, end in found.items() if not isinstance(end, Refusal)}
+
+
+async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartition]) -> Logs:
+    """Where these partitions' logs begin and end, of those that can be asked.
+
+    The last stable offset is read before the high watermark, so that what is open is never made
+    smaller than it is; and the leader's log end last (replica id -2, which needs no other right:
+    tests/contract/test_log.py), so that what is not replicated is not, either.
+    """
+    starts, stable = await asyncio.gather(
+        list_offsets(source, partitions, OffsetSpec.EARLIEST),
+        list_offsets(source, partitions, OffsetSpec.LATEST, isolation=Isolation.READ_COMMITTED),
+    )
+    ends = await list_offsets(source, partitions, OffsetSpec.LATEST)
+    log_ends = await list_offsets(source, partitions, OffsetSpec.LATEST, replica_id=DEBUGGING)
+    logs = {}
+    for one in partitions:
+        start, last_stable, end = starts[one], stable[one], ends[one]
+        if (
+            not isinstance(start, Refusal)
+            and not isinstance(last_stable, Refusal)
+            and not isinstance(end, Refusal)
+        ):
+            log_end = _log_end(log_ends[one], end.offset)
+            logs[one] = SourceLog(start.offset, end.offset, last_stable.offset, log_end)
+    return logs
+
+
+def _log_end(answer: ListedOffset | Refusal, high_watermark: int) -> int | None:
+    """A leader's log end. Below the high watermark, it is not the leader's, and so not known."""
+    if isinstance(answer, Refusal) or answer.offset < high_watermark:
+        return None
+    return answer.offset
+
+
+async def holders(
+    source: KafkaCluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[str, ...]]:
+    """Who holds transactions open on these partitions, for people.
+
+    By transactional id where we may see that, else by producer id; nothing of partitions that
+    cannot be asked: who it is changes no verdict.
+    """
+    if not partitions:
+        return {}
+    told = await open_transactions(source, partitions)
+    found = {one: answer for one, answer in told.items() if not isinstance(answer, Refusal)}
+    names: dict[int, str] = {}
+    with suppress(TwinlogError):
+        producer_ids = {each.producer_id for some in found.values() for each in some}
+        names = await transactional_ids(source, producer_ids)
+    return {
+        one: tuple(
+            f"transactional id {names[each.producer_id]}"
+            if each.producer_id in names
+            else f"producer id {each.producer_id}"
+            for each in some
+        )
+        for one, some in found.items()
+    }
+
+
+# ---- what follows ------------------------------------------------------------------------------
+
+
+async def _acls(source: KafkaCluster, destination: KafkaCluster, subject: Subject) -> AclFacts:
+    """What is to be done to ACLs; nothing where they do not follow.
+
+    Raises:
+        UserError: a right is missing, to see ACLs.
+        Retriable: a cluster does not answer.
+    """
+    if not _acls_follow(subject):
+        return AclFacts()
+    found = await compare_acls(
+        source, destination, MirrorStore(destination), subject.mirror.name, subject.settings
+    )
+    if not isinstance(found, Compared):
+        return AclFacts()
+    return AclFacts(
+        to_make=_named(found.changes.make),
+        to_remove=_named(found.changes.remove),
+        denying=_named(found.denying),
+        missed=_named(found.missed),
+        withheld=_named(found.withheld),
+    )
+
+
+def _named(acls: Iterable[Acl]) -> tuple[str, ...]:
+    return tuple(map(str, sorted(acls)))
+
+
+def _differing(found: Difference | Unreadable | None) -> tuple[str, ...]:
+    """Names of a topic's configurations that are not as they are to be."""
+    return tuple(sorted({*found.changes, *found.fixed})) if isinstance(found, Difference) else ()
+
+
+def _unreadable(found: Difference | Unreadable | None) -> str:
+    """Why they cannot be compared; empty where they were, or nothing is known of any topic."""
+    return f"its configurations {found}" if isinstance(found, Unreadable) else ""

@@ -1,0 +1,1 @@
+"""The planned failover."""

@@ -1,0 +1,381 @@
+"""A switchover denies the source's producers WRITE, where the source has an authorizer.
+
+The denials are those that keep a mirror's topics read-only on the destination (kafka/acls.py,
+docs/decisions/0006-read-only-topics.md), of WRITE alone: principal by principal. Nodes of the
+source's own mirrors are not denied: a failback needs them.
+
+What is made is remembered before, in the *destination's* `__mirror_config` (created_acls.py):
+
+    deny      remember    make      until every broker of the source goes by it
+    allow     remove      until no broker does      forget
+
+So whoever is killed leaves what the next switchover goes on with, or `allow_producers` takes back,
+and nothing is ever removed that no switchover of this mirror has made. A switchover that ends
+before its failover takes back what it has made itself: what it found may be another's that runs.
+After the failover the denials stay: the old source must take no writes.
+
+An open transaction can be ended by its producer, whose right to the transactional id stays.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from twinlog.kafka.acls import Acl, AclChanges, Guard, Operation, acl_changes, guard
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.references import EVERYTHING, Grants
+from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.requests.acls import describe_acls, may_alter_acls
+from twinlog.lifecycle.creation import compiled, connected_source
+from twinlog.lifecycle.failback import read_their_mirrors
+from twinlog.store.config_records import MadeFor, Mirror
+from twinlog.store.control_topics import STATE_TOPIC
+from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.snapshot import Snapshot
+from twinlog.sync.created_acls import carry_out
+from twinlog.text import few
+
+NO_AUTHORIZER: Final = "the source has no authorizer"
+_CLUSTER_AUTHORIZATION_FAILED: Final = 31
+_NONE: Final[frozenset[Acl]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What denials would do, before any is made."""
+
+    denials: frozenset[Acl] = frozenset()
+    beyond: str = ""
+    """Who would not be kept out, for people: the operator has to see to him. Empty: nobody that
+    ACLs tell of."""
+    forbidden: bool = False
+    """Whether that is all of them, for want of a right."""
+    open_to: frozenset[str] = frozenset()
+    """Who may write and cannot be denied it."""
+    unguarded: frozenset[str] = frozenset()
+    """Topics of which nobody is there to be denied it."""
+
+
+class Allowed(NamedTuple):
+    """What became of a switchover's denials, when they were to be taken back."""
+
+    taken_back: frozenset[Acl] = frozenset()
+    left: frozenset[Acl] = frozenset()
+    """To the source's own mirror, which mirrors the topic from here again and has taken them over
+    (`mirrors.add_topics`): its failover takes them back. Here they are forgotten."""
+
+
+def outlook_of(found: Guard, topics: Collection[str]) -> Outlook:
+    """What a guard of WRITE on these topics would do."""
+    guarded = {acl.resource_name for acl in found.denials}
+    return _outlook(
+        found.denials, found.open_to | found.everywhere, frozenset(topics).difference(guarded)
+    )
+
+
+def _outlook(
+    denials: frozenset[Acl], open_to: frozenset[str], unguarded: frozenset[str]
+) -> Outlook:
+    parts = []
+    if open_to:
+        parts.append(f"who may write cannot be denied it: {few(sorted(open_to))}")
+    if unguarded:
+        parts.append(f"no principal is there to be denied WRITE: {few(sorted(unguarded))}")
+    return Outlook(denials=denials, beyond="; ".join(parts), open_to=open_to, unguarded=unguarded)
+
+
+def missing_of(before: Outlook, now: Outlook, there: frozenset[Acl]) -> Outlook:
+    """What is missing of the denials that were made, and who is kept out by them no more.
+
+    Args:
+        before: what the denials were made by.
+        now: the same by the ACLs of now.
+        there: these ACLs.
+    """
+    guarded = {acl.resource_name for acl in before.denials & there}
+    return _outlook(
+        now.denials - there,
+        now.open_to - before.open_to,
+        (now.unguarded - before.unguarded).difference(guarded),
+    )
+
+
+class ProducerDenials:
+    """The denials of some topics of a mirror, at its source."""
+
+    def __init__(
+        self, source: KafkaCluster, destination: KafkaCluster, mirror: str, topics: Collection[str]
+    ) -> None:
+        self._source = source
+        self._store = MirrorStore(destination)
+        self._mirror = mirror
+        self._topics = frozenset(topics)
+        self._own: frozenset[Acl] = _NONE  # remembered by nobody before this one made them
+
+    async def outlook(self) -> Outlook:
+        """What denials would do; nothing is changed.
+
+        Raises:
+            Retriable: the source does not answer.
+        """
+        try:
+            there = await describe_acls(self._source)
+        except UserError as error:
+            if error.code != _CLUSTER_AUTHORIZATION_FAILED:
+                raise
+            return Outlook(beyond=error.message, forbidden=True)
+        if there is None:
+            return Outlook(beyond=NO_AUTHORIZER)
+        if not await may_alter_acls(self._source):
+            text = "no right to alter the source's ACLs (ALTER on the cluster)"
+            return Outlook(beyond=text, forbidden=True)
+        return outlook_of(self._guard(there), self._topics)
+
+    async def deny(self, denials: frozenset[Acl]) -> None:
+        """Make denials; when this returns, every broker of the source goes by them.
+
+        Raises:
+            MirrorRefused: the mirror is no more; nothing was made.
+            UserError: a right is missing.
+            Retriable: a cluster does not answer.
+        """
+        there = await describe_acls(self._source) or _NONE
+        changes = acl_changes(denials, there, await self.made())
+        # What is not needed any more is taken back with the rest.
+        changes = changes._replace(remove=_NONE, forget=_NONE)
+        self._own |= changes.remember
+        await self._carry_out(changes, "be made on the source")
+        await self._until(denials, there=True)
+
+    async def missing(self, before: Outlook) -> Outlook:
+        """What has to be denied by now and is not, and who cannot be, beside those of `before`.
+
+        Raises:
+            UserError, Retriable: as `deny`.
+        """
+        there = await describe_acls(self._source)
+        if there is None:
+            return Outlook(denials=before.denials, beyond=NO_AUTHORIZER)
+        return missing_of(before, outlook_of(self._guard(there), self._topics), there)
+
+    async def strayed(self) -> frozenset[Acl]:
+        """Denials that ACL synchronisation has taken for the source's own (acls.py).
+
+        Raises:
+            UserError, Retriable: the destination does not answer, or refuses.
+        """
+        snapshot = await self._store.snapshot()
+        made = self._made(snapshot)
+        return frozenset(
+            acl
+            for mirror in snapshot.mirrors
+            for acl in made & snapshot.made_acls(mirror, MadeFor.SOURCE)
+        )
+
+    async def allow(self) -> frozenset[Acl]:
+        """Take back what switchovers of the mirror have made for these topics.
+
+        Returns:
+            What of it was still there.
+
+        Raises:
+            UserError: a right is missing; what could not be removed is still remembered.
+            Retriable: a cluster does not answer; the same.
+        """
+        return await self._take_back(await self.made())
+
+    async def take_back(self) -> frozenset[Acl]:
+        """Take back what this one has made, and no other switchover; what of it was still there.
+
+        Raises:
+            UserError, Retriable: as `allow`.
+        """
+        return await self._take_back(await self.made() & self._own)
+
+    async def _take_back(self, made: frozenset[Acl]) -> frozenset[Acl]:
+        if not made:
+            return _NONE
+        found = _NONE.union(*(one or _NONE for one in (await self._each_lists()).values()))
+        # A broker may not know of one yet: all are removed.
+        await self._carry_out(AclChanges(_NONE, _NONE, made, _NONE), "be taken back on the source")
+        await self._until(made, there=False)
+        await self._carry_out(AclChanges(_NONE, _NONE, _NONE, made), "be forgotten")
+        return made & found
+
+    async def _each_lists(self) -> dict[int, frozenset[Acl] | None]:
+        """The ACLs that each broker of the source lists."""
+        brokers = list((await self._source.refresh([])).brokers)
+        told = await asyncio.gather(*(describe_acls(self._source, node) for node in brokers))
+        return dict(zip(brokers, told, strict=True))
+
+    async def forget(self) -> frozenset[Acl]:
+        """Forget the denials, wherever they are; what they were.
+
+        Raises:
+            UserError, Retriable: the destination does not answer, or refuses.
+        """
+        made = await self.made()
+        await self._carry_out(AclChanges(_NONE, _NONE, _NONE, made), "be forgotten")
+        return made
+
+    async def made(self) -> frozenset[Acl]:
+        """What is remembered of having been made for these topics.
+
+        Raises:
+            UserError, Retriable: the destination does not answer, or refuses.
+        """
+        return self._made(await self._store.snapshot())
+
+    def _made(self, snapshot: Snapshot) -> frozenset[Acl]:
+        return frozenset(
+            acl
+            for acl in snapshot.made_acls(self._mirror, MadeFor.SWITCHOVER)
+            if acl.resource_name in self._topics
+        )
+
+    def _guard(self, there: frozenset[Acl]) -> Guard:
+        return guard(there, self._topics, STATE_TOPIC, (Operation.WRITE,))
+
+    async def _carry_out(self, changes: AclChanges, what: str) -> None:
+        made_for = MadeFor.SWITCHOVER
+        failed = await carry_out(self._source, self._store, self._mirror, changes, made_for)
+        if failed:
+            raise UserError(
+                f"{failed} denial(s) cannot {what}",
+                hint="the credentials need ALTER on the source's cluster (--source-config)",
+            )
+
+    async def _until(self, acls: frozenset[Acl], *, there: bool) -> None:
+        """Wait until every broker of the source knows all of these ACLs, or none of them."""
+        if not acls:
+            return
+
+        async def settled() -> None:
+            late = [
+                str(node)
+                for node, found in (await self._each_lists()).items()
+                if not (acls <= (found or _NONE) if there else acls.isdisjoint(found or _NONE))
+            ]
+            if late:
+                raise Retriable(f"broker(s) {', '.join(late)} of the source do not know ACLs yet")
+
+        await self._source.persist(settled)
+
+
+def acl_source(
+    mirror: Mirror, config: Mapping[str, str] | None, grants: Grants
+) -> AbstractAsyncContextManager[KafkaCluster]:
+    """A mirror's source, by the mirror's own properties or by others, to alter its ACLs.
+
+    Args:
+        mirror: it.
+        config: the operator's own properties, which may read anything; None: the mirror's.
+        grants: what the mirror's may read of this machine.
+
+    Raises:
+        Retriable: it does not answer.
+        UserError: it refuses us, or is another cluster.
+    """
+    if config is None:
+        return connected_source(mirror, grants)
+    servers = {"bootstrap.servers": mirror.source["bootstrap.servers"]}
+    return connected_source(replace(mirror, source={**servers, **config}), EVERYTHING)
+
+
+async def allow_producers(
+    destination: KafkaCluster,
+    mirror: str,
+    topics: str,
+    *,
+    source_config: Mapping[str, str] | None = None,
+) -> Allowed:
+    """Take back what switchovers of a mirror have denied at its source; what became of it.
+
+    Args:
+        destination: the mirror's cluster.
+        mirror: its name.
+        topics: a name or else a regular expression.
+        source_config: whose connection to the source may alter its ACLs; None: the mirror's.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
+        UserError: a right is missing, or the source mirrors such a topic from here, which has to
+            stay read-only there, and has not taken its denials over.
+        Retriable: a cluster does not answer; what could not be removed is still remembered.
+    """
+    snapshot, names = await _denied(destination, mirror, topics)
+    if not names:
+        return Allowed()
+    grants = destination.config.grants
+    async with acl_source(snapshot.mirrors[mirror], source_config, grants) as source:
+        async with connected_source(snapshot.mirrors[mirror], grants) as readable:
+            theirs = await _taken_over(readable, destination, snapshot, mirror, names)
+        left = await ProducerDenials(source, destination, mirror, theirs).forget()
+        taken_back = await ProducerDenials(source, destination, mirror, names - theirs).allow()
+        return Allowed(taken_back, left)
+
+
+async def forget_denials(destination: KafkaCluster, mirror: str, topics: str) -> frozenset[Acl]:
+    """Forget what switchovers have denied at a source that is gone for good; what that was.
+
+    Raises:
+        MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
+        UserError, Retriable: the destination does not answer, or refuses.
+    """
+    _, names = await _denied(destination, mirror, topics)
+    # Nothing is asked of the source.
+    return await ProducerDenials(destination, destination, mirror, names).forget()
+
+
+async def _denied(
+    destination: KafkaCluster, mirror: str, topics: str
+) -> tuple[Snapshot, frozenset[str]]:
+    """What is wanted, and the topics that are meant and have denials."""
+    pattern = compiled(topics)
+    snapshot = await MirrorStore(destination).snapshot()
+    if mirror not in snapshot.mirrors:
+        raise unknown_mirror(mirror, snapshot)
+    names = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.SWITCHOVER)}
+    if topics in names:
+        return snapshot, frozenset({topics})
+    return snapshot, frozenset(name for name in names if pattern.fullmatch(name))
+
+
+async def _taken_over(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    snapshot: Snapshot,
+    mirror: str,
+    topics: Collection[str],
+) -> frozenset[str]:
+    """Those of the topics that the source mirrors from here, up to STOPPED, with their denials.
+
+    Raises:
+        UserError: it has not taken the denials over, or does not let us see.
+        Retriable: it does not answer.
+    """
+    theirs = await read_their_mirrors(source, destination)
+    if theirs.forbidden:
+        raise UserError(
+            f"whether the source mirrors these topics from here is not known: {theirs.unknown}",
+            hint="nothing was changed; the mirror's principal needs READ on its control topics",
+        )
+    theirs.refuse_unsure(topics, "here", "nothing was changed")
+    removed = [one for name in topics for one in theirs.failed_over.get(name, ())]
+    states = await MirrorStore(source).states() if removed else None
+    busy = {
+        topic.topic
+        for topic in removed
+        if states is not None and not states.stopped(topic.mirror_partitions)
+    }
+    busy |= theirs.loops & frozenset(topics)
+    kept = snapshot.made_acls(mirror, MadeFor.SWITCHOVER) - theirs.read_only
+    if not_taken := busy & {acl.resource_name for acl in kept}:
+        raise UserError(
+            f"the source mirrors these topics from here, which keeps them read-only there: "
+            f"{few(sorted(not_taken))}",
+            hint="nothing was changed; fail over to the source first",
+        )
+    return frozenset(busy)

@@ -1,0 +1,808 @@
+"""The planned form of a failover, with nothing lost: `twinlog switchover`.
+
+    step        done when                                                         one can go back
+    ----------  ----------------------------------------------------------------  ---------------
+    READINESS   nothing stands against a failover but what the steps below end    yes
+    PRODUCERS   the source's producers are denied WRITE, where it has an          yes
+                authorizer (denials.py); the operator has stopped the others
+    SILENCE     the source's log ends have not moved for some seconds, and no     yes
+                transaction is open
+    LAG         the destination ends where the source does, partition by          yes
+                partition, both asked
+    GROUPS      no group can commit anything new on the source (it has no         yes
+                members, or nothing is left for it to read in any partition
+                that they have, and no transaction with its offsets is open),
+                and all offsets are copied
+    FAILOVER    all of this is still so at a last look; the topics are removed    no
+                from the mirror, and their partitions STOPPED
+
+Up to FAILOVER nothing is changed but the source's ACLs, and groups' offsets on the destination,
+which follow anyway. So going back is to take the denials away: mirroring goes on, and producers may
+write to the source again.
+
+Between the last look and the end of mirroring a producer that is neither denied nor stopped may
+still write, and a consumer that begins just then may commit. What was written or committed is found
+afterwards, and named. A consumer that is no member of its
+group (`assign`) is known by its commits only: the operator stops it.
+"""
+
+import asyncio
+import enum
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from twinlog.kafka.acls import Acl
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
+from twinlog.kafka.requests.partitions import DEBUGGING, Isolation, OffsetSpec, list_offsets
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.changes import Topics, remove_topics
+from twinlog.lifecycle.creation import connected_source
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.operations.readiness.group_survey import group_facts, uncommitted
+from twinlog.operations.readiness.subject import Subject, subject_of
+from twinlog.operations.readiness.survey import (
+    destination_ends,
+    holders,
+    survey_live,
+)
+from twinlog.operations.readiness.verdict import (
+    Finding,
+    GroupFacts,
+    Readiness,
+    Reason,
+    SourceLog,
+    Standing,
+    judge,
+)
+from twinlog.operations.switchover.denials import Outlook, ProducerDenials, acl_source
+from twinlog.operations.switchover.readable import Readable
+from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot
+from twinlog.sync.group_offsets import GroupSync
+from twinlog.text import SHOWN, few
+
+LOOK_S: Final = 0.5
+"""Time between two looks at what is waited for."""
+AS_IT_WAS: Final = "all is as it was: the mirror goes on, producers may write to the source again"
+NOTHING_CHANGED: Final = "nothing was changed"
+STILL_DENIED: Final = (
+    "the mirror goes on; producers may still be denied to write to the source, which twinlog "
+    "switchover --allow-producers takes back"
+)
+FAILED_OVER: Final = (
+    "topics were failed over: see kafka-mirrors --describe; as long as producers are denied to "
+    "write to the source, it takes no records that nobody mirrors"
+)
+TELL_S: Final = 2.0
+"""Time between two words about what is waited for."""
+LOOKS: Final = 3
+"""Last looks at groups that commit behind markers once more, and lose nothing by it."""
+
+HARMLESS: Final = frozenset(
+    {
+        Reason.CONFIGURATION,
+        Reason.CONFIGURATION_UNREADABLE,
+        Reason.ACL,
+        Reason.ACL_UNREADABLE,
+        Reason.EXTRA_PARTITIONS,
+        Reason.GROUP_NOT_COPIED,
+        Reason.GROUP_DELETED,
+        Reason.NOT_MIRRORED,
+        Reason.FOREIGN_MEMBER,
+        Reason.COMPACTION_MISSED,
+        Reason.BEGINS_LATER,
+    }
+)
+"""What loses no record, and a switchover does not end."""
+_COPIED_AGAIN: Final = frozenset({Reason.GROUP_BEHIND, Reason.GROUP_REWOUND})
+PASSING: Final = HARMLESS | {
+    Reason.LAG,
+    Reason.OPEN_TRANSACTION,
+    Reason.UNREPLICATED,
+    Reason.PURGED,
+    Reason.GROUP_BEHIND,
+    Reason.GROUP_AHEAD,
+    Reason.GROUP_REWOUND,
+}
+"""What does not stand against a switchover that begins: it ends while one waits."""
+
+
+class Step(enum.Enum):
+    """See the module. The value is what is being done, for people."""
+
+    READINESS = "looking whether the mirror is ready"
+    PRODUCERS = "nobody is to write to the source any more"
+    SILENCE = "waiting until nothing is written to the source any more"
+    LAG = "waiting until everything is mirrored"
+    GROUPS = "waiting until the groups' offsets are final, and copied"
+    FAILOVER = "failing over"
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether all can be as it was."""
+        return self is not Step.FAILOVER
+
+
+class Progress(NamedTuple):
+    """A step that has begun, goes on, or is done; `text` says more."""
+
+    step: Step
+    done: bool
+    text: str
+    denied: bool = False
+    """Whether producers may be denied to write to the source by now."""
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producers:
+    """What becomes of the source's producers."""
+
+    stopped: bool = False
+    """The operator says that those are stopped who cannot be denied to write."""
+    deny: bool = True
+    """The others are denied it. Else ACLs are left alone, and nobody is."""
+    source_config: Mapping[str, str] | None = field(default=None, repr=False)
+    """Whose connection to the source may alter its ACLs; None: the mirror's."""
+
+
+class SwitchoverFailed(TwinlogError):
+    """A switchover has ended at a step. `gone_back`: all is as it was."""
+
+    def __init__(self, step: Step, message: str, *, gone_back: bool) -> None:
+        if not gone_back:
+            hint = "the topics are being failed over, and stay so: see kafka-mirrors --describe"
+        elif step is not Step.READINESS:
+            hint = AS_IT_WAS
+        else:
+            hint = "" if message.endswith(NOTHING_CHANGED) else NOTHING_CHANGED
+        super().__init__(f"{step.name}: {message}", hint=hint)
+        self.step = step
+        self.why = message
+        self.gone_back = gone_back
+
+
+class ProducersNotStopped(SwitchoverFailed):
+    """Somebody may write to the source who cannot be kept out, and the operator was not asked."""
+
+    def __init__(self, topics: Sequence[str], why: str) -> None:
+        super().__init__(Step.PRODUCERS, why, gone_back=True)
+        self.topics = topics
+
+
+class DenialsStay(SwitchoverFailed):
+    """A switchover has ended before its FAILOVER, and what it had denied was not taken back."""
+
+    def __init__(self, step: Step, message: str, hint: str = STILL_DENIED) -> None:
+        super().__init__(step, message, gone_back=False)
+        self.hint = hint
+
+
+class LeftBehind(NamedTuple):
+    """Offsets `[start, end)` that were written to the source too late to be mirrored."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchedOver:
+    """What a switchover has come to."""
+
+    mirror: str
+    topics: tuple[str, ...]
+    left_behind: tuple[LeftBehind, ...] | None
+    """What was written to the source meanwhile; None: it could not be asked any more."""
+    denied: frozenset[Acl] = frozenset()
+    """The denials that stay on the source."""
+    not_denied: str = ""
+    """Why it is not known whether they still stand there; empty: they do."""
+    groups_behind: str = ""
+    """Which groups' offsets are not as on the source, or why that is not known; empty: none."""
+
+
+class SourceEnd(NamedTuple):
+    """Where a partition's log ends on the source, and up to where its transactions are decided."""
+
+    log_end: int
+    last_stable: int
+
+
+class Silence:
+    """Whether log ends have not moved for so many seconds, and no transaction is open."""
+
+    def __init__(self, seconds: float) -> None:
+        self.ends: Mapping[TopicPartition, int] = {}
+        """Where the logs ended at the last look."""
+        self.open: list[TopicPartition] = []
+        """Those with an open transaction, where that is what is waited for."""
+        self._seconds = seconds
+        self._since = 0.0
+
+    def look(self, logs: Mapping[TopicPartition, SourceEnd], now: float) -> str:
+        """Take a look at time `now`; what is still waited for, empty when it is silent."""
+        ends = {partition: log.log_end for partition, log in logs.items()}
+        self.open = []
+        if ends != self.ends:
+            moved = [one for one in ends if ends[one] != self.ends.get(one, ends[one])]
+            self.ends, self._since = ends, now
+            return f"written to: {few(moved)}" if moved else "looked at for the first time"
+        if found := [one for one, log in logs.items() if log.last_stable < log.log_end]:
+            self.open = found
+            return f"with an open transaction: {few(found)}"
+        passed = now - self._since
+        return "" if passed >= self._seconds else f"silent for {passed:.0f} s"
+
+
+def standing_against(found: Readiness) -> list[Finding]:
+    """What stands against a switchover that is to begin."""
+    return [one for one in found.all_findings() if one.reason not in PASSING]
+
+
+def harmless(found: Readiness) -> list[Finding]:
+    """What is reported and passed over: the switchover ends none of it."""
+    return [one for one in found.all_findings() if one.reason in HARMLESS]
+
+
+async def switch_over(
+    destination: KafkaCluster,
+    mirror: str,
+    topics: Topics,
+    *,
+    producers: Producers,
+    silence_s: float,
+    timeout_s: float,
+    tell: Tell,
+) -> SwitchedOver:
+    """Switch topics over, once their producers on the source are denied to write, or stopped.
+
+    Whatever ends it before FAILOVER, a cancellation too, takes back what it has denied.
+
+    Args:
+        destination: the mirror's cluster.
+        mirror: its name.
+        topics: a name or else a regular expression, or names.
+        producers: what becomes of the source's producers.
+        silence_s: for how long the source's log ends must not have moved.
+        timeout_s: how long each step may take.
+        tell: is told of each step, before FAILOVER's first change, too.
+
+    Raises:
+        ProducersNotStopped: the operator has to be asked first; nothing was changed.
+        DenialsStay: it could not be done, and what it has denied could not be taken back.
+        SwitchoverFailed: it could not be done; it says whether anything was changed.
+    """
+    async with AsyncExitStack() as stack:
+        with _at(Step.READINESS):
+            subject = await subject_of(destination, mirror, topics)
+            grants = destination.config.grants
+            source = await stack.enter_async_context(connected_source(subject.mirror, grants))
+        denials = None
+        if producers.deny:
+            with _at(Step.PRODUCERS):
+                altering = acl_source(subject.mirror, producers.source_config, grants)
+                denials = ProducerDenials(
+                    await stack.enter_async_context(altering),
+                    *(destination, subject.mirror.name, subject.names),
+                )
+        steps = _Switchover(source, destination, subject, denials, timeout_s=timeout_s, tell=tell)
+        try:
+            await steps.ready()
+            await steps.deny_producers(producers)
+            ends = await steps.silence(silence_s)
+            await steps.no_lag(ends)
+            await steps.groups(ends)
+            return await steps.fail_over(ends)
+        except BaseException as error:
+            await steps.go_back(error)
+            raise
+
+
+@contextmanager
+def _at(step: Step, *, gone_back: bool = True) -> Iterator[None]:
+    try:
+        yield
+    except SwitchoverFailed:
+        raise
+    except TwinlogError as error:
+        raise SwitchoverFailed(step, str(error), gone_back=gone_back) from error
+
+
+class _Switchover:
+    """The steps, with what they share."""
+
+    def __init__(
+        self,
+        source: KafkaCluster,
+        destination: KafkaCluster,
+        subject: Subject,
+        denials: ProducerDenials | None,
+        *,
+        timeout_s: float,
+        tell: Tell,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._subject = subject
+        self._partitions = subject.partitions
+        self._denials = denials
+        self._denied: frozenset[Acl] | None = None  # what has to be, once it was begun with
+        self._outlook = Outlook()
+        self._passed_over: frozenset[str] = frozenset()  # topics that are not mirrored, and told
+        self._told: set[Finding] = set()
+        self._step = Step.READINESS
+        self._readable = Readable.of(source)
+        self._timeout_s = timeout_s
+        self._tell = tell
+
+    async def ready(self) -> None:
+        self._begin(Step.READINESS)
+        with _at(Step.READINESS):
+            found = await self._judge(self._subject)
+        if against := standing_against(found):
+            text = "; ".join(one.text for one in against)
+            raise SwitchoverFailed(Step.READINESS, text, gone_back=True)
+        self._passed_over = frozenset(found.not_mirrored)
+        self._tell_harmless(Step.READINESS, found)
+        names = self._subject.names
+        self._done(Step.READINESS, f"{len(names)} topic(s): {few(names)}")
+
+    async def deny_producers(self, producers: Producers) -> None:
+        self._begin(Step.PRODUCERS)
+        found = Outlook(beyond="ACLs are left alone")
+        with _at(Step.PRODUCERS):
+            if self._denials is not None:
+                found = await self._denials.outlook()
+            if found.forbidden and producers.source_config is not None:
+                raise SwitchoverFailed(Step.PRODUCERS, found.beyond, gone_back=True)
+            if found.beyond and not producers.stopped:
+                raise ProducersNotStopped(self._subject.names, found.beyond)
+            if self._denials is not None and found.denials:
+                self._denied, self._outlook = found.denials, found
+                await _to_its_end(self._denials.deny(found.denials))
+        says = [f"the operator says that they are stopped ({found.beyond})"] if found.beyond else []
+        if found.denials:
+            says.insert(0, f"denied WRITE: {_principals(found.denials)}")
+        self._done(Step.PRODUCERS, "; ".join(says))
+
+    async def go_back(self, error: BaseException) -> None:
+        """Take its denials back, unless the failover has begun.
+
+        Those that it found are left: another switchover may be running that has made them.
+
+        Raises:
+            DenialsStay: they cannot be, or others are left.
+        """
+        step, begun = self._step, self._step is Step.FAILOVER
+        if isinstance(error, SwitchoverFailed):
+            step, begun = error.step, not error.gone_back
+        asks = isinstance(error, ProducersNotStopped)
+        if begun or asks or self._denials is None or not await self._has_denied(self._denials):
+            return
+        self._begin(Step.PRODUCERS, "taking back what was denied")
+        why = error.message if isinstance(error, TwinlogError) else "interrupted"
+        if isinstance(error, SwitchoverFailed):
+            why = error.why
+        try:
+            removed, allowed = await self._removed(), frozenset[Acl]()
+            if not removed:
+                allowed = await self._denials.take_back()
+                # Another switchover may have seen them before, and removes its topics after that.
+                removed = await self._removed() if allowed else []
+            left = await self._denials.made()
+        except TwinlogError as refused:
+            text = f"{why}; what was denied cannot be taken back: {refused}"
+            raise DenialsStay(step, text) from error
+        if removed:
+            denied = "stay denied"
+            if allowed:
+                denied = "could write for a moment, and are denied again"
+                if trouble := await _deny_again(self._denials, allowed):
+                    denied = f"may be able to write, since they cannot be denied it: {trouble}"
+            text = (
+                f"{why}; producers {denied}; {few(removed)} were removed from the mirror "
+                f"meanwhile, by another switchover or command"
+            )
+            raise DenialsStay(step, text, FAILED_OVER) from error
+        if left:
+            text = (
+                f"{why}; denials of another switchover, which may be running, stay: "
+                f"{_principals(left)}"
+            )
+            raise DenialsStay(step, text) from error
+        self._denied = None
+        if isinstance(error, SwitchoverFailed):
+            error.hint = AS_IT_WAS
+        self._done(Step.PRODUCERS, f"may write again: {_principals(allowed)}")
+
+    async def _has_denied(self, denials: ProducerDenials) -> bool:
+        """Whether this switchover has denied anything, or one that was killed before it."""
+        if self._denied is not None:
+            return True
+        try:
+            return bool(await denials.made())
+        except TwinlogError:
+            return False  # what has ended the switchover says why
+
+    async def silence(self, seconds: float) -> Mapping[TopicPartition, int]:
+        """Wait for it; where the source's logs end."""
+        silence = Silence(seconds)
+
+        async def look() -> str:
+            waiting = silence.look(await self._source_ends(), asyncio.get_running_loop().time())
+            held = await holders(self._source, silence.open[:SHOWN])
+            names = list(dict.fromkeys(name for some in held.values() for name in some))
+            return f"{waiting} ({few(names)})" if names else waiting
+
+        self._begin(Step.SILENCE)
+        await self._until(Step.SILENCE, look)
+        self._done(Step.SILENCE, f"nothing was written to the source for {seconds:g} s")
+        return silence.ends
+
+    async def no_lag(self, ends: Mapping[TopicPartition, int]) -> None:
+        async def look() -> str:
+            ours = await destination_ends(self._destination, list(ends))
+            if unknown := [one for one in ends if one not in ours]:
+                return f"the destination does not say where it ends: {few(unknown)}"
+            if beyond := [one for one in ends if ours[one] > ends[one]]:
+                raise SwitchoverFailed(
+                    Step.LAG,
+                    f"the destination ends beyond where the source was silent, which was written "
+                    f"to again: {few(beyond)}",
+                    gone_back=True,
+                )
+            behind = [one for one in ends if ours[one] < ends[one]]
+            lag = sum(ends[one] - ours[one] for one in behind)
+            return f"{lag} offsets of {few(behind)}" if behind else ""
+
+        self._begin(Step.LAG)
+        await self._until(Step.LAG, look)
+        self._done(Step.LAG, f"{len(ends)} partition(s) end where the source's do")
+
+    async def groups(self, ends: Mapping[TopicPartition, int]) -> None:
+        include = self._subject.settings.groups_include
+        mirrored = {topic.topic: topic.topic_id for topic in self._subject.topics}
+        topic_ids = {one: mirrored[one.topic] for one in ends}
+        served: set[str] = set()
+
+        async def look() -> str:
+            facts = await self._group_facts(ends)
+            served.update(group.group for group in facts)
+            live = [group for group in facts if not group.idle_on_source]
+            if reading := {group.group for group in live if await self._reads(group, ends)}:
+                return f"still reading on the source: {few(sorted(reading))}"
+            pending = [one for one in facts if one.pending]
+            if not pending:
+                early = await self._uncommitted(ends)
+                return f"still reading, and nothing committed yet: {few(early)}" if early else ""
+            sync = GroupSync(self._destination, remembers=False)
+            await sync.sync(self._source, self._subject.mirror.name, include, topic_ids)
+            held = {one.group for one in pending if not one.idle_on_destination}
+            return f"with members on the destination: {few(sorted(held))}" if held else "copying"
+
+        self._begin(Step.GROUPS)
+        await self._until(Step.GROUPS, look)
+        self._done(Step.GROUPS, f"{len(served)} group(s): [{few(sorted(served))}]")
+
+    async def fail_over(self, ends: Mapping[TopicPartition, int]) -> SwitchedOver:
+        for _ in range(LOOKS):
+            with _at(Step.FAILOVER):
+                behind = await self._last_look(ends)
+            if not behind:
+                break
+            await self.groups(ends)
+        else:
+            text = f"no longer ready: {few(behind)}"
+            raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
+        self._begin(Step.FAILOVER)
+        await self._remove()
+        await self._until(Step.FAILOVER, self._not_stopped, gone_back=False)
+        self._done(Step.FAILOVER, f"{len(self._partitions)} partition(s) are STOPPED")
+        not_denied = ""
+        if self._denials is not None and self._denied:
+            # Another one that has ended may have taken them back between the last look and this.
+            not_denied = await _deny_again(self._denials, self._denied)
+        left_behind = await self._left_behind(ends)
+        return SwitchedOver(
+            mirror=self._subject.mirror.name,
+            topics=tuple(self._subject.names),
+            left_behind=left_behind,
+            denied=self._denied or frozenset(),
+            not_denied=not_denied,
+            groups_behind="" if left_behind is None else await self._groups_behind(ends),
+        )
+
+    # ---- what the steps are made of ------------------------------------------------------------
+
+    async def _judge(self, subject: Subject) -> Readiness:
+        ends = await destination_ends(self._destination, subject.partitions)
+        return judge(await survey_live(self._source, self._destination, subject, ends))
+
+    async def _group_facts(self, ends: Mapping[TopicPartition, int]) -> list[GroupFacts]:
+        """The groups whose offsets are copied, with offsets that no transaction holds open."""
+        logs = {one: SourceLog(0, end, end) for one, end in ends.items()}
+        include = self._subject.settings.groups_include
+        by_topic, _ = await group_facts(
+            *(self._source, self._destination, self._subject.mirror.name, include, logs),
+            stable=True,
+        )
+        return [group for groups in by_topic.values() for group in groups]
+
+    async def _groups_behind(self, ends: Mapping[TopicPartition, int]) -> str:
+        """Groups that have committed since the last look, or whose copy was overwritten.
+
+        They are named and not copied: on the destination they may have begun to read.
+        """
+        try:
+            facts = await self._group_facts(ends)
+        except TwinlogError as error:
+            return f"whether all groups' offsets are as on the source is not known: {error}"
+        behind = sorted({one.group for one in facts if one.pending})
+        return f"offsets are not as on the source: {few(behind)}" if behind else ""
+
+    async def _reads(self, group: GroupFacts, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether something is left on the source for a group to read."""
+        for begin in group.unread_from:
+            if await self._readable.between(begin, ends[begin.partition]):
+                return True
+        return False
+
+    async def _uncommitted(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """Groups whose members may still commit for a partition what they have read there.
+
+        Raises:
+            Retriable: it cannot be seen just now, or offsets are part of an open transaction.
+            ProtocolError, UserError: it cannot be seen.
+        """
+        found = await uncommitted(self._source, self._subject.settings.groups_include, ends)
+        asked = sorted(set().union(*found.values()))
+        starts = await list_offsets(self._source, asked, OffsetSpec.EARLIEST) if asked else {}
+        readable = set[TopicPartition]()
+        for one in asked:
+            start = starts[one]
+            if isinstance(start, Refusal):
+                raise Retriable(f"the source does not say where {one} begins: {start}")
+            if await self._readable.between(Standing(one, start.offset), ends[one]):
+                readable.add(one)
+        return [
+            f"{group} ({few(left)})"
+            for group, some in found.items()
+            if (left := sorted(some & readable))
+        ]
+
+    async def _last_look(self, ends: Mapping[TopicPartition, int]) -> list[str]:
+        """See that all is as the steps have left it; the end of what can be gone back from.
+
+        Returns:
+            What of it has to be waited for once more: groups that have committed again.
+        """
+        subject = await subject_of(
+            self._destination, self._subject.mirror.name, self._subject.names
+        )
+        if changed := _changed(self._subject.topics, subject.topics):
+            raise SwitchoverFailed(
+                Step.FAILOVER,
+                f"other partitions, or recreated, since the switchover began: {few(changed)}",
+                gone_back=True,
+            )
+        found = await self._judge(subject)
+        if new := sorted(found.not_mirrored.keys() - self._passed_over):
+            raise SwitchoverFailed(
+                Step.FAILOVER,
+                f"the source has got topics that the mirror stands for: {few(new)}",
+                gone_back=True,
+            )
+        against = [one for one in found.all_findings() if one.reason not in HARMLESS]
+        if any(one.reason not in _COPIED_AGAIN for one in against):
+            text = "; ".join(one.text for one in against)
+            raise SwitchoverFailed(Step.FAILOVER, f"no longer ready: {text}", gone_back=True)
+        self._tell_harmless(Step.GROUPS, found)  # one can still go back
+        logs = await self._source_ends()
+        if moved := [one for one, log in logs.items() if log.log_end != ends.get(one)]:
+            raise SwitchoverFailed(
+                Step.FAILOVER, f"written to on the source again: {few(moved)}", gone_back=True
+            )
+        if self._denials is not None and self._denied is not None:
+            await self._still_denied(self._denials)
+        return [one.text for one in against]
+
+    def _tell_harmless(self, step: Step, found: Readiness) -> None:
+        """What is passed over, and was not told yet."""
+        for one in harmless(found):
+            if one not in self._told:
+                self._told.add(one)
+                self._say(step, f"passed over: {one.text}")
+
+    async def _still_denied(self, denials: ProducerDenials) -> None:
+        """See that the denials stand, and that the destination has none of them."""
+        missing = await denials.missing(self._outlook)
+        if missing.denials:
+            text = f"not denied WRITE any more: {_principals(missing.denials)}"
+            raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
+        if missing.beyond:
+            text = f"since producers were denied WRITE, {missing.beyond}"
+            raise SwitchoverFailed(Step.FAILOVER, text, gone_back=True)
+        if strayed := await denials.strayed():
+            raise SwitchoverFailed(
+                Step.FAILOVER,
+                f"denied on the destination, too, until ACLs are next looked at: "
+                f"{_principals(strayed)}",
+                gone_back=True,
+            )
+
+    async def _remove(self) -> None:
+        name = self._subject.mirror.name
+        try:
+            expression = self._subject.expression
+            await remove_topics(self._destination, name, self._subject.names, expression)
+        except TwinlogError as error:
+            with _at(Step.FAILOVER, gone_back=False):
+                snapshot = await MirrorStore(self._destination).snapshot()
+            stopped = self._stopped(snapshot)
+            if not stopped:
+                raise SwitchoverFailed(Step.FAILOVER, str(error), gone_back=True) from error
+            # All are removed at once: where some are not, others have removed the rest.
+            if not stopped.issuperset(self._subject.names):
+                text = f"{error}; of these topics are removed already: {few(sorted(stopped))}"
+                raise DenialsStay(Step.FAILOVER, text, FAILED_OVER) from error
+
+    async def _not_stopped(self) -> str:
+        store = MirrorStore(self._destination)
+        # A topic may have grown after the last look, and before it was removed.
+        removed = self._of_mirror(await store.snapshot())
+        states = await store.states()
+        grown = {
+            TopicPartition(topic.topic, index)
+            for topic in removed
+            for index in range(topic.partitions)
+        }
+        self._partitions = sorted(grown.union(self._partitions))
+        name = self._subject.mirror.name
+        left = [
+            one
+            for one in self._partitions
+            if states.state(MirrorPartition(name, *one)) is not State.STOPPED
+        ]
+        return f"not STOPPED yet: {few(left)}" if left else ""
+
+    async def _removed(self) -> list[str]:
+        """Topics that somebody else has failed over."""
+        return sorted(self._stopped(await MirrorStore(self._destination).snapshot()))
+
+    def _stopped(self, snapshot: Snapshot) -> set[str]:
+        return {one.topic for one in self._of_mirror(snapshot) if one.wanted is Wanted.STOPPED}
+
+    def _of_mirror(self, snapshot: Snapshot) -> list[MirrorTopic]:
+        """The topics as they are wanted now."""
+        name, names = self._subject.mirror.name, self._subject.names
+        return [one for one in snapshot.topics if one.mirror == name and one.topic in names]
+
+    async def _left_behind(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> tuple[LeftBehind, ...] | None:
+        name = self._subject.mirror.name
+        try:
+            epochs = (await MirrorStore(self._destination).states()).epochs
+            logs = await self._source_ends()
+        except TwinlogError:
+            return None
+        found = []
+        for one, log in logs.items():
+            last = epochs.get(MirrorPartition(name, *one))
+            mirrored = ends.get(one, 0) if last is None or last.end < 0 else last.end
+            if log.log_end > mirrored:
+                found.append(LeftBehind(one, mirrored, log.log_end))
+        return tuple(found)
+
+    async def _source_ends(self) -> dict[TopicPartition, SourceEnd]:
+        """Where the source's logs end: the leaders' own ends, above what its followers have, too.
+
+        A last stable offset is at most the high watermark. Where it is the log's end, no
+        transaction is open, and every follower has everything.
+
+        Raises:
+            Retriable: one cannot be asked.
+        """
+        asked = self._partitions
+        stable, ends = await asyncio.gather(
+            list_offsets(self._source, asked, isolation=Isolation.READ_COMMITTED),
+            list_offsets(self._source, asked, replica_id=DEBUGGING),
+        )
+        logs = {}
+        for one in asked:
+            last_stable, log_end = stable[one], ends[one]
+            if isinstance(last_stable, Refusal) or isinstance(log_end, Refusal):
+                raise Retriable(f"the source does not say where {one} ends")
+            logs[one] = SourceEnd(log_end.offset, last_stable.offset)
+        return logs
+
+    async def _until(
+        self, step: Step, look: Callable[[], Awaitable[str]], *, gone_back: bool = True
+    ) -> None:
+        """Look until nothing is waited for.
+
+        Raises:
+            SwitchoverFailed: it takes too long, or cannot be.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline, told = clock() + self._timeout_s, clock()
+        while True:
+            with _at(step, gone_back=gone_back):
+                waiting = await _look(look)
+            if not waiting:
+                return
+            if clock() > deadline:
+                raise SwitchoverFailed(
+                    step, f"not within {self._timeout_s:g} s: {waiting}", gone_back=gone_back
+                )
+            if clock() - told >= TELL_S:
+                told = clock()
+                self._say(step, waiting)
+            await asyncio.sleep(LOOK_S)
+
+    def _begin(self, step: Step, text: str = "") -> None:
+        self._step = step
+        self._say(step, text or step.value)
+
+    def _done(self, step: Step, text: str) -> None:
+        self._say(step, text, done=True)
+
+    def _say(self, step: Step, text: str, *, done: bool = False) -> None:
+        self._tell(Progress(step, done, text, self._denied is not None))
+
+
+async def _deny_again(denials: ProducerDenials, denied: frozenset[Acl]) -> str:
+    """Make what is missing of these, now that topics are removed; why some may be missing still.
+
+    Of two switchovers of the same topics one takes its denials back and then asks whether topics
+    were removed, the other one removes them and then comes here: one of the two sees the other.
+    """
+    try:
+        await denials.deny(denied)
+    except TwinlogError as error:
+        return str(error)
+    return ""
+
+
+def _changed(before: Collection[MirrorTopic], now: Collection[MirrorTopic]) -> list[str]:
+    """The topics whose partitions are not those that the switchover has looked at."""
+    known = {topic.topic: (topic.topic_id, topic.partitions) for topic in before}
+    return [one.topic for one in now if known[one.topic] != (one.topic_id, one.partitions)]
+
+
+async def _to_its_end(action: Coroutine[None, None, None]) -> None:
+    """Await something that a cancellation does not cut off: what it has sent has been answered."""
+    task = asyncio.ensure_future(action)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+async def _look(look: Callable[[], Awaitable[str]]) -> str:
+    """What is waited for; a cluster that does not answer just now is waited for, too."""
+    try:
+        return await look()
+    except Retriable as error:
+        return str(error)
+
+
+def _principals(acls: Collection[Acl]) -> str:
+    return few(sorted({acl.principal for acl in acls}))

@@ -1,0 +1,301 @@
+"""`twinlog verify` seen from above: which partitions, what to compare of each, and the verdict."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
+from twinlog.kafka.errors import Refusal, UserError
+from twinlog.kafka.requests import topics as admin
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.creation import connected, connected_source
+from twinlog.runtime.session import BATCH_FAILURES, Progress, map_tasks, start_spark, stop_spark
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.verify.job import (
+    Compared,
+    Differs,
+    Extent,
+    Sides,
+    VerifyTask,
+    extent,
+    other,
+    stretches,
+    verify_task,
+)
+from twinlog.verify.log_reader import PATIENCE_S, read_bounds
+
+SAME: Final = "the same"
+DIFFERS: Final = "differs"
+NOT_SEEN: Final = "not seen"
+_UNKNOWN_TOPIC: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyConfig:
+    """What to verify, and where Spark runs."""
+
+    destination: Mapping[str, str] = field(repr=False)
+    mirror: str | None = None
+    topic: re.Pattern[str] | None = None
+    master: str = "local[*]"
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    patience: float = PATIENCE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Offsets by class; `length` is their sum."""
+
+    compared: int = 0
+    differs: int = 0
+    absent: Mapping[str, int] = field(default_factory=dict)
+    not_seen: int = 0
+    behind: int = 0
+
+    @property
+    def length(self) -> int:
+        """All of them."""
+        return (
+            self.compared + self.differs + sum(self.absent.values()) + self.not_seen + self.behind
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReport:
+    """A partition's two logs."""
+
+    partition: TopicPartition
+    counts: Counts
+    differences: tuple[Differs, ...]
+    unseen: tuple[Differs, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """The verdict."""
+
+    logs: tuple[LogReport, ...]
+    unreadable: tuple[str, ...] = ()
+    """Records of the configuration that cannot be read: what they are about was not compared."""
+
+    @property
+    def counts(self) -> Counts:
+        """In total."""
+        return _sum(one.counts for one in self.logs)
+
+    @property
+    def differences(self) -> tuple[Differs, ...]:
+        """All ranges that differ."""
+        return tuple(each for one in self.logs for each in one.differences)
+
+    @property
+    def unseen(self) -> tuple[Differs, ...]:
+        """All ranges that were not seen; of a log whose bounds were not, an empty one."""
+        return tuple(each for one in self.logs for each in one.unseen)
+
+    @property
+    def verdict(self) -> str:
+        """`DIFFERS`; else `NOT_SEEN` if a single offset or record was not seen; else `SAME`."""
+        if self.differences or self.counts.differs:
+            return DIFFERS
+        return NOT_SEEN if self.unseen or self.counts.not_seen or self.unreadable else SAME
+
+    @property
+    def equal(self) -> bool:
+        """Whether all that the destination has reached was seen, and nothing differs."""
+        return self.verdict == SAME
+
+
+def _sum(counts: Iterable[Counts]) -> Counts:
+    every = list(counts)
+    absent: Counter[str] = Counter()
+    for one in every:
+        absent.update(one.absent)
+    return Counts(
+        compared=sum(one.compared for one in every),
+        differs=sum(one.differs for one in every),
+        absent=dict(absent),
+        not_seen=sum(one.not_seen for one in every),
+        behind=sum(one.behind for one in every),
+    )
+
+
+async def verify_mirrors(
+    config: VerifyConfig, progress: Callable[[Progress], None] = lambda _: None
+) -> Verification:
+    """Compare the logs of all mirrors, or of one.
+
+    Args:
+        config: which, and how.
+        progress: is told how many tasks have ended, now and then, from another thread.
+
+    Raises:
+        UserError: there is nothing to compare, or a cluster cannot be reached as configured.
+    """
+    async with connected(parse_config(config.destination).config, "destination") as cluster:
+        snapshot = await MirrorStore(cluster).snapshot()
+        if config.mirror is not None and config.mirror not in snapshot.mirrors:
+            raise unknown_mirror(config.mirror, snapshot)
+        tasks: list[VerifyTask] = []
+        extents: list[Extent] = []
+        for mirror in snapshot.mirrors.values():
+            topics = [
+                topic
+                for topic in snapshot.topics
+                if topic.mirror == mirror.name
+                and topic.wanted is not Wanted.STOPPED
+                and config.mirror in {None, mirror.name}
+                and (config.topic is None or config.topic.fullmatch(topic.topic))
+            ]
+            if topics:
+                found, made = await _plan(config, cluster, mirror, topics)
+                extents += found
+                tasks += made
+    if not extents:
+        raise UserError("no topic of a mirror is to be compared", hint="see kafka-mirrors --list")
+    compared = await asyncio.to_thread(_compare, config, tasks, progress) if tasks else []
+    verified = verification(extents, compared)
+    return replace(verified, unreadable=tuple(snapshot.unreadable.values()))
+
+
+def verification(extents: Iterable[Extent], compared: Collection[Compared]) -> Verification:
+    """Put together what the bounds show and what the tasks found.
+
+    What no task reports was not seen, whatever the cause: the counts are the log's length.
+    """
+    return Verification(
+        logs=tuple(
+            _log(one, [each for each in compared if each.stretch.partition == one.partition])
+            for one in extents
+        )
+    )
+
+
+def _log(extent: Extent, compared: Collection[Compared]) -> LogReport:
+    tallies = [extent.tally, *(one.tally for one in compared)]
+    counts = _sum(
+        Counts(compared=one.compared, differs=one.differs, absent=one.absent, not_seen=one.not_seen)
+        for one in tallies
+    )
+    missing = extent.length - counts.length - extent.behind
+    partition = extent.partition
+    unseen = [Differs(partition, *one) for tally in tallies for one in tally.unseen]
+    if missing:
+        unseen.append(Differs(partition, extent.start, extent.end, f"{missing} not classified"))
+    return LogReport(
+        partition=partition,
+        counts=_sum([counts, Counts(not_seen=missing, behind=extent.behind)]),
+        differences=tuple(
+            sorted(Differs(partition, *one) for tally in tallies for one in tally.differences)
+        ),
+        unseen=tuple(unseen),
+    )
+
+
+async def _plan(
+    config: VerifyConfig, cluster: KafkaCluster, mirror: Mirror, topics: list[MirrorTopic]
+) -> tuple[list[Extent], list[VerifyTask]]:
+    """What can be compared of one mirror, cut into tasks."""
+    async with connected_source(mirror, cluster.config.grants) as source:
+        partitions = await _partitions(source, cluster, topics)
+        # The destination first: a mirror that runs meanwhile is not beyond its source.
+        ours = await read_bounds(cluster, partitions)
+        theirs = await read_bounds(source, partitions)
+        compacted = await _compacted(source, cluster, {topic.topic for topic in topics})
+        # Last: a topic that is still the known one was it all the time.
+        ids = await _topic_ids(source, cluster, topics)
+        source_id = source.cluster_id
+    made_again = {topic.topic: why for topic in topics if (why := _made_again(topic, ids))}
+    extents = []
+    for partition in partitions:
+        bounds = theirs[partition], ours[partition]
+        why = made_again.get(partition.topic)
+        extents.append(
+            extent(partition, *bounds) if why is None else other(partition, *bounds, why)
+        )
+    tasks = [
+        VerifyTask(
+            source=mirror.source,
+            destination=config.destination,
+            cluster_ids=Sides(source_id, cluster.cluster_id),
+            topic_ids=ids[stretch.partition.topic],
+            stretches=[stretch],
+            patience=config.patience,
+        )
+        for stretch in stretches(extents, compacted)
+    ]
+    return extents, tasks
+
+
+async def _topic_ids(
+    source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
+) -> dict[str, Sides[UUID]]:
+    """The ids that the topics have now; `NO_TOPIC_ID` where they have none, or are not there."""
+    names = [topic.topic for topic in topics]
+    there, here = [(await one.refresh(names)).topics for one in (source, destination)]
+    return {
+        name: Sides(
+            *(side[name].topic_id if name in side else NO_TOPIC_ID for side in (there, here))
+        )
+        for name in names
+    }
+
+
+def _made_again(topic: MirrorTopic, ids: Mapping[str, Sides[UUID]]) -> str | None:
+    """Why a topic's logs are not those that are mirrored, if they are not."""
+    found = ids[topic.topic]
+    if is_another(topic.topic_id, found.source):
+        return "source: the topic was deleted and recreated"
+    if is_another(topic.destination_topic_id, found.destination):
+        return "destination: the topic was deleted and recreated"
+    return None
+
+
+async def _partitions(
+    source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
+) -> list[TopicPartition]:
+    """All partitions that the mirror knows, or one of the clusters has."""
+    names = [topic.topic for topic in topics]
+    known = [await cluster.refresh(names) for cluster in (source, destination)]
+    counts = {topic.topic: topic.partitions for topic in topics}
+    for metadata in known:
+        for name in names:
+            if name in metadata.topics:
+                counts[name] = max(counts[name], len(metadata.topics[name].partitions))
+    return [TopicPartition(name, index) for name in names for index in range(counts[name])]
+
+
+async def _compacted(
+    source: KafkaCluster, destination: KafkaCluster, topics: set[str]
+) -> dict[str, bool]:
+    """Whether a cleaner is at work on either side of these topics."""
+    found = dict.fromkeys(topics, False)
+    resources = [admin.topic_resource(name) for name in topics]
+    for cluster in (source, destination):
+        answers = await admin.describe_configs(cluster, resources, ["cleanup.policy"])
+        for resource, entries in answers.items():
+            if isinstance(entries, Refusal):
+                if entries.code == _UNKNOWN_TOPIC:
+                    continue  # its bounds are not seen either
+                entries.fail("see the configuration", topic=resource.name)
+            policy = entries["cleanup.policy"].value or ""
+            found[resource.name] = found[resource.name] or "compact" in policy
+    return found
+
+
+def _compare(
+    config: VerifyConfig, tasks: list[VerifyTask], progress: Callable[[Progress], None]
+) -> list[Compared]:
+    spark = start_spark(config.master, config.spark_conf, max_failures=BATCH_FAILURES)
+    try:
+        parts = map_tasks(spark, verify_task, tasks, progress=progress)
+        return [one for part in parts for one in part]
+    finally:
+        stop_spark(spark)

@@ -1,1 +1,0 @@
-"""The data plane on Spark: lanes, and the batch job that verifies."""

@@ -1,0 +1,1 @@
+"""Lanes on Spark: sessions, ownership of state partitions, states and statuses."""

@@ -1,0 +1,617 @@
+"""A lane: one long-lived Spark task, which owns state partitions and moves what hashes to them.
+
+    group (kafka/groups/membership.py)   which partitions of __mirror_state are ours
+    __mirror_config            which mirrors and topics there are, followed as it is written
+    engines (engine.py)        one for each source cluster, all appending through one connection
+                               to each destination broker
+    __mirror_state             a record for each change of a partition's state, under a
+                               transactional id of its state partition: a former owner's is refused
+    __mirror_status            progress, once a second, for each state partition that has any
+
+Order at a takeover: fence the state partition (a former owner can say nothing any more), read the
+states, then place and append. A mirror partition that has no state yet has never had an owner;
+every other one waits for the former owner's lease before anything that the broker does not guard.
+
+A lane never ends because of one partition, one mirror or one unreachable source. It ends when it
+is asked to (a stop request for its node), or when its instance id has another process; then
+whatever it still had is another's business already. And when the process that Spark forked it from
+has died: Spark could not end it any more, so it ends by itself and is started anew.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import parse_config, parse_source
+from twinlog.kafka.client.references import NOTHING
+from twinlog.kafka.errors import (
+    ControlTopicLost,
+    Fenced,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    UnsupportedVersion,
+    UserError,
+)
+from twinlog.kafka.groups.membership import GroupConfig, GroupMember
+from twinlog.kafka.requests import topics as admin
+from twinlog.kafka.requests.expiration import expirations
+from twinlog.kafka.types import TopicPartition
+from twinlog.logs import set_up
+from twinlog.mirror.placement import MirrorPartition as Name
+from twinlog.mirror.settings import parse_settings, split_settings
+from twinlog.mirror.throttle import Throttle
+from twinlog.runtime.heap import keep_freed
+from twinlog.runtime.ownership import OwnedShard
+from twinlog.runtime.reconciler import Mirrored, Ways
+from twinlog.runtime.state_log import StateLog
+from twinlog.runtime.status_writer import SHARE_S, Reporter
+from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.control_topics import (
+    CONFIG_TOPIC,
+    STATE_TOPIC,
+    check_state_partitions,
+    follow_config,
+    partition_count,
+    read_config,
+)
+from twinlog.store.snapshot import Snapshot
+from twinlog.store.topic_reader import UNDECIDED
+
+log = logging.getLogger(__name__)
+
+PARENT_INTERVAL_S: Final = 1.0
+"""How often a lane looks whether Spark could still end it."""
+CATCH_UP_S: Final = 5.0
+"""How long what is wanted may be behind at a takeover; then that is tried again."""
+CONNECT_S: Final = 10.0
+"""How long a source may take to answer before that is said; then it is tried again."""
+FIRST_PAUSE_S: Final = 0.5
+"""The first pause before that."""
+SOURCE_PAUSE_S: Final = 5.0
+"""The longest pause before that, and the one after a defect."""
+AGAIN_S: Final = 1.0
+"""How long a lane waits that cannot go on before it ends: Spark starts it again at once."""
+EXPIRATION_S: Final = 60.0
+"""How often it is asked how long brokers remember a producer."""
+
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneConfig:
+    """All that a lane is told; it goes through Spark as it is.
+
+    `destination` holds client properties, with references to secrets unresolved.
+    """
+
+    node: str
+    index: int
+    lanes: int
+    """How many lanes the node has."""
+    destination: Mapping[str, str] = field(repr=False)
+    settings: LaneSettings
+    group_id: str
+    session_timeout_s: float
+    stop_before: int | None = None
+    """The stop request that stood when the node started: it was for an earlier one of its name."""
+    log_level: str = "WARNING"
+    log_format: str = "text"
+
+    @property
+    def name(self) -> str:
+        """The lane's name, and its static member id in the group."""
+        return f"{self.node}-{self.index}"
+
+
+def run_lane(config: LaneConfig) -> None:
+    """Be a lane until it is asked to stop: the body of a Spark task."""
+    set_up(config.log_level, config.log_format, config.name)
+    keep_freed(config.settings.buffer_bytes)
+    try:
+        asyncio.run(Lane(config).run())
+    except (Fenced, UnsupportedVersion, ControlTopicLost) as error:
+        # Starting again would take the name back from whoever has it now, and so on for ever; and
+        # would not teach us the format of the control topics.
+        log.error("%s; this lane ends", error)  # noqa: TRY400 - one line
+    except TwinlogError as error:
+        log.warning("%s; this lane is started again", error)
+        time.sleep(AGAIN_S)
+        raise
+
+
+class Lane:
+    """A running lane. Its group's callbacks are its own methods."""
+
+    def __init__(self, config: LaneConfig) -> None:
+        self.config = config
+        self._settings = config.settings
+        self.grants = NOTHING
+        """What the properties of mirrors may read of this machine."""
+        self._parent = os.getppid()
+        self._random = random.Random()  # noqa: S311 - jitter
+        self._stack = AsyncExitStack()
+        self._snapshot = Snapshot()
+        self._owned: dict[int, OwnedShard] = {}
+        self._engines: dict[str, _RunningEngine] = {}
+        self._compacted: dict[tuple[str, UUID | None], bool] = {}
+        self._stop = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._assigned = asyncio.Event()  # set when there is something that was not ours before
+        self._expiration_due = time.monotonic()
+        self._ways = Ways(
+            self._owned,
+            wanted=lambda: self._snapshot.owned(self._shards),
+            catch_up=self._catch_up,
+            disown=self._disown,
+            run=self._run_partitions,
+            changed=self._changed.set,
+            random=self._random,
+        )
+        self._changing = asyncio.Lock()  # guards what is owned, and the engines
+
+    async def run(self) -> None:
+        """Run until asked to stop.
+
+        Raises:
+            Fenced: another process runs under this lane's name.
+        """
+        async with self._stack:
+            destination = parse_config(
+                {"tcp.user.timeout.ms": "2000", **self.config.destination}
+            ).config
+            self.grants = destination.grants
+            self._cluster = await self._stack.enter_async_context(
+                KafkaCluster(destination, name="destination")
+            )
+            self._port = KafkaDestination(self._cluster, self._may_write)
+            self._group = GroupMember(
+                self._cluster,
+                GroupConfig(
+                    group_id=self.config.group_id,
+                    topic=STATE_TOPIC,
+                    instance_id=self.config.name,
+                    session_timeout=self.config.session_timeout_s,
+                    heartbeat_interval=min(1.0, self.config.session_timeout_s / 6),
+                ),
+                self,
+            )
+            self._reporter = Reporter(
+                self._cluster, self.config.node, self.config.name, self.config.lanes
+            )
+            self._shards = await partition_count(self._cluster) or 0
+            if not self._shards:
+                raise UserError(f"{STATE_TOPIC} does not exist", hint="create a mirror first")
+            await check_state_partitions(self._cluster, await read_config(self._cluster))
+            group = asyncio.create_task(self._group.run())
+            tasks = [
+                group,
+                asyncio.create_task(self._follow()),
+                asyncio.create_task(self._reconcile_when_changed()),
+                asyncio.create_task(self._report()),
+                asyncio.create_task(self._share()),
+                asyncio.create_task(self._watch_parent()),
+                asyncio.create_task(self._stop.wait()),
+            ]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                await self._group.close(leave=True)
+                await group
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await self.on_lost(set(self._owned))
+                for running in self._engines.values():
+                    await running.close()
+
+    async def _watch_parent(self) -> None:
+        while os.getppid() == self._parent:
+            await asyncio.sleep(PARENT_INTERVAL_S)
+        raise Retriable("the process that Spark has forked this lane from is gone")
+
+    def _may_write(self) -> bool:
+        return self._group.holds_lease
+
+    # ---- the group's callbacks -----------------------------------------------------------------
+
+    async def on_assigned(self, partitions: set[int]) -> None:
+        """These state partitions are ours; opening them goes on beside."""
+        async with self._changing:
+            self._take(partitions)
+
+    async def on_revoked(self, partitions: set[int]) -> None:
+        """End what is under way on these, then give them away."""
+        async with self._changing:
+            await self._drop(partitions)
+
+    async def on_lost(self, partitions: set[int]) -> None:
+        """Drop these: another lane may have them."""
+        await self.on_revoked(partitions)
+
+    def _take(self, partitions: Collection[int]) -> None:
+        for number in partitions:
+            shard = Shard(number, self.config.group_id, self._port, self._settings)
+            states = StateLog(self._cluster, number, self.config.group_id, self._may_write)
+            self._owned[number] = OwnedShard(shard, states, self._may_write, self._settings.lease_s)
+        self._assigned.set()
+        self._changed.set()
+
+    async def _drop(self, partitions: Collection[int]) -> None:
+        for engine in self._running():
+            await engine.disown(
+                [p.key for p in engine.partitions.values() if p.spec.shard in partitions]
+            )
+        for number in partitions:
+            if (owned := self._owned.pop(number, None)) is not None:
+                await owned.close()
+
+    def _running(self) -> list[Engine]:
+        return [one.engine for one in self._engines.values() if one.engine is not None]
+
+    # ---- what is wanted ------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._follow_on()
+            except (UnsupportedVersion, ControlTopicLost):
+                raise
+            except TwinlogError as error:
+                log.warning("what is wanted cannot be followed: %s", error)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _follow_on(self) -> None:
+        async with aclosing(follow_config(self._cluster)) as snapshots:
+            async for snapshot in snapshots:
+                for reason in snapshot.unreadable.values():
+                    log.warning("%s", reason)
+                gone = self._snapshot.deleted(snapshot)
+                recreated = self._snapshot.recreated(snapshot)
+                for owned in self._owned.values():
+                    owned.forget(gone)
+                    owned.forget_ends(recreated)
+                self._snapshot = snapshot
+                self._changed.set()
+                stop = snapshot.stops.get(self.config.node)
+                if stop is not None and stop.requested_ms != self.config.stop_before:
+                    self._stop.set()
+
+    async def _reconcile_when_changed(self) -> None:
+        """Bring what runs to what is owned and wanted; again when that could not be done.
+
+        What is newly ours does not wait for what could not be done before.
+        """
+        pause = self._settings.backoff_s
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            self._assigned.clear()
+            try:
+                async with self._changing:
+                    await self._reconcile()
+                pause = self._settings.backoff_s
+            except TwinlogError as error:
+                log.warning("not all that is owned can be worked on yet: %s", error)
+                try:
+                    async with asyncio.timeout(pause * (0.5 + self._random.random())):
+                        await self._assigned.wait()
+                    pause = self._settings.backoff_s
+                except TimeoutError:
+                    pause = min(2 * pause, self._settings.backoff_max_s)
+                self._changed.set()
+
+    async def _reconcile(self) -> None:
+        """Bring what runs to what is owned and wanted (reconciler.py).
+
+        Raises:
+            TwinlogError: not all could be done; the first reason.
+        """
+        await self._end_engines()
+        await self._read_expiration()
+        self._set_engines()
+        await self._ways.go()
+
+    async def _read_expiration(self) -> None:
+        """How long brokers remember producers: before new partitions run, and from time to time.
+
+        A broker may have been restarted with another setting. Until one tells, what was last known
+        is taken, at first Kafka's default.
+        """
+        opened = all(owned.informed for owned in self._owned.values())
+        if opened and time.monotonic() < self._expiration_due:
+            return
+        self._expiration_due = time.monotonic() + EXPIRATION_S
+        told, known = await expirations(self._cluster), self._settings
+        self._settings = replace(
+            known,
+            producer_expiration_ms=told.producer_ms or known.producer_expiration_ms,
+            ids_expiration_ms=told.transactional_ms or known.ids_expiration_ms,
+        )
+        for engine in self._running():
+            engine.settings = self._settings
+        for owned in self._owned.values():
+            owned.shard.settings = self._settings
+
+    async def _catch_up(self) -> None:
+        """Wait until we follow all that is in `__mirror_config` now."""
+        there = (await read_config(self._cluster, patience=UNDECIDED)).ends
+        deadline = time.monotonic() + CATCH_UP_S
+        while any(self._snapshot.ends.get(index, 0) < end for index, end in there.items()):
+            if time.monotonic() > deadline:
+                raise Retriable(f"{CONFIG_TOPIC} cannot be followed to its end")
+            await asyncio.sleep(self._settings.position_pause_s)
+
+    async def _run_partitions(self, owned: OwnedShard, wanted: Sequence[Mirrored]) -> None:
+        """Mirror those of a state partition that are to run; one topic holds up no other."""
+        trouble: TwinlogError | None = None
+        specs: defaultdict[str, list[PartitionSpec]] = defaultdict(list)
+        for name, topic in wanted:
+            try:
+                specs[name.mirror].append(await self._spec(name, topic, owned.shard.number))
+            except TwinlogError as error:
+                trouble = error
+        for mirror, some in specs.items():
+            await self._own(mirror, owned, some)
+        if trouble is not None:
+            raise trouble
+
+    async def _end_engines(self) -> None:
+        """End those of mirrors that are other ones now, or are no more."""
+        for name, running in list(self._engines.items()):
+            if not _same_source(running.mirror, self._snapshot.mirrors.get(name)):
+                if running.engine is not None:
+                    await running.engine.disown(list(running.engine.partitions))
+                await running.close()
+                del self._engines[name]
+
+    def _set_engines(self) -> None:
+        """What an engine may read, and when it deletes, is changed while it runs."""
+        for name, running in self._engines.items():
+            mirror = self._snapshot.mirrors.get(name)
+            if running.engine is not None and mirror is not None:
+                throttle, delay = _limits(mirror)
+                running.engine.set_throttle(throttle, lanes=self.config.lanes)
+                running.engine.log_start_delay_s = delay
+
+    async def _disown(self, keep: Collection[Name]) -> None:
+        """Stop mirroring all but these; when it returns, nothing of the others is under way."""
+        self._note_epochs()
+        for mirror, running in list(self._engines.items()):
+            if running.engine is not None:
+                kept = {TopicPartition(n.topic, n.partition) for n in keep if n.mirror == mirror}
+                await running.engine.disown(running.engine.partitions.keys() - kept)
+
+    async def _spec(self, name: Name, topic: MirrorTopic, shard: int) -> PartitionSpec:
+        return PartitionSpec(
+            partition=TopicPartition(name.topic, name.partition),
+            source_topic_id=topic.topic_id,
+            shard=shard,
+            compacted=await self._is_compacted(topic),
+            destination_topic_id=topic.destination_topic_id,
+        )
+
+    async def _is_compacted(self, mirrored: MirrorTopic) -> bool:
+        topic = mirrored.topic
+        incarnation = topic, mirrored.destination_topic_id
+        if incarnation not in self._compacted:
+            resource = admin.topic_resource(topic)
+            answers = await admin.describe_configs(self._cluster, [resource], ["cleanup.policy"])
+            entries = answers[resource]
+            if isinstance(entries, Refusal):
+                if entries.code == _UNKNOWN_TOPIC_OR_PARTITION:
+                    return False  # the engine says so of each of its partitions
+                raise Retriable(f"the cleanup.policy of {topic} is not known: {entries}")
+            policy = entries["cleanup.policy"].value or ""
+            self._compacted[incarnation] = "compact" in policy
+        return self._compacted[incarnation]
+
+    async def _own(self, mirror: str, owned: OwnedShard, specs: Collection[PartitionSpec]) -> None:
+        running = self._engines.get(mirror)
+        if running is None or running.engine is None:
+            known = self._snapshot.mirrors.get(mirror)
+            if running is None and known is not None:
+                self._engines[mirror] = _RunningEngine(self, known)
+            return
+        await owned.run(mirror, running.engine, specs)
+
+    def engine_for(self, mirror: str, cluster: KafkaCluster | None) -> Engine:
+        """An engine for a source that is connected; for None, one to say why there is none."""
+        return Engine(
+            None if cluster is None else KafkaSource(cluster),
+            self._port,
+            self._settings,
+            self._random,
+            lambda partition: self._observe(mirror, partition),
+            brokers_time_ms=self._cluster.brokers_time.now_ms,
+        )
+
+    def engine_changed(self, mirror: str, *, ended: bool) -> None:
+        """A mirror's engine can be given partitions, or has none any more."""
+        if ended:
+            self._engines.pop(mirror, None)
+        self._changed.set()
+
+    # ---- what is said --------------------------------------------------------------------------
+
+    def _observe(self, mirror: str, partition: MirrorPartition) -> None:
+        owned = self._owned.get(partition.spec.shard)
+        if owned is not None and self._runs(mirror, partition):
+            owned.observe(mirror, partition)
+
+    def _runs(self, mirror: str, partition: MirrorPartition) -> bool:
+        """Whether an engine has this partition: what was disowned says nothing any more."""
+        running = self._engines.get(mirror)
+        return (
+            running is not None and running.engine is not None and running.engine.holds(partition)
+        )
+
+    async def _report(self) -> None:
+        """States as they change, progress once a second."""
+        while True:
+            await asyncio.sleep(1.0)
+            self._note_epochs()
+            await asyncio.gather(
+                *(self._write_states(number, owned) for number, owned in self._owned.items())
+            )
+            if self._ways.pause_is_due or time.monotonic() >= self._expiration_due:
+                self._changed.set()
+            if self._may_write():
+                stops = {number: owned.being_stopped for number, owned in self._owned.items()}
+                await self._reporter.write(self._engines_by_mirror(), stops)
+
+    async def _write_states(self, number: int, owned: OwnedShard) -> None:
+        try:
+            await owned.write_states()
+        except Fenced as error:
+            await self._fenced(owned, error)
+        except TwinlogError as error:
+            log.warning("states of state partition %d wait: %s", number, error)
+
+    async def _fenced(self, owned: OwnedShard, error: Fenced) -> None:
+        """Another lane has this state partition; the group will say so, or that it is ours.
+
+        In one go: what the group takes away meanwhile is dropped once more, and nothing is made
+        that nobody would drop.
+        """
+        number = owned.shard.number
+        async with self._changing:
+            if self._owned.get(number) is not owned:
+                return  # it has been given away since
+            log.warning("state partition %d: %s", number, error)
+            await self._drop({number})
+            if number in self._group.owned:
+                self._take({number})
+
+    def _note_epochs(self) -> None:
+        """The source's leader epochs that the destination has by now."""
+        for mirror, running in self._engines.items():
+            if running.engine is not None:
+                for partition in running.engine.partitions.values():
+                    owned = self._owned.get(partition.spec.shard)
+                    if owned is not None:
+                        owned.mirrored(Name(mirror, *partition.key), partition)
+
+    async def _share(self) -> None:
+        """Share what limits throttled partitions with the node's other lanes."""
+        while True:
+            await asyncio.sleep(SHARE_S)
+            await self._reporter.share(self._engines_by_mirror())
+
+    def _engines_by_mirror(self) -> dict[str, Engine]:
+        return {n: one.engine for n, one in self._engines.items() if one.engine is not None}
+
+
+class _RunningEngine:
+    """A mirror's source and its engine, which is None until the source has answered."""
+
+    def __init__(self, lane: Lane, mirror: Mirror) -> None:
+        self.engine: Engine | None = None
+        self.mirror = mirror
+        self._lane = lane
+        self._pause_s = FIRST_PAUSE_S
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        """Connect, however long it takes, then mirror until the lease lapses.
+
+        Where the source refuses us, or is not to be had with what we are told, the engine says why
+        of its partitions. A source that gives no answer is waited for.
+        """
+        name, lane = self.mirror.name, self._lane.config.name
+        while True:
+            try:
+                await self._mirror()
+            except Fenced as error:
+                # Nothing may be written now; what is still ours then gets a new engine.
+                log.warning("mirror %s: %s", name, error)
+                await asyncio.sleep(self._pause_s)
+                self._lane.engine_changed(name, ended=True)
+                return
+            except TwinlogError as error:
+                log.warning("mirror %s: %s", name, error)
+                if self.engine is not None or not isinstance(error, Retriable):
+                    self._failed(str(error))
+            except Exception as error:
+                # A defect must not end the mirror: nobody would know, and nobody begin it again.
+                # What may hold a secret has become one of our errors where it arose (security.py).
+                log.exception("mirror %s", name)
+                self._failed(f"{type(error).__name__}, a defect: see the log of {lane}")
+                self._pause_s = SOURCE_PAUSE_S
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, SOURCE_PAUSE_S)
+
+    async def _mirror(self) -> None:
+        """Connect, and mirror until something is wrong.
+
+        Raises:
+            Fenced: the lease has lapsed.
+            TwinlogError: the source cannot be had.
+        """
+        name = self.mirror.name
+        config = parse_source(self.mirror.source, self._lane.grants).config
+        cluster = KafkaCluster(config, name=f"source of {name}")
+        try:
+            await cluster.start(CONNECT_S)
+            self._check(cluster)
+            self.engine = self._lane.engine_for(name, cluster)
+            self._lane.engine_changed(name, ended=False)
+            self._pause_s = FIRST_PAUSE_S
+            await self.engine.run()
+        finally:
+            await cluster.close()
+
+    def _failed(self, reason: str) -> None:
+        if self.engine is None:
+            self.engine = self._lane.engine_for(self.mirror.name, None)
+            self._lane.engine_changed(self.mirror.name, ended=False)
+        self.engine.fail_all(reason)
+
+    def _check(self, cluster: KafkaCluster) -> None:
+        if cluster.cluster_id != self.mirror.source_cluster_id:
+            raise UserError(
+                f"the source is cluster {cluster.cluster_id}, "
+                f"the mirror was made for {self.mirror.source_cluster_id}"
+            )
+
+    async def close(self) -> None:
+        """End it."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _same_source(old: Mirror, new: Mirror | None) -> bool:
+    """Whether a mirror's source is reached as before; nothing else needs another engine."""
+    return (
+        new is not None
+        and split_settings(old.source)[1] == split_settings(new.source)[1]
+        and old.source_cluster_id == new.source_cluster_id
+    )
+
+
+def _limits(mirror: Mirror) -> tuple[Throttle, float]:
+    """What is throttled, and the delay of log starts in seconds."""
+    try:
+        settings = parse_settings(mirror.source)
+    except UserError as error:
+        # A newer command may have written them; records that are left too long can still go.
+        log.warning("mirror %s is not throttled, and deletes nothing: %s", mirror.name, error)
+        return Throttle(), math.inf
+    return settings.throttle, settings.log_start_delay

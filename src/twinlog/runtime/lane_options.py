@@ -1,0 +1,176 @@
+"""A lane's settings as its users write them: properties, with Kafka's names where Kafka has one.
+
+Three fields of `LaneSettings` are nobody's to set. The lease follows from the group's session
+timeout and is what keeps a former owner from writing; the producers' expiry is the destination's
+own (`producer.id.expiration.ms`) and is read there; and all lanes, of whatever node, need to have
+the same filler ids, as each fences those of former owners.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+from twinlog.engines.exact.settings import SMALLEST_BUFFER, LaneSettings
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.protocol.frames import MAX_FRAME
+
+NOT_OPTIONS: Final = frozenset(
+    {"fillers", "lease_s", "producer_expiration_ms", "ids_expiration_ms"}
+)
+
+_SECONDS: Final = 1000
+_HOUR: Final = 3_600_000
+_GIGABYTE: Final = 1 << 30
+_KILOBYTE: Final = 1 << 10
+
+
+class LaneOption(NamedTuple):
+    """A setting: its field, the whole numbers that are allowed, what it is.
+
+    `scale` is how many of the property's units make one of the field's.
+    """
+
+    field: str
+    lowest: int
+    highest: int
+    meaning: str
+    scale: int = 1
+
+    @property
+    def default(self) -> int:
+        """The default, in the property's unit."""
+        value: float = getattr(LaneSettings(), self.field)
+        return round(value * self.scale)
+
+
+OPTIONS: Final[Mapping[str, LaneOption]] = {
+    "mirror.num.replica.fetchers": LaneOption(
+        "fetchers_per_broker", 1, 64, "connections to each source broker"
+    ),
+    "replica.fetch.wait.max.ms": LaneOption(
+        "fetch_max_wait_ms", 0, 60_000, "how long a source broker may wait for data"
+    ),
+    "replica.fetch.max.bytes": LaneOption(
+        "partition_fetch_bytes", _KILOBYTE, _GIGABYTE, "one partition's part of a Fetch answer"
+    ),
+    "replica.fetch.response.max.bytes": LaneOption(
+        "fetch_max_bytes", _KILOBYTE, MAX_FRAME // 2, "a Fetch answer of a source broker"
+    ),
+    "max.request.size": LaneOption(
+        "produce_max_bytes", _KILOBYTE, _GIGABYTE, "a request to a destination broker"
+    ),
+    "max.in.flight.requests.per.connection": LaneOption(
+        "produce_in_flight", 1, 64, "requests in flight to a destination broker"
+    ),
+    "retry.backoff.ms": LaneOption(
+        "backoff_s", 1, _HOUR, "pause before a partition is retried", _SECONDS
+    ),
+    "retry.backoff.max.ms": LaneOption(
+        "backoff_max_s", 1, _HOUR, "that pause after many failures in a row", _SECONDS
+    ),
+    "metadata.max.age.ms": LaneOption(
+        "leaders_max_age_s", 1, _HOUR, "time between two reads of the partition leaders", _SECONDS
+    ),
+    "lane.buffer.bytes": LaneOption(
+        "buffer_bytes",
+        SMALLEST_BUFFER,
+        64 * _GIGABYTE,
+        "data of one source cluster that a lane holds",
+    ),
+    "lane.partition.buffer.bytes": LaneOption(
+        "partition_queue_bytes", _KILOBYTE, _GIGABYTE, "data of one partition that a lane holds"
+    ),
+    "lane.fetch.busy.wait.ms": LaneOption(
+        "fetch_busy_wait_ms",
+        0,
+        60_000,
+        "how long a source broker may wait for data while some partition's buffer is full",
+    ),
+    "lane.fetch.small.bytes": LaneOption(
+        "fetch_small_bytes",
+        0,
+        _GIGABYTE,
+        "size of a Fetch answer below which the next Fetch is delayed",
+    ),
+    "lane.fetch.pace.ms": LaneOption(
+        "fetch_pace_s", 0, 60_000, "time between two Fetches in that case", _SECONDS
+    ),
+    "lane.attempts": LaneOption(
+        "attempts", 1, 1000, "failures in a row after which a partition is FAILED"
+    ),
+    "lane.corrupt.reads": LaneOption(
+        "corrupt_reads", 1, 100, "how often a corrupt batch is read before its partition is FAILED"
+    ),
+    "lane.source.behind.ms": LaneOption(
+        "ahead_patience_s",
+        0,
+        24 * _HOUR,
+        "how long a source may have less than the destination before the partition is FAILED",
+        _SECONDS,
+    ),
+    "lane.positions.at.once": LaneOption(
+        "read_partitions_at_once", 1, 10_000, "partitions whose positions are read together"
+    ),
+    "lane.position.pause.ms": LaneOption(
+        "position_pause_s",
+        1,
+        60_000,
+        "pause before an unsettled position is read again",
+        _SECONDS,
+    ),
+    "lane.leaders.pause.ms": LaneOption(
+        "leaders_pause_s",
+        1,
+        60_000,
+        "pause between two reads of the leaders while leaders move",
+        _SECONDS,
+    ),
+    "lane.trim.interval.ms": LaneOption(
+        "trim_interval_s", 1, _HOUR, "time between two moves of log start offsets", _SECONDS
+    ),
+    "lane.markers.at.once": LaneOption(
+        "markers_at_once", 1, 1_000_000, "offsets of a gap that are filled by one request"
+    ),
+    "lane.marker.deadline.ms": LaneOption(
+        "marker_deadline_s",
+        1,
+        _HOUR,
+        "how long to wait for the marker of an offset of a gap",
+        _SECONDS,
+    ),
+}
+
+
+def parse_lane_settings(properties: Mapping[str, str]) -> LaneSettings:
+    """A lane's settings from properties.
+
+    Raises:
+        UserError: one does not exist, is malformed, or two do not go together.
+    """
+    values: dict[str, int | float] = {}
+    for name, text in properties.items():
+        option = OPTIONS.get(name)
+        if option is None:
+            raise UserError(f"{name} is not a setting of a lane", hint=_hint(name))
+        values[option.field] = _number(name, option, text.strip())
+    settings = replace(LaneSettings(), **values)  # type: ignore[arg-type]
+    if settings.buffer_bytes < settings.fetch_max_bytes:
+        raise UserError(
+            f"lane.buffer.bytes is {settings.buffer_bytes}: it has to hold an answer, "
+            f"replica.fetch.response.max.bytes, which is {settings.fetch_max_bytes}"
+        )
+    return settings
+
+
+def _number(name: str, option: LaneOption, text: str) -> int | float:
+    number = int(text) if text.isascii() and text.isdecimal() else -1
+    if not option.lowest <= number <= option.highest:
+        allowed = f"a whole number from {option.lowest} to {option.highest}"
+        raise UserError(f"{name} is {text!r}: allowed is {allowed}")
+    return number if option.scale == 1 else number / option.scale
+
+
+def _hint(name: str) -> str:
+    near = get_close_matches(name, OPTIONS, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(OPTIONS)}"

@@ -1,0 +1,268 @@
+"""Spark: the session that lanes run in, and the one job of long-lived tasks.
+
+Each lane is one task of one stage, for as long as the node runs. Spark places it, starts it again
+where it died, and has no other part in it: no byte goes through the JVM.
+
+    setting                                  why
+    ---------------------------------------  ----------------------------------------------------
+    spark.python.unix.domain.socket.enabled  over TCP each Python task waits 37 ms for Nagle
+    spark.speculation = false                a second attempt beside the first gains nothing
+    spark.task.maxFailures                   a lane that died comes back, however often
+    spark.python.daemon.module               imports are done once, before the fork (daemon.py)
+    spark.ui.enabled = false                 nothing of ours is in it; one port less
+    spark.driver.extraJavaOptions            only errors of the JVM reach the terminal; its first
+                                             compiler and the simplest collector are enough for
+                                             what it does: 8 CPU seconds to the first task, not 14
+
+    spark.authenticate                       else any user of this machine (with a cluster: of the
+                                             network) reaches the driver's RPC port, which
+                                             deserializes what it is sent: code of his choice
+    spark.network.crypto.enabled             what the driver and executors send to each other
+    spark.io.encryption.enabled              what they write to disks: lanes' arguments have secrets
+
+In local mode, on YARN and on Kubernetes Spark makes a secret for each application by itself. A
+standalone cluster's master and workers have one that the application has to know: Spark reads it
+from spark-defaults.conf, so that it is in no command line. Sockets between the JVM and Python are
+files, which the umask keeps to this user.
+
+All of them can be set otherwise by `--conf`. An executor needs this package and Python version;
+docs/spark.md says how they get there.
+"""
+
+import itertools
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import pyspark
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+
+from twinlog.java import JavaError, find_java, write_shim
+from twinlog.kafka.errors import Retriable, UserError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MAX_FAILURES: Final = 1_000_000
+"""Failures of one task that Spark takes before it gives the job up: practically none does."""
+
+BATCH_FAILURES: Final = 4
+"""The same for a batch job, whose tasks do not fail by design: Spark's own default."""
+
+PROGRESS_S: Final = 1.0
+"""Seconds between reports of a job's progress."""
+
+REACH_S: Final = 5.0
+"""How long a Spark master may take to accept a connection."""
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.app.name": "twinlog",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.python.daemon.module": "twinlog.runtime.daemon",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.speculation": "false",
+    "spark.task.maxFailures": str(MAX_FAILURES),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+AUTHENTICATED: Final[Mapping[str, str]] = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.saslFallback": "false",
+    "spark.io.encryption.enabled": "true",
+}
+"""Beside DEFAULTS, unless `spark.authenticate` is set to false: Spark refuses encryption alone."""
+_SECRET: Final = "spark.authenticate.secret"  # noqa: S105 (the setting's name)
+_MAKES_SECRET: Final = re.compile(r"local(\[.*\])?|yarn|k8s://.+")
+"""Masters for which Spark makes a secret for each application."""
+PRIVATE: Final = 0o077
+"""The umask of processes whose sockets and files are their user's own."""
+_JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_LOCAL_ONLY: Final = ("spark.driver.bindAddress", "spark.driver.host")
+_MASTER: Final = re.compile(r"local(-cluster)?(\[.*\])?|spark://.+|yarn|k8s://.+")
+_NO_REASON: Final = (" SQLSTATE:", "Driver stacktrace:")
+_LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)\])?")
+
+
+def start_spark(
+    master: str, conf: Mapping[str, str], *, max_failures: int = MAX_FAILURES
+) -> SparkContext:
+    """A Spark application.
+
+    Args:
+        master: as for spark-submit; `local[*]` has one task slot for each core.
+        conf: settings that win over ours.
+        max_failures: failures of one task after which Spark gives the job up.
+
+    Raises:
+        UserError: there is no Java, no such kind of master, it cannot be reached, or no secret is
+            known that it shares with applications.
+    """
+    if not _MASTER.fullmatch(master):
+        raise UserError(
+            f"the Spark master is {master!r}: allowed is local[N], local[*], spark://HOST:PORT, "
+            "yarn or k8s://URL"
+        )
+    authenticated = conf.get("spark.authenticate", "true").lower() != "false"
+    if authenticated:
+        _check_secret(master, conf)
+    _reach(master)
+    try:
+        # The shim spares the JVM a module that is none of ours and that it warns about.
+        os.environ["JAVA_HOME"] = str(write_shim(find_java().executable).parents[1])
+    except JavaError as error:
+        raise UserError(str(error)) from error
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {**DEFAULTS, "spark.task.maxFailures": str(max_failures)}
+    if local := _LOCAL.fullmatch(master):
+        # In local mode the number of failures is part of the master's name, and else 1.
+        master = f"local[{local[1] or 1},{max_failures}]"
+    elif not master.startswith("local"):
+        for name in _LOCAL_ONLY:
+            del settings[name]
+    settings |= AUTHENTICATED if authenticated else {"spark.authenticate": "false"}
+    settings |= conf
+    settings[_JVM_OPTIONS] = _jvm_options(conf.get(_JVM_OPTIONS, ""))
+    spark_conf = SparkConf().setMaster(master).setAll(list(settings.items()))
+    umask = os.umask(PRIVATE)  # of the JVM, which makes sockets and files, and of what it starts
+    try:
+        return SparkContext.getOrCreate(spark_conf)
+    except Exception as error:  # py4j wraps whatever the JVM threw
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
+        raise UserError(f"Spark does not start at {master}: {reason}") from error
+    finally:
+        os.umask(umask)
+
+
+def _check_secret(master: str, conf: Mapping[str, str]) -> None:
+    """See whether the application will know the secret of a cluster that has one of its own.
+
+    Raises:
+        UserError: it will not.
+    """
+    if _MAKES_SECRET.fullmatch(master) or _SECRET in conf:
+        return
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    folder = os.environ.get("SPARK_CONF_DIR") or Path(home, "conf")
+    defaults = Path(folder, "spark-defaults.conf")
+    with suppress(OSError, UnicodeDecodeError):
+        lines = defaults.read_text(encoding="utf-8").splitlines()
+        if _SECRET in {re.split(r"[\s=:]", line.strip(), maxsplit=1)[0] for line in lines}:
+            return
+    raise UserError(
+        f"{_SECRET} is not set: applications and the Spark master {master} share it",
+        hint=f"write it into {defaults}, or into that file of SPARK_CONF_DIR, as the master and "
+        "the workers have it; --conf spark.authenticate=false lets anyone who reaches the ports of "
+        "Spark run code",
+    )
+
+
+def _reach(master: str) -> None:
+    """See whether anybody listens at `spark://HOST:PORT,...`: Spark itself takes a minute for it.
+
+    Raises:
+        UserError: nobody does.
+    """
+    servers = master.removeprefix("spark://").split(",") if master.startswith("spark://") else []
+    troubles = []
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), REACH_S):
+                return
+        except (OSError, ValueError, OverflowError) as error:
+            troubles.append(f"{server}: {error}")
+    if troubles:
+        raise UserError(
+            f"no Spark master answers at {master}: {'; '.join(troubles)}",
+            hint="start one, or leave --master out",
+        )
+
+
+def _jvm_options(theirs: str) -> str:
+    """Ours, and then theirs, which win."""
+    logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    return f"{logging} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC {theirs}".strip()
+
+
+def stop_spark(spark: SparkContext) -> None:
+    """End the application, and tasks that still run with it."""
+    # Where the JVM has died, nothing of the application is left to be ended.
+    with suppress(Py4JError, OSError):
+        spark.cancelAllJobs()
+        spark.stop()
+
+
+class Progress(NamedTuple):
+    """How many of a job's tasks have ended."""
+
+    done: int
+    total: int
+
+
+def map_tasks(
+    spark: SparkContext,
+    task: Callable[[T], R],
+    arguments: Sequence[T],
+    *,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[R]:
+    """Run one task for each argument and give their results, in the arguments' order.
+
+    Args:
+        spark: the application.
+        task: a function at the top of a module.
+        arguments: picklable, not none; each goes to one task.
+        progress: is told each second, from another thread, how many tasks have ended.
+
+    Raises:
+        Retriable: Spark's JVM has died, or Spark has given the job up, with a task's exception.
+    """
+
+    def body(part: Iterable[T]) -> Iterator[R]:
+        return iter([task(argument) for argument in part])
+
+    ended = threading.Event()
+    if progress is not None:
+        watcher = threading.Thread(
+            target=_watch, args=(spark, len(arguments), progress, ended), daemon=True
+        )
+        watcher.start()
+    try:
+        found: list[R] = spark.parallelize(arguments, len(arguments)).mapPartitions(body).collect()
+    except Py4JJavaError as error:
+        raise Retriable(f"Spark has given the job up: {_reason(str(error))}") from error
+    except (Py4JError, OSError) as error:
+        raise Retriable("Spark's JVM has died", hint="start it again") from error
+    finally:
+        ended.set()
+    return found
+
+
+def _reason(text: str) -> str:
+    """The last line before the Java stack of what Spark says: a task's exception, if it was one."""
+    lines = itertools.takewhile(lambda line: not line.startswith("\tat "), text.splitlines())
+    said = [line.strip(" :") for line in lines if not line.startswith(_NO_REASON)]
+    return next((line for line in reversed(said) if line), "no reason")
+
+
+def _watch(
+    spark: SparkContext, total: int, progress: Callable[[Progress], None], ended: threading.Event
+) -> None:
+    """Ask Spark's status tracker, until the job has ended; without an answer nothing is told."""
+    tracker = spark.statusTracker()
+    while not ended.wait(PROGRESS_S):
+        with suppress(Py4JError, OSError):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            progress(Progress(done, total))

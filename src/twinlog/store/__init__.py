@@ -1,0 +1,1 @@
+"""The control topics on the destination cluster: record formats, readers, writers."""

@@ -1,0 +1,593 @@
+"""The control topics of a destination cluster: their names, their making, and what they say.
+
+    __mirror_config   what is wanted: mirrors, their topics      store/config_records.py
+    __mirror_state    each mirror partition's state and epoch    store/state_records.py
+    __mirror_status   how far each mirror partition is           store/status_records.py
+
+They come into being with the first mirror. The first two are what must not be lost, so they are
+replicated as Kafka's own internal topics are; the third is overwritten each second.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import (
+    ControlTopicLost,
+    ProtocolError,
+    Refusal,
+    Retriable,
+    UnsupportedVersion,
+    UserError,
+)
+from twinlog.kafka.requests.topics import NewTopic, create_topics
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition, config_partition
+from twinlog.mirror.settings import OF_CONTROL_TOPICS
+from twinlog.mirror.states import State
+from twinlog.store import config_records, state_records, status_records
+from twinlog.store.config_records import STATE_COUNT, ConfigChange, Feature, Removed
+from twinlog.store.polling_reader import ControlReader, at_the_last
+from twinlog.store.snapshot import Place, Snapshot, Written
+from twinlog.store.state_records import (
+    LAST_MIRROR_EPOCHS,
+    MIRROR_PARTITION_STATE,
+    Forgotten,
+    LastMirrored,
+    LastMirroredEpochs,
+    PartitionState,
+    StateRecord,
+)
+from twinlog.store.status_records import Status
+from twinlog.store.topic_reader import (
+    ControlRecord,
+    Tail,
+    latest,
+    read_last,
+    read_whole,
+)
+from twinlog.store.topic_writer import Entry
+
+CONFIG_TOPIC: Final = "__mirror_config"
+STATE_TOPIC: Final = "__mirror_state"
+STATUS_TOPIC: Final = "__mirror_status"
+CONTROL_TOPICS: Final = (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC)
+
+CONFIG_WRITER: Final = "twinlog.config"
+"""The transactional id of whoever writes `__mirror_config`."""
+
+LANES_GROUP: Final = "twinlog"
+"""The group of all nodes' lanes, which share the partitions of `__mirror_state`."""
+
+CONFIG_PARTITIONS: Final = 8
+STATE_PARTITIONS: Final = 50
+MAX_REPLICATION: Final = 3
+MAX_PARTITIONS: Final = 10_000
+
+NUM_PARTITIONS, REPLICATION_FACTOR = OF_CONTROL_TOPICS
+
+Places: TypeAlias = Mapping[bytes | None, Place]
+NO_PLACES: Final[Places] = MappingProxyType({})
+
+_LOOKS: Final = 3
+_LOOK_S: Final = 0.3
+_ALREADY_EXISTS: Final = 36
+_INVALID_PARTITIONS: Final = 37
+_UNKNOWN_TOPIC: Final = 3
+_STAMPED: Final = {
+    # By the brokers: a record of CreateTime is refused whose writer's clock is more than
+    # message.timestamp.after.max.ms ahead, an hour by default since Kafka 4.0.
+    "message.timestamp.type": "LogAppendTime",
+}
+_DURABLE: Final = {
+    **_STAMPED,
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    # As Kafka's own __consumer_offsets: small segments, so that loading stays quick.
+    "segment.bytes": str(100 << 20),
+}
+_STATUS: Final = {
+    **_STAMPED,
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    # The cleaner leaves the active segment alone, and a status is old after a second: the
+    # smallest segment that brokers take, cleaned early, tombstones gone soon.
+    "segment.bytes": str(1 << 20),
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": str(60 * 1000),
+    "min.insync.replicas": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlTopics:
+    """How the control topics are made. `replication_factor` None: 3, or as many as brokers."""
+
+    state_partitions: int = STATE_PARTITIONS
+    replication_factor: int | None = None
+
+
+def take_control_topics(properties: dict[str, str]) -> ControlTopics:
+    """How the control topics are made where they are not there; taken out of the properties.
+
+    Raises:
+        UserError: a value is malformed.
+    """
+    partitions = _number(properties.pop(NUM_PARTITIONS, str(STATE_PARTITIONS)), NUM_PARTITIONS)
+    factor = properties.pop(REPLICATION_FACTOR, None)
+    return ControlTopics(
+        state_partitions=partitions,
+        replication_factor=None if factor is None else _number(factor, REPLICATION_FACTOR),
+    )
+
+
+def _number(text: str, key: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if not 1 <= number <= MAX_PARTITIONS:
+        raise UserError(f"{key} is {text!r}: allowed is a whole number from 1 to {MAX_PARTITIONS}")
+    return number
+
+
+async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) -> None:
+    """Create the control topics that are not there. Safe to be called by several at once.
+
+    Raises:
+        UserError: no right to create topics, or fewer brokers than the replication factor.
+        Retriable: they are not led by anybody within default.api.timeout.ms.
+    """
+    await cluster.refresh(CONTROL_TOPICS)
+    missing = [name for name in CONTROL_TOPICS if name not in cluster.metadata.topics]
+    if not missing:
+        return
+    await refuse_lost(cluster)
+    replication = wanted.replication_factor
+    if replication is None:
+        replication = min(MAX_REPLICATION, len(cluster.metadata.brokers))
+    durable = dict(_DURABLE)
+    if replication >= MAX_REPLICATION:
+        durable["min.insync.replicas"] = "2"
+    topics = {
+        CONFIG_TOPIC: (CONFIG_PARTITIONS, durable),
+        STATE_TOPIC: (wanted.state_partitions, durable),
+        STATUS_TOPIC: (wanted.state_partitions, _STATUS),
+    }
+    answers = await create_topics(
+        cluster,
+        [
+            NewTopic(
+                name=name,
+                partitions=topics[name][0],
+                replication_factor=replication,
+                configs=topics[name][1],
+            )
+            for name in missing
+        ],
+    )
+    for name, answer in answers.items():
+        if isinstance(answer, Refusal) and answer.code != _ALREADY_EXISTS:
+            with cluster.needing("CREATE", f"the topic {name}"):
+                answer.fail(f"create the control topic {name}")
+    await _led(cluster, {name: topics[name][0] for name in missing})
+
+
+async def refuse_lost(cluster: KafkaCluster) -> None:
+    """Refuse to go on without `__mirror_config` or `__mirror_state` where there were mirrors.
+
+    A lost topic that is created anew is silent: mirrors are gone, or all states are UNKNOWN and the
+    last mirrored ends forgotten, while the topics' users may have been writing for long.
+
+    Raises:
+        ControlTopicLost: one is missing, and another control topic shows that mirrors exist.
+        Retriable: the brokers do not answer.
+    """
+    for _ in range(_LOOKS):  # a broker that lags may not know of a new topic yet
+        names = (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC)
+        counts = {name: await partition_count(cluster, name) for name in names}
+        missing = [name for name in (CONFIG_TOPIC, STATE_TOPIC) if counts[name] is None]
+        if not missing:
+            return
+        evidence = await _evidence(cluster, {name for name in counts if counts[name] is not None})
+        if not evidence:
+            return
+        await asyncio.sleep(_LOOK_S)
+    raise ControlTopicLost(
+        f"the control topic {' and '.join(missing)} does not exist, and {evidence}",
+        cluster=cluster.name,
+        hint='it was deleted, and is not created anew: see "A lost control topic" in '
+        "docs/operations/control-topics.md",
+    )
+
+
+async def _evidence(cluster: KafkaCluster, existing: Collection[str]) -> str:
+    """What of the control topics that are left shows that there are mirrors; or nothing."""
+    if CONFIG_TOPIC in existing:
+        config = fold_config(await read_whole(cluster, CONFIG_TOPIC))
+        topics = f"{len(config.topics)} topic(s) of mirrors" if config.topics else ""
+        return _holding(CONFIG_TOPIC, topics, config.unreadable)
+    if STATE_TOPIC in existing:
+        found = fold_states(await read_whole(cluster, STATE_TOPIC))
+        states = f"the states of {len(found.states)} partition(s)" if found.states else ""
+        return _holding(STATE_TOPIC, states, found.unreadable)
+    if STATUS_TOPIC not in existing:
+        return ""
+    statuses, unreadable = await read_statuses(cluster)
+    rows = [row for one in statuses.values() for row in one.partitions]
+    return _holding(STATUS_TOPIC, f"{len(rows)} partition(s)" if rows else "", unreadable)
+
+
+def _holding(topic: str, what: str, unreadable: Collection[object]) -> str:
+    """That a topic holds something; nothing where it does not."""
+    unread = f"{len(unreadable)} record(s) that cannot be read" if unreadable else ""
+    found = " and ".join(one for one in (what, unread) if one)
+    return found and f"{topic} holds {found}"
+
+
+async def _led(cluster: KafkaCluster, counts: Mapping[str, int]) -> None:
+    """Wait until each partition has a leader that the brokers know of."""
+
+    async def attempt() -> None:
+        wanted = [TopicPartition(name, 0) for name in counts]
+        await cluster.refresh(counts)
+        for name in counts:
+            topic = cluster.metadata.topics.get(name)
+            known = () if topic is None else topic.partitions
+            wanted += [TopicPartition(name, index) for index in known]
+        for partition in wanted:
+            leader = cluster.leader(partition)
+            if isinstance(leader, Refusal):
+                raise Retriable(f"{partition} has no leader yet: {leader}")
+
+    await cluster.persist(attempt)
+
+
+async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> int | None:
+    """How many partitions a control topic has; None where it does not exist.
+
+    Raises:
+        UserError: no right to see it.
+    """
+    metadata = await cluster.refresh([topic])
+    found = metadata.topics.get(topic)
+    if found is None:
+        return None
+    if found.error:
+        with cluster.needing("DESCRIBE", f"the topic {topic}"):
+            Refusal(found.error).fail("see the control topic", topic=topic)
+    return len(found.partitions)
+
+
+async def check_state_partitions(cluster: KafkaCluster, snapshot: Snapshot) -> list[Feature]:
+    """Refuse a `__mirror_state` with another partition count than with the first mirror.
+
+    Who owns a mirror partition follows from a hash modulo this count: with another one a partition
+    would have two owners. (In `__mirror_config` a key keeps its partition: `Snapshot.places`.)
+
+    Returns:
+        What is to be stored, where no count is.
+
+    Raises:
+        UserError: the topic has another count.
+        UnsupportedVersion: the stored one cannot be read.
+    """
+    if why := snapshot.unread.get(("feature", STATE_COUNT)):
+        raise UnsupportedVersion(
+            f"how many partitions {STATE_TOPIC} has to have cannot be read: {why}",
+            hint="use a twinlog that can read it",
+        )
+    stored, found = snapshot.count(STATE_COUNT), await partition_count(cluster)
+    if found is None or stored == found:
+        return []
+    if stored is None:
+        return [Feature(name=STATE_COUNT, level=found)]
+    raise UserError(
+        f"INVALID_PARTITIONS: {STATE_TOPIC} has {found} partitions, expected {stored}: "
+        f"partitions were added to it after the first mirror was created",
+        hint=f"stop all nodes, and restore {STATE_TOPIC} with {stored} partitions from a backup",
+        code=_INVALID_PARTITIONS,
+    )
+
+
+def config_entry(change: ConfigChange, count: int, places: Places = NO_PLACES) -> Entry:
+    """A record, or its tombstone, as written to `__mirror_config`, which has `count` partitions.
+
+    A key that has a record already keeps its partition (`Snapshot.places`).
+    """
+    if isinstance(change, Removed):
+        key, value = config_records.encode_key(change.key), None
+        _, placed_by, *_ = change.key
+    else:
+        key, value = config_records.encode(change)
+        _, placed_by, *_ = config_records.key_of(change)
+    known = places.get(key)
+    place = config_partition(placed_by, count) if known is None else known.partition
+    return Entry(CONFIG_TOPIC, place, key, value)
+
+
+async def read_config(cluster: KafkaCluster, *, patience: float | None = None) -> Snapshot:
+    """What is wanted now; nothing where no mirror was ever created.
+
+    Args:
+        cluster: the destination.
+        patience: see `controllog.Tail.catch_up`.
+
+    Raises:
+        UnsupportedVersion: it is written in a format that we do not know.
+        Retriable, UserError: see `controllog.read_whole`.
+    """
+    if await partition_count(cluster, CONFIG_TOPIC) is None:
+        await refuse_lost(cluster)
+        return Snapshot()
+    return fold_config(await read_whole(cluster, CONFIG_TOPIC, patience=patience))
+
+
+def fold_config(records: Iterable[ControlRecord], before: Snapshot | None = None) -> Snapshot:
+    """What is wanted after records of `__mirror_config`, which are in each partition's order.
+
+    Raises:
+        UnsupportedVersion: it is written in a format that we do not know.
+    """
+    written = (Written(r.partition, r.offset, r.key, r.value, r.timestamp) for r in records)
+    return (before or Snapshot()).after(written).known()
+
+
+class ConfigLog(NamedTuple):
+    """`__mirror_config` as it is now: what is wanted, and the last record of each key."""
+
+    snapshot: Snapshot = Snapshot()
+    table: Mapping[tuple[int, bytes | None], ControlRecord] = MappingProxyType({})
+
+    def after(self, records: Sequence[ControlRecord]) -> "ConfigLog":
+        """The same after these records, which are in each partition's order.
+
+        Raises:
+            UnsupportedVersion: it is written in a format that we do not know.
+        """
+        table = latest(itertools.chain(self.table.values(), records))
+        return ConfigLog(fold_config(records, self.snapshot), table)
+
+
+def config_reader(cluster: KafkaCluster) -> ControlReader[ConfigLog]:
+    """Reads `__mirror_config`; raises UnsupportedVersion, too (see `fold_config`)."""
+    return ControlReader(
+        cluster,
+        CONFIG_TOPIC,
+        lambda records, before: before.after(records),
+        ConfigLog(),
+        missing=refuse_lost,
+    )
+
+
+async def follow_config(
+    cluster: KafkaCluster, partitions: Collection[int] | None = None
+) -> AsyncGenerator[Snapshot, None]:
+    """What is wanted now, and anew with each change, within milliseconds; never ends by itself.
+
+    Close the generator (`contextlib.aclosing`) to stop.
+
+    Raises:
+        UnsupportedVersion: it is written in a format that we do not know, now or later.
+        Retriable, UserError: see `controllog.Tail`.
+    """
+    tail = Tail(cluster, CONFIG_TOPIC, partitions)
+    snapshot = fold_config(await tail.catch_up())
+    yield snapshot
+    restarts = tail.restarts
+    async with aclosing(tail.follow()) as news:
+        async for records in news:
+            _refuse_restart(tail, restarts)
+            snapshot = fold_config(records, snapshot)
+            yield snapshot
+
+
+def _refuse_restart(tail: Tail, restarts: int) -> None:
+    """Refuse to go on where records that were read may be gone (`Tail.restarts`)."""
+    if tail.restarts != restarts:
+        raise ControlTopicLost(
+            "a control topic was recreated or has lost records that were read",
+            hint='see "A lost control topic" in docs/operations/control-topics.md',
+        )
+
+
+class States(NamedTuple):
+    """What `__mirror_state` says of each mirror partition. `unreadable` as in `Snapshot`.
+
+    A partition with an unread record had an owner: unlike where no record stands, no lane begins
+    with it, or writes over it.
+    """
+
+    states: dict[MirrorPartition, PartitionState]
+    epochs: dict[MirrorPartition, LastMirrored]
+    unreadable: Mapping[tuple[int, bytes | None], str] = MappingProxyType({})
+    places: Mapping[tuple[int, MirrorPartition], int] = MappingProxyType({})
+    """In which state partition each stands, by record type."""
+
+    def state(self, partition: MirrorPartition) -> State:
+        """A partition's state; UNKNOWN where nobody has written any."""
+        found = self.states.get(partition)
+        return State.UNKNOWN if found is None else found.state
+
+    def unread(self, partition: MirrorPartition) -> str:
+        """Why a record of a partition cannot be read; empty where all can."""
+        all_of_mirror = partition.mirror, None
+        for (_, key), why in self.unreadable.items():
+            gone = _tombstone(key)
+            about = None if gone is None else (gone.mirror, gone.partition)
+            if about in {all_of_mirror, (partition.mirror, partition)}:
+                return why
+        return ""
+
+    def stopped(self, partitions: Iterable[MirrorPartition]) -> bool:
+        """Whether all of these are STOPPED."""
+        return all(self.state(one) is State.STOPPED for one in partitions)
+
+
+async def read_states(
+    cluster: KafkaCluster,
+    partitions: Collection[int] | None = None,
+    *,
+    patience: float | None = None,
+) -> States:
+    """States and last mirrored epochs, of all or of some state partitions.
+
+    Args:
+        cluster: the destination.
+        partitions: which state partitions; by default all.
+        patience: see `controllog.Tail.catch_up`.
+
+    Raises:
+        Retriable, UserError: see `controllog.Tail`.
+    """
+    if await partition_count(cluster, STATE_TOPIC) is None:
+        await refuse_lost(cluster)
+        return States({}, {})
+    return fold_states(await read_whole(cluster, STATE_TOPIC, partitions, patience=patience))
+
+
+async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
+    """States and last mirrored epochs, and anew with each change; never ends by itself.
+
+    Close the generator (`contextlib.aclosing`) to stop.
+
+    Raises:
+        Retriable, UserError: see `controllog.Tail`.
+    """
+    tail = Tail(cluster, STATE_TOPIC)
+    states = fold_states(await tail.catch_up())
+    yield states
+    restarts = tail.restarts
+    async with aclosing(tail.follow()) as news:
+        async for records in news:
+            _refuse_restart(tail, restarts)
+            states = fold_states(records, states)
+            yield states
+
+
+def fold_states(records: Iterable[ControlRecord], before: States | None = None) -> States:
+    """States after records of `__mirror_state`, which must be in each partition's order.
+
+    Under another id of its topic a mirror partition has another state partition, and what stood in
+    the former one is forgotten there. Their records come in any order: so only the last one of each
+    key counts, and a tombstone concerns its own state partition alone.
+    """
+    states = dict(before.states) if before else {}
+    epochs = dict(before.epochs) if before else {}
+    places = dict(before.places) if before else {}
+    unreadable = dict(before.unreadable) if before else {}
+    for record in {(one.partition, one.key): one for one in records}.values():
+        slot = (record.partition, record.key)
+        unreadable.pop(slot, None)
+        said: StateRecord | None
+        try:
+            said = state_records.decode(record.key, record.value)
+        except ProtocolError as error:
+            place = f"{STATE_TOPIC}-{record.partition}, offset {record.offset}"
+            unreadable[slot] = f"{place}: {error.message}"
+            said = _tombstone(record.key)
+        match said:
+            case PartitionState():
+                states[said.partition] = said
+                places[MIRROR_PARTITION_STATE, said.partition] = record.partition
+            case LastMirroredEpochs():
+                epochs.update(said.epochs)
+                places.update(((LAST_MIRROR_EPOCHS, n), record.partition) for n, _ in said.epochs)
+            case Forgotten():
+                table = states if said.record_type == MIRROR_PARTITION_STATE else epochs
+                _forget(said, table, places, record.partition)
+            case None:
+                pass
+    return States(states, epochs, MappingProxyType(unreadable), MappingProxyType(places))
+
+
+def state_reader(cluster: KafkaCluster) -> ControlReader[States]:
+    """Reads `__mirror_state`."""
+    empty = States({}, {})
+    return ControlReader(cluster, STATE_TOPIC, fold_states, empty, missing=refuse_lost)
+
+
+def _tombstone(key: bytes | None) -> Forgotten | None:
+    """The tombstone of a key, if that can be read."""
+    try:
+        change = state_records.decode(key, None)
+    except ProtocolError:
+        return None
+    return change if isinstance(change, Forgotten) else None
+
+
+def _forget(
+    tombstone: Forgotten,
+    table: dict[MirrorPartition, PartitionState] | dict[MirrorPartition, LastMirrored],
+    places: dict[tuple[int, MirrorPartition], int],
+    place: int,
+) -> None:
+    names = [tombstone.partition] if tombstone.partition else list(table)
+    for name in names:
+        slot = (tombstone.record_type, name)
+        if name.mirror == tombstone.mirror and places.get(slot) == place:
+            del table[name], places[slot]
+
+
+async def read_statuses(cluster: KafkaCluster) -> tuple[dict[int, Status], tuple[str, ...]]:
+    """The last status of each state partition, and what could not be read.
+
+    Raises:
+        Retriable, UserError: see `controllog.read_last`.
+    """
+    if await partition_count(cluster, STATUS_TOPIC) is None:
+        return {}, ()
+    return statuses_of(await read_last(cluster, STATUS_TOPIC))
+
+
+def statuses_of(records: Iterable[ControlRecord]) -> tuple[dict[int, Status], tuple[str, ...]]:
+    """The last status of each state partition, and what could not be read."""
+    statuses: dict[int, Status] = {}
+    unreadable: list[str] = []
+    for record in latest(records).values():
+        try:
+            status = status_records.decode(record.key, record.value)
+        except ProtocolError as error:
+            place = f"{STATUS_TOPIC}-{record.partition}, offset {record.offset}"
+            unreadable.append(f"{place}: {error.message}")
+            continue
+        if status is not None:
+            statuses[status.state_partition] = status
+    return statuses, tuple(unreadable)
+
+
+def status_reader(cluster: KafkaCluster) -> ControlReader[Mapping[int, ControlRecord]]:
+    """Reads `__mirror_status`: the last record of each partition, for `statuses_of`."""
+    return ControlReader(
+        cluster,
+        STATUS_TOPIC,
+        lambda records, before: {**before, **{one.partition: one for one in records}},
+        {},
+        at_the_last,
+    )
+
+
+def status_entry(status: Status) -> Entry:
+    """A status as it is written: into the partition of its own number, with `append`."""
+    key, value = status_records.encode(status)
+    return Entry(STATUS_TOPIC, status.state_partition, key, value)
+
+
+def state_entry(record: PartitionState, state_partition: int) -> Entry:
+    """A state as it is written to `__mirror_state`."""
+    key, value = state_records.encode_state(record)
+    return Entry(STATE_TOPIC, state_partition, key, value)
+
+
+def forget_entry(key: bytes, state_partition: int) -> Entry:
+    """A tombstone for what stands under a key of `__mirror_state`."""
+    return Entry(STATE_TOPIC, state_partition, key, None)
+
+
+def epoch_entry(partition: MirrorPartition, last: LastMirrored, state_partition: int) -> Entry:
+    """A last mirrored epoch as it is written to `__mirror_state`."""
+    key, value = state_records.encode_epoch(partition, last)
+    return Entry(STATE_TOPIC, state_partition, key, value)

@@ -1,0 +1,165 @@
+"""`__mirror_groups`: what each mirror last saw of groups and committed for them (group_records.py).
+
+A topic of its own: the records are many and change with each check, and whoever reads mirrors and
+states need not read them. All records of a mirror are in the partition of `__mirror_groups` that
+its name hashes to. They are written by the node that synchronises the mirror's groups.
+
+The topic may be lost, or be missing in a cluster that an older version has set up: nothing is
+mirrored differently then, and offsets on the destination are not taken for the mirror's own.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import ProtocolError, Refusal, Retriable, UserError
+from twinlog.kafka.requests.topics import NewTopic, absent_everywhere, create_topics
+from twinlog.mirror.placement import config_partition
+from twinlog.store.control_topics import partition_count
+from twinlog.store.group_records import (
+    GroupMemory,
+    LastCheck,
+    decode,
+    decode_key,
+    encode,
+    encode_key,
+)
+from twinlog.store.topic_reader import latest, read_whole
+from twinlog.store.topic_writer import ALL, Entry, append
+
+GROUPS_TOPIC: Final = "__mirror_groups"
+PARTITIONS: Final = 8
+MAX_REPLICATION: Final = 3
+MAX_BATCH: Final = 512 * 1024
+"""Bytes of one write; the topic takes 1 MiB."""
+
+_ALREADY_EXISTS: Final = 36
+_CONFIGS: Final = {
+    "message.timestamp.type": "LogAppendTime",
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    # The cleaner leaves the active segment alone, and most records are old after one check.
+    "segment.bytes": str(4 << 20),
+    "segment.ms": str(60 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What `__mirror_groups` holds of a mirror."""
+
+    check: LastCheck | None = None
+    """None: no complete check is known."""
+    groups: Mapping[str, GroupMemory] = field(default_factory=dict)
+    unreadable: tuple[str, ...] = ()
+    """Records that cannot be decoded."""
+    undecoded: frozenset[str | None] = frozenset()
+    """The groups whose record that is; None: the last check."""
+
+
+async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | None = None) -> None:
+    """Create the topic if it does not exist.
+
+    Args:
+        cluster: the destination.
+        replication_factor: None: 3, or the number of brokers if that is less.
+
+    Raises:
+        UserError: no right to create it, or fewer brokers than the replication factor.
+        Retriable: the cluster does not answer.
+    """
+    with suppress(UserError):  # who may create it may not be allowed to see it
+        if await partition_count(cluster, GROUPS_TOPIC) is not None:
+            return
+    factor = replication_factor or min(MAX_REPLICATION, len(cluster.metadata.brokers))
+    configs = dict(_CONFIGS)
+    if factor >= MAX_REPLICATION:
+        configs["min.insync.replicas"] = "2"
+    topic = NewTopic(
+        name=GROUPS_TOPIC, partitions=PARTITIONS, replication_factor=factor, configs=configs
+    )
+    answer = (await create_topics(cluster, [topic]))[GROUPS_TOPIC]
+    if isinstance(answer, Refusal) and answer.code != _ALREADY_EXISTS:
+        with cluster.needing("CREATE", f"the topic {GROUPS_TOPIC}"):
+            answer.fail(f"create the control topic {GROUPS_TOPIC}")
+
+
+async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
+    """What is remembered of a mirror's groups; nothing where no broker has the topic.
+
+    Raises:
+        Retriable, UserError: see `controllog.Tail`; some brokers have the topic, and others do not.
+    """
+    count = await partition_count(cluster, GROUPS_TOPIC)
+    if count is None:
+        if not await absent_everywhere(cluster, [GROUPS_TOPIC]):
+            raise Retriable("not every broker knows of it yet", topic=GROUPS_TOPIC)
+        return Remembered()
+    records = await read_whole(cluster, GROUPS_TOPIC, [config_partition(mirror, count)])
+    check, groups, unreadable = None, {}, []
+    undecoded: set[str | None] = set()
+    for record in latest(records).values():
+        assert record.value is not None, "`latest` leaves out tombstones"
+        try:
+            owner, group = decode_key(record.key)
+            if owner != mirror:
+                continue
+            undecoded.add(group)
+            found = decode(record.key, record.value)
+            undecoded.remove(group)
+        except ProtocolError as error:
+            place = f"{GROUPS_TOPIC}-{record.partition}, offset {record.offset}"
+            unreadable.append(f"{place}: {error.message}")
+            continue
+        if isinstance(found, LastCheck):
+            check = found
+        else:
+            groups[found.group] = found
+    return Remembered(
+        check=check,
+        groups=groups,
+        unreadable=tuple(unreadable),
+        undecoded=frozenset(undecoded),
+    )
+
+
+async def write_groups(
+    cluster: KafkaCluster,
+    mirror: str,
+    records: Sequence[GroupMemory | LastCheck],
+    forgotten: Iterable[str] = (),
+) -> None:
+    """Write records of a mirror, and tombstones of groups that are to be forgotten.
+
+    Raises:
+        UserError: a right is missing, or the topic does not exist.
+        Retriable: not all of it is known to be written.
+    """
+    count = await partition_count(cluster, GROUPS_TOPIC)
+    if count is None:
+        Refusal(3).fail("write what is known of groups", topic=GROUPS_TOPIC)
+    place = config_partition(mirror, count)
+    entries = [Entry(GROUPS_TOPIC, place, *encode(record)) for record in records]
+    entries += [Entry(GROUPS_TOPIC, place, encode_key(mirror, name), None) for name in forgotten]
+    for batch in _batches(entries):
+        for partition, answer in (await append(cluster, batch, acks=ALL)).items():
+            if isinstance(answer, Refusal):
+                with cluster.needing("WRITE", f"the topic {GROUPS_TOPIC}"):
+                    answer.fail("write what is known of groups", topic=partition.topic)
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries:
+        length = len(entry.key) + len(entry.value or b"") + 32
+        if batch and size + length > MAX_BATCH:
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += length
+    if batch:
+        yield batch

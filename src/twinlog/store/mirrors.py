@@ -1,0 +1,475 @@
+"""The mirrors of a destination cluster: read, followed, and changed safely by several at once.
+
+The database is the destination cluster (store/control_topics.py). A change is *fence, read, decide,
+write* under one fixed transactional id: whoever fences later makes the earlier one's write fail,
+and then the earlier one begins again, with what the other has written before its eyes. So of two
+commands that create the same mirror at once, one does, and the other is told that it exists.
+
+The changes of one process take turns, so that they never fence each other. A node has many of them,
+one or more for each mirror: when it is fenced it pauses for longer than a command's change takes,
+so that a command waits for one of the node's changes, not for all.
+
+Where a write's outcome is unknown it is read back: what is there as it was to be is done. What is
+forgotten of states goes with the change, in one transaction: a command that dies half way must not
+leave topics without the state and the end that they had.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.pool import Backoff
+from twinlog.kafka.errors import (
+    Disconnected,
+    Fenced,
+    Retriable,
+    TwinlogError,
+    UnsupportedVersion,
+    UserError,
+)
+from twinlog.mirror.errors import MirrorError, MirrorRefused
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.store.config_records import (
+    MIRROR_VERSION,
+    ConfigChange,
+    Feature,
+    Followed,
+    MadeAcl,
+    Mirror,
+    MirrorTopic,
+    NotMirrored,
+    Removed,
+    StopRequest,
+    Wanted,
+    key_of,
+)
+from twinlog.store.control_topics import (
+    CONFIG_PARTITIONS,
+    CONFIG_TOPIC,
+    CONFIG_WRITER,
+    STATE_TOPIC,
+    ControlTopics,
+    States,
+    check_state_partitions,
+    config_entry,
+    config_reader,
+    create_control_topics,
+    follow_config,
+    forget_entry,
+    partition_count,
+    state_reader,
+    status_reader,
+    statuses_of,
+)
+from twinlog.store.group_log import GROUPS_TOPIC, create_groups_topic
+from twinlog.store.snapshot import LEVEL, Snapshot, owners
+from twinlog.store.state_records import epochs_key, state_key
+from twinlog.store.status_records import Status
+from twinlog.store.topic_reader import ControlRecord
+from twinlog.store.topic_writer import Entry, TransactionalWriter
+from twinlog.text import few
+
+log = logging.getLogger(__name__)
+
+_AUTHORIZATION_FAILED: Final = frozenset({29, 31, 53})
+"""No right to the topic, the cluster, the transactional id."""
+_OF_NO_MIRROR: Final = frozenset({"stop", "feature"})
+"""Keys that begin with these name no mirror."""
+_COMMAND: Final = Backoff(0.05, 1.0)
+_BACKGROUND: Final = Backoff(0.5, 4.0)
+"""Pauses of a change that was fenced: a node's is long enough for a command's whole change."""
+
+Changes: TypeAlias = Sequence[ConfigChange | Entry]
+"""Of `__mirror_config`, and entries of other control topics that go with them."""
+Decide = Callable[[Snapshot], Changes | Awaitable[Changes]]
+SETTLED_S: Final = 10.0
+"""Seconds that a command waits for what a node does of itself after a failover."""
+_LOOK_S: Final = 0.2
+STOPPED_HINT: Final = "wait until --describe shows STOPPED, which takes a node (twinlog run)"
+
+
+class MirrorStore:
+    """Mirrors, their topics, their states, in one destination cluster.
+
+    `background`: the changes are a node's, and make way for commands.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        *,
+        background: bool = False,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._backoff = _BACKGROUND if background else _COMMAND
+        self._rng = rng or random.Random()  # noqa: S311 (jitter, no secret)
+        self._config = config_reader(cluster)
+        self._states = state_reader(cluster)
+        self._statuses = status_reader(cluster)
+
+    async def snapshot(self) -> Snapshot:
+        """All mirrors and topics as they are now; none where no mirror was ever created.
+
+        After the first time only what was written since is read, here and below.
+        """
+        return (await self._config.read()).snapshot
+
+    def follow(self) -> AsyncGenerator[Snapshot, None]:
+        """All mirrors and topics, and anew with each change (see `mirrorlog.follow_config`)."""
+        return follow_config(self._cluster)
+
+    async def states(self) -> States:
+        """Each mirror partition's state, as its owner has written it."""
+        return await self._states.read()
+
+    async def statuses(self) -> tuple[dict[int, Status], tuple[str, ...]]:
+        """The last status of each state partition, and what could not be read."""
+        return statuses_of((await self._statuses.read()).values())
+
+    async def create_mirror(self, mirror: Mirror, topics: ControlTopics | None = None) -> None:
+        """Write a new mirror; control topics and `mirror.version` come with the first one.
+
+        Raises:
+            MirrorRefused: MIRROR_ALREADY_EXISTS.
+            UserError: a right is missing.
+            Retriable: no success in time; nothing was written, or `mirror` is there.
+        """
+
+        def decide(snapshot: Snapshot) -> Changes:
+            if mirror.name in snapshot.mirrors:
+                raise MirrorError.MIRROR_ALREADY_EXISTS.error(
+                    f"there is a mirror {mirror.name} already", hint="choose another name"
+                )
+            if snapshot.level is None:
+                return [Feature(name=MIRROR_VERSION, level=LEVEL), mirror]
+            return [mirror]
+
+        topics = topics or ControlTopics()
+        await create_control_topics(self._cluster, topics)
+        try:
+            await create_groups_topic(self._cluster, topics.replication_factor)
+        except TwinlogError as error:
+            # Nothing is mirrored without the others; without this one less is known (group_log.py).
+            log.warning("%s is not created: %s", GROUPS_TOPIC, error)
+        await self.change(decide)
+
+    async def add_topics(
+        self,
+        mirror: str,
+        topics: Collection[MirrorTopic],
+        pattern: str | None = None,
+        made_acls: Collection[MadeAcl] = (),
+        while_matching: str | None = None,
+    ) -> None:
+        """Write what is new of a mirror, all or none.
+
+        The states of a topic that was recreated on the source are forgotten: under another id of
+        the source's topic another state partition owns it. The last mirrored end is also forgotten
+        where the topic was recreated on the destination.
+
+        Args:
+            mirror: its name.
+            topics: topics that it has from now on.
+            pattern: what stands for more of them.
+            made_acls: ACLs that are its own from now on.
+            while_matching: the pattern that they are added by, if it is one that the mirror has.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED;
+                TOPIC_NOT_IN_MIRROR where `while_matching` has ended.
+            UserError: a right is missing.
+            Retriable: no success in time; nothing was written, or all are there.
+        """
+        assert all(topic.mirror == mirror for topic in topics)
+
+        async def decide(snapshot: Snapshot) -> Changes:
+            names = [topic.topic for topic in topics]
+            await self.check_addable(snapshot, mirror, names)
+            check_set_back(snapshot, names)
+            before = snapshot.mirrors[mirror]
+            if while_matching is not None and while_matching not in before.topic_patterns:
+                raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
+                    f"{while_matching!r} adds no topics to mirror {mirror} any more"
+                )
+            forgotten = await self._of_recreated(mirror, topics, snapshot)
+            news: Changes = [*forgotten, *topics, *made_acls]
+            if pattern is None or pattern in before.topic_patterns:
+                return news
+            return [*news, replace(before, topic_patterns=(*before.topic_patterns, pattern))]
+
+        await self.change(decide)
+
+    async def request_stop(self, node: str, now_ms: int) -> None:
+        """Ask a node to end. Does not wait for its turn behind all other changes of the node."""
+        await self._change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
+
+    async def check_addable(self, snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
+        """Refuse what cannot be added to a mirror, or not yet.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED.
+            UnsupportedVersion: a record that says whose they are cannot be read.
+            Retriable, UserError: the destination does not answer, or refuses.
+        """
+        _check_free(snapshot, mirror, topics)
+        removed = [topic for topic in snapshot.topics if topic.topic in topics]
+        if not removed:
+            return
+        states = await self.states()  # later than what is wanted, as reconciler.py relies on
+        for topic in sorted(removed, key=lambda one: one.topic):
+            for name in topic.mirror_partitions:
+                state = states.state(name)
+                if state is not State.STOPPED:
+                    raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
+                        f"{name.topic}-{name.partition} of mirror {topic.mirror} is {state.name}",
+                        hint=f"nothing was added; {STOPPED_HINT}",
+                    )
+
+    async def settled(self, left: Callable[[Snapshot], object]) -> Snapshot:
+        """What is wanted, once nothing is left that a node is about to do; or after SETTLED_S."""
+        deadline = time.monotonic() + SETTLED_S
+        while left(snapshot := await self.snapshot()) and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_S)
+        return snapshot
+
+    async def delete_mirror(self, mirror: str, check: Callable[[Snapshot, States], None]) -> None:
+        """Forget a mirror, its topics and their states; `check` may refuse by raising.
+
+        It is given what is wanted and, read after that, the states.
+
+        Raises:
+            UnsupportedVersion: a record of the mirror or of its states cannot be read.
+            MirrorRefused, UserError, Retriable: as `change`.
+        """
+
+        async def decide(snapshot: Snapshot) -> Changes:
+            for key, why in snapshot.unread.items():
+                if key[0] not in _OF_NO_MIRROR and key[1] == mirror:
+                    raise _not_overwritten(why)
+            topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+            states = await self.states()
+            forgotten = await self._without_states(topics, states)
+            check(snapshot, states)
+            its = [
+                key_of(record)
+                for record in snapshot.records.values()
+                if isinstance(record, MirrorTopic | MadeAcl | Followed | NotMirrored)
+                and record.mirror == mirror
+            ]
+            removed = [Removed(key) for key in (*its, key_of(snapshot.mirrors[mirror]))]
+            return [*forgotten, *removed]
+
+        await self.change(decide)
+
+    async def _of_recreated(
+        self, mirror: str, topics: Collection[MirrorTopic], snapshot: Snapshot
+    ) -> list[Entry]:
+        """What makes it forgotten what holds of the former topics of these names only.
+
+        Raises:
+            UnsupportedVersion: a record of it cannot be read.
+            Retriable, UserError: the destination does not answer, or refuses.
+        """
+        new = {topic.topic: topic for topic in topics}
+        former = [one for one in snapshot.topics if one.mirror == mirror and one.topic in new]
+        there = [one for one in former if one.topic_id == new[one.topic].topic_id]
+        others = [one for one in former if one not in there]
+        recreated = [one for one in there if new[one.topic].is_recreated(one)]
+        if not others and not recreated:
+            return []
+        states = await self.states()
+        return [
+            *await self._without_states(others, states),
+            *await self._without_states(recreated, states, [epochs_key]),
+        ]
+
+    async def _without_states(
+        self,
+        topics: Collection[MirrorTopic],
+        states: States,
+        keys: Sequence[Callable[[MirrorPartition], bytes]] = (state_key, epochs_key),
+    ) -> list[Entry]:
+        """What makes the states and ends of topics forgotten that nobody mirrors any more.
+
+        Raises:
+            UnsupportedVersion: one of them cannot be read.
+        """
+        if not topics:
+            return []
+        count = await partition_count(self._cluster)
+        forgotten = [
+            forget_entry(key(partition), place)
+            for place, owned in owners(topics, count or 1).items()
+            for partition, _ in owned
+            for key in keys
+        ]
+        _refuse_unreadable(forgotten, STATE_TOPIC, states.unreadable)
+        return forgotten
+
+    async def change(self, decide: Decide) -> None:
+        """Fence, read, decide, write; again where another one came in between.
+
+        Nothing is written where `decide` finds nothing to be changed.
+
+        Raises:
+            MirrorRefused: what `decide` raises; then nothing was written.
+            UnsupportedVersion: the control topics' format is not known; nothing was written.
+            UserError: a right is missing.
+            Retriable: no success in time; nothing was written, or all is there.
+        """
+        async with self._cluster.turns[CONFIG_WRITER]:
+            await self._change(decide)
+
+    async def _change(self, decide: Decide) -> None:
+        known = self._config.partitions or await partition_count(self._cluster, CONFIG_TOPIC)
+        if known is None:
+            await _decided(decide, Snapshot())  # as `snapshot`: there is nothing yet
+        writer = TransactionalWriter(self._cluster, CONFIG_WRITER)
+        unknown: list[Entry] = []
+        timeout = self._cluster.config.api_timeout
+        deadline = time.monotonic() + timeout
+        for number in itertools.count(1):
+            try:
+                unknown = await self._attempt(writer, decide, unknown)
+                if not unknown:
+                    return
+            except Fenced:
+                share = self._rng.uniform(0.3, 1.0)
+                await asyncio.sleep(self._backoff.delay(number, self._rng) * share)
+            except UserError as error:
+                if error.code not in _AUTHORIZATION_FAILED:
+                    raise
+                raise _unauthorized(error) from error
+            if time.monotonic() > deadline:
+                break
+        raise Retriable(
+            f"other writers have changed {CONFIG_TOPIC} for {timeout:g} s ({number} tries)",
+            cluster=self._cluster.name,
+            hint="try again",
+        )
+
+    async def _attempt(
+        self, writer: TransactionalWriter, decide: Decide, unknown: list[Entry]
+    ) -> list[Entry]:
+        """Fence, read, decide, write once; what of it may or may not have been written."""
+        await writer.fence()
+        log = await self._config.read()
+        if unknown and all(_stands(entry, log.table) for entry in unknown):
+            return []
+        counts = await check_state_partitions(self._cluster, log.snapshot)
+        changes = list(await _decided(decide, log.snapshot))
+        if log.snapshot.mirrors or any(isinstance(change, Mirror) for change in changes):
+            changes += counts if changes else ()
+        count = self._config.partitions or CONFIG_PARTITIONS
+        entries = [
+            change
+            if isinstance(change, Entry)
+            else config_entry(change, count, log.snapshot.places)
+            for change in changes
+        ]
+        _refuse_unreadable(entries, CONFIG_TOPIC, log.snapshot.unreadable)
+        return await _written(writer, entries) if entries else []
+
+
+def _refuse_unreadable(
+    entries: Sequence[Entry], topic: str, unreadable: Mapping[tuple[int, bytes | None], str]
+) -> None:
+    """Refuse to overwrite what this version cannot read: a newer one has written it, perhaps.
+
+    Raises:
+        UnsupportedVersion: nothing was written.
+    """
+    for entry in entries:
+        if entry.topic == topic and (why := unreadable.get((entry.partition, entry.key))):
+            raise _not_overwritten(why)
+
+
+def _not_overwritten(why: str) -> UnsupportedVersion:
+    return UnsupportedVersion(
+        f"a record that cannot be read is not overwritten: {why}",
+        hint="nothing was changed; use a twinlog that can read it",
+    )
+
+
+def _unauthorized(error: UserError) -> MirrorRefused:
+    """That who asks may not change mirrors; `code` stays Kafka's."""
+    where = "" if error.topic is None else f"{error.topic}: "
+    refused = MirrorError.MIRROR_AUTHORIZATION_FAILED.error(
+        f"{where}{error.message}", hint=error.hint
+    )
+    refused.code = error.code
+    return refused
+
+
+async def _decided(decide: Decide, snapshot: Snapshot) -> Changes:
+    changes = decide(snapshot)
+    return await changes if isinstance(changes, Awaitable) else changes
+
+
+async def _written(writer: TransactionalWriter, entries: list[Entry]) -> list[Entry]:
+    """Write these; those of `__mirror_config` again if it is not known whether they stand there."""
+    try:
+        await writer.write(entries)
+    except Disconnected:
+        return [entry for entry in entries if entry.topic == CONFIG_TOPIC]
+    return []
+
+
+def _stands(entry: Entry, table: Mapping[tuple[int, bytes | None], ControlRecord]) -> bool:
+    """Whether an entry is what stands under its key; a tombstone is, too, where nothing does."""
+    found = table.get((entry.partition, entry.key))
+    return entry.value == (None if found is None else found.value)
+
+
+def _check_free(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
+    if mirror not in snapshot.mirrors:
+        raise unknown_mirror(mirror, snapshot)
+    taken = {one.topic: one.mirror for one in snapshot.topics if one.wanted is not Wanted.STOPPED}
+    already = [f"{topic} (in {taken[topic]})" for topic in sorted(topics) if topic in taken]
+    if already:
+        raise MirrorError.TOPIC_ALREADY_IN_MIRROR.error(
+            f"already in a mirror: {', '.join(already)}",
+            hint="nothing was added; choose a --topic that leaves them out",
+        )
+    unknown = snapshot.unknown_topics
+    for topic in sorted(unknown.keys() & {*topics}):
+        raise UnsupportedVersion(
+            f"whether {topic} belongs to a mirror is not known: {unknown[topic]}",
+            hint="nothing was added; use a twinlog that can read it",
+        )
+
+
+def check_set_back(snapshot: Snapshot, topics: Collection[str]) -> None:
+    """Refuse topics whose configurations a node is still to set back, over what is set by then.
+
+    Raises:
+        MirrorRefused: MIRROR_TOPIC_BEING_REMOVED.
+    """
+    if left := to_be_set_back(snapshot, topics):
+        raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
+            f"configurations are still to be set back: {few(left)}",
+            hint="nothing was added; a running node does that; its log says if it cannot",
+        )
+
+
+def to_be_set_back(snapshot: Snapshot, topics: Collection[str]) -> list[str]:
+    """Those of these topics whose configurations a node is still to set back."""
+    return [
+        topic.topic
+        for topic in snapshot.topics
+        if topic.topic in topics and topic.wanted is Wanted.STOPPED and topic.set_back is not None
+    ]
+
+
+def unknown_mirror(mirror: str, snapshot: Snapshot) -> MirrorRefused:
+    """That there is no such mirror, and which there are."""
+    names = ", ".join(snapshot.mirrors) or "none"
+    return MirrorError.UNKNOWN_MIRROR.error(f"there is no mirror {mirror}; there are: {names}")

@@ -1,0 +1,139 @@
+"""What a control topic says now, for those who ask again and again.
+
+The first read goes over the whole topic, each later one over what was written since. So a look
+each second costs a question for the log's ends and, mostly, nothing more, however many mirrors
+there are.
+
+A read begins when it is asked for and ends at what was the log's end then, as `Tail.catch_up` has
+it: whoever has written before finds what it wrote. What was read is forgotten, and all is read
+again, when the topic is another one (its id), when its log has lost its end (`Tail.restarts`), and
+after an error.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.errors import ControlTopicLost, Refusal
+from twinlog.store.topic_reader import ControlRecord, Tail
+
+T = TypeVar("T")
+Fold = Callable[[Sequence[ControlRecord], T], T]
+Begin = Callable[[Tail], Awaitable[None]]
+
+
+async def at_the_start(tail: Tail) -> None:
+    """Read a topic from its partitions' log starts."""
+    tail.positions = await tail.starts()
+
+
+async def at_the_last(tail: Tail) -> None:
+    """Read a topic from each partition's last record: for topics of one key in each."""
+    ends, starts = await tail.ends(), await tail.starts()
+    tail.positions = {index: max(starts[index], end - 1) for index, end in ends.items()}
+
+
+class ControlReader(Generic[T]):
+    """Reads one control topic.
+
+    Args:
+        cluster: where it is.
+        topic: its name.
+        fold: what is known after some records, which are in each partition's order.
+        empty: what is known before the first one, and where the topic does not exist.
+        begin: where to begin.
+        missing: called where the topic does not exist; it may refuse that by raising. With it the
+            topic is one that must not be lost: that it is deleted, recreated or cut while it is
+            being read is an error, since what was read may hold no longer.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        topic: str,
+        fold: Fold[T],
+        empty: T,
+        begin: Begin = at_the_start,
+        *,
+        missing: Callable[[KafkaCluster], Awaitable[None]] | None = None,
+    ) -> None:
+        self.partitions: int | None = None
+        """How many the topic had at the last read; None where it did not exist."""
+        self._cluster = cluster
+        self._topic = topic
+        self._fold = fold
+        self._empty = self._known = empty
+        self._begin = begin
+        self._missing = missing
+        self._tail: Tail | None = None
+        self._topic_id: UUID | None = None
+        self._reading = asyncio.Lock()  # guards the tail and what is known
+
+    async def read(self) -> T:
+        """What the topic says now.
+
+        Raises:
+            Retriable, UserError: see `Tail.catch_up`; no right to see the topic.
+        """
+        async with self._reading:
+            try:
+                return await self._read()
+            except BaseException:
+                self._forget()
+                raise
+
+    async def _read(self) -> T:
+        metadata = await self._cluster.refresh([self._topic])
+        topic = metadata.topics.get(self._topic)
+        if topic is None:
+            self._forget()
+            if self._missing is not None:
+                await self._missing(self._cluster)
+            return self._empty
+        if topic.error:
+            with self._cluster.needing("READ", f"the topic {self._topic}"):
+                Refusal(topic.error).fail("see the control topic", topic=self._topic)
+        self.partitions = len(topic.partitions)
+        if is_another(self._topic_id, topic.topic_id):
+            self._lost("was deleted and recreated")
+        if self._tail is None or is_another(self._topic_id, topic.topic_id):
+            return await self._read_whole(topic.topic_id)
+        restarts = self._tail.restarts
+        news = await self._catch_up(self._tail)
+        if self._tail.restarts != restarts:
+            self._lost("has lost records that were read (an unclean election?)")
+            return await self._read_whole(topic.topic_id)
+        if news:
+            self._known = self._fold(news, self._known)
+        return self._known
+
+    def _lost(self, how: str) -> None:
+        if self._missing is not None:
+            raise ControlTopicLost(
+                f"the control topic {self._topic} {how}",
+                cluster=self._cluster.name,
+                hint='nothing is done with what is left of it: see "A lost control topic" in '
+                "docs/operations/control-topics.md",
+            )
+
+    async def _read_whole(self, topic_id: UUID) -> T:
+        self._forget()
+        tail = Tail(self._cluster, self._topic)
+        await self._begin(tail)
+        self._known = self._fold(await self._catch_up(tail), self._empty)
+        self._tail, self._topic_id = tail, topic_id
+        self.partitions = len(tail.positions)
+        return self._known
+
+    @staticmethod
+    async def _catch_up(tail: Tail) -> list[ControlRecord]:
+        try:
+            return await tail.catch_up()
+        finally:
+            await tail.close()
+
+    def _forget(self) -> None:
+        self._tail, self._known, self.partitions = None, self._empty, None

@@ -1,0 +1,267 @@
+"""All mirrors and their topics at one moment: `__mirror_config`, folded.
+
+Immutable: a change gives a new snapshot, so whoever holds one may compare it with the next. Records
+that cannot be read are not skipped in silence: what they are is kept in `unreadable`, for a person
+to see, and the others hold. What stood under such a record's key before holds no longer: whoever
+reads the topic from its start would not see it either.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from twinlog.kafka.acls import Acl
+from twinlog.kafka.errors import ProtocolError, UnsupportedVersion
+from twinlog.mirror.placement import MirrorPartition, state_partition
+from twinlog.store.config_records import (
+    MIRROR_VERSION,
+    ConfigRecord,
+    Feature,
+    Followed,
+    MadeAcl,
+    MadeFor,
+    Mirror,
+    MirrorTopic,
+    NotMirrored,
+    Removed,
+    StopRequest,
+    Wanted,
+    decode,
+    encode_key,
+    key_of,
+)
+
+LEVEL: Final = 1
+"""The level of `mirror.version` that is written here, and the only one that is known."""
+_FORMAT: Final = ("feature", MIRROR_VERSION)
+_UNSUPPORTED_VERSION: Final = 35
+
+
+class Written(NamedTuple):
+    """A record's place, key and value, and when its broker has appended it, in ms."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = -1
+
+
+class Place(NamedTuple):
+    """Where the last record of a key stands, or its tombstone."""
+
+    timestamp: int
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is wanted. Records stand under their keys (see store/config_records.py)."""
+
+    records: Mapping[tuple[str, ...], ConfigRecord] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    unreadable: Mapping[tuple[int, bytes | None], str] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """Why a record cannot be read, by its partition and key."""
+    ends: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    """The offset behind the last record that is in it, by partition."""
+    places: Mapping[bytes | None, Place] = field(default_factory=lambda: MappingProxyType({}))
+    """Where the last record of each key stands. When partitions are added to the topic, a key has
+    another one by its hash: a record that is written there would not be compacted with the former
+    one, and no order holds between the two. So a key keeps its partition; where an older version
+    has written to both, the broker's time decides."""
+
+    @property
+    def mirrors(self) -> dict[str, Mirror]:
+        """Mirrors by name, in the order of names."""
+        found = [record for record in self.records.values() if isinstance(record, Mirror)]
+        return {mirror.name: mirror for mirror in sorted(found, key=lambda one: one.name)}
+
+    @property
+    def topics(self) -> list[MirrorTopic]:
+        """Topics of all mirrors that exist, in the order of mirror and name."""
+        found = [
+            record
+            for record in self.records.values()
+            if isinstance(record, MirrorTopic) and ("mirror", record.mirror) in self.records
+        ]
+        return sorted(found, key=lambda one: (one.mirror, one.topic))
+
+    def made_acls(self, mirror: str, made_for: MadeFor) -> frozenset[Acl]:
+        """What ACLs a mirror has made."""
+        return frozenset(
+            record.acl
+            for record in self.records.values()
+            if isinstance(record, MadeAcl)
+            and (record.mirror, record.made_for) == (mirror, made_for)
+        )
+
+    @property
+    def copied_acls(self) -> frozenset[Acl]:
+        """What ACLs mirrors have copied from their sources, also one whose own record is unread."""
+        return frozenset(
+            record.acl
+            for record in self.records.values()
+            if isinstance(record, MadeAcl) and record.made_for is MadeFor.SOURCE
+        )
+
+    def made_of(self, source_cluster_id: str, made_for: MadeFor) -> frozenset[Acl]:
+        """What ACLs the mirrors of a source have made, there or here."""
+        from_there = {
+            mirror.name
+            for mirror in self.mirrors.values()
+            if mirror.source_cluster_id == source_cluster_id
+        }
+        return frozenset(acl for name in from_there for acl in self.made_acls(name, made_for))
+
+    def not_mirrored(self, mirror: str) -> NotMirrored:
+        """What a mirror does not mirror of its source, as of its last refresh."""
+        found = self.records.get(("not-mirrored", mirror))
+        if isinstance(found, NotMirrored):
+            return found
+        return NotMirrored(mirror=mirror, topics=(), total=0)
+
+    def followed(self, mirror: str, topic: str) -> Followed | None:
+        """How far behind a compacted topic was; None where it was never followed."""
+        found = self.records.get(("followed", mirror, topic))
+        return found if isinstance(found, Followed) else None
+
+    @property
+    def stops(self) -> dict[str, StopRequest]:
+        """Stop requests by node."""
+        return {r.node: r for r in self.records.values() if isinstance(r, StopRequest)}
+
+    @property
+    def level(self) -> int | None:
+        """The control topics' format, `mirror.version`; None where it was never written."""
+        found = self.records.get(_FORMAT)
+        return found.level if isinstance(found, Feature) else None
+
+    def count(self, name: str) -> int | None:
+        """A partition count that was stored, as `config_records` names it; None where none was."""
+        found = self.records.get(("feature", name))
+        return found.level if isinstance(found, Feature) else None
+
+    def known(self) -> "Snapshot":
+        """Give the snapshot back, if its format is one that we know.
+
+        Raises:
+            UnsupportedVersion: it is not, and nothing that it holds may be relied on.
+        """
+        level = "" if self.level is None else str(self.level)
+        for (_, key), trouble in self.unreadable.items():
+            if key == encode_key(_FORMAT):
+                level = f"that cannot be read ({trouble})"
+        if level in {"", str(LEVEL)}:
+            return self
+        raise UnsupportedVersion(
+            f"UNSUPPORTED_VERSION: the control topics have a {MIRROR_VERSION} {level}, "
+            f"this twinlog knows {LEVEL}",
+            hint="use a twinlog that knows it",
+            code=_UNSUPPORTED_VERSION,
+        )
+
+    @property
+    def unread(self) -> dict[tuple[str, ...], str]:
+        """Why a record cannot be read, by its key; without those whose key cannot be read either.
+
+        What is wanted of what such a key names is not known: it is neither begun nor ended.
+        """
+        found = ((_tombstone(key), why) for (_, key), why in self.unreadable.items())
+        return {gone.key: why for gone, why in found if gone is not None}
+
+    def unread_topics(self, mirror: str) -> dict[str, str]:
+        """Topics of a mirror of which it is not known what is wanted, and why: an unread record."""
+        return {key[2]: why for key, why in self.unread.items() if key[:2] == ("topic", mirror)}
+
+    @property
+    def unknown_topics(self) -> dict[str, str]:
+        """Topics of which nobody knows whether a mirror has them, and why: a record is unread."""
+        found: dict[str, str] = {}
+        for key, why in self.unread.items():
+            if key[0] == "topic":
+                found[key[2]] = why
+            elif key[0] == "mirror":
+                its = [one for one in self.records.values() if isinstance(one, MirrorTopic)]
+                found |= {one.topic: why for one in its if one.mirror == key[1]}
+        return found
+
+    def mirror_of(self, topic: str) -> MirrorTopic | None:
+        """The mirror that a destination topic belongs to, if it was not removed from it."""
+        found = (one for one in self.topics if one.topic == topic)
+        return next((one for one in found if one.wanted is not Wanted.STOPPED), None)
+
+    def deleted(self, now: "Snapshot") -> set[tuple[str, str]]:
+        """Topics, with their mirror, that a later snapshot has no record of, readable or not."""
+        before, after = ({*one.records, *one.unread} for one in (self, now))
+        return {(key[1], key[2]) for key in before - after if key[0] == "topic"}
+
+    def recreated(self, now: "Snapshot") -> set[tuple[str, str]]:
+        """Topics, with their mirror, that a later snapshot has another destination topic of."""
+        before = {(one.mirror, one.topic): one for one in self.topics}
+        return {
+            key
+            for one in now.topics
+            if (key := (one.mirror, one.topic)) in before and one.is_recreated(before[key])
+        }
+
+    def owned(self, count: int) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
+        """Mirror partitions by the state partition, of `count`, that owns them."""
+        return owners(self.topics, count)
+
+    def after(self, written: Iterable[Written]) -> "Snapshot":
+        """The snapshot after these records, which must be in each partition's order."""
+        records, unreadable, ends = dict(self.records), dict(self.unreadable), dict(self.ends)
+        places = dict(self.places)
+        for record in written:
+            ends[record.partition] = record.offset + 1
+            place = Place(record.timestamp, record.partition)
+            known = places.get(record.key, place)
+            if record.key is not None and known.partition != place.partition:
+                if known > place:
+                    continue
+                unreadable.pop((known.partition, record.key), None)
+            places[record.key] = place
+            slot = (record.partition, record.key)
+            unreadable.pop(slot, None)
+            try:
+                change = decode(record.key, record.value)
+            except ProtocolError as error:
+                unreadable[slot] = (
+                    f"__mirror_config-{record.partition}, offset {record.offset}: {error.message}"
+                )
+                change = _tombstone(record.key)
+            if isinstance(change, ConfigRecord):
+                records[key_of(change)] = change
+            elif change is not None:
+                records.pop(change.key, None)
+        return Snapshot(
+            MappingProxyType(records),
+            MappingProxyType(unreadable),
+            MappingProxyType(ends),
+            MappingProxyType(places),
+        )
+
+
+def _tombstone(key: bytes | None) -> Removed | None:
+    """The tombstone of a key, if that can be read."""
+    try:
+        change = decode(key, None)
+    except ProtocolError:
+        return None
+    return change if isinstance(change, Removed) else None
+
+
+def owners(
+    topics: Iterable[MirrorTopic], count: int
+) -> dict[int, list[tuple[MirrorPartition, MirrorTopic]]]:
+    """The partitions of topics by the state partition, of `count`, that owns them."""
+    owned: dict[int, list[tuple[MirrorPartition, MirrorTopic]]] = {}
+    for topic in topics:
+        for name in topic.mirror_partitions:
+            place = state_partition(name.mirror, topic.topic_id, name.partition, count)
+            owned.setdefault(place, []).append((name, topic))
+    return owned

@@ -1,0 +1,209 @@
+"""Records of `__mirror_state`: each mirror partition's state, and its last mirrored epoch.
+
+The schemas are KIP-1279's "Metadata Records", written as Kafka's coordinators write theirs: a key
+is an int16 record type and the key's fields, a value an int16 version and the value's fields.
+
+    type  key, as the KIP has it   our extension                 value, version 0
+    ----  -----------------------  ----------------------------  -------------------------------
+    1     mirror name string       topic string, partition int32 LastMirrorEpochsValue
+    2     mirror name string       topic string, partition int32 MirrorPartitionStateValue
+
+    MirrorPartitionStateValue  topic compact string | partition int32 | state int8 | tags
+                               tag 10000: why it is FAILED, or still STOPPING, UTF-8
+    LastMirrorEpochsValue      topics: name compact string | partitions: index int32, epoch int32,
+                               tags; tag 10000: the last mirrored end, int64; tag 10001: the
+                               ids of the mirror's data producers in this log, int64 each
+
+Why the keys are longer, and what that means for a reader of the KIP's own, stands in
+docs/decisions/0005-state-record-keys.md. What such a reader would write is read here too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.protocol.compact import compact_string
+from twinlog.kafka.protocol.fields import (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    Reader,
+    compact_count,
+    string,
+    tags,
+)
+from twinlog.kafka.types import LeaderEpoch, Offset
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State, state_of
+
+LAST_MIRROR_EPOCHS: Final = 1
+MIRROR_PARTITION_STATE: Final = 2
+
+REASON_TAG: Final = 10_000
+END_TAG: Final = 10_000
+PRODUCERS_TAG: Final = 10_001
+"""Kafka numbers a schema's tags from 0 up; these are out of the way of any that the KIP may add."""
+MAX_REASON: Final = 4096
+"""Characters of a reason that are kept."""
+
+_VERSION: Final = 0
+_NO_TAGS: Final = tags({})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The state that a mirror partition is in, and why it is FAILED, or what keeps it STOPPING."""
+
+    partition: MirrorPartition
+    state: State
+    reason: str | None = None
+
+
+class LastMirrored(NamedTuple):
+    """Up to where a mirror partition holds the source's log.
+
+    `epoch` is the source's leader epoch of the last record, -1 where it is not known. Below `end`
+    the destination holds the source's log: exactly up to there once the partition is STOPPED, at
+    least up to there before; -1 where it is not known. `producers` are the ids under which the
+    mirror may have written data: a batch at or above `end` from another producer is foreign.
+    """
+
+    epoch: LeaderEpoch
+    end: Offset
+    producers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastMirroredEpochs:
+    """The greatest leader epoch of the source that each mirror partition has."""
+
+    epochs: tuple[tuple[MirrorPartition, LastMirrored], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A tombstone: what was said of the mirror partition under this record type no longer holds.
+
+    `partition` is None where the key is the KIP's own, which names the mirror only.
+    """
+
+    record_type: int
+    mirror: str
+    partition: MirrorPartition | None
+
+
+StateRecord: TypeAlias = PartitionState | LastMirroredEpochs | Forgotten
+
+
+def state_key(partition: MirrorPartition) -> bytes:
+    """The key under which a mirror partition's state stands."""
+    return _key(MIRROR_PARTITION_STATE, partition)
+
+
+def epochs_key(partition: MirrorPartition) -> bytes:
+    """The key under which a mirror partition's last mirrored epoch stands."""
+    return _key(LAST_MIRROR_EPOCHS, partition)
+
+
+def _key(record_type: int, partition: MirrorPartition) -> bytes:
+    mirror, topic, index = partition
+    return INT16.pack(record_type) + string(mirror) + string(topic) + INT32.pack(index)
+
+
+def encode_state(record: PartitionState) -> tuple[bytes, bytes]:
+    """Key and value."""
+    partition = record.partition
+    reason = {}
+    if record.reason is not None:
+        reason[REASON_TAG] = record.reason[:MAX_REASON].encode(errors="replace")
+    value = (
+        INT16.pack(_VERSION)
+        + compact_string(partition.topic)
+        + INT32.pack(partition.partition)
+        + INT8.pack(record.state)
+        + tags(reason)
+    )
+    return state_key(partition), value
+
+
+def encode_epoch(partition: MirrorPartition, last: LastMirrored) -> tuple[bytes, bytes]:
+    """Key and value of one partition's last mirrored epoch."""
+    known = {} if last.end < 0 else {END_TAG: INT64.pack(last.end)}
+    if last.producers:
+        known[PRODUCERS_TAG] = b"".join(INT64.pack(one) for one in last.producers)
+    one = INT32.pack(partition.partition) + INT32.pack(last.epoch) + tags(known)
+    topic = compact_string(partition.topic) + compact_count(1) + one + _NO_TAGS
+    return epochs_key(partition), INT16.pack(_VERSION) + compact_count(1) + topic + _NO_TAGS
+
+
+def decode(key: bytes | None, value: bytes | None) -> StateRecord | None:
+    """What a record of `__mirror_state` says; None for a record type that is newer than we are.
+
+    Raises:
+        ProtocolError: the bytes are not what the schemas allow.
+    """
+    if key is None:
+        raise ProtocolError("a record of __mirror_state has no key")
+    reader = Reader(key, "a key of __mirror_state")
+    record_type = reader.int16()
+    if record_type not in {LAST_MIRROR_EPOCHS, MIRROR_PARTITION_STATE}:
+        return None
+    mirror = reader.string()
+    partition = None
+    if not reader.done:
+        partition = MirrorPartition(mirror, reader.string(), reader.int32())
+    reader.finish()
+    if value is None:
+        return Forgotten(record_type, mirror, partition)
+    body = Reader(value, "a value of __mirror_state")
+    version = body.int16()
+    if version != _VERSION:
+        raise ProtocolError(f"a value of __mirror_state has version {version}, known is {_VERSION}")
+    if record_type == MIRROR_PARTITION_STATE:
+        return _state(mirror, partition, body)
+    return LastMirroredEpochs(tuple(_epochs(mirror, body)))
+
+
+def _state(mirror: str, keyed: MirrorPartition | None, body: Reader) -> PartitionState:
+    partition = MirrorPartition(mirror, body.compact_string(), body.int32())
+    state = state_of(body.int8())
+    reason = body.tags().get(REASON_TAG)
+    body.finish()
+    if keyed not in {None, partition}:
+        raise ProtocolError(f"a record of __mirror_state says {keyed} and {partition}")
+    return PartitionState(
+        partition, state, None if reason is None else reason.decode(errors="replace")
+    )
+
+
+def _epochs(mirror: str, body: Reader) -> Iterable[tuple[MirrorPartition, LastMirrored]]:
+    for _ in range(body.compact_count()):
+        topic = body.compact_string()
+        for _ in range(body.compact_count()):
+            partition = MirrorPartition(mirror, topic, body.int32())
+            epoch = LeaderEpoch(body.int32())
+            known = body.tags()
+            producers = _producers(known.get(PRODUCERS_TAG, b""))
+            yield partition, LastMirrored(epoch, _end(known.get(END_TAG)), producers)
+        body.tags()
+    body.tags()
+    body.finish()
+
+
+def _end(tag: bytes | None) -> Offset:
+    if tag is None:
+        return Offset(-1)
+    reader = Reader(tag, "an end offset of __mirror_state")
+    end = Offset(reader.int64())
+    reader.finish()
+    return end
+
+
+def _producers(tag: bytes) -> tuple[int, ...]:
+    reader = Reader(tag, "producer ids of __mirror_state")
+    found = []
+    while not reader.done:
+        found.append(reader.int64())
+    return tuple(found)

@@ -1,0 +1,239 @@
+"""Records of `__mirror_status`: how far each mirror partition is, as its lane sees it.
+
+One record for each state partition, overwritten each second in which something has changed, and
+each few seconds where nothing has:
+
+    key     the state partition's number, decimal
+    value   zstd of JSON: version, lane, node, time_ms,
+            partitions (a row for each mirror partition),
+            fetchers, throttles (rows of the lane itself, in one of its records)
+
+A row is a list, in the order of its class's fields: names would be most of its bytes. Later
+versions may append to it. `decode` gives what it knows of a row, and refuses one that is shorter;
+a record of before there were fetchers has none.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from twinlog.kafka.errors import CorruptBatch, ProtocolError
+from twinlog.kafka.log.compression import Codec, compress, decompress
+from twinlog.mirror.absence import Absence
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State, state_of
+from twinlog.store.json_fields import JsonObject, decode_json, encode_json
+from twinlog.store.state_records import MAX_REASON
+
+UNKNOWN_OFFSET: Final = -1
+NOTHING_FILLED: Final = (0,) * len(Absence)
+
+MAX_STATUS: Final = 64 * 1024 * 1024
+"""Bytes of JSON: some 400,000 mirror partitions in one state partition."""
+
+_VERSION: Final = 1
+_WHAT: Final = "a record of __mirror_status"
+_ROW: Final = (str, str, int, int, int, int, int, int, int)
+_FETCHER: Final = (str, int, int, int, int)
+_THROTTLE: Final = (str, int, int, bool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """How far one mirror partition is. Offsets that are not known are -1."""
+
+    partition: MirrorPartition
+    state: State
+    source_end: int = UNKNOWN_OFFSET
+    """The source's high watermark."""
+    source_last_stable: int = UNKNOWN_OFFSET
+    """The source's last stable offset: what can be mirrored ends there."""
+    destination_end: int = UNKNOWN_OFFSET
+    """The destination's log end offset."""
+    records: int = 0
+    """Appended since this owner has the partition."""
+    bytes: int = 0
+    """Of batches, as they were appended, since this owner has the partition."""
+    reason: str | None = None
+    """Why it is FAILED; or why the source answers no records although it has offsets there."""
+    lag_ms: int | None = None
+    """Age of the oldest record below `source_end` that is not mirrored yet, in milliseconds.
+
+    It counts from when the partition's owner first saw that the source has it, and is at most a
+    quarter more than that; a new owner begins anew. (The records' own timestamps are anything.)
+    0 when the destination holds all that the source was last seen to have; None where that is not
+    known, or the source has not answered for 10 s and may have more by now.
+    """
+    source_time_ms: int | None = field(default=None, compare=False)
+    """When the source was last heard of: its offsets are of then. None: not known. Two rows that
+    differ in nothing else are equal, as nothing has happened between them."""
+    filled: tuple[int, ...] = NOTHING_FILLED
+    """Offsets that were filled since this owner has the partition, by `Absence`."""
+
+    @property
+    def lag(self) -> int:
+        """Offsets that the destination is behind the source; -1 where it is not known."""
+        if UNKNOWN_OFFSET in {self.source_end, self.destination_end}:
+            return UNKNOWN_OFFSET
+        return max(self.source_end - self.destination_end, 0)
+
+
+class FetcherStatus(NamedTuple):
+    """What a lane has fetched of one source broker for one mirror, since it connected.
+
+    `bytes` are of batches in the answers, `errors` requests that were not answered or refused.
+    """
+
+    mirror: str
+    broker: int
+    requests: int
+    bytes: int
+    errors: int
+
+
+class ThrottleStatus(NamedTuple):
+    """What a lane has fetched of a mirror's throttled partitions.
+
+    `bytes` counts since it connected; `byte_rate` is what that came to in a second, of late;
+    `held_back` says whether it would have fetched more.
+    """
+
+    mirror: str
+    bytes: int
+    byte_rate: int
+    held_back: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What the owner of a state partition says of its mirror partitions, and of itself.
+
+    `fetchers` and `throttles` are those of the whole lane, which are in one of its records.
+    """
+
+    state_partition: int
+    lane: str
+    node: str
+    time_ms: int
+    partitions: tuple[PartitionStatus, ...]
+    fetchers: tuple[FetcherStatus, ...] = ()
+    throttles: tuple[ThrottleStatus, ...] = ()
+
+
+def status_key(state_partition: int) -> bytes:
+    """The key under which a state partition's status stands."""
+    return str(state_partition).encode()
+
+
+def encode(status: Status) -> tuple[bytes, bytes]:
+    """Key and value."""
+    body: dict[str, object] = {
+        "version": _VERSION,
+        "lane": status.lane,
+        "node": status.node,
+        "time_ms": status.time_ms,
+        "partitions": [_row(one) for one in status.partitions],
+        "fetchers": status.fetchers,
+        "throttles": status.throttles,
+    }
+    return status_key(status.state_partition), bytes(compress(Codec.ZSTD, encode_json(body)))
+
+
+def _row(one: PartitionStatus) -> list[Any]:
+    return [
+        *one.partition,
+        int(one.state),
+        one.source_end,
+        one.source_last_stable,
+        one.destination_end,
+        one.records,
+        one.bytes,
+        one.reason and one.reason[:MAX_REASON],
+        one.lag_ms,
+        one.source_time_ms,
+        one.filled,
+    ]
+
+
+@lru_cache(maxsize=128)  # a node reads all of them each second, of which few are new
+def decode(key: bytes | None, value: bytes | None) -> Status | None:
+    """What a record of `__mirror_status` says; None for a tombstone.
+
+    Raises:
+        ProtocolError: the bytes are not what is written here.
+    """
+    number = _number(key)
+    if value is None:
+        return None
+    try:
+        data = decompress(Codec.ZSTD, memoryview(value))
+    except CorruptBatch as error:
+        raise ProtocolError(f"{_WHAT}: {error}") from error
+    if len(data) > MAX_STATUS:
+        raise ProtocolError(f"{_WHAT} has {len(data)} bytes, allowed are {MAX_STATUS}")
+    body = JsonObject(decode_json(bytes(data), _WHAT), f"{_WHAT}, {number}")
+    if body.number("version") != _VERSION:
+        raise body.error("version", str(_VERSION))
+    return Status(
+        state_partition=number,
+        lane=body.text("lane"),
+        node=body.text("node"),
+        time_ms=body.number("time_ms"),
+        partitions=tuple(_partition(row, body) for row in body.list("partitions")),
+        fetchers=tuple(FetcherStatus(*row) for row in _rows(body, "fetchers", _FETCHER)),
+        throttles=tuple(ThrottleStatus(*row) for row in _rows(body, "throttles", _THROTTLE)),
+    )
+
+
+def _number(key: bytes | None) -> int:
+    if key is None or not key.isdigit() or len(key) > 10:
+        raise ProtocolError(f"the key of {_WHAT} is {(key or b'')[:20]!r}, no partition's number")
+    return int(key)
+
+
+def _rows(body: JsonObject, name: str, kinds: tuple[type, ...]) -> list[list[Any]]:
+    """The rows of a lane, as far as they are known; none if the record has no such field."""
+    rows = body.list(name) if body.has(name) else []
+    for row in rows:
+        if (
+            not isinstance(row, list)
+            or len(row) < len(kinds)
+            or not all(type(cell) is kind for cell, kind in zip(row, kinds, strict=False))
+        ):
+            raise body.error(name, "rows of names and numbers")
+    return [row[: len(kinds)] for row in rows]
+
+
+def _partition(row: Any, body: JsonObject) -> PartitionStatus:
+    if not isinstance(row, list) or len(row) < len(_ROW) + 2:
+        raise body.error("partitions", "a list of rows")
+    tail = row[len(_ROW) :]
+    reason, lag_ms, source_time_ms, filled = [*tail, *(None, None, None, ())[len(tail) :]][:4]
+    if (
+        not all(type(cell) is kind for cell, kind in zip(row, _ROW, strict=False))
+        or not (reason is None or isinstance(reason, str))
+        or not (lag_ms is None or type(lag_ms) is int)
+        or not (source_time_ms is None or type(source_time_ms) is int)
+    ):
+        raise body.error("partitions", "rows of names and numbers")
+    mirror, topic, partition, state, source, stable, destination, records, size = row[: len(_ROW)]
+    return PartitionStatus(
+        partition=MirrorPartition(mirror, topic, partition),
+        state=state_of(state),
+        source_end=source,
+        source_last_stable=stable,
+        destination_end=destination,
+        records=records,
+        bytes=size,
+        reason=reason,
+        lag_ms=lag_ms,
+        source_time_ms=source_time_ms,
+        filled=_filled(filled, body),
+    )
+
+
+def _filled(counts: Any, body: JsonObject) -> tuple[int, ...]:
+    """Counts by reason, as many as are known here; those that are missing are 0."""
+    if not isinstance(counts, list | tuple) or not all(type(count) is int for count in counts):
+        raise body.error("partitions", "rows whose counts of filled offsets are numbers")
+    return (*counts, *NOTHING_FILLED)[: len(Absence)] if counts else NOTHING_FILLED

@@ -1,0 +1,137 @@
+"""Which statuses of lanes count: how old each one is, and who else is in the lanes' groups.
+
+A status is dated by its lane's clock, which may differ from ours. So one that looks too old, or
+dated in the future, is not taken for old at once where a lane is alive: it is read again for
+`WATCH_S`, in which each living lane writes (runtime/status_writer.py), and one that has changed is
+fresh. One that has not changed has no owner.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import TwinlogError
+from twinlog.kafka.groups.assignor import foreign_reason
+from twinlog.kafka.groups.offsets import CLASSIC, Group, group_members
+from twinlog.store.control_topics import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.status_records import Status
+
+FRESH_S: Final = 15.0
+"""Seconds for which a status counts: lanes write each one every 5 s (runtime/status_writer.py)."""
+WATCH_S: Final = 7.0
+"""Seconds in which a living lane writes each status again: every 5 s, and time to do it."""
+LOOK_S: Final = 0.5
+_STALE_S: Final = FRESH_S + 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """The last status of each state partition.
+
+    Attributes:
+        statuses: by state partition.
+        ages: seconds since each was written; 0 where it was seen to change.
+        unreadable: records of `__mirror_status` that cannot be read.
+    """
+
+    statuses: Mapping[int, Status]
+    ages: Mapping[int, float]
+    unreadable: tuple[str, ...] = ()
+
+
+async def read_reports(store: MirrorStore, *, alive: bool) -> Reports:
+    """The statuses and their ages.
+
+    Args:
+        store: the destination's mirrors.
+        alive: whether there are lanes, so that it is worth while to watch doubtful statuses.
+
+    Raises:
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    statuses, unreadable = await store.statuses()
+    ages = ages_of(statuses, time.time())
+    found = Reports(statuses=statuses, ages=ages, unreadable=unreadable)
+    doubtful = {number for number, age in ages.items() if not is_fresh(age)}
+    return await renewed(store, found, doubtful) if alive and doubtful else found
+
+
+async def renewed(store: MirrorStore, before: Reports, numbers: Collection[int]) -> Reports:
+    """The statuses, once each of these was written again; or after `WATCH_S`.
+
+    One that was not written again has no owner: it is not fresh any more, however young it is.
+
+    Raises:
+        Retriable, UserError: the destination does not answer, or refuses.
+    """
+    statuses, ages = dict(before.statuses), dict(before.ages)
+    waiting, until = set(numbers), time.monotonic() + WATCH_S
+    while waiting and time.monotonic() < until:
+        await asyncio.sleep(LOOK_S)
+        found, _ = await store.statuses()
+        for number in waiting & found.keys():
+            if found[number].time_ms != before.statuses[number].time_ms:
+                statuses[number], ages[number] = found[number], 0.0
+                waiting = waiting - {number}
+    for number in waiting:
+        if is_fresh(ages[number]):
+            ages[number] = _STALE_S
+    return Reports(statuses=statuses, ages=ages, unreadable=before.unreadable)
+
+
+class ForeignMembers(NamedTuple):
+    """Members of the nodes' groups that are not twinlog's.
+
+    Attributes:
+        named: each with where it is and why it is foreign, for people.
+        only: whether the lanes' group has members, and all of them are foreign: no node runs.
+    """
+
+    named: tuple[str, ...]
+    only: bool
+
+
+async def foreign_members(destination: KafkaCluster, groups: Mapping[str, Group]) -> ForeignMembers:
+    """Members of the nodes' groups that are not twinlog's.
+
+    None where a group cannot be described, or rebalances: what they cause shows in statuses that
+    are not fresh. A group that is no classic one (KIP-848) is named as a whole: lanes may be in it.
+
+    Args:
+        destination: whose groups.
+        groups: as they were listed.
+    """
+    named: list[str] = []
+    only = False
+    for name, topic in ((LANES_GROUP, STATE_TOPIC), (f"{LANES_GROUP}.mirrors", CONFIG_TOPIC)):
+        group = groups.get(name)
+        if group is not None and not group.idle and group.kind != CLASSIC:
+            named.append(f"group {name}: it is a {group.kind} group, which twinlog's are not")
+            continue
+        try:
+            members = await group_members(destination, name)
+        except TwinlogError:
+            continue
+        foreign = [
+            f"group {name}: member {one.member_id} at {one.host}: {why}"
+            for one in members
+            if (why := foreign_reason(topic, one.subscription))
+        ]
+        named += foreign
+        if name == LANES_GROUP:
+            only = 0 < len(members) == len(foreign)
+    return ForeignMembers(tuple(named), only)
+
+
+def ages_of(statuses: Mapping[int, Status], now_s: float) -> dict[int, float]:
+    """How many seconds ago each status was written: less than 0 by a lane's clock that is ahead."""
+    return {number: now_s - status.time_ms / 1000 for number, status in statuses.items()}
+
+
+def is_fresh(age_s: float) -> bool:
+    """Whether a status of this age counts. One from the future has no known age."""
+    return abs(age_s) <= FRESH_S

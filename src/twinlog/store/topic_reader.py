@@ -1,0 +1,488 @@
+"""Reading a control topic: whole up to its end, and then each change as it comes.
+
+The `__mirror_*` topics are the database: small, compacted, written by few. A reader wants the last
+value for each key, and to hear of a new one within milliseconds.
+
+    catch_up()   from where the reader stands to what was the end when it was asked
+    follow()     for ever: one long poll at a time to each leader, on a connection of its own
+
+A reader borrows its connections' lane from the cluster, and the next reader has the same open
+connections (`KafkaCluster.borrow_lane`): a node reads control topics each second.
+
+Reading is read_committed: control batches and aborted data are left out (mirror/plan.py knows how).
+The end that is caught up with is the *high watermark*, and not the last stable offset: what has
+been written and is being decided right now is waited for, so that who has written and been answered
+finds what it wrote, although a transaction's markers are written after its answer. A transaction
+that nobody ends (its owner has died) hides what others have written behind it until the coordinator
+aborts it, within its timeout and 10 s: whoever would go on without knowing these would take what is
+hidden for absent.
+
+A record that cannot be read is the caller's to judge: bytes are handed on as they are.
+
+A mirror's source has control topics, too, if it has mirrors of its own, and they are read. Who may
+write there, or answers in the source's name, decides how much there is. So a batch is decompressed
+to `MAX_DECODED` at most, and of a source's topic `MAX_FOREIGN` is held.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.consumer import FetchRequest
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.pool import Backoff, Lane
+from twinlog.kafka.errors import (
+    ProtocolError,
+    Reaction,
+    Refusal,
+    Retriable,
+    TwinlogError,
+    UserError,
+)
+from twinlog.kafka.log.compression import TooLong
+from twinlog.kafka.log.leader_epochs import SourceEpochs
+from twinlog.kafka.log.records import decode, each_record
+from twinlog.kafka.requests.partitions import (
+    Answers,
+    Isolation,
+    ListedOffset,
+    OffsetSpec,
+    list_offsets,
+)
+from twinlog.kafka.types import AbortedTransaction, Offset, TopicPartition
+from twinlog.mirror.plan import Data, plan_with_epoch
+
+log = logging.getLogger(__name__)
+
+LONG_POLL: Final = 1.0
+"""Seconds that a leader holds a Fetch that finds nothing new; also how long it may take until a
+partition whose leader has moved is asked for at the new one."""
+UNDECIDED: Final = 5.0
+"""Seconds after which an open transaction is reported; who has others to see to waits no longer."""
+PAUSE: Final = 0.02
+"""Seconds between two questions to a leader that has nothing and does not hold them."""
+MAX_BYTES: Final = 16 << 20
+PARTITION_MAX_BYTES: Final = 2 << 20
+MAX_DECODED: Final = 16 << 20
+"""Bytes that a batch may decompress to. Ours are not compressed, and no longer than 1 MiB."""
+MAX_FOREIGN: Final = 256 << 20
+"""Bytes that may be held of a source's control topic: of some 500,000 mirrored topics."""
+RECORD_COST: Final = 256
+"""Bytes that a record takes in memory besides its key and its value."""
+
+_SHORT_POLL: Final = 0.05
+_OUT_OF_RANGE: Final = 1
+_FETCH_VERSION: Final = 12  # the last with topic names; Kafka 2.8 has it
+
+
+class ControlRecord(NamedTuple):
+    """A record as it stands in a control topic. `value` is None for a tombstone."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+def latest(records: Iterable[ControlRecord]) -> dict[tuple[int, bytes | None], ControlRecord]:
+    """What compaction will leave of these: the last record for each key, no tombstones.
+
+    A key counts within its partition, as it does for the broker.
+    """
+    table: dict[tuple[int, bytes | None], ControlRecord] = {}
+    for record in records:
+        slot = (record.partition, record.key)
+        if record.value is None:
+            table.pop(slot, None)
+        else:
+            table[slot] = record
+    return table
+
+
+async def read_whole(
+    cluster: KafkaCluster,
+    topic: str,
+    partitions: Collection[int] | None = None,
+    *,
+    patience: float | None = None,
+) -> list[ControlRecord]:
+    """All records of a control topic, as far as it goes now; those of a partition in order.
+
+    Args:
+        cluster: where it is.
+        topic: its name.
+        partitions: which to read; by default all.
+        patience: see `Tail.catch_up`.
+
+    Raises:
+        Retriable: see `Tail.catch_up`.
+        UserError: no right to read it, or it does not exist.
+    """
+    tail = Tail(cluster, topic, partitions)
+    try:
+        return await tail.catch_up(patience)
+    finally:
+        await tail.close()
+
+
+async def read_last(cluster: KafkaCluster, topic: str) -> list[ControlRecord]:
+    """The last record of each partition, for topics that hold one key in each (`__mirror_status`).
+
+    Sees plain records only: behind a transaction the last offset is its marker's.
+
+    Raises:
+        Retriable, UserError: as `read_whole`.
+    """
+    tail = Tail(cluster, topic)
+    try:
+        ends = await tail.ends()
+        starts = await tail.starts()
+        tail.positions = {index: max(starts[index], end - 1) for index, end in ends.items()}
+        return await tail.catch_up()
+    finally:
+        await tail.close()
+
+
+class Tail:
+    """A reader of a control topic, or of some of its partitions. `positions` is where it stands.
+
+    `restarts` counts how often a partition was read anew because its log no longer had the position
+    (an unclean election, a recreated topic): what was read before may be gone. A log that has grown
+    past the position again is told by the leader epoch of what was read last (KIP-320).
+    """
+
+    def __init__(
+        self, cluster: KafkaCluster, topic: str, partitions: Collection[int] | None = None
+    ) -> None:
+        self.positions: dict[int, int] = {}
+        self.restarts = 0
+        self._cluster = cluster
+        self._topic = topic
+        self._wanted = partitions
+        self._lane: Lane | None = None
+        self._held = 0  # bytes of the records of this `catch_up`
+        self._epochs: defaultdict[int, SourceEpochs] = defaultdict(SourceEpochs)
+
+    async def catch_up(self, patience: float | None = None) -> list[ControlRecord]:
+        """Records from where the reader stands to the end as it is now, and stand there.
+
+        Args:
+            patience: seconds that it may come no further, for an open transaction;
+                default.api.timeout.ms by default.
+
+        Raises:
+            Retriable: the brokers do not answer for default.api.timeout.ms, or the end cannot be
+                reached: a transaction stays open.
+            UserError: no right to read the topic, or it does not exist, or it is a source's and
+                holds too much.
+        """
+        loop = asyncio.get_running_loop()
+        self._held = 0
+        ends = await self.ends()
+        if lost := {i for i, at in self.positions.items() if at > ends.get(i, at)}:
+            # Not a leader that lags: it refuses to name an end below its epoch's start (KIP-207).
+            self.restarts += 1
+            self.positions = {i: at for i, at in self.positions.items() if i not in lost}
+            for index in lost:
+                self._epochs.pop(index, None)
+        if ends.keys() - self.positions.keys():
+            self.positions = await self.starts() | self.positions
+        records: list[ControlRecord] = []
+        waits = self._cluster.config.api_timeout if patience is None else patience
+        moved_at, reported = loop.time(), False
+        failures = _Patience(self._cluster)
+        while behind := {i for i, end in ends.items() if self.positions[i] < end}:
+            stood = dict(self.positions)
+            polls = await self._polls(behind, _SHORT_POLL, failures)
+            news = await asyncio.gather(*(poll for poll, _ in polls))
+            records += itertools.chain.from_iterable(news)
+            stands_for = loop.time() - moved_at
+            if self.positions != stood:
+                moved_at, reported = loop.time(), False
+            elif stands_for > waits:
+                raise self._undecided(behind)
+            elif stands_for > UNDECIDED and not reported:
+                log.warning("%s; waiting for it", self._undecided(behind).message)
+                reported = True
+        return records
+
+    def _undecided(self, behind: Collection[int]) -> Retriable:
+        index = min(behind)
+        return Retriable(
+            f"it cannot be read beyond offset {self.positions[index]}, where a transaction begins "
+            "that is still open, as it seems",
+            cluster=self._cluster.name,
+            topic=self._topic,
+            partition=index,
+            hint="it is aborted by itself, if its writer has died, within its timeout (30 s) "
+            "and 10 s; then try again",
+        )
+
+    async def follow(self) -> AsyncGenerator[list[ControlRecord], None]:
+        """What is written from where the reader stands, as it comes; never ends by itself.
+
+        Each list holds records of one leader's partitions, at least one. Close the generator
+        (`contextlib.aclosing`) to stop.
+
+        Raises:
+            Retriable: no leader has answered for default.api.timeout.ms.
+            UserError: no right to read the topic, or it does not exist.
+        """
+        if not self.positions:
+            self.positions = await self.starts()
+        patience = _Patience(self._cluster)
+        polls: dict[asyncio.Task[list[ControlRecord]], Collection[int]] = {}
+        try:
+            while True:
+                busy = set(itertools.chain.from_iterable(polls.values()))
+                free = self.positions.keys() - busy
+                for poll, indexes in await self._polls(free, LONG_POLL, patience):
+                    polls[asyncio.create_task(poll)] = indexes
+                done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del polls[task]
+                for task in done:
+                    if records := task.result():
+                        yield records
+        finally:
+            for task in polls:
+                task.cancel()
+            await asyncio.gather(*polls, return_exceptions=True)
+            await self.close()
+
+    async def ends(self) -> dict[int, int]:
+        """The high watermark of each partition."""
+        return await self._offsets(OffsetSpec.LATEST)
+
+    async def starts(self) -> dict[int, int]:
+        """The log start of each partition."""
+        return await self._offsets(OffsetSpec.EARLIEST)
+
+    async def close(self) -> None:
+        """Give the connections back. A closed reader may be used again."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            await self._cluster.return_lane(lane)
+
+    async def _offsets(self, spec: OffsetSpec) -> dict[int, int]:
+        # A topic that was just created has leaders in the metadata before these know of it.
+        return await self._cluster.persist(lambda: self._offsets_once(spec))
+
+    async def _offsets_once(self, spec: OffsetSpec) -> dict[int, int]:
+        answers = await list_offsets(
+            self._cluster, await self._partitions(), spec, isolation=Isolation.READ_UNCOMMITTED
+        )
+        return dict(_granted(answers, f"find the ends of {self._topic}"))
+
+    async def _partitions(self) -> list[TopicPartition]:
+        await self._cluster.leaders([TopicPartition(self._topic, 0)])
+        topic = self._cluster.metadata.topics.get(self._topic)
+        if topic is None or topic.error:
+            code = 3 if topic is None else topic.error
+            with self._needing():
+                Refusal(code).fail("read the control topic", topic=self._topic)
+        indexes = topic.partitions if self._wanted is None else self._wanted
+        return [TopicPartition(self._topic, index) for index in sorted(indexes)]
+
+    async def _polls(
+        self, indexes: Collection[int], wait: float, patience: "_Patience"
+    ) -> list[tuple[Coroutine[Any, Any, list[ControlRecord]], list[int]]]:
+        """What asks for these partitions: a Fetch for each leader, a pause for those without."""
+        nodes: defaultdict[int, list[int]] = defaultdict(list)
+        homeless: list[int] = []
+        missing: TwinlogError | None = None
+        try:
+            leaders = await self._cluster.leaders(
+                [TopicPartition(self._topic, index) for index in indexes]
+            )
+        except Retriable as error:
+            return [(self._pause(error, patience), list(indexes))] if indexes else []
+        for partition, leader in leaders.items():
+            if isinstance(leader, Refusal):
+                homeless.append(partition.partition)
+                missing = leader.error("read", topic=self._topic, partition=partition.partition)
+            else:
+                nodes[leader.node_id].append(partition.partition)
+        polls = [
+            (self._try_fetch(node, group, wait, patience), group) for node, group in nodes.items()
+        ]
+        if missing is not None:
+            polls.append((self._pause(missing, patience), homeless))
+        return polls
+
+    async def _pause(self, error: TwinlogError, patience: "_Patience") -> list[ControlRecord]:
+        await patience.pause(error)
+        return []
+
+    async def _try_fetch(
+        self, node: int, indexes: Collection[int], wait: float, patience: "_Patience"
+    ) -> list[ControlRecord]:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        try:
+            records = await self._fetch(node, indexes, wait)
+        except (Retriable, ProtocolError) as error:
+            await patience.pause(error)
+            await self._refresh(patience)
+            return []
+        patience.reset()
+        if not records and loop.time() < before + wait / 2:
+            # A new leader's high watermark lags behind what it has (until its followers have
+            # fetched once), and it answers at once and with nothing whoever stands above it.
+            await asyncio.sleep(PAUSE)
+        return records
+
+    async def _refresh(self, patience: "_Patience") -> None:
+        try:
+            await self._cluster.refresh([self._topic])
+        except Retriable as error:
+            await patience.pause(error)
+
+    async def _fetch(self, node: int, indexes: Collection[int], wait: float) -> list[ControlRecord]:
+        """One Fetch of one leader; moves `positions`."""
+        if self._lane is None:
+            self._lane = self._cluster.borrow_lane()
+        connection = await self._cluster.connection(node, self._lane)
+        timeout = wait + self._cluster.config.request_timeout
+        response = await connection.call(self._request(indexes, wait), timeout=timeout)
+        records: list[ControlRecord] = []
+        failure: Refusal | None = None
+        for topic in response.responses:
+            for part in topic.partitions:
+                if part.error_code == _OUT_OF_RANGE or _diverges(part.diverging_epoch):
+                    self.positions.update(await self._restart(part.partition_index))
+                elif part.error_code:
+                    failure = Refusal(part.error_code)
+                else:
+                    records += self._taken(part)
+        if failure is not None and not records:
+            with self._needing():
+                failure.fail("read the control topic", topic=self._topic)
+        return records
+
+    def _needing(self) -> AbstractContextManager[None]:
+        return self._cluster.needing("READ", f"the topic {self._topic}")
+
+    async def _restart(self, index: int) -> dict[int, int]:
+        """The log no longer has the position (an unclean election): read the partition anew."""
+        self.restarts += 1
+        self._epochs.pop(index, None)
+        return {index: (await self.starts())[index]}
+
+    def _request(self, indexes: Collection[int], wait: float) -> Any:
+        topic = FetchRequest.FetchTopic
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=int(wait * 1000),
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            isolation_level=int(Isolation.READ_COMMITTED),
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                topic(
+                    topic=self._topic,
+                    partitions=[
+                        topic.FetchPartition(
+                            partition=index,
+                            fetch_offset=self.positions[index],
+                            last_fetched_epoch=self._epochs[index].before(
+                                Offset(self.positions[index])
+                            ),
+                            partition_max_bytes=PARTITION_MAX_BYTES,
+                        )
+                        for index in indexes
+                    ],
+                )
+            ],
+            forgotten_topics_data=[],
+            rack_id="",
+            min_version=_FETCH_VERSION,
+            max_version=_FETCH_VERSION,
+        )
+
+    def _taken(self, part: Any) -> Iterator[ControlRecord]:
+        """The records of one partition's part of an answer; its position moves behind them."""
+        foreign = self._cluster.config.foreign
+        try:
+            for record in self._decoded(part):
+                self._held += RECORD_COST + len(record.key or b"") + len(record.value or b"")
+                if foreign and self._held > MAX_FOREIGN:
+                    raise self._too_much(f"it holds more than {MAX_FOREIGN} bytes")
+                yield record
+        except TooLong as error:
+            raise self._too_much(error.message) from error
+
+    def _too_much(self, what: str) -> UserError:
+        return UserError(
+            f"the control topic cannot be read: {what}",
+            cluster=self._cluster.name,
+            topic=self._topic,
+            hint="only twinlog is to write to it",
+        )
+
+    def _decoded(self, part: Any) -> Iterator[ControlRecord]:
+        index = part.partition_index
+        aborted = (
+            AbortedTransaction(one.producer_id, one.first_offset)
+            for one in part.aborted_transactions or ()
+        )
+        buffer, position = memoryview(part.records or b""), Offset(self.positions[index])
+        pieces, epoch = plan_with_epoch(buffer, position, aborted, MAX_DECODED)
+        for piece in pieces:
+            if isinstance(piece, Data):
+                for raw in each_record(piece.header, piece.records, MAX_DECODED):
+                    record = decode(raw)
+                    yield ControlRecord(
+                        index, record.offset, record.timestamp, record.key, record.value
+                    )
+        if pieces:
+            self.positions[index] = pieces[-1].end
+            self._epochs[index].learn(pieces[-1].end, epoch)
+
+
+def _diverges(epoch: Any) -> bool:
+    """Whether the log has other records than those that were read; brokers leave it out else."""
+    return epoch is not None and bool(epoch.end_offset >= 0)
+
+
+class _Patience:
+    """How long failures may follow each other, and the pauses between them."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        config = cluster.config
+        self._limit = config.api_timeout
+        self._backoff = Backoff(min(config.retry_backoff, 0.05), config.retry_backoff_max)
+        self._rng = cluster.rng
+        self._failures = 0
+        self._since = 0.0
+
+    def reset(self) -> None:
+        """Something has answered."""
+        self._failures = 0
+
+    async def pause(self, error: TwinlogError) -> None:
+        """Wait before the next try, or raise `error` when it has gone on for too long."""
+        now = asyncio.get_running_loop().time()
+        if not self._failures:
+            self._since = now
+        if not isinstance(error, Retriable | ProtocolError) or now > self._since + self._limit:
+            raise error
+        self._failures += 1
+        await asyncio.sleep(self._backoff.delay(self._failures, self._rng))
+
+
+def _granted(answers: Answers[ListedOffset], what: str) -> Iterator[tuple[int, int]]:
+    for (topic, index), answer in answers.items():
+        if isinstance(answer, Refusal):
+            if answer.reaction in {Reaction.RETRY, Reaction.METADATA} or answer.code == 13:
+                raise Retriable(f"cannot {what}: {answer}", topic=topic, partition=index)
+            answer.fail(what, topic=topic, partition=index)
+        else:
+            yield index, answer.offset

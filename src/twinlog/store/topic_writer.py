@@ -1,0 +1,318 @@
+"""Writing to control topics: atomically and fenced, or plainly.
+
+`TransactionalWriter` writes records to one or more partitions so that readers see all or none, and
+only while nobody else has taken the transactional id:
+
+    fence()   InitProducerId: former owners are fenced, what they left open is aborted, markers and
+              all. What is read after it (read_committed) is all that they have ever written.
+    write()   AddPartitionsToTxn -> Produce, one batch a partition -> EndTxn
+
+So *fence, read, decide, write* is safe against whoever does the same under the same id: if another
+one fences in between, the write is Fenced and nothing of it is seen.
+
+A write ends in one of three ways: it is committed; it is Fenced or refused and nothing of it will
+be seen; or its outcome is unknown (any other error once EndTxn was sent). After whatever error
+`fence` comes first again, and *only if the caller still owns what it writes*: fencing is how
+ownership is taken, so a writer must never do it on its own.
+
+Within the transaction a lost answer does no harm: batches carry sequences, so a batch that is sent
+again is taken once. Produce is capped at version 11: from 12 on the broker adds partitions by
+itself (KIP-890), and ends the epoch with each transaction.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.producer import ProduceRequest
+
+from twinlog.kafka.client.cluster import BeforeSend, KafkaCluster, nothing
+from twinlog.kafka.client.metadata import Leader
+from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable, TwinlogError
+from twinlog.kafka.log.batch import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, TRANSACTIONAL
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
+from twinlog.kafka.requests.partitions import TRIES, Answers, Asked, by_leader
+from twinlog.kafka.requests.transactions import (
+    ProducerId,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+)
+from twinlog.kafka.types import Sequence as SequenceNumber
+from twinlog.kafka.types import TopicPartition, advance
+
+TRANSACTION_TIMEOUT_MS: Final = 30_000
+"""After this the coordinator aborts what a dead writer has left open. Longer than a broker's death
+takes to be noticed (broker.session.timeout.ms, 9 s), so that a writer outlasts a moving leader."""
+WRITE_TRIES: Final = 22
+"""Of one Produce within a transaction: about 18 s."""
+ABORT_TIMEOUT: Final = 2.0
+
+ALL: Final = -1
+LEADER_ONLY: Final = 1
+
+_LANE: Final = "control writes"
+_NETWORK_EXCEPTION: Final = 13
+_NOT_ATTEMPTED: Final = 55
+_UNKNOWN_OUTCOME: Final = frozenset({7, _NETWORK_EXCEPTION, 20})
+
+
+class Entry(NamedTuple):
+    """A record to write. `value` is None for a tombstone."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+
+
+Clock = Callable[[], float]
+
+
+class TransactionalWriter:
+    """Writes in the name of one transactional id. Not for two tasks at once.
+
+    `before_send` is called before each request about the transaction; what it raises ends the call.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        transactional_id: str,
+        *,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        clock: Clock = time.time,
+        before_send: BeforeSend = nothing,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._before_send = before_send
+        self._producer: ProducerId | None = None
+        self._sequences: dict[TopicPartition, SequenceNumber] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether `write` may be called: fenced, and no error since."""
+        return self._producer is not None
+
+    async def fence(self) -> None:
+        """Take the id over: whoever had it is fenced, and what it wrote is decided.
+
+        Raises:
+            Retriable: no success within default.api.timeout.ms.
+            UserError: no right to the transactional id.
+        """
+        self._producer = None
+        self._sequences.clear()
+        self._producer = await init_producer_id(
+            self._cluster,
+            self.transactional_id,
+            timeout_ms=self._timeout_ms,
+            before_send=self._before_send,
+        )
+
+    async def write(self, entries: Sequence[Entry]) -> dict[TopicPartition, int]:
+        """Write all or nothing; the offset of each partition's last record.
+
+        Readers see them a moment after the answer (`Tail.catch_up` waits for it).
+
+        Raises:
+            Fenced: another writer has the id; nothing of this is seen.
+            Disconnected: the outcome is unknown.
+            Retriable, UserError, PartitionFailed: refused; nothing of this is seen.
+        """
+        producer = self._producer
+        assert producer is not None, "fence() first"
+        assert entries
+        self._producer = None
+        offsets = await self._prepare(producer, entries)
+        try:
+            await end_txn(
+                self._cluster,
+                self.transactional_id,
+                producer,
+                commit=True,
+                before_send=self._before_send,
+            )
+        except Retriable as error:
+            raise Disconnected(
+                f"whether the transaction of {self.transactional_id} was committed is unknown: "
+                f"{error.message}",
+                cluster=self._cluster.name,
+            ) from error
+        self._producer = producer
+        return offsets
+
+    async def _prepare(
+        self, producer: ProducerId, entries: Sequence[Entry]
+    ) -> dict[TopicPartition, int]:
+        """Everything but the end. What fails here is aborted, now or by the next `fence`."""
+        groups = _by_partition(entries)
+        await self._wait_for_quotas(groups)
+        try:
+            added = await add_partitions_to_txn(
+                self._cluster,
+                self.transactional_id,
+                producer,
+                list(groups),
+                before_send=self._before_send,
+            )
+            with self._needing(added):
+                _raise_first(added, f"write as {self.transactional_id}")
+            return await self._produce(producer, groups)
+        except Fenced:
+            raise
+        except TwinlogError:
+            with suppress(TwinlogError):
+                await end_txn(
+                    self._cluster,
+                    self.transactional_id,
+                    producer,
+                    commit=False,
+                    timeout=ABORT_TIMEOUT,
+                )
+            raise
+
+    def _needing(self, partitions: Collection[TopicPartition]) -> AbstractContextManager[None]:
+        topics = ", ".join(sorted({partition.topic for partition in partitions}))
+        return self._cluster.needing(
+            "WRITE", f"the topic {topics} and the transactional id {self.transactional_id}"
+        )
+
+    async def _wait_for_quotas(self, partitions: Collection[TopicPartition]) -> None:
+        """Wait for throttles before the transaction begins: within it they could outlast it."""
+        for leader in (await self._cluster.leaders(partitions)).values():
+            if isinstance(leader, Leader):
+                connection = self._cluster.connected(leader.node_id, _LANE)
+                if connection is not None and connection.throttled:
+                    await connection.ready(self._cluster.config.request_timeout)
+
+    async def _produce(
+        self, producer: ProducerId, groups: Mapping[TopicPartition, list[Entry]]
+    ) -> dict[TopicPartition, int]:
+        now_ms = int(self._clock() * 1000)
+        batches = {
+            partition: _batch(group, now_ms, producer, self._next(partition, len(group)))
+            for partition, group in groups.items()
+        }
+        answers = await _send(self._cluster, batches, ALL, self.transactional_id, tries=WRITE_TRIES)
+        with self._needing(answers):
+            _raise_first(answers, f"write as {self.transactional_id}")
+        return {
+            partition: answer + len(groups[partition]) - 1
+            for partition, answer in answers.items()
+            if isinstance(answer, int)
+        }
+
+    def _next(self, partition: TopicPartition, count: int) -> SequenceNumber:
+        sequence = self._sequences.get(partition, SequenceNumber(0))
+        self._sequences[partition] = advance(sequence, count)
+        return sequence
+
+
+async def append(
+    cluster: KafkaCluster,
+    entries: Sequence[Entry],
+    *,
+    acks: int = LEADER_ONLY,
+    clock: Clock = time.time,
+) -> Answers[int]:
+    """Write plainly: the base offset of each partition's batch, or why there is none.
+
+    For what is overwritten soon: nothing fences it, and after a lost answer it may stand twice.
+
+    Raises:
+        UserError: see `partitions.by_leader`.
+    """
+    now_ms = int(clock() * 1000)
+    batches = {
+        partition: _batch(group, now_ms, None, NO_SEQUENCE)
+        for partition, group in _by_partition(entries).items()
+    }
+    return await _send(cluster, batches, acks, None)
+
+
+def _by_partition(entries: Iterable[Entry]) -> dict[TopicPartition, list[Entry]]:
+    groups: dict[TopicPartition, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(TopicPartition(entry.topic, entry.partition), []).append(entry)
+    return groups
+
+
+def _batch(
+    entries: Sequence[Entry], now_ms: int, producer: ProducerId | None, sequence: SequenceNumber
+) -> bytes:
+    records = [
+        RawRecord(offset, now_ms, 0, memoryview(encode_tail(entry.key, entry.value)))
+        for offset, entry in enumerate(entries)
+    ]
+    return whole(
+        build(records, Codec.NONE),
+        attributes=0 if producer is None else TRANSACTIONAL,
+        producer_id=NO_PRODUCER if producer is None else producer.producer_id,
+        epoch=NO_EPOCH if producer is None else producer.epoch,
+        sequence=sequence,
+    )
+
+
+async def _send(
+    cluster: KafkaCluster,
+    batches: Mapping[TopicPartition, bytes],
+    acks: int,
+    transactional_id: str | None,
+    tries: int = TRIES,
+) -> Answers[int]:
+    """Produce one batch to each partition: base offsets, or refusals."""
+
+    async def ask(node: int, asked: Asked[bytes]) -> Answers[int]:
+        connection = await cluster.connection(node, _LANE)
+        request = _request(asked, acks, transactional_id, int(_replica_timeout(cluster) * 1000))
+        response = await connection.call(request)
+        answers: dict[TopicPartition, int | Refusal] = {}
+        for topic in response.responses:
+            for part in topic.partition_responses:
+                partition = TopicPartition(topic.name, part.index)
+                if part.error_code:
+                    answers[partition] = Refusal(part.error_code, part.error_message or "")
+                else:
+                    answers[partition] = part.base_offset
+                    cluster.brokers_time.heard(part.log_append_time_ms)
+        return answers
+
+    return await by_leader(cluster, batches, ask, tries=tries)
+
+
+def _replica_timeout(cluster: KafkaCluster) -> float:
+    """Seconds that a broker may wait for replicas: less than we wait for the broker."""
+    return cluster.config.request_timeout * 0.8
+
+
+def _request(asked: Asked[bytes], acks: int, transactional_id: str | None, timeout_ms: int) -> Any:
+    topic = ProduceRequest.TopicProduceData
+    by_topic: dict[str, list[Any]] = {}
+    for partition, (_, batch) in asked.items():
+        item = topic.PartitionProduceData(index=partition.partition, records=batch)
+        by_topic.setdefault(partition.topic, []).append(item)
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[topic(name=name, partition_data=items) for name, items in by_topic.items()],
+        min_version=8,
+        max_version=11,
+    )
+
+
+def _raise_first(answers: Mapping[TopicPartition, object], what: str) -> None:
+    """Raise the refusal that says most: one of the whole's neighbours (55) says nothing."""
+    refusals = [(p, answer) for p, answer in answers.items() if isinstance(answer, Refusal)]
+    if not refusals:
+        return
+    partition, refusal = min(refusals, key=lambda item: item[1].code == _NOT_ATTEMPTED)
+    if refusal.code in _UNKNOWN_OUTCOME:
+        raise Retriable(f"cannot {what}: {refusal}", topic=partition.topic, code=refusal.code)
+    refusal.fail(what, topic=partition.topic, partition=partition.partition)

@@ -1,0 +1,1 @@
+"""What follows the data: topics, configurations, group offsets, ACLs, read-only topics."""

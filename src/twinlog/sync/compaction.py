@@ -1,0 +1,258 @@
+"""Compacted topics whose mirror was behind for longer than the source keeps tombstones.
+
+The source's cleaner removes a tombstone `delete.retention.ms` (a day by default) after it was
+written. A mirror that reads the log later never sees it, and the deleted key's older record stays
+on the destination for ever, with equal offsets and no lag. No log shows it afterwards, so the time
+that a mirror was behind is followed and stored:
+
+    mark        a source log end that a lane has reported, and when it last heard of the source
+    caught up   the time of the last mark that the destination has reached: all that the source
+                held then is mirrored
+    behind      the time since then; above delete.retention.ms, tombstones may be missed
+
+The baseline of a topic that was never followed is the first check: what was mirrored before was
+read for the first time. Marks are last stable offsets, since a cleaner does not pass an open
+transaction. Lanes report every 5 s, so a retention below `FRESH_S` counts as `FRESH_S`.
+
+A topic that is not compacted any more, on the source, is followed no longer; what it has missed
+stays stored.
+
+`caught_up_ms` is stored seldom (`store_period_ms`), so that a node that begins finds one that is
+somewhat old: a mirror then seems to have been behind for longer than it was, never for less.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import NO_TOPIC_ID as NO_ID
+from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.errors import Refusal
+from twinlog.lifecycle.destination_topics import source_configs
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.topic_configs import SourceConfig
+from twinlog.store.config_records import ConfigChange, Followed, MirrorTopic, Removed, key_of
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot
+from twinlog.store.status_records import PartitionStatus
+from twinlog.store.statuses import FRESH_S
+
+log = logging.getLogger(__name__)
+
+FOREVER_MS: Final = (1 << 63) - 1
+"""Stands for the delete.retention.ms of a topic that is not compacted any more."""
+CONFIGS_S: Final = 600.0
+"""How long a topic's policy and retention are taken for unchanged."""
+_SHARE: Final = 24
+_LEAST_PERIOD_MS: Final = 60_000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Marks:
+    """How far each partition has caught up with its source; in memory."""
+
+    def __init__(self) -> None:
+        self._marks: dict[MirrorPartition, tuple[int, int]] = {}
+        self._caught_up: dict[MirrorPartition, int] = {}
+
+    def observe(self, rows: Iterable[PartitionStatus]) -> None:
+        """Take fresh statuses."""
+        for row in rows:
+            end = row.source_last_stable
+            if row.source_time_ms is None or end < 0 or row.destination_end < 0:
+                continue
+            time_ms, marked = self._marks.get(row.partition, (row.source_time_ms, end))
+            if row.destination_end >= end:
+                time_ms, marked = row.source_time_ms, end
+            if row.destination_end >= marked:
+                self._caught_up[row.partition] = time_ms
+                self._marks[row.partition] = row.source_time_ms, end
+            else:
+                self._marks[row.partition] = time_ms, marked
+
+    def caught_up_ms(self, topic: MirrorTopic) -> int | None:
+        """A time of which all partitions have everything; None where that of one is not known."""
+        known = [self._caught_up.get(one) for one in topic.mirror_partitions]
+        return None if None in known else min((at for at in known if at is not None), default=None)
+
+
+def limit_ms(retention_ms: int) -> int:
+    """For how long a topic may be behind."""
+    return max(retention_ms, int(FRESH_S * 1000))
+
+
+def store_period_ms(retention_ms: int) -> int:
+    """How much newer a stored `caught_up_ms` has to become before it is written again."""
+    return max(retention_ms // _SHARE, _LEAST_PERIOD_MS)
+
+
+def behind_ms(found: Followed, now_ms: int) -> int:
+    """For how long a topic was behind at most, where that was too long; else 0."""
+    now_behind = now_ms - found.caught_up_ms
+    allowed = limit_ms(found.retention_ms) + store_period_ms(found.retention_ms)
+    return max(found.behind_ms, now_behind if now_behind > allowed else 0)
+
+
+def topic_behind_ms(snapshot: Snapshot, topic: MirrorTopic, now_ms: int) -> int | None:
+    """`behind_ms` of a topic of the snapshot; None where it was never followed.
+
+    What is stored of another topic of the destination, which a rebuild has deleted, does not count.
+    """
+    found = snapshot.followed(topic.mirror, topic.topic)
+    if found is None or found.destination_topic_id != topic.destination_topic_id:
+        return None
+    return behind_ms(found, now_ms)
+
+
+def followed(
+    topic: MirrorTopic,
+    before: Followed | None,
+    caught_up_ms: int | None,
+    retention_ms: int,
+    now_ms: int,
+) -> Followed:
+    """What is known of a compacted topic by now.
+
+    Args:
+        topic: the mirror's topic.
+        before: what was known; None where it was never followed.
+        caught_up_ms: see `Marks`.
+        retention_ms: the source's delete.retention.ms.
+        now_ms: the time.
+    """
+    if before is None or is_another(
+        before.destination_topic_id, topic.destination_topic_id or NO_ID
+    ):
+        before = Followed(
+            mirror=topic.mirror,
+            topic=topic.topic,
+            destination_topic_id=topic.destination_topic_id,
+            caught_up_ms=now_ms,
+            retention_ms=retention_ms,
+            behind_ms=0,
+        )
+    newer = max(before.caught_up_ms, caught_up_ms or 0)
+    # Until it is caught up it may have been behind up to now, afterwards between the two marks.
+    behind = (now_ms if newer == before.caught_up_ms else newer) - before.caught_up_ms
+    missed = behind if behind > limit_ms(retention_ms) else 0
+    return replace(
+        before,
+        caught_up_ms=newer,
+        retention_ms=retention_ms,
+        behind_ms=max(before.behind_ms, missed),
+    )
+
+
+class Compaction:
+    """Follows the compacted topics of the mirrors that this node refreshes."""
+
+    def __init__(self, store: MirrorStore, now_ms: Callable[[], int] = _wall_ms) -> None:
+        self.marks = Marks()
+        self._store = store
+        self._now_ms = now_ms
+        self._known: dict[tuple[str, str], Followed] = {}
+        self._retentions: dict[tuple[str, UUID], tuple[float, int | None]] = {}
+
+    async def check(
+        self, source: KafkaCluster, snapshot: Snapshot, topics: Collection[MirrorTopic]
+    ) -> int:
+        """Bring up to date what is stored of these topics; how many could not be checked.
+
+        Raises:
+            Retriable: a cluster does not answer.
+            UserError: no right to change `__mirror_config`.
+        """
+        failed = await self._read_retentions(source, topics)
+        changed: list[ConfigChange] = []
+        for topic in topics:
+            key = (topic.mirror, topic.topic)
+            if (topic.mirror, topic.topic_id) not in self._retentions:
+                continue
+            _, retention_ms = self._retentions[topic.mirror, topic.topic_id]
+            stored = snapshot.followed(*key)
+            if retention_ms is None:
+                self._known.pop(key, None)
+                changed += [] if stored is None else _not_compacted(stored)
+                continue
+            before = self._known.get(key) or (stored and _loaded(stored, self._now_ms()))
+            caught_up_ms = self.marks.caught_up_ms(topic)
+            now = followed(topic, before, caught_up_ms, retention_ms, self._now_ms())
+            self._known[key] = now
+            if now.behind_ms and not (before and before.behind_ms):
+                log.warning(
+                    "mirror %s: %s was behind for %d s, longer than the source's "
+                    "delete.retention.ms (%d): deleted keys may have stayed on the destination; "
+                    "compare with twinlog verify",
+                    *(topic.mirror, topic.topic, now.behind_ms // 1000, retention_ms),
+                )
+            if is_to_be_stored(stored, now):
+                changed.append(now)
+        if changed:
+            await self._store.change(lambda latest: _still_there(changed, latest))
+        return failed
+
+    async def _read_retentions(self, source: KafkaCluster, topics: Collection[MirrorTopic]) -> int:
+        """Which topics are compacted, and their retention; how many do not tell."""
+        now, failed = time.monotonic(), 0
+        due = {
+            topic.topic: (topic.mirror, topic.topic_id)
+            for topic in topics
+            if self._retentions.get((topic.mirror, topic.topic_id), (0.0, None))[0] <= now
+        }
+        for name, configs in (await source_configs(source, list(due))).items():
+            if isinstance(configs, Refusal):
+                failed += 1
+            else:
+                self._retentions[due[name]] = now + CONFIGS_S, retention_of(configs)
+        return failed
+
+
+def _still_there(changed: Collection[ConfigChange], snapshot: Snapshot) -> list[ConfigChange]:
+    """Those of topics that their mirror still has."""
+    topics = {(topic.mirror, topic.topic) for topic in snapshot.topics}
+    return [
+        one for one in changed if not isinstance(one, Followed) or (one.mirror, one.topic) in topics
+    ]
+
+
+def _not_compacted(stored: Followed) -> list[ConfigChange]:
+    """What changes of a topic's record whose source does not remove tombstones any more.
+
+    Nobody would bring `caught_up_ms` up to date, so that it seemed to be behind in the end.
+    """
+    if not stored.behind_ms:
+        return [Removed(key_of(stored))]
+    return [] if stored.retention_ms == FOREVER_MS else [replace(stored, retention_ms=FOREVER_MS)]
+
+
+def _loaded(stored: Followed, now_ms: int) -> Followed:
+    """A stored record as a node takes it over: it may have caught up for some time after that."""
+    return replace(stored, caught_up_ms=min(now_ms, stored.caught_up_ms + _LEAST_PERIOD_MS))
+
+
+def is_to_be_stored(stored: Followed | None, now: Followed) -> bool:
+    """Whether what is known has changed enough to be written."""
+    if stored is None or is_another(stored.destination_topic_id, now.destination_topic_id or NO_ID):
+        return True
+    period = store_period_ms(now.retention_ms)
+    return (
+        now.retention_ms != stored.retention_ms
+        or now.caught_up_ms - stored.caught_up_ms >= period
+        or now.behind_ms - stored.behind_ms >= (period if stored.behind_ms else 1)
+    )
+
+
+def retention_of(configs: Mapping[str, SourceConfig]) -> int | None:
+    """A topic's delete.retention.ms; None where it is not compacted."""
+    policy = configs.get("cleanup.policy")
+    retention = configs.get("delete.retention.ms")
+    if policy is None or retention is None or "compact" not in policy.value:
+        return None
+    return int(retention.value)

@@ -1,0 +1,109 @@
+"""ACLs of the destination that a mirror makes and removes, so that it removes no other's.
+
+    remember, in `__mirror_config`    make    remove    forget
+
+Whatever happens in between, nothing is removed that was not made by this mirror (kafka/acls.py).
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+
+from twinlog.kafka.acls import Acl, AclChanges, Permission, limited, limiting
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.acls import create_acls, delete_acls
+from twinlog.store.config_records import ConfigChange, MadeAcl, MadeFor, Removed, key_of
+from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.snapshot import Snapshot
+from twinlog.text import few
+
+log = logging.getLogger(__name__)
+
+
+async def carry_out(
+    destination: KafkaCluster,
+    store: MirrorStore,
+    mirror: str,
+    changes: AclChanges,
+    made_for: MadeFor,
+) -> int:
+    """Remember, make, remove, forget; how many ACLs could not be made or removed.
+
+    Raises:
+        MirrorRefused: the mirror is no more; nothing was made.
+        UserError: no right to write `__mirror_config`.
+        Retriable: the destination does not answer.
+    """
+    if changes.remember:
+        await _remember(store, mirror, changes.remember, made_for)
+    refused = await _make(destination, changes.make)
+    kept = await _remove(destination, changes.remove)
+    if forget := changes.forget - kept:
+        await _forget(store, mirror, forget, made_for)
+    return len(refused) + len(kept)
+
+
+async def _make(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
+    """Make denials, then what they limit; those that could not be made."""
+    denials, others = _split(acls)
+    refused = await _done(denials, "made", lambda some: create_acls(destination, some))
+    open_ones = limited(others, refused)
+    if open_ones:
+        log.warning("ACLs are not made without what limits them: %s", few(sorted(open_ones), "; "))
+    others -= open_ones
+    return refused | open_ones | await _done(others, "made", lambda a: create_acls(destination, a))
+
+
+async def _remove(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
+    """Remove what denials limit, then the denials; those that could not be removed."""
+    denials, others = _split(acls)
+    kept = await _done(others, "removed", lambda some: delete_acls(destination, some))
+    needed = limiting(denials, kept)
+    denials -= needed
+    return kept | needed | await _done(denials, "removed", lambda a: delete_acls(destination, a))
+
+
+def _split(acls: Collection[Acl]) -> tuple[set[Acl], set[Acl]]:
+    denials = {acl for acl in acls if acl.permission is not Permission.ALLOW}
+    return denials, set(acls) - denials
+
+
+async def _done(
+    acls: Collection[Acl],
+    what: str,
+    action: Callable[[Iterable[Acl]], Awaitable[Mapping[Acl, Refusal | None]]],
+) -> set[Acl]:
+    """Do something to ACLs; those for which it was refused."""
+    if not acls:
+        return set()
+    answers = await action(acls)
+    refusals = {acl: answer for acl, answer in answers.items() if answer is not None}
+    if done := answers.keys() - refusals.keys():
+        log.info("ACLs %s: %s", what, few(sorted(done), "; "))
+    if refusals:
+        why, named = next(iter(refusals.values())), few(sorted(refusals), "; ")
+        log.warning("ACLs cannot be %s (%s): %s", what, why, named)
+    return set(refusals)
+
+
+async def _remember(
+    store: MirrorStore, mirror: str, acls: Collection[Acl], made_for: MadeFor
+) -> None:
+    def decide(now: Snapshot) -> list[ConfigChange]:
+        if mirror not in now.mirrors:
+            raise unknown_mirror(mirror, now)
+        return [MadeAcl(mirror=mirror, acl=acl, made_for=made_for) for acl in acls]
+
+    await store.change(decide)
+
+
+async def _forget(
+    store: MirrorStore, mirror: str, acls: Collection[Acl], made_for: MadeFor
+) -> None:
+    """Forget what is remembered for this reason; what is made for another by now stays."""
+
+    def decide(now: Snapshot) -> list[ConfigChange]:
+        left = now.made_acls(mirror, made_for) & frozenset(acls)
+        return [Removed(key_of(MadeAcl(mirror=mirror, acl=acl, made_for=made_for))) for acl in left]
+
+    await store.change(decide)

@@ -1,0 +1,504 @@
+"""Copies group offsets from a mirror's source to its destination; the rules are in group_rules.py.
+
+One `GroupSync` belongs to one node. What a check has seen and committed is written to
+`__mirror_groups` after it, so that the next node knows it, and `twinlog readiness` when the source
+is dead. Written after, not before: after a crash between a commit and its record the offset counts
+as the group's own, which is the safe side.
+
+A commit is repeated before the destination's brokers expire it (offsets.retention.minutes counts
+from the commit, and nothing else commits for a group that is idle there), for as long as the source
+has the group's offset.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from re import Pattern
+from typing import Final
+from uuid import UUID
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
+from twinlog.kafka.groups.offsets import (
+    Committed,
+    Group,
+    commit_offsets,
+    in_parts,
+    list_groups,
+    set_start_offsets,
+)
+from twinlog.kafka.requests import topics as admin
+from twinlog.kafka.types import TopicPartition
+from twinlog.store.group_log import create_groups_topic, read_groups, write_groups
+from twinlog.store.group_records import (
+    NO_OFFSET,
+    GroupMemory,
+    LastCheck,
+    PartitionMemory,
+    metadata_checksum,
+)
+from twinlog.sync.group_rules import (
+    SHARE,
+    Bounds,
+    due_offsets,
+    group_offsets,
+    log_bounds,
+    moved_by_others,
+    own_offsets,
+    remembered,
+    served,
+)
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 20
+"""Groups that are served side by side."""
+QUIET_CHECKS: Final = 10
+"""Refresh intervals for which a group must have been quiet on the destination."""
+FORGET_S: Final = 3600.0
+"""Seconds after which a group that the source does not list any more is forgotten, if nothing that
+was copied is left of it; else it is looked at again after as long."""
+MAX_NAMED: Final = 1000
+"""Groups of a check that failed which are named in its record."""
+MAX_REPEAT_S: Final = 24 * 3600.0
+DEFAULT_REPEAT_S: Final = 6 * 3600.0
+"""Seconds between two commits of the same offset: a quarter of offsets.retention.minutes, a day at
+most; where the brokers do not tell theirs, a quarter of what was the default before Kafka 2.0."""
+_ACTIVE: Final = frozenset({22, 25, 68})
+"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, NON_EMPTY_GROUP: the group has members."""
+_RETENTION: Final = "offsets.retention.minutes"
+
+Wanted = Callable[[], Container[str]]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is known of a mirror's groups."""
+
+    groups: dict[str, GroupMemory] = field(default_factory=dict)
+    written: dict[str, GroupMemory] = field(default_factory=dict)
+    """What of it `__mirror_groups` holds."""
+    undecoded: frozenset[str | None] = frozenset()
+    """Groups of which it holds a record that cannot be decoded (None: the last check): a later
+    version's, perhaps. They are not written."""
+    was_read: bool = True
+    """Whether it could be read. Else nothing is written: it may hold more."""
+    sent: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
+    """Commits whose outcome is not known: such an offset is the mirror's own, too."""
+    unlisted: dict[str, float] = field(default_factory=dict)
+    """Since when (ms) the source has not listed a group."""
+
+    def own(
+        self, group: str, found: Mapping[TopicPartition, Committed]
+    ) -> frozenset[TopicPartition]:
+        """The partitions whose offset on the destination is the mirror's own."""
+        sent = self.sent.get(group, {})
+        lost = (one for one in found if one in sent and sent[one] == found[one])
+        return own_offsets(found, self.groups.get(group)) | frozenset(lost)
+
+    def copied(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """These offsets were committed."""
+        before = self.groups[group]
+        news = {
+            partition: before.partitions.get(partition, PartitionMemory())._replace(
+                copied=one.offset, metadata=metadata_checksum(one.metadata), other=NO_OFFSET
+            )
+            for partition, one in offsets.items()
+        }
+        self.groups[group] = replace(before, partitions={**before.partitions, **news})
+        for partition in offsets:
+            self.sent.get(group, {}).pop(partition, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    """What one check of a mirror's groups works with."""
+
+    source: KafkaCluster
+    mirror: str
+    bounds: Bounds
+    topic_ids: Mapping[str, UUID]
+    wanted: Wanted
+    quiet_s: float
+    repeat_s: float
+    now_ms: int
+
+
+class GroupSync:
+    """See the module.
+
+    Args:
+        destination: where offsets are committed.
+        clock: seconds since the epoch.
+        remembers: whether what is seen is written to `__mirror_groups`; a command's is not.
+    """
+
+    def __init__(
+        self,
+        destination: KafkaCluster,
+        *,
+        clock: Callable[[], float] = time.time,
+        remembers: bool = True,
+    ) -> None:
+        self._destination = destination
+        self._clock = clock
+        self._remembers = remembers
+        self._memories: dict[str, _Memory] = {}
+        self._repeat_s: float | None = None
+
+    def forget(self) -> None:
+        """Another node may have served the mirrors meanwhile: what it has written is read again."""
+        self._memories.clear()
+
+    async def sync(
+        self,
+        source: KafkaCluster,
+        mirror: str,
+        include: Collection[Pattern[str]],
+        partitions: Mapping[TopicPartition, UUID],
+        *,
+        quiet_s: float = 0.0,
+        wanted: Wanted | None = None,
+    ) -> int:
+        """Copy the offsets of the source's groups for these partitions; how many groups failed.
+
+        One group's trouble is its own: it is logged, and the others are served.
+
+        Args:
+            source: the mirror's source.
+            mirror: its name.
+            include: a group is served whose whole name matches one of these.
+            partitions: those that are MIRRORING, and the ids of the source's topics.
+            quiet_s: how long a group must have been quiet on the destination.
+            wanted: the topics that are still to be mirrored, asked immediately before each commit;
+                None: all of them are.
+
+        Raises:
+            Retriable: a cluster does not answer.
+            UserError: a right is missing, to list groups or to read offsets.
+        """
+        now_ms = int(self._clock() * 1000)
+        listed = await list_groups(source)
+        groups = served(listed.values(), include)
+        memory = await self._memory(mirror)
+        failed: list[str] = []
+        topic_ids = {partition.topic: one for partition, one in partitions.items()}
+        if groups and partitions:
+            here = await list_groups(self._destination)
+            check = _Check(
+                source=source,
+                mirror=mirror,
+                bounds=await log_bounds(self._destination, partitions),
+                topic_ids=topic_ids,
+                wanted=wanted or (lambda: topic_ids),
+                quiet_s=quiet_s,
+                repeat_s=await self._repeat_interval(),
+                now_ms=now_ms,
+            )
+            limit = asyncio.Semaphore(AT_ONCE)
+
+            async def serve(group: Group) -> int:
+                async with limit:
+                    busy = group.name in here and not here[group.name].idle
+                    try:
+                        return await self._serve(check, memory, group, busy=busy)
+                    except TwinlogError as error:
+                        failed.append(group.name)
+                        log.warning("group %s: cannot copy its offsets: %s", group.name, error)
+                        return 0
+
+            copied = sum(await asyncio.gather(*map(serve, groups)))
+            log.info("%d group offsets copied", copied)
+        if not self._remembers:
+            return len(failed)
+        if not memory.was_read:
+            return len(failed) + 1
+        await self._note_deleted(source, memory, listed, partitions.keys())
+        failed += [name for name in memory.undecoded - {*failed} if name is not None]
+        named = tuple(sorted(failed)[:MAX_NAMED])
+        last = LastCheck(mirror=mirror, time_ms=now_ms, failed=named)
+        await self._forget_unserved(memory, listed, groups, now_ms)
+        return len(failed) + await self._write(memory, last)
+
+    # ---- one group -----------------------------------------------------------------------------
+
+    async def _serve(self, check: _Check, memory: _Memory, group: Group, *, busy: bool) -> int:
+        """Copy one group's offsets; how many partitions were committed.
+
+        Raises:
+            Retriable: not all could be asked for; what could be is copied.
+        """
+        # The destination first: so its copies are never ahead of what is known of the source.
+        everything = await group_offsets(self._destination, group)
+        committed = await group_offsets(check.source, group)
+        count = await self._follow(check, memory, group, everything, committed, busy=busy)
+        if unknown := check.bounds.unknown(committed.keys()):
+            raise Retriable(unknown)
+        return count
+
+    async def _follow(
+        self,
+        check: _Check,
+        memory: _Memory,
+        group: Group,
+        everything: Mapping[TopicPartition, Committed],
+        committed: Mapping[TopicPartition, Committed],
+        *,
+        busy: bool,
+    ) -> int:
+        """Commit what is due of one group, which has these offsets there and on the source."""
+        logs = check.bounds.logs
+        known = memory.groups.get(group.name)
+        source = _of(logs, committed)
+        if not source and known is None:
+            return 0
+        found = _of(source, everything)
+        own = memory.own(group.name, found)
+        active = busy or moved_by_others(found, own, known)
+        before = known or GroupMemory(mirror=check.mirror, group=group.name, kind=group.kind)
+        now = replace(
+            before,
+            kind=group.kind,
+            active_ms=check.now_ms if active else before.active_ms,
+            copied_ms=before.copied_ms or check.now_ms,
+            partitions=remembered(source, found, own, known, logs.keys()),
+        )
+        memory.groups[group.name] = now
+        if busy or check.now_ms - now.active_ms < check.quiet_s * 1000:
+            return 0
+        due = due_offsets(source, found, logs, own)
+        repeats = group.kind != SHARE and check.now_ms - now.copied_ms >= check.repeat_s * 1000
+        if repeats:
+            due = {one: found[one] for one in own & source.keys()} | due
+        due = await self._still_due(check, group, due, found)
+        count = await self._commit(check, memory, group, due)
+        if repeats:
+            memory.groups[group.name] = replace(memory.groups[group.name], copied_ms=check.now_ms)
+        return count
+
+    async def _still_due(
+        self,
+        check: _Check,
+        group: Group,
+        due: Mapping[TopicPartition, Committed],
+        found: Mapping[TopicPartition, Committed],
+    ) -> dict[TopicPartition, Committed]:
+        """What of it still holds after a second question.
+
+        The source's topics are asked for after the offsets were read: one that was recreated before
+        that is seen. And nothing is committed over what another hand has committed meanwhile: the
+        group itself, or a switchover, which may have read a later offset on the source.
+        """
+        recreated = await _recreated(
+            check.source, {partition.topic for partition in due}, check.topic_ids
+        )
+        due = {partition: one for partition, one in due.items() if partition.topic not in recreated}
+        again = await group_offsets(self._destination, group) if due else {}
+        due = {one: offset for one, offset in due.items() if again.get(one) == found.get(one)}
+        for partition in due.keys() & found.keys():
+            if due[partition].offset < found[partition].offset:
+                log.info(
+                    "group %s was rewound on the source: %s from %d to %d on the destination, too",
+                    group.name,
+                    partition,
+                    found[partition].offset,
+                    due[partition].offset,
+                )
+        return dict(due)
+
+    async def _commit(
+        self,
+        check: _Check,
+        memory: _Memory,
+        group: Group,
+        due: Mapping[TopicPartition, Committed],
+    ) -> int:
+        """Commit part by part, and remember what was committed; how many partitions."""
+        write = set_start_offsets if group.kind == SHARE else commit_offsets
+        count = 0
+        for whole in in_parts(group.name, due):
+            wanted = check.wanted()
+            part = {one: offset for one, offset in whole.items() if one.topic in wanted}
+            if not part:
+                continue
+            memory.sent.setdefault(group.name, {}).update(part)
+            answers = await write(self._destination, group.name, part)
+            refused = {one: refusal for one, refusal in answers.items() if refusal is not None}
+            memory.copied(group.name, {one: part[one] for one in part if one not in refused})
+            if any(refusal.code in _ACTIVE for refusal in refused.values()):
+                log.info("group %s has become active on the destination", group.name)
+                before = memory.groups[group.name]
+                memory.groups[group.name] = replace(before, active_ms=check.now_ms)
+                break
+            for partition, refusal in refused.items():
+                refusal.fail(f"commit for group {group.name}", topic=partition.topic)
+            count += len(answers)
+        return count
+
+    # ---- what is remembered --------------------------------------------------------------------
+
+    async def _memory(self, mirror: str) -> _Memory:
+        """What is known of a mirror's groups, from `__mirror_groups` where that was not read yet.
+
+        Raises:
+            Retriable: the destination does not answer.
+        """
+        memory = self._memories.get(mirror)
+        if memory is None or not memory.was_read:
+            try:
+                found = await read_groups(self._destination, mirror)
+            except UserError as error:
+                log.warning("mirror %s: what is known of its groups is not read: %s", mirror, error)
+                memory = memory or _Memory(was_read=False)
+            else:
+                for text in found.unreadable:
+                    log.warning("mirror %s: what is known of a group stays: %s", mirror, text)
+                groups = dict(found.groups)
+                memory = _Memory(groups=groups, written=dict(groups), undecoded=found.undecoded)
+            self._memories[mirror] = memory
+        return memory
+
+    async def _note_deleted(
+        self,
+        source: KafkaCluster,
+        memory: _Memory,
+        listed: Collection[str],
+        checked: Set[TopicPartition],
+    ) -> None:
+        """Note what groups that the source does not list have no offsets of any more.
+
+        They are asked for by name, until it is noted: that they are not listed is no evidence.
+        """
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def note(known: GroupMemory) -> None:
+            group = Group(known.group, "", known.kind)
+            async with limit:
+                try:
+                    committed = await group_offsets(source, group)
+                except TwinlogError:
+                    return  # what was seen last is all that is known
+            gone = checked - committed.keys()
+            memory.groups[known.group] = replace(
+                known,
+                partitions={
+                    partition: one._replace(source=NO_OFFSET, deleted=1)
+                    if partition in gone
+                    else one
+                    for partition, one in known.partitions.items()
+                    if partition not in gone or one.copied != NO_OFFSET
+                },
+            )
+
+        due = [
+            one
+            for name, one in memory.groups.items()
+            if name not in listed
+            and any(not one.partitions[p].deleted for p in checked & one.partitions.keys())
+        ]
+        await asyncio.gather(*map(note, due))
+
+    async def _forget_unserved(
+        self, memory: _Memory, listed: Collection[str], groups: Collection[Group], now_ms: int
+    ) -> None:
+        """Drop groups that are not served any more, and those that the source has long not listed.
+
+        That it does not list a group once proves nothing: its coordinator may not answer. While an
+        offset that was copied is left of it, it would go on from there (`GROUP_DELETED`).
+        """
+        away = memory.groups.keys() - {group.name for group in groups}
+        since = {name: memory.unlisted.get(name, now_ms) for name in away}
+        excluded = {name for name in away if name in listed}
+        long = {name for name in away - excluded if now_ms - since[name] > FORGET_S * 1000}
+        left = await self._with_copies(memory, sorted(long))
+        for name in excluded | long - left:
+            del memory.groups[name]
+        again = dict.fromkeys(left, now_ms)
+        memory.unlisted = {
+            name: at for name, at in (since | again).items() if name in memory.groups
+        }
+
+    async def _with_copies(self, memory: _Memory, names: Collection[str]) -> set[str]:
+        """Those of these groups of which the destination has an own offset, or does not tell."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def has(name: str) -> bool:
+            async with limit:
+                group = Group(name, "", memory.groups[name].kind)
+                try:
+                    found = await group_offsets(self._destination, group)
+                except TwinlogError:
+                    return True
+                return bool(memory.own(name, found))
+
+        answers = await asyncio.gather(*map(has, names))
+        return {name for name, one in zip(names, answers, strict=True) if one}
+
+    async def _write(self, memory: _Memory, last: LastCheck) -> int:
+        """Write what has changed, and that this check was made; 1 where it cannot be written."""
+        changed: list[GroupMemory | LastCheck] = [
+            one
+            for name, one in memory.groups.items()
+            if memory.written.get(name) != one and name not in memory.undecoded
+        ]
+        # The check last: what it vouches for is written before it.
+        changed += [last] if None not in memory.undecoded else []
+        forgotten = memory.written.keys() - memory.groups.keys() - memory.undecoded
+        try:
+            await create_groups_topic(self._destination)
+            await write_groups(self._destination, last.mirror, changed, forgotten)
+        except TwinlogError as error:
+            log.warning("mirror %s: what is known of groups is not kept: %s", last.mirror, error)
+            return 1
+        memory.written = dict(memory.groups)
+        return int(None in memory.undecoded)
+
+    async def _repeat_interval(self) -> float:
+        """Seconds between two commits of the same offset."""
+        if self._repeat_s is None:
+            brokers = self._destination.metadata.brokers
+            asked = [admin.Resource(admin.ResourceType.BROKER, str(node)) for node in brokers]
+            try:
+                answers = await admin.describe_configs(self._destination, asked, [_RETENTION])
+            except TwinlogError as error:
+                log.info("%s is not known: %s", _RETENTION, error)
+                return DEFAULT_REPEAT_S
+            self._repeat_s = repeat_interval(
+                entries[_RETENTION].value
+                for entries in answers.values()
+                if not isinstance(entries, Refusal) and _RETENTION in entries
+            )
+        return self._repeat_s
+
+
+def repeat_interval(minutes: Iterable[str | None]) -> float:
+    """Seconds between two commits of the same offset, by the brokers' offsets.retention.minutes."""
+    told = [int(one) * 60 / 4 for one in minutes if one and one.isascii() and one.isdecimal()]
+    return min([*told, MAX_REPEAT_S]) if told else DEFAULT_REPEAT_S
+
+
+def _of(
+    partitions: Container[TopicPartition], offsets: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, Committed]:
+    return {partition: one for partition, one in offsets.items() if partition in partitions}
+
+
+async def _recreated(
+    source: KafkaCluster, names: Collection[str], topic_ids: Mapping[str, UUID]
+) -> set[str]:
+    """Those of these topics that are not the mirrored ones any more, or not known to be."""
+    if not names:
+        return set()
+    known = (await source.refresh(names)).topics
+    found = {
+        name
+        for name in names
+        if (topic := known.get(name)) is None or topic.error or topic.topic_id != topic_ids[name]
+    }
+    for name in found:
+        log.warning(
+            "%s was recreated on the source, perhaps: its group offsets are not copied", name
+        )
+    return found

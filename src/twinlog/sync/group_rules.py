@@ -1,0 +1,244 @@
+"""Group offsets follow their topics (KIP-545, KIP-1279 "Consumer Group Offset Synchronization").
+
+A mirrored record has its offset in both clusters, so a committed offset is copied as it is, and so
+is the offset at which a partition starts for a share group (KIP-932). This module has the rules;
+group_offsets.py applies them.
+
+Whose an offset on the destination is decides what may become of it. It is the *mirror's own* while
+it is exactly what the mirror committed last (offset, metadata, no leader epoch; group_records.py
+remembers it). Else the group, or an operator, has committed it there.
+
+    on the destination      the source's is higher        the source's is lower
+    ----------------------  ----------------------------  ------------------------------------------
+    no offset               copied                        (copied)
+    the mirror's own        copied                        copied: the group was rewound, and would
+                                                          skip records after a failover otherwise
+    the group's own         copied, once the group has    kept (KIP-545: what the group has read
+                            been quiet for a while        there it is not to read again), and
+                                                          `GROUP_SKIPS` in readiness
+
+In all cases only
+
+    while                                       because
+    ------------------------------------------  ---------------------------------------------------
+    the group has no member on the destination  whoever reads there decides for itself
+    it has been quiet there for `quiet` seconds a consumer that restarts has no member for a moment
+    the partition is MIRRORING, and still       after a failover its readers go on by themselves
+      wanted when the commit is sent
+    the source's topic is the mirrored one      a recreated topic has other records there
+
+An offset beyond the log end is committed as the log end, and follows with the next check. One below
+the log start is committed as the log start. Neither has the metadata of the original: it may speak
+of that very offset. The leader epoch is -1.
+
+**Races.** Kafka has no conditional commit. A commit of a client that is no member is refused while
+the group has members (25 UNKNOWN_MEMBER_ID), so a group that becomes active after the check is not
+disturbed. One that becomes active, commits and leaves between the last read of its offsets and the
+commit (a few ms; `COMMIT_S` at most) is overwritten, and so is what a switchover copies in that
+time. It is committed only if a second reading finds what the first one has found, and a lowered
+offset loses no record: the group reads some again.
+
+What a share group has acquired or acknowledged beyond its start is no offset, and brokers tell the
+start late (tests/end_to_end/test_groups.py): on the destination it gets some of it again. Brokers
+before 4.1 have no share groups to copy.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from re import Pattern
+from typing import Final, NamedTuple
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.groups.offsets import (
+    NO_EPOCH,
+    Committed,
+    Group,
+    committed_offsets,
+    start_offsets,
+)
+from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
+from twinlog.kafka.types import TopicPartition
+from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
+
+SHARE: Final = "share"
+_KINDS: Final = frozenset({"classic", "consumer", SHARE})
+"""Kinds of groups whose offsets are copied. A streams group's (KIP-1071) are not: its state stores
+and repartition topics belong to them."""
+
+
+class Log(NamedTuple):
+    """Where a partition's log on the destination begins and ends."""
+
+    start: int
+    end: int
+
+
+class Bounds(NamedTuple):
+    """The logs on the destination, and those that it does not tell of."""
+
+    logs: Mapping[TopicPartition, Log]
+    refused: Mapping[TopicPartition, Refusal]
+
+    def unknown(self, committed: Collection[TopicPartition]) -> str:
+        """Why nothing is concluded from some of these commits; empty: all logs are known.
+
+        An offset whose log is not known is neither followed nor compared, which is not the same as
+        a group that has committed nothing there.
+        """
+        for partition, refusal in sorted(self.refused.items()):
+            if partition in committed:
+                return f"the destination's log of {partition} cannot be asked: {refusal}"
+        return ""
+
+
+def own_offsets(
+    destination: Mapping[TopicPartition, Committed], memory: GroupMemory | None
+) -> frozenset[TopicPartition]:
+    """The partitions whose offset on the destination is the mirror's own."""
+    known = {} if memory is None else memory.partitions
+    return frozenset(
+        partition
+        for partition, committed in destination.items()
+        if committed.leader_epoch == NO_EPOCH
+        and (one := known.get(partition)) is not None
+        and (one.copied, one.metadata) == (committed.offset, metadata_checksum(committed.metadata))
+    )
+
+
+def moved_by_others(
+    destination: Mapping[TopicPartition, Committed],
+    own: Collection[TopicPartition],
+    memory: GroupMemory | None,
+) -> bool:
+    """Whether an offset on the destination has changed since the last check by another hand.
+
+    An offset of another hand that is seen for the first time may be new.
+    """
+    known = {} if memory is None else memory.partitions
+    return any(
+        committed.offset != known.get(partition, PartitionMemory()).other
+        for partition, committed in destination.items()
+        if partition not in own
+    )
+
+
+def due_offsets(
+    source: Mapping[TopicPartition, Committed],
+    destination: Mapping[TopicPartition, Committed],
+    logs: Mapping[TopicPartition, Log],
+    own: Collection[TopicPartition] = frozenset(),
+) -> dict[TopicPartition, Committed]:
+    """What is to be committed on the destination for one group.
+
+    Args:
+        source: what it has committed on the source.
+        destination: what it has committed on the destination.
+        logs: the partitions whose offsets follow, as they are on the destination.
+        own: those whose offset on the destination is the mirror's own.
+    """
+    due = {}
+    for partition, committed in source.items():
+        if partition not in logs:
+            continue
+        start, end = logs[partition]
+        offset = max(start, min(committed.offset, end))
+        target = Committed(offset, committed.metadata if offset == committed.offset else "")
+        found = destination.get(partition)
+        if (
+            found is None
+            or found.offset < offset
+            or (partition in own and _follows_back(committed, target, found))
+        ):
+            due[partition] = target
+    return due
+
+
+def _follows_back(source: Committed, target: Committed, found: Committed) -> bool:
+    """Whether the mirror's own offset is to be lowered, or gets other metadata.
+
+    The source has to say so: a log end that is lower for a moment, after an election, does not.
+    """
+    if target.offset == source.offset == found.offset:
+        return target.metadata != found.metadata
+    return max(source.offset, target.offset) < found.offset
+
+
+def served(groups: Iterable[Group], include: Collection[Pattern[str]]) -> list[Group]:
+    """The groups whose offsets are copied."""
+    return [group for group in groups if is_served(group, include)]
+
+
+def is_served(group: Group, include: Collection[Pattern[str]]) -> bool:
+    """Whether a group's offsets are copied."""
+    return group.kind in _KINDS and any(pattern.fullmatch(group.name) for pattern in include)
+
+
+def remembered(
+    source: Mapping[TopicPartition, Committed],
+    destination: Mapping[TopicPartition, Committed],
+    own: Collection[TopicPartition],
+    memory: GroupMemory | None,
+    checked: Collection[TopicPartition] = (),
+) -> dict[TopicPartition, PartitionMemory]:
+    """What to remember of a group's partitions after a check.
+
+    Args:
+        source: what it has committed on the source, of the partitions that were checked.
+        destination: what it has committed on the destination, the mirror's commits included.
+        own: those whose offset on the destination is the mirror's own.
+        memory: what was remembered before; what it says of other partitions' copies stays.
+        checked: the partitions that were checked.
+    """
+    kept = {} if memory is None else memory.partitions
+    found = {
+        partition: one._replace(
+            source=NO_OFFSET, deleted=1 if partition in checked else one.deleted
+        )
+        for partition, one in kept.items()
+        if partition not in source and one.copied != NO_OFFSET
+    }
+    for partition, committed in source.items():
+        here = destination.get(partition)
+        mine = here is not None and partition in own
+        found[partition] = PartitionMemory(
+            source=committed.offset,
+            copied=here.offset if here is not None and mine else NO_OFFSET,
+            metadata=metadata_checksum(here.metadata) if here is not None and mine else 0,
+            other=NO_OFFSET if here is None or mine else here.offset,
+        )
+    return found
+
+
+async def log_bounds(destination: KafkaCluster, partitions: Collection[TopicPartition]) -> Bounds:
+    """Where these partitions' logs begin and end."""
+    asked = list(partitions)
+    starts, ends = await asyncio.gather(
+        list_offsets(destination, asked, OffsetSpec.EARLIEST),
+        list_offsets(destination, asked, OffsetSpec.LATEST),
+    )
+    logs: dict[TopicPartition, Log] = {}
+    refused: dict[TopicPartition, Refusal] = {}
+    for partition in asked:
+        start, end = starts[partition], ends[partition]
+        if isinstance(start, Refusal):
+            refused[partition] = start
+        elif isinstance(end, Refusal):
+            refused[partition] = end
+        else:
+            logs[partition] = Log(start.offset, end.offset)
+    return Bounds(logs, refused)
+
+
+async def group_offsets(
+    cluster: KafkaCluster, group: Group, *, stable: bool = False
+) -> dict[TopicPartition, Committed]:
+    """The offsets that a group of a cluster has; `stable` as for `committed_offsets`.
+
+    Raises:
+        Retriable: the coordinator does not answer.
+        UserError: a right is missing.
+    """
+    if group.kind == SHARE:
+        return await start_offsets(cluster, group.name)
+    return await committed_offsets(cluster, group.name, stable=stable)

@@ -1,0 +1,277 @@
+"""A mirror's topics are read-only on the destination, where that has an authorizer.
+
+Whoever is allowed to change such a topic is denied it, except nodes (kafka/acls.py, `guard`), and
+what was made for that is taken back when all partitions of the topic are STOPPED: then the topic's
+ACLs are what they were. Before that its configurations are set back (configs.py). The source is
+not asked for any of this.
+
+    when                                        what
+    ------------------------------------------  -----------------------------------------------
+    a mirror becomes ours, its topics change    its topics are guarded
+    LOOK_S have passed, ACLs are copied         the same: somebody may be allowed by now
+    a topic is removed                          its states are looked at each POLL_S, until all
+                                                are STOPPED; it is set back, and not guarded any
+                                                more. Where it was not guarded nobody waits for
+                                                that: it is looked at each SET_BACK_S
+
+The broker says TOPIC_AUTHORIZATION_FAILED (29) to who tries to write. Without an authorizer, and to
+super users, nothing is denied: a foreign record is then seen by its offset, and the partition is
+FAILED.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import aclosing, suppress
+from typing import Final
+
+from twinlog.kafka.acls import Acl, acl_changes, guard
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.kafka.requests.acls import describe_acls
+from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
+from twinlog.store.control_topics import STATE_TOPIC
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot
+from twinlog.sync.created_acls import carry_out
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 30.0
+"""How often is looked at all ACLs."""
+TICK_S: Final = 1.0
+"""How often is looked which mirrors are ours."""
+POLL_S: Final = 0.1
+"""How often is looked whether what was removed is STOPPED."""
+MIRRORS_AT_ONCE: Final = 8
+"""How many mirrors are looked at at the same time."""
+SET_BACK_S: Final = 2.0
+"""The same where no producer waits: a look reads all states, while a failover has better to do."""
+
+
+class ReadOnly:
+    """Guards the topics of the mirrors that are ours.
+
+    Args:
+        destination: their cluster.
+        store: they.
+        is_ours: whether a mirror is.
+        failed: is told how many ACLs of a mirror could not be made or removed.
+        set_back: sets configurations of a mirror's topics back; those that could not be.
+    """
+
+    def __init__(
+        self,
+        destination: KafkaCluster,
+        store: MirrorStore,
+        is_ours: Callable[[str], Awaitable[bool]],
+        failed: Callable[[str, int], None],
+        set_back: Callable[[str, Collection[str]], Awaitable[Collection[str]]],
+    ) -> None:
+        self._destination = destination
+        self._store = store
+        self._is_ours = is_ours
+        self._failed = failed
+        self._set_back = set_back
+        self._snapshot = Snapshot()
+        self._changed = asyncio.Event()
+        self._kept: dict[str, frozenset[str]] = {}
+        self._due = 0.0
+        self._set_back_at: dict[str, float] = {}
+        self._refused: set[tuple[str, str]] = set()  # to be set back, until the next LOOK
+        self._keeping = asyncio.Lock()  # guards the order of what is read of ACLs and then done
+        self._looks: dict[str, asyncio.Task[bool]] = {}
+        self._slots = asyncio.Semaphore(MIRRORS_AT_ONCE)
+        self._told: set[tuple[str, frozenset[str]]] = set()
+
+    async def run(self) -> None:
+        """Guard for ever."""
+        following = asyncio.create_task(self._follow())
+        try:
+            while True:
+                if following.done():
+                    following.result()
+                pause = await self._look()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._changed.wait()
+                self._changed.clear()
+        finally:
+            for task in (following, *self._looks.values()):
+                task.cancel()
+            await asyncio.gather(following, *self._looks.values(), return_exceptions=True)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with aclosing(self._store.follow()) as snapshots:
+                    async for snapshot in snapshots:
+                        self._snapshot = snapshot
+                        self._changed.set()
+            except TwinlogError as error:
+                log.warning("what is to be read-only is not known: %s", error)
+                await asyncio.sleep(TICK_S)
+
+    async def _look(self) -> float:
+        """Bring the guard of each mirror of ours up to date; seconds until the next look."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + LOOK_S
+            self._kept.clear()
+            self._refused.clear()
+        for name in self._snapshot.mirrors:
+            if name not in self._looks:
+                look = self._look_alone(self._snapshot, name)
+                self._looks[name] = asyncio.create_task(look)
+        if not self._looks:
+            return TICK_S
+        # A mirror whose look takes long is left to itself, and looked at again after it.
+        done, _ = await asyncio.wait(self._looks.values(), timeout=POLL_S)
+        self._looks = {name: look for name, look in self._looks.items() if look not in done}
+        return POLL_S if any(look.result() for look in done) else TICK_S
+
+    async def _look_alone(self, snapshot: Snapshot, name: str) -> bool:
+        """Bring the guard of a mirror up to date, if it is ours; its trouble is its own."""
+        async with self._slots:
+            try:
+                if await self._is_ours(name):
+                    return await self._look_at(snapshot, name)
+                self._kept.pop(name, None)
+            except TwinlogError as error:
+                self._failed(name, 1)
+                log.warning("mirror %s, read-only topics: %s", name, error)
+            except Exception:
+                # A defect here must not end the lanes, which move the data.
+                self._failed(name, 1)
+                log.exception("mirror %s, read-only topics", name)
+            return False
+
+    async def _look_at(self, snapshot: Snapshot, mirror: str) -> bool:
+        """Bring a mirror's guard up to date; whether topics are on their way to be writable."""
+        guarded, leaving = await self._guarded(snapshot, mirror)
+        made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
+        await self._set_back_those_of(snapshot, mirror, made, guarded)
+        if made <= guarded and guarded == self._kept.get(mirror):
+            return leaving
+        self._kept[mirror] = guarded
+        try:
+            async with self._keeping:
+                ours = await describe_acls(self._destination)
+                if ours is not None:
+                    self._failed(mirror, await self._keep(snapshot, mirror, guarded, ours, ours))
+        except Retriable:
+            # What a right is missing for waits for the next look at all.
+            self._kept.pop(mirror, None)
+            raise
+        return leaving
+
+    async def _set_back_those_of(
+        self, snapshot: Snapshot, mirror: str, made: Collection[str], guarded: Collection[str]
+    ) -> None:
+        """Set topics back that are STOPPED; what could not be waits for the next look at all."""
+        pending = [
+            topic
+            for topic in _removed(snapshot, mirror)
+            if topic.set_back is not None and (mirror, topic.topic) not in self._refused
+        ]
+        due = {topic.topic for topic in pending if topic.topic in made} - {*guarded}
+        due |= await self._stopped_by_now(mirror, [t for t in pending if t.topic not in made])
+        if due:
+            refused = await self._set_back(mirror, due)
+            self._refused |= {(mirror, name) for name in refused}
+
+    async def _stopped_by_now(self, mirror: str, topics: Collection[MirrorTopic]) -> set[str]:
+        """Those that are STOPPED, each SET_BACK_S; none in between."""
+        if not topics:
+            self._set_back_at.pop(mirror, None)
+            return set()
+        now = time.monotonic()
+        if now < self._set_back_at.setdefault(mirror, now + SET_BACK_S):
+            return set()
+        self._set_back_at[mirror] = now + SET_BACK_S
+        return {topic.topic for topic in topics} - await self._not_stopped(topics)
+
+    async def _guarded(self, snapshot: Snapshot, mirror: str) -> tuple[frozenset[str], bool]:
+        """Which topics are to be read-only, and whether some are on their way to be no more."""
+        topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+        mirrored = {topic.topic for topic in topics if topic.wanted is not Wanted.STOPPED}
+        made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
+        removed = [topic for topic in _removed(snapshot, mirror) if topic.topic in made]
+        leaving = await self._not_stopped(removed) if removed else set()
+        # What is wanted of those that are unread is not known: what was denied stays so.
+        kept = made.intersection(snapshot.unread_topics(mirror))
+        return frozenset(mirrored | leaving | kept), bool(leaving)
+
+    async def _not_stopped(self, topics: Collection[MirrorTopic]) -> set[str]:
+        states = await self._store.states()
+        return {one.topic for one in topics if not states.stopped(one.mirror_partitions)}
+
+    async def allow(
+        self,
+        mirror: str,
+        there: frozenset[Acl],
+        acls: frozenset[Acl],
+        action: Callable[[], Awaitable[int]],
+    ) -> int:
+        """Do what makes ACLs, once a mirror's topics are guarded against them.
+
+        Args:
+            mirror: its name.
+            there: the destination's ACLs.
+            acls: those that `action` makes.
+            action: it; how many could not be made.
+
+        Returns:
+            How many ACLs could not be made or removed.
+
+        Raises:
+            UserError: a right is missing.
+            Retriable: the destination does not answer.
+        """
+        async with self._keeping:
+            snapshot = self._snapshot
+            guarded, _ = await self._guarded(snapshot, mirror)
+            failed = await self._keep(snapshot, mirror, guarded, there, there | acls)
+            failed += await action()
+        if acls:
+            # Topics that were added meanwhile are not guarded against these.
+            self._kept.pop(mirror, None)
+            self._changed.set()
+        return failed
+
+    async def exclusively(self, action: Callable[[], Awaitable[int]]) -> int:
+        """Do what removes ACLs that tell who is a node, while no guard goes by what was read."""
+        async with self._keeping:
+            return await action()
+
+    async def _keep(
+        self,
+        snapshot: Snapshot,
+        mirror: str,
+        topics: Collection[str],
+        there: frozenset[Acl],
+        after: frozenset[Acl],
+    ) -> int:
+        """Make and remove ACLs so that these topics are guarded, and no others."""
+        # What a source has decided makes nobody a node.
+        copied = (after - there) | snapshot.copied_acls
+        denials, open_to, _ = guard(after, topics, STATE_TOPIC, copied=copied)
+        if open_to and (mirror, open_to) not in self._told:
+            self._told.add((mirror, open_to))
+            log.warning(
+                "mirror %s: its topics stay open to %s, who cannot be told from nodes",
+                *(mirror, ", ".join(sorted(open_to))),
+            )
+        made = snapshot.made_acls(mirror, MadeFor.READ_ONLY)
+        changes = acl_changes(denials, there, made)
+        return await carry_out(self._destination, self._store, mirror, changes, MadeFor.READ_ONLY)
+
+
+def _removed(snapshot: Snapshot, mirror: str) -> list[MirrorTopic]:
+    """A mirror's topics that are removed, or being it."""
+    return [
+        topic
+        for topic in snapshot.topics
+        if (topic.mirror, topic.wanted) == (mirror, Wanted.STOPPED)
+    ]

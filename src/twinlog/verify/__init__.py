@@ -1,0 +1,1 @@
+"""The comparison of two logs, independent of the engines."""

@@ -1,0 +1,276 @@
+"""One partition's log, read to be checked: bytes, or a reason why there are none.
+
+The mirror reads many partitions in one request and in a session. A check must not repeat what that
+may overlook, so this reader has its own requests: kafka-python's Fetch message, one partition in
+each, without a session. Shared with the mirror are the connections (`kafka/client/cluster.py`) and,
+through `verify/log_view.py`, the batch format.
+
+An answer without bytes proves nothing: the client is over a quota, another replica is preferred, a
+remote read took too long. So it is asked again, for fewer bytes each time (a remote read of few
+bytes is the one that is done in time; one whole batch comes in any case), until `patience` seconds
+have passed without any progress. What is left then is *not seen*, with the last reason. One cause
+only makes offsets absent without bytes: they lie below the log start, which the leader tells.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from kafka.protocol.consumer import FetchRequest
+
+from twinlog.engines.exact.ports import Bounds
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, Leader
+from twinlog.kafka.errors import CorruptBatch, Reaction, Refusal, TwinlogError
+from twinlog.kafka.requests.partitions import Isolation, OffsetSpec, list_offsets
+from twinlog.kafka.types import TopicPartition
+from twinlog.verify.log_view import Kind, Span, spans
+
+PATIENCE_S: Final = 60.0
+"""How long an offset is asked for without any progress."""
+READ_BYTES: Final = 4 << 20
+"""Bytes that are asked for first; a broker answers with one whole batch at least."""
+MIN_READ_BYTES: Final = 64 << 10
+MAX_READ_BYTES: Final = 64 << 20
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+_LANE: Final = "check"
+_MAX_WAIT_MS: Final = 500
+_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 0.5
+_BEFORE_IDS: Final = 12
+_OFFSET_OUT_OF_RANGE: Final = 1
+_NO_REPLICA: Final = -1
+
+
+class Bytes(NamedTuple):
+    """An answer's record batches, and the aborted transactions that it lists."""
+
+    records: memoryview
+    aborted: tuple[tuple[int, int], ...]
+
+
+class Below(NamedTuple):
+    """The log begins at `start`, behind what was asked for."""
+
+    start: int
+
+
+class Nothing(NamedTuple):
+    """No bytes, and why; `final`: asking again will not help; `cut`: less than one batch."""
+
+    reason: str
+    final: bool = False
+    cut: bool = False
+
+
+class LogReader:
+    """Reads one partition of a cluster, from any offset on, in order of offset.
+
+    Args:
+        cluster: the cluster.
+        partition: the partition.
+        isolation: whether aborted transactions are listed.
+        topic_id: of the only topic that is read; else of the one that is there first.
+        patience: seconds that an offset is asked for without any progress.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        partition: TopicPartition,
+        *,
+        isolation: int = READ_COMMITTED,
+        topic_id: UUID = NO_TOPIC_ID,
+        patience: float = PATIENCE_S,
+    ) -> None:
+        self._cluster = cluster
+        self._partition = partition
+        self._isolation = isolation
+        self._patience = patience
+        self._topic_id = topic_id
+        self._replica = _NO_REPLICA
+        self._spans: list[Span] = []
+
+    async def span(self, at: int, end: int) -> Span:
+        """What the log holds at `at`.
+
+        Args:
+            at: an offset, not below the one of the last call.
+            end: where the stretch ends that is to be read: what cannot be seen reaches up to it.
+        """
+        while self._spans and self._spans[0].end <= at:
+            self._spans.pop(0)
+        if not self._spans or self._spans[0].start > at:
+            self._spans = await self._read(at, end)
+        return self._spans[0]
+
+    async def _read(self, at: int, end: int) -> list[Span]:
+        found = await self.chunk(at)
+        if isinstance(found, Below):
+            return [Span(at, found.start, Kind.BELOW)]
+        if isinstance(found, Nothing):
+            return [Span(at, end, Kind.UNSEEN, reason=found.reason)]
+        return spans(found.records, at, found.aborted)
+
+    async def log_start(self) -> int | None:
+        """The log start now, if the leader tells it."""
+        found = (await list_offsets(self._cluster, [self._partition], OffsetSpec.EARLIEST)).get(
+            self._partition
+        )
+        return None if found is None or isinstance(found, Refusal) else found.offset
+
+    async def chunk(self, at: int) -> Bytes | Below | Nothing:
+        """The log's bytes from `at` on, with at least one complete batch that reaches beyond it."""
+        clock = asyncio.get_running_loop().time
+        deadline, size, tries = clock() + self._patience, READ_BYTES, 0
+        earlier = ""
+        while True:
+            found = await self._try(at, size, deadline)
+            tries += 1
+            if not isinstance(found, Nothing):
+                return found
+            if found.final or clock() >= deadline:
+                return Nothing(f"{found.reason}{earlier} ({tries} tries)", final=True)
+            earlier = f"; before: {found.reason}"
+            size = min(size * 2, MAX_READ_BYTES) if found.cut else max(size // 4, MIN_READ_BYTES)
+            await asyncio.sleep(min(_BACKOFF_S * 2 ** min(tries, 10), _MAX_BACKOFF_S))
+
+    async def _try(self, at: int, size: int, deadline: float) -> Bytes | Below | Nothing:
+        try:
+            async with asyncio.timeout_at(deadline):
+                found = await self._ask(at, size)
+            if isinstance(found, Bytes) and not spans(found.records, at, found.aborted):
+                size = len(found.records)
+                return Nothing(f"an answer of {size} bytes ends within a batch", cut=True)
+        except TimeoutError:
+            return Nothing(f"no answer within {self._patience:g} s: broker hangs or throttles")
+        except CorruptBatch as error:
+            return Nothing(error.message)
+        except TwinlogError as error:
+            self._replica = _NO_REPLICA
+            return Nothing(str(error))
+        return found
+
+    async def _ask(self, at: int, size: int) -> Bytes | Below | Nothing:
+        leader = await self._leader()
+        if isinstance(leader, Refusal):
+            return Nothing(str(leader), final=leader.reaction is Reaction.USER)
+        node = leader.node_id if self._replica == _NO_REPLICA else self._replica
+        connection = await self._cluster.connection(node, _LANE)
+        await connection.ready()
+        response = await connection.call(self._request(at, size, leader.epoch))
+        if response.error_code:
+            return Nothing(f"Fetch: {Refusal(response.error_code)}")
+        for topic in response.responses or ():
+            for part in topic.partitions:
+                if part.partition_index == self._partition.partition:
+                    return await self._judge(at, part, response.throttle_time_ms)
+        if response.throttle_time_ms > 0:
+            return Nothing(f"throttled by a quota for {response.throttle_time_ms} ms")
+        return Nothing("the broker's answer leaves the partition out")
+
+    async def _leader(self) -> Leader | Refusal:
+        """The leader; what is read is always the topic that was there first, by its id."""
+        name = self._partition.topic
+        leader = (await self._cluster.leaders([self._partition]))[self._partition]
+        topic = self._cluster.metadata.topics.get(name)
+        if isinstance(leader, Refusal) or topic is None:
+            await self._cluster.refresh({name})
+            return leader if isinstance(leader, Refusal) else Refusal(3)
+        if self._topic_id == NO_TOPIC_ID:
+            self._topic_id = topic.topic_id
+        return leader
+
+    def _request(self, at: int, size: int, epoch: int) -> FetchRequest:
+        topic = FetchRequest.FetchTopic
+        partition = topic.FetchPartition(
+            partition=self._partition.partition,
+            current_leader_epoch=epoch if self._replica == _NO_REPLICA else -1,
+            fetch_offset=at,
+            partition_max_bytes=size,
+        )
+        known = {} if self._topic_id != NO_TOPIC_ID else {"max_version": _BEFORE_IDS}
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=_MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=size,
+            isolation_level=self._isolation,
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                topic(topic=self._partition.topic, topic_id=self._topic_id, partitions=[partition])
+            ],
+            forgotten_topics_data=[],
+            rack_id="",
+            min_version=4,
+            **known,
+        )
+
+    async def _judge(self, at: int, part: Any, throttle_ms: int) -> Bytes | Below | Nothing:
+        """What one partition's answer proves."""
+        if part.error_code == _OFFSET_OUT_OF_RANGE:
+            return await self._out_of_range(at)
+        if part.error_code:
+            refusal = Refusal(part.error_code)
+            self._replica = _NO_REPLICA
+            await self._cluster.refresh({self._partition.topic})
+            return Nothing(f"Fetch: {refusal}", final=refusal.reaction is Reaction.USER)
+        if part.records:
+            aborted = tuple(
+                (one.producer_id, one.first_offset) for one in part.aborted_transactions or ()
+            )
+            return Bytes(memoryview(part.records), aborted)
+        preferred = getattr(part, "preferred_read_replica", _NO_REPLICA)
+        if preferred is not None and preferred >= 0:
+            self._replica = preferred
+            return Nothing(f"the leader answers that replica {preferred} is to be read")
+        throttled = f"throttled by a quota for {throttle_ms} ms; " if throttle_ms else ""
+        return Nothing(
+            f"{throttled}answers without records, although the log start is"
+            f" {part.log_start_offset}, the last stable offset {part.last_stable_offset}"
+        )
+
+    async def _out_of_range(self, at: int) -> Below | Nothing:
+        """The log start has moved, by retention or DeleteRecords; or the log was cut."""
+        self._replica = _NO_REPLICA
+        start = await self.log_start()
+        if start is None:
+            return Nothing("OFFSET_OUT_OF_RANGE (1), and the log start cannot be read")
+        if start > at:
+            return Below(start)
+        return Nothing(f"OFFSET_OUT_OF_RANGE (1) at {at}, although the log start is {start}")
+
+
+async def read_bounds(
+    cluster: KafkaCluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, Bounds]:
+    """Log starts, high watermarks and last stable offsets, in an order that keeps them sound.
+
+    The end is read before the start: retention moves both forward only.
+    """
+    asked = list(partitions)
+    answers = [
+        await list_offsets(cluster, asked, isolation=Isolation.READ_COMMITTED),
+        await list_offsets(cluster, asked),
+        await list_offsets(cluster, asked, OffsetSpec.EARLIEST),
+    ]
+    found = {}
+    for partition in asked:
+        offsets: list[int] = []
+        code = 0
+        for answer in (each[partition] for each in answers):
+            if isinstance(answer, Refusal):
+                code = answer.code
+            else:
+                offsets.append(answer.offset)
+        if code:
+            found[partition] = Bounds(code, -1, -1, -1)
+        else:
+            last_stable, high_watermark, start = offsets
+            found[partition] = Bounds(0, start, max(high_watermark, start), max(last_stable, start))
+    return found

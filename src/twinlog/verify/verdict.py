@@ -1,0 +1,407 @@
+"""Whether two logs are the same: every offset is put into one class, and the classes add up.
+
+    compared   both logs hold a record there, and it is the same
+    differs    they do not agree: a record lost, added or altered, or an offset unexplained
+    absent     neither has anything for a reader to compare, and bytes or a log start prove it
+    not seen   a log could not be read there; nothing is concluded
+    (behind    the destination's log has not reached the offset yet; counted by the caller)
+
+By what the two logs hold (`logview.Kind`), source down, destination across:
+
+                DATA      CONTROL  ABORTED  HOLE      BELOW     UNSEEN
+    DATA        compare   lost     lost     lost [1]  begins    unseen
+    CONTROL     added     absent   absent   hole [2]  absent    unseen
+    ABORTED     added     absent   absent   hole [2]  absent    unseen
+    HOLE        added [1] hole [2] hole [2] hole [2]  hole [2]  unseen
+    BELOW       absent    absent   absent   absent    absent    absent
+    UNSEEN      unseen    unseen   unseen   unseen    unseen    unseen
+
+    [1] On a compacted topic it depends on the record's key, see `Keys`.
+    [2] Absent on a compacted topic. On any other, nothing leaves a hole: it differs.
+    lost: the source has a record where the destination has none, so the mirror lost it.
+    begins: the destination's log begins behind a record of the source.
+    BELOW on the source: there is nothing left to compare the destination with.
+
+Compaction. The two cleaners run at different times, so one log may hold a record where the other
+has a hole. Whatever they do, both logs have to agree on each key's *latest* value; a tombstone and
+no record at all are the same. That holds exactly if
+
+- a value that only the source has is followed by a record of its key on the destination, or by a
+  tombstone of its key that is accepted;
+- a value that only the destination has is followed by a record of its key on the destination, or
+  on the source at an offset that was not compared;
+- a tombstone that only one log has leaves the other log without an earlier value of its key
+  (`Keys.tombstones`; that log is read a second time for it).
+
+A cleaner may run while the logs are read, because of records that were written since their ends
+were asked for. So what still waits is looked for behind these ends, too (`newer`). Records there
+are not compared: a value of the destination explains nothing that the destination alone has.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from twinlog.kafka.log.records import RawRecord, decode
+from twinlog.verify.log_view import Kind, Span
+
+LOST: Final = "missing on the destination"
+ADDED: Final = "a record on the destination that the source does not have"
+BEGINS: Final = "the destination's log begins later"
+UNEXPLAINED: Final = "a hole that nothing explains: cleanup.policy does not contain compact"
+CONTENT: Final = "key, value or headers differ"
+TIMESTAMP: Final = "the timestamp differs"
+LATEST: Final = "the latest value of a key differs"
+TOO_MANY_KEYS: Final = "too many records that only one log has (compaction)"
+NO_KEY: Final = "a record without a key that only one log has (compaction)"
+NOT_FOLLOWED: Final = "later records of the key were not seen"
+
+NOTHING_TO_LOSE: Final = frozenset({LOST, BEGINS, UNEXPLAINED})
+"""Differences where the destination holds no record."""
+
+MARKER: Final = "marker"
+ABORTED: Final = "aborted"
+COMPACTED: Final = "compacted"
+LOG_START: Final = "log_start"
+REASONS: Final = (MARKER, ABORTED, COMPACTED, LOG_START)
+"""Why nothing is to be compared at an offset."""
+
+MAX_RANGES: Final = 100
+"""Ranges of a stretch that are named; what is beyond them is one more range."""
+MAX_PENDING: Final = 1_000_000
+"""Records that only one log has and whose keys are remembered at a time."""
+_DIGEST: Final = 16
+
+
+class Outcome(NamedTuple):
+    """What becomes of an offset. Exactly one of the three is not empty."""
+
+    absent: str = ""
+    differs: str = ""
+    unseen: bool = False
+
+
+_BY_KIND: Final = {
+    Kind.CONTROL: MARKER,
+    Kind.ABORTED: ABORTED,
+    Kind.HOLE: COMPACTED,
+    Kind.BELOW: LOG_START,
+}
+
+
+def outcome(source: Kind, destination: Kind, *, compacted: bool) -> Outcome:
+    """The table above, but for DATA on both sides, and for [1] on a compacted topic."""
+    if source is Kind.BELOW:
+        return Outcome(absent=LOG_START)
+    if Kind.UNSEEN in (source, destination):
+        return Outcome(unseen=True)
+    if source is Kind.DATA:
+        return Outcome(differs=BEGINS if destination is Kind.BELOW else LOST)
+    if destination is Kind.DATA:
+        return Outcome(differs=ADDED)
+    if Kind.HOLE in (source, destination) and not compacted:
+        return Outcome(differs=UNEXPLAINED)
+    return Outcome(absent=_BY_KIND[source])
+
+
+class Range(NamedTuple):
+    """Offsets `[start, end)` that differ or were not seen, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts, and the ranges by name. Counts are exact; ranges are named up to a limit."""
+
+    compared: int = 0
+    differs: int = 0
+    not_seen: int = 0
+    absent: Counter[str] = field(default_factory=Counter)
+    differences: list[Range] = field(default_factory=list)
+    unseen: list[Range] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """All offsets that were classified."""
+        return self.compared + self.differs + self.not_seen + self.absent.total()
+
+    def differ(self, start: int, end: int, reason: str) -> None:
+        """These offsets differ."""
+        self.differs += end - start
+        _extend(self.differences, Range(start, end, reason))
+
+    def see_not(self, start: int, end: int, reason: str) -> None:
+        """These offsets were not seen."""
+        self.not_seen += end - start
+        _extend(self.unseen, Range(start, end, reason))
+
+
+def _extend(ranges: list[Range], new: Range) -> None:
+    last = ranges[-1] if ranges else None
+    if last is not None and (last.end, last.reason) == (new.start, new.reason):
+        ranges[-1] = Range(last.start, new.end, last.reason)
+    elif len(ranges) <= MAX_RANGES:
+        ranges.append(new)
+    else:
+        rest = ranges[-1]
+        ranges[-1] = Range(
+            min(rest.start, new.start), max(rest.end, new.end), "more ranges, not named singly"
+        )
+
+
+class Verdict:
+    """Classifies a stretch, span by span in order of offset; `finish` after the last one."""
+
+    def __init__(self, *, compacted: bool) -> None:
+        self.tally = Tally()
+        self.keys = Keys() if compacted else None
+        self._compacted = compacted
+
+    def add(self, source: Span, destination: Span, start: int, end: int) -> None:
+        """Classify `[start, end)`, which lies within both spans.
+
+        Raises:
+            CorruptBatch: records cannot be decoded; nothing of `[start, end)` was counted.
+        """
+        if source.kind is not Kind.DATA and destination.kind is not Kind.DATA:
+            self._range(source, destination, start, end)
+        elif _same_batch(source, destination, start, end):
+            if self.keys is not None and self.keys.waiting:
+                for record in _records(destination, start, end):
+                    self._settle(record)
+            self.tally.compared += end - start
+        else:
+            _decode_all(source, destination)
+            for offset in range(start, end):
+                self._offset(source, destination, offset)
+
+    def finish(
+        self,
+        *,
+        complete: bool,
+        alive_on_source: Collection[bytes] = (),
+        alive_on_destination: Collection[bytes] = (),
+    ) -> Tally:
+        """The tally, with what has been waiting for a later record of its key.
+
+        Args:
+            complete: all later records were seen.
+            alive_on_source: keys of `Keys.tombstones(on_source=False)` with a value before it on
+                the source.
+            alive_on_destination: keys of `Keys.tombstones(on_source=True)`, on the destination.
+        """
+        for one, accepted in (
+            self.keys.unsettled(alive_on_source, alive_on_destination) if self.keys else ()
+        ):
+            if not complete:
+                self.tally.see_not(one.offset, one.offset + 1, NOT_FOLLOWED)
+            elif accepted:
+                self.tally.absent[COMPACTED] += 1
+            else:
+                reason = LOST if one.on_source else LATEST
+                self.tally.differ(one.offset, one.offset + 1, reason)
+        self.tally.differences.sort()
+        return self.tally
+
+    def _range(self, source: Span, destination: Span, start: int, end: int) -> None:
+        found = outcome(source.kind, destination.kind, compacted=self._compacted)
+        if found.unseen:
+            self.tally.see_not(start, end, source.reason or destination.reason)
+        elif found.differs:
+            self.tally.differ(start, end, found.differs)
+        else:
+            self.tally.absent[found.absent] += end - start
+
+    def _offset(self, source: Span, destination: Span, offset: int) -> None:
+        expected, actual = source.record(offset), destination.record(offset)
+        if actual is not None:
+            self._settle(actual)
+        if expected is not None and actual is not None:
+            self._both(expected, actual)
+            return
+        kinds = _kind(source, expected), _kind(destination, actual)
+        alone = expected or actual
+        if self.keys is not None and alone is not None and kinds in _BY_KEY:
+            self._alone(alone, on_source=alone is expected)
+        else:
+            here = source._replace(kind=kinds[0]), destination._replace(kind=kinds[1])
+            self._range(*here, offset, offset + 1)
+
+    def _both(self, expected: RawRecord, actual: RawRecord) -> None:
+        if expected.tail != actual.tail:
+            self.tally.differ(expected.offset, expected.offset + 1, CONTENT)
+        elif expected.timestamp != actual.timestamp:
+            self.tally.differ(expected.offset, expected.offset + 1, TIMESTAMP)
+        else:
+            self.tally.compared += 1
+
+    def _alone(self, record: RawRecord, *, on_source: bool) -> None:
+        """A record that the other log's cleaner may have taken."""
+        assert self.keys is not None
+        key = decode(record).key
+        if key is None:  # a cleaner may have taken it, and nothing that comes later tells
+            self.tally.see_not(record.offset, record.offset + 1, NO_KEY)
+        elif not self.keys.wait(record, on_source=on_source):
+            self.tally.see_not(record.offset, record.offset + 1, TOO_MANY_KEYS)
+
+    def _settle(self, record: RawRecord) -> None:
+        if self.keys is not None and self.keys.waiting:
+            self.tally.absent[COMPACTED] += self.keys.settle(record)
+
+    def newer(self, record: RawRecord, *, on_source: bool) -> None:
+        """A record of one log behind the end of what is compared."""
+        if self.keys is not None and self.keys.waiting:
+            # A tombstone says that the key has no value any more, on whichever side it is left.
+            side = None if decode(record).value is None else not on_source
+            self.tally.absent[COMPACTED] += self.keys.settle(record, waits_on_source=side)
+
+
+_BY_KEY: Final = frozenset({(Kind.DATA, Kind.HOLE), (Kind.HOLE, Kind.DATA)})
+
+
+def _kind(span: Span, record: RawRecord | None) -> Kind:
+    """What one offset of a span holds: between a data span's records there are holes."""
+    return Kind.HOLE if span.kind is Kind.DATA and record is None else span.kind
+
+
+def _decode_all(*both: Span) -> None:
+    for span in both:
+        if span.batch is not None:
+            span.batch.by_offset()
+
+
+def _records(span: Span, start: int, end: int) -> Iterable[RawRecord]:
+    records = span.batch.by_offset() if span.batch is not None else {}
+    return [one for offset, one in records.items() if start <= offset < end]
+
+
+def _same_batch(source: Span, destination: Span, start: int, end: int) -> bool:
+    """Whether these are all of the same dense batch, so that no record need be decoded."""
+    if source.batch is None or destination.batch is None:
+        return False
+    left, right = source.batch.header, destination.batch.header
+    return (
+        left is not None
+        and right is not None
+        and left.is_dense
+        and right.is_dense
+        and left.base_offset == right.base_offset
+        and left.last_offset_delta == right.last_offset_delta
+        and start >= left.base_offset
+        and end <= left.next_offset
+        and left.codec is right.codec
+        and left.is_log_append_time == right.is_log_append_time
+        and left.base_timestamp == right.base_timestamp
+        and left.max_timestamp == right.max_timestamp
+        # Comparing views takes three times as long.
+        and bytes(source.batch.records) == bytes(destination.batch.records)
+    )
+
+
+class Waiting(NamedTuple):
+    """A record that only one log has, by its key's digest."""
+
+    offset: int
+    on_source: bool
+    tombstone: bool
+
+
+class Keys:
+    """Records of a compacted topic that only one log has, until a later record settles them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[bytes, list[Waiting]] = {}
+        self.waiting = 0
+        """How many there are."""
+
+    def wait(self, record: RawRecord, *, on_source: bool) -> bool:
+        """Remember a record that has a key; False if there are too many already."""
+        if self.waiting >= MAX_PENDING:
+            return False
+        full = decode(record)
+        assert full.key is not None
+        waiting = Waiting(record.offset, on_source, full.value is None)
+        self._waiting.setdefault(digest(full.key), []).append(waiting)
+        self.waiting += 1
+        return True
+
+    def settle(self, record: RawRecord, *, waits_on_source: bool | None = None) -> int:
+        """How many earlier records are settled by this one, which are forgotten with that.
+
+        Args:
+            record: later than all that wait.
+            waits_on_source: it settles only what the source alone has, or (False) what the
+                destination alone has; None: both.
+        """
+        key = decode(record).key
+        found = None if key is None else self._waiting.pop(digest(key), None)
+        if key is None or not found:
+            return 0
+        kept = [one for one in found if waits_on_source not in {None, one.on_source}]
+        if kept:
+            self._waiting[digest(key)] = kept
+        self.waiting -= len(found) - len(kept)
+        return len(found) - len(kept)
+
+    def wants_newer(self) -> bool:
+        """Whether a value still waits that a later record may settle."""
+        return any(not one.tombstone for waiting in self._waiting.values() for one in waiting)
+
+    def tombstones(self, *, on_source: bool) -> dict[bytes, int]:
+        """The last tombstone of each key that only this side has: the other has to be searched."""
+        found: dict[bytes, int] = {}
+        for key, waiting in self._waiting.items():
+            for one in waiting:
+                if one.tombstone and one.on_source is on_source:
+                    found[key] = one.offset
+        return found
+
+    def unsettled(
+        self, alive_on_source: Collection[bytes], alive_on_destination: Collection[bytes]
+    ) -> Iterable[tuple[Waiting, bool]]:
+        """All that wait, each with whether it is accepted because of a tombstone."""
+        for key, waiting in self._waiting.items():
+            deleted = -1
+            if key not in alive_on_destination:
+                deleted = max(
+                    (one.offset for one in waiting if one.on_source and one.tombstone), default=-1
+                )
+            for one in waiting:
+                if one.on_source:
+                    yield one, one.offset <= deleted
+                else:
+                    yield one, one.tombstone and key not in alive_on_source
+
+
+class Alive:
+    """Which keys have a value before a tombstone that only the other log has."""
+
+    def __init__(self, before: Mapping[bytes, int]) -> None:
+        self._before = before
+        self.keys: set[bytes] = set()
+
+    def add(self, records: Iterable[RawRecord]) -> None:
+        """Take records in order of offset."""
+        for raw in records:
+            record = decode(raw)
+            if record.key is None:
+                continue
+            key = digest(record.key)
+            if raw.offset >= self._before.get(key, -1):
+                continue
+            if record.value is None:
+                self.keys.discard(key)
+            else:
+                self.keys.add(key)
+
+
+def digest(key: bytes) -> bytes:
+    """A key as it is remembered: itself if it is short."""
+    if len(key) < _DIGEST:
+        return key
+    return hashlib.blake2b(key, digest_size=_DIGEST).digest()

@@ -1,1 +1,0 @@
-"""Bytes and messages of Kafka's protocol, pure: hot-path codecs, records of the control topics."""

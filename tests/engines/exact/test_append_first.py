@@ -1,0 +1,44 @@
+"""The first batch after a position is sent alone, and what stands in the wrong place is said."""
+
+from twinlog.engines.exact.append import Misplaced, PartitionAppend, Phase, position_of
+from twinlog.kafka.log.batch import Header
+from twinlog.kafka.types import Offset, ProducerId
+from twinlog.mirror.plan import Data
+
+NOTHING = memoryview(b"")
+
+
+def data(start: int) -> Data:
+    """A batch of one record."""
+    header = Header(0, start, 49, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    return Data(Offset(start), Offset(start + 1), header, NOTHING)
+
+
+def placed(batches: int) -> PartitionAppend:
+    """A machine on an empty partition, with some batches to send."""
+    machine = PartitionAppend(0.0)
+    machine.place(position_of(Offset(0), (), ProducerId(7)), 1.0, compared=True)
+    machine.offer([data(offset) for offset in range(batches)])
+    return machine
+
+
+def test_the_first_goes_alone() -> None:
+    """Five are in flight as soon as the broker has something to compare with."""
+    machine = placed(9)
+    assert machine.take(0) is not None
+    assert machine.take(0) is None
+    assert machine.answered(0) is None
+    assert [machine.take(0) is not None for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_what_stands_in_the_wrong_place_is_said_after_a_refusal_too() -> None:
+    """The producer's state expired in mid-stream: the batch behind the refused one was taken."""
+    machine = placed(9)
+    machine.take(0)
+    machine.answered(0)
+    machine.take(0)
+    machine.take(0)
+    machine.refused()
+    assert machine.phase is Phase.DRAINING
+    assert machine.answered(1) == Misplaced(Offset(2), Offset(1))
+    assert machine.phase.name == "FAILED"

@@ -1,0 +1,146 @@
+"""Which differences are told, and which are none."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from batch_builders import THEN, batch, captures, holed, record
+from captures import Capture
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.engines.exact.compare import CONTENT, EXTRA, MISSING, TIMESTAMP, Difference, comparing
+from twinlog.kafka.log.batch import LOG_APPEND_TIME
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import Encoded, whole
+from twinlog.kafka.types import Offset
+from twinlog.mirror.plan import Data, Gap, Piece, plan
+
+
+def compare(*arguments: Any, **bounds: Any) -> Iterator[Difference]:
+    """All steps at once."""
+    return (found for found in comparing(*arguments, **bounds) if found is not None)
+
+
+def differences(
+    source: list[Piece], destination: list[Piece], start: int, end: int, *, compacted: bool = False
+) -> list[Difference]:
+    return list(compare(source, destination, Offset(start), Offset(end), compacted=compacted))
+
+
+def planned(*made: bytes) -> list[Piece]:
+    return plan(memoryview(b"".join(made)), Offset(0))
+
+
+def gap(start: int, end: int, *, seen: bool) -> Gap:
+    return Gap(Offset(start), Offset(end), seen)
+
+
+def told(start: int, end: int, reason: str) -> list[Difference]:
+    return [Difference(Offset(start), Offset(end), reason)]
+
+
+@given(captures, st.data())
+def test_a_mirror_is_the_same_whatever_its_batches_are(log: Capture, data: st.DataObject) -> None:
+    """Goal: no difference to what a plan makes of the log, from any offset to any other."""
+    source = plan(log.buffer, Offset(0), log.aborted.get(0, ()))
+    mirrored = b"".join(_stored(piece) for piece in source)
+    start = data.draw(st.integers(0, log.end - 1))
+    end = data.draw(st.integers(start, log.end))
+    ours = plan(memoryview(mirrored), Offset(start))
+    theirs = plan(log.answer(start), Offset(start), log.aborted.get(start, ()))
+    if not ours or ours[-1].end < end:
+        ours.append(gap(ours[-1].end if ours else start, log.end, seen=True))
+    assert differences(theirs, ours, start, end) == []
+
+
+def _stored(piece: Piece) -> bytes:
+    if isinstance(piece, Gap):
+        return b""
+    made = whole(Encoded(piece.header, piece.records))
+    return piece.start.to_bytes(8, "big") + made[8:]
+
+
+@given(captures, st.data())
+def test_one_record_less_is_told(log: Capture, data: st.DataObject) -> None:
+    """Goal: wherever it was."""
+    source = plan(log.buffer, Offset(0), log.aborted.get(0, ()))
+    at = data.draw(st.sampled_from(log.seen)).offset
+    before = plan(log.buffer, Offset(0), log.aborted.get(0, ()))
+    ours = [piece for piece in before if piece.end <= at]
+    reached = ours[-1].end if ours else 0
+    ours.append(gap(reached, at + 1, seen=True))
+    if at + 1 < log.end:
+        ours += plan(log.answer(at + 1), Offset(at + 1), log.aborted.get(at + 1, ()))
+    found = differences(source, ours, 0, log.end)
+    assert {d.reason for d in found} == {MISSING}
+    assert any(d.start <= at < d.end for d in found)
+    assert all(reached <= d.start and d.end <= at + 1 for d in found)
+
+
+FIVE = [record(at, THEN + at) for at in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (record(2, THEN + 2, b"other"), CONTENT),
+        (record(2, THEN + 2, None), CONTENT),
+        (record(2, THEN + 2, key=b"other"), CONTENT),
+        (record(2, THEN + 3), TIMESTAMP),
+    ],
+)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_another_record_is_told(changed: object, reason: str, codec: Codec) -> None:
+    """Goal: with its offset and what of it differs, in whatever batches."""
+    other = [*FIVE[:2], changed, *FIVE[3:]]
+    ours = planned(*(batch([one], codec) for one in other))  # type: ignore[list-item]
+    assert differences(planned(batch(FIVE)), ours, 0, 5) == told(2, 3, reason)
+    assert differences(planned(batch(FIVE)), ours, 3, 5) == []
+    assert differences(planned(batch(FIVE)), ours, 0, 2) == []
+
+
+def test_neighbours_that_differ_alike_are_one_range() -> None:
+    """Goal: a lost stretch is one line of a report; across batches it is a line for each."""
+    source = planned(batch(FIVE))
+    assert differences(source, [gap(0, 5, seen=True)], 0, 5) == told(0, 5, MISSING)
+    assert differences(source, [], 0, 5) == told(0, 5, MISSING)
+    changed = planned(batch([r._replace(timestamp=0) for r in FIVE[:2]] + FIVE[2:]))
+    assert differences(source, changed, 0, 5) == told(0, 2, TIMESTAMP)
+
+
+def test_a_source_s_gap() -> None:
+    """Goal: data in a gap that was seen is a difference; where compaction may have been, none."""
+    ours = planned(batch(FIVE))
+    assert differences([gap(0, 5, seen=True)], ours, 0, 5) == told(0, 5, EXTRA)
+    assert differences([gap(0, 5, seen=False)], ours, 0, 5) == []
+    assert differences([gap(0, 9, seen=True)], [gap(0, 3, seen=False)], 0, 9) == []
+
+
+def test_a_destination_s_cleaner() -> None:
+    """Goal: what it may have taken is no difference where the topic is compacted."""
+    source = planned(batch(FIVE))
+    ours = planned(holed(0, 4, [(0, THEN), (4, THEN)]))
+    assert differences(source, ours, 1, 4) == told(1, 4, MISSING)
+    assert differences(source, ours, 1, 4, compacted=True) == []
+    assert differences(source, [gap(0, 5, seen=True)], 1, 4, compacted=True) == told(1, 4, MISSING)
+
+
+def test_the_time_that_readers_see_is_compared() -> None:
+    """Goal: a mirror that forwarded LogAppendTime as it is would be found out."""
+    stamped = batch(FIVE, attributes=LOG_APPEND_TIME)
+    assert differences(planned(stamped), planned(stamped), 0, 5) == []
+    assert differences(planned(stamped), planned(batch(FIVE)), 0, 5) == told(0, 4, TIMESTAMP)
+
+
+def test_nothing_of_a_stretch() -> None:
+    """Goal: an empty one has no difference, whatever the plans are."""
+    assert differences(planned(batch(FIVE)), [], 3, 3) == []
+
+
+def test_the_same_bytes_are_not_decoded() -> None:
+    """Goal: a batch that was forwarded is compared as bytes: these would not decode."""
+    [piece] = planned(batch(FIVE))
+    assert isinstance(piece, Data)
+    broken = Data(piece.start, piece.end, piece.header, memoryview(b"nonsense"))
+    assert differences([broken], [broken], 0, 5) == []

@@ -1,0 +1,245 @@
+"""The engine on real brokers where bits are not what they were.
+
+A disk that lost what it had acknowledged, a byte that turned over: a broker on one disk serves what
+it finds. The files are changed as only such an accident could, while or between the broker's runs.
+And what was right when it was read may be wrong in our own memory when it is sent.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import librdkafka_tools as outside
+import pytest
+from clients import client
+from waiting import until_async
+
+from twinlog.engines.exact import engine
+from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.log.batch import Header, batches, patched_header
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
+
+pytestmark = pytest.mark.broker
+
+SECONDS = 60.0
+VALUE = "a value that is long enough to be hit"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker whose files the tests change.
+
+    Of 4.3.1, which begins an epoch when a broker comes back. One of 3.9.1 that is back within its
+    session goes on in the same, and a lost end is seen only by whoever asks before it has regrown.
+    """
+    with LocalCluster.start(
+        1, directory=tmp_path_factory.mktemp("fragile"), jvm_flags=SHORT_LIVED
+    ) as cluster:
+        yield cluster
+
+
+def log_file(cluster: LocalCluster, key: TopicPartition) -> Path:
+    """The partition's only segment."""
+    [path] = (cluster.directory / "node-1" / "data" / str(key)).glob("*.log")
+    return path
+
+
+def log_headers(cluster: LocalCluster, key: TopicPartition) -> list[Header]:
+    """What stands in it."""
+    return list(batches(memoryview(log_file(cluster, key).read_bytes())))
+
+
+def log_records(cluster: LocalCluster, key: TopicPartition) -> list[memoryview]:
+    """The bytes behind the headers."""
+    data = memoryview(log_file(cluster, key).read_bytes())
+    return [header.records(data) for header in batches(data)]
+
+
+class Mirror:
+    """An engine with one shard, between two real clusters."""
+
+    def __init__(self, running: Engine, destination: KafkaDestination) -> None:
+        self._engine = running
+        self._destination = destination
+
+    def partition(self, key: TopicPartition) -> MirrorPartition:
+        """One partition as the engine has it."""
+        return self._engine.partitions[key]
+
+    async def end(self, key: TopicPartition) -> int:
+        """The end of the destination's log."""
+        return (await self._destination.log_ends([key]))[key].log_end
+
+    async def arrived(self, key: TopicPartition, end: int) -> None:
+        """Wait until the destination's log ends there."""
+
+        async def there() -> bool:
+            return await self.end(key) == end
+
+        await until_async(there, SECONDS, f"{key} to end at {end}")
+
+    async def failed(self, key: TopicPartition) -> str:
+        """Wait until it is FAILED; why."""
+
+        async def there() -> bool:
+            return self.partition(key).stage is Stage.FAILED
+
+        await until_async(there, SECONDS, f"{key} to fail")
+        return self.partition(key).reason
+
+
+@asynccontextmanager
+async def mirror(
+    source: LocalCluster, destination: LocalCluster, topic: str, partitions: int
+) -> AsyncIterator[Mirror]:
+    """Mirror a topic that both clusters have."""
+    keys = [TopicPartition(topic, index) for index in range(partitions)]
+    settings = LaneSettings()
+    async with client(source) as theirs, client(destination) as ours:
+        ports = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
+        own = Engine(*ports, settings, random.Random(1), lambda _: None, brokers_time_ms=_now_ms)
+        leaders = await ports[0].leaders([topic])
+        shard = Shard(0, f"twinlog.{topic}", ports[1], settings)
+        await shard.open()
+        specs = [
+            PartitionSpec(
+                partition=key, source_topic_id=leaders[key].topic_id, shard=0, compacted=False
+            )
+            for key in keys
+        ]
+        own.own(shard, specs, lease_s=0.0)
+        running = asyncio.create_task(own.run())
+        try:
+            yield Mirror(own, ports[1])
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await shard.close()
+
+
+def make_topics(source: LocalCluster, destination: LocalCluster, topic: str, count: int) -> None:
+    for cluster in (source, destination):
+        outside.make_topic(cluster.bootstrap_servers, topic, count)
+
+
+async def write(source: LocalCluster, topic: str, *partitions: int) -> None:
+    """A batch of five records for each of these."""
+    for partition in partitions:
+        records = outside.simple(5, partition, VALUE)
+        await asyncio.to_thread(outside.write, source.bootstrap_servers, topic, records)
+
+
+def cut(source: LocalCluster, key: TopicPartition, end: int) -> None:
+    """Kill the broker, take what stands from an offset on, and start it again."""
+    [at] = [header.position for header in log_headers(source, key) if header.base_offset == end]
+    source.kill(1)
+    with log_file(source, key).open("r+b") as file:
+        file.truncate(at)
+    source.start_broker(1)
+
+
+def test_a_source_that_lost_its_end_and_grew_again(
+    fragile: LocalCluster, kafka: LocalCluster, topic: str
+) -> None:
+    """Goal: FAILED, with both offsets and epochs; the destination stays as it was.
+
+    The other partition, which lost nothing, is mirrored on.
+    """
+    lost, whole = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    async def body() -> None:
+        make_topics(fragile, kafka, topic, 2)
+        async with mirror(fragile, kafka, topic, 2) as one:
+            await write(fragile, topic, 0, 1)
+            await write(fragile, topic, 0, 1)
+            await one.arrived(lost, 10)
+            epoch = log_headers(fragile, lost)[-1].leader_epoch
+            await asyncio.to_thread(cut, fragile, lost, 5)
+            for _ in range(3):
+                await write(fragile, topic, 0, 1)
+            assert log_headers(fragile, lost)[-1].next_offset == 20
+            reason = await one.failed(lost)
+            assert f"up to offset 10 of leader epoch {epoch}" in reason
+            assert f"epoch {epoch} ends at offset 5" in reason
+            await one.arrived(whole, 25)
+            assert one.partition(whole).stage is Stage.MIRRORING
+            assert await one.end(lost) == 10
+
+    asyncio.run(body())
+
+
+def test_a_corrupt_batch_in_the_source(
+    fragile: LocalCluster, kafka: LocalCluster, topic: str
+) -> None:
+    """Goal: brokers do not compare checksums when they answer a Fetch: we do, and append nothing.
+
+    FAILED with the offset; what stands before arrives, and so does the other partition.
+    """
+    bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    async def body() -> None:
+        make_topics(fragile, kafka, topic, 2)
+        for _ in range(3):
+            await write(fragile, topic, 0, 1)
+        path = log_file(fragile, bad)
+        data = path.read_bytes()
+        at = data.rindex(VALUE.encode(), 0, log_headers(fragile, bad)[1].end)
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(b"A")
+        async with mirror(fragile, kafka, topic, 2) as one:
+            await one.arrived(good, 15)
+            reason = await one.failed(bad)
+            assert "corrupt" in reason
+            assert "the batch at offset 5 has a wrong checksum" in reason
+            assert await one.end(bad) == 5
+            await write(fragile, topic, 0, 1)
+            await one.arrived(good, 20)
+            assert await one.end(bad) == 5
+        async with mirror(fragile, kafka, topic, 2) as another:
+            assert "the batch at offset 5 has a wrong checksum" in await another.failed(bad)
+            assert await another.end(bad) == 5
+
+    asyncio.run(body())
+
+
+def test_a_bit_that_turns_over_in_our_memory(
+    kafka: LocalCluster, fragile: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the destination's broker refuses it, and what is read again arrives as it was."""
+    key = TopicPartition(topic, 0)
+    turned_over: list[int] = []
+
+    def bad_memory(header: Header, records: memoryview, *identity: Any) -> bytes:
+        if not turned_over:
+            turned_over.append(header.base_offset)
+            records[-3] ^= 1
+        return patched_header(header, records, *identity)
+
+    async def body() -> None:
+        make_topics(kafka, fragile, topic, 1)
+        for _ in range(3):
+            await write(kafka, topic, 0)
+        monkeypatch.setattr(engine, "patched_header", bad_memory)
+        async with mirror(kafka, fragile, topic, 1) as one:
+            await one.arrived(key, 15)
+        assert turned_over == [0]
+        written = log_records(kafka, key)
+        assert written
+        assert log_records(fragile, key) == written
+
+    asyncio.run(body())

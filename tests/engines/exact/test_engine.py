@@ -1,0 +1,397 @@
+"""Twin of twinlog.engines.exact.engine, for what the simulation's model does not do."""
+
+import asyncio
+import random
+from collections.abc import Collection, Mapping
+from typing import cast
+from uuid import UUID
+
+import pytest
+from batch_builders import batch, record
+
+from twinlog.engines.exact import fetcher
+from twinlog.engines.exact.append import Position
+from twinlog.engines.exact.bulk import empty_records
+from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.fetcher import Steps
+from twinlog.engines.exact.marker_writer import MarkerWriter
+from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.engines.exact.ports import (
+    WHOLE_TOPIC,
+    Appended,
+    DestinationPort,
+    FetchResult,
+    Leader,
+    LogEnd,
+    SourcePort,
+)
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
+from twinlog.kafka.log.batch import LOG_APPEND_TIME
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import (
+    EpochEnd,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TopicPartition,
+)
+from twinlog.mirror.plan import STEP_RECORDS, Gap
+
+KEY = TopicPartition("t", 0)
+START = Position(
+    log_end=Offset(0),
+    producer_id=ProducerId(7),
+    epoch=ProducerEpoch(0),
+    sequence=Sequence(0),
+    guarded=True,
+)
+
+
+def engine(port: object = None) -> Engine:
+    """An engine with this for both of its ports; by default they are never asked."""
+    ports = cast("SourcePort", port), cast("DestinationPort", port)
+    return Engine(
+        *ports, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
+    )
+
+
+def appending(one: Engine) -> MirrorPartition:
+    """A partition with a batch in flight."""
+    shard = Shard(0, "p", one.destination, LaneSettings())
+    spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
+    one.own(shard, [spec], lease_s=0.0)
+    partition = one.partitions[KEY]
+    partition.append.place(START, one.now(), compared=True)
+    one.offer(partition, [empty_records(Offset(0), Offset(5))])
+    assert partition.append.take(0) is not None
+    return partition
+
+
+async def not_sent() -> Mapping[TopicPartition, Appended]:
+    raise Retriable("no broker has this id now")
+
+
+def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:
+    """Where nothing could be sent to it, the cluster is asked again who leads.
+
+    Without, a partition of a killed broker stood still until that broker was back.
+    """
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        one._stale_destination.clear()
+        one._leaders_wanted.clear()
+        await one._answer(3, [partition], not_sent())
+        assert one._stale_destination == {"t"}
+        assert one._leaders_wanted.is_set()
+
+    asyncio.run(body())
+
+
+def test_when_the_source_was_heard_of_is_kept() -> None:
+    """Also of a partition that is not fetched now: its broker is gone, its queue is full."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.source_node = 4
+        assert one.source_answered_at(partition) is None
+        one.fetcher.update(partition)
+        assert one.source_answered_at(partition) is None
+        one.fetcher._answered[one.fetcher._key(partition)] = 7.0
+        assert one.source_answered_at(partition) == 7.0
+        one.fetcher.leave(partition)
+        partition.source_node = -1
+        assert one.source_answered_at(partition) == 7.0
+        partition.source_node = 5
+        one.fetcher.update(partition)
+        assert one.source_answered_at(partition) == 7.0, "the new broker has not answered yet"
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_topic_that_is_refused_is_no_topic_that_is_not_there() -> None:
+    """A broker tells no partitions of a topic that a lane may not see."""
+
+    class Refusing:
+        async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
+            return {TopicPartition(t, WHOLE_TOPIC): Leader(-1, -1, UUID(int=0), 29) for t in topics}
+
+    async def body() -> None:
+        one = engine(Refusing())
+        partition = appending(one)
+        for tell in (one._source_leader, one._destination_leader):
+            await one._ask_leaders(one.source, {KEY.topic}, tell)
+            assert partition.stage is Stage.FAILED
+            assert partition.reason.endswith(" refuses: TOPIC_AUTHORIZATION_FAILED (29)")
+        await one.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (LogEnd(29, -1, -1), "a gap cannot be filled: TOPIC_AUTHORIZATION_FAILED (29)"),
+        (Refusal(53).error("initialise the producer id of p.0.filler.1"), "a gap cannot be filled"),
+    ],
+)
+def test_a_gap_that_may_not_be_filled_is_its_partitions(
+    answer: LogEnd | TwinlogError, reason: str
+) -> None:
+    """It is FAILED, is tried again by itself, and the engine goes on with all others."""
+
+    class Refused(Shard):
+        async def fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
+            if isinstance(answer, TwinlogError):
+                raise answer
+            return dict.fromkeys(gaps, answer)
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        shard = Refused(0, "p", one.destination, LaneSettings())
+        shard.markers.allowed = False
+        assert not await one._fill_round(shard, {partition: Gap(Offset(5), Offset(6), seen=True)})
+        assert (partition.stage, partition.transient) == (Stage.FAILED, True)
+        assert partition.reason.startswith(reason)
+        assert not partition.filling
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_hung_broker_holds_up_its_own_gaps_only() -> None:
+    """Of two gaps of one shard, the one whose broker answers is filled."""
+    hung, other = TopicPartition("t", 0), TopicPartition("t", 1)
+
+    class Writer(MarkerWriter):
+        async def write(
+            self, gaps: Mapping[TopicPartition, Gap]
+        ) -> Mapping[TopicPartition, LogEnd]:
+            if hung in gaps:
+                await asyncio.Event().wait()
+            return {p: LogEnd(0, gap.end, -1) for p, gap in gaps.items()}
+
+    async def body() -> None:
+        one = engine()
+        shard = Shard(0, "p", one.destination, LaneSettings(fillers=0))
+        shard.markers = Writer("p.0.marker", one.destination, 10)
+        start = Position(
+            log_end=Offset(0),
+            producer_id=ProducerId(7),
+            epoch=ProducerEpoch(0),
+            sequence=Sequence(0),
+            guarded=True,
+        )
+        for key in (hung, other):
+            spec = PartitionSpec(
+                partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False
+            )
+            one.own(shard, [spec], lease_s=0.0)
+            partition = one.partitions[key]
+            partition.destination_node = key.partition
+            partition.append.place(start, one.now(), compared=True)
+            one.offer(partition, [Gap(Offset(0), Offset(5), seen=True)])
+        for partition in one.partitions.values():
+            one.advance(partition)
+        async with asyncio.timeout(5):
+            while one.partitions[other].append.log_end < 5:
+                await asyncio.sleep(0)
+        assert one.partitions[hung].filling
+        assert one.partitions[hung].append.log_end == 0
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_what_comes_to_an_engine_that_has_ended() -> None:
+    """It is FAILED for what has ended the engine, as those that were there are."""
+
+    async def body() -> None:
+        one = engine()
+        first = appending(one)
+        one.fail_all("the source refuses us")
+        other = TopicPartition("t", 1)
+        spec = PartitionSpec(partition=other, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        one.own(one.shard(first), [spec], lease_s=10.0)
+        for partition in (first, one.partitions[other]):
+            assert (partition.stage, partition.reason) == (Stage.FAILED, "the source refuses us")
+        await one.disown([other])
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_defect_fails_its_own_partition() -> None:
+    """What nobody has foreseen ends one partition's work, which is tried again, and no engine."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        other = TopicPartition("t", 1)
+        spec = PartitionSpec(partition=other, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        one.own(one.shard(partition), [spec], lease_s=0.0)
+        one._failure = asyncio.get_running_loop().create_future()
+
+        async def breaks() -> None:
+            raise ZeroDivisionError("a test")
+
+        one.start(breaks(), about=[partition])
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert partition.stage is Stage.FAILED
+        assert partition.transient
+        assert partition.reason == ("internal error, see the lane's log: ZeroDivisionError: a test")
+        assert one.partitions[other].stage is not Stage.FAILED
+        assert not one._failure.done()
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_while_a_gap_is_filled_its_end_is_fetched() -> None:
+    """Else the same bytes are fetched again and again until the destination has filled it (E4)."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.source_node = 1
+        one.advance(partition)
+        partition.filling = True
+        one.offer(partition, [Gap(Offset(5), Offset(9), seen=True)])
+        one.advance(partition)
+        assert one.fetcher._wanted[1, 0][partition.key].offset == 9
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_another_leader_at_the_destination_is_another_position() -> None:
+    """With nothing in flight no answer tells that it moved, and the new one may know less (A6)."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.append.answered(0)
+        for epoch, phase in ((4, "APPENDING"), (4, "APPENDING"), (-1, "APPENDING"), (5, "PLACING")):
+            node = 1 if epoch >= 0 else -1
+            one._destination_leader(partition, Leader(node, epoch, UUID(int=0)))
+            assert partition.append.phase.name == phase, epoch
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_preferred_replica_is_read_until_it_refuses() -> None:
+    """The leader answers without records and names a replica (KIP-392): that one is read."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.source_node = 1
+        one.advance(partition)
+        empty = Fetched(0, 9, 9, 0, (), memoryview(b""), None, 2)
+        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps(), follower=False)
+        assert (partition.source_node, partition.read_node) == (1, 2)
+        assert partition.key in one.fetcher._wanted[2, 0]
+        assert partition.key not in one.fetcher._wanted[1, 0]
+        one.fetcher._refused(partition, 78)
+        assert partition.read_node == 1
+        assert partition.append.phase.name == "APPENDING"
+        await one.fetcher._take(partition, empty, one.fetcher.clock, Steps(), follower=False)
+        assert partition.read_node == 1, "not again at once"
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_a_follower_that_is_behind_proves_nothing() -> None:
+    """Neither a lost end of the source, nor where its log begins and ends (KIP-392)."""
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        partition.source_node, partition.source_replica = 1, 2
+        partition.source_high_watermark = partition.source_stable = Offset(9)
+        behind = Fetched(0, 7, 6, 3, (), memoryview(b""), None, -1)
+        await one.fetcher._take(partition, behind, one.fetcher.clock, Steps(), follower=True)
+        assert (partition.source_high_watermark, partition.source_stable) == (9, 9)
+        assert partition.source_start < 3
+        assert partition not in one._to_trim
+        diverging = behind._replace(diverging=EpochEnd(0, 3))
+        await one.fetcher._take(partition, diverging, one.fetcher.clock, Steps(), follower=True)
+        assert partition.stage is not Stage.FAILED
+        assert partition.append.phase.name == "APPENDING"
+        assert partition.read_node == 1, "the leader is asked"
+        await one.fetcher._take(partition, diverging, one.fetcher.clock, Steps(), follower=False)
+        assert partition.append.phase.name != "APPENDING", "the leader is believed"
+        await one.close()
+
+    asyncio.run(body())
+
+
+def test_an_answer_is_one_produce_for_each_destination_broker() -> None:
+    """Sent after each partition, batches of many would each be a request of their own."""
+
+    async def body() -> None:
+        one = engine()
+        pumped: list[int] = []
+        one.pump = pumped.append  # type: ignore[method-assign]
+        keys = [TopicPartition("t", index) for index in range(3)]
+        shard = Shard(0, "p", one.destination, LaneSettings())
+        specs = [
+            PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
+            for key in keys
+        ]
+        one.own(shard, specs, lease_s=0.0)
+        for partition in one.partitions.values():
+            partition.append.place(START, one.now(), compared=True)
+            partition.source_node, partition.destination_node = 1, 7
+        answer = Fetched(0, 1, 1, 0, (), memoryview(batch([record(0)])))
+        await one.fetcher._take_all(FetchResult(dict.fromkeys(keys, answer), 0), one.fetcher.clock)
+        assert [one.partitions[key].append.planned_end for key in keys] == [1, 1, 1]
+        assert pumped == [7]
+        await one.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["of a session", "alone"])
+def test_others_run_between_the_steps_of_a_plan(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """Goal: heartbeats do not wait for a batch whose records have to be decoded (B5)."""
+    monkeypatch.setattr(fetcher, "_STEP_S", 0.0)  # however fast this machine is
+    steps = 8
+    count = steps * STEP_RECORDS
+    data = batch([record(5 + at) for at in range(count)], attributes=LOG_APPEND_TIME)
+    answer = Fetched(0, 5 + count, 5 + count, 0, (), memoryview(data))
+
+    async def body() -> None:
+        one = engine()
+        partition = appending(one)
+        beats = 0
+
+        async def beat() -> None:
+            nonlocal beats
+            while True:
+                await asyncio.sleep(0)
+                beats += 1
+
+        beating = asyncio.create_task(beat())
+        if alone:
+            await one.fetcher.take_alone(partition, answer, one.fetcher.clock)
+        else:
+            await one.fetcher._take_all(FetchResult({KEY: answer}, len(data)), one.fetcher.clock)
+        assert partition.append.planned_end == 5 + count
+        assert beats > steps // 2
+        beating.cancel()
+        await one.close()
+
+    asyncio.run(body())

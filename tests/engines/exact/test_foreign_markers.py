@@ -1,0 +1,58 @@
+"""Transactions of foreign producers that end where a transaction of the source does."""
+
+import asyncio
+
+from model.log import Marker
+from model.world import KEY, World, scenario
+from twinlog.engines.exact.partition import Stage
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
+
+
+def foreign_transaction(world: World, *values: str) -> None:
+    """What a user's transactional producer writes to the destination: records, a commit marker."""
+    partition = world.destination.partition(KEY)
+    records = [
+        RawRecord(at, world.destination.now_ms, 0, memoryview(encode_tail(b"u", value.encode())))
+        for at, value in enumerate(values)
+    ]
+    partition.log.append(whole(build(records, Codec.NONE), producer_id=4242, epoch=0, sequence=0))
+    partition.log.append_marker(Marker(4242, 0, True), world.destination.now_ms)
+    world.destination._replicate(partition)
+
+
+async def diverged(world: World) -> None:
+    """A lane comes back, and finds it out."""
+    await world.mirror()
+    await world.until(lambda: world.partition.stage in {Stage.MIRRORING, Stage.FAILED})
+    world.write("next")
+    await asyncio.sleep(60)
+    assert world.partition.stage is Stage.FAILED
+    assert "the destination differs from the source at offset 2" in world.partition.reason
+
+
+@scenario
+async def test_a_foreign_transaction_while_no_lane_runs(world: World) -> None:
+    """Goal: both logs end in a marker at one offset; the records before it tell them apart."""
+    await world.mirror()
+    world.write("a", "b")
+    await world.arrived()
+    await world.end()
+    world.write("from the source")
+    world.write_marker()
+    foreign_transaction(world, "from a user")
+    await diverged(world)
+
+
+@scenario
+async def test_an_old_source_that_is_written_to_after_the_add(world: World) -> None:
+    """Goal: a failback that was accepted does not go on behind what came before its node ran."""
+    await world.mirror()
+    world.write("a", "b")
+    await world.arrived()
+    await world.end()
+    world.write_marker()  # the failover's fence
+    world.write("there 1", "there 2")
+    world.write_marker()
+    foreign_transaction(world, "old 1", "old 2", "old 3")
+    await diverged(world)

@@ -1,0 +1,103 @@
+"""A batch that is held in between, and arrives when it may stand there no more.
+
+Its records may be gone from the source: the gap in their place leaves the sequence as it is, so
+that the batch would land behind the gap. Or it comes just before the one that is sent in its place.
+The engine on the model; what brokers do is the contract suite's to prove.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import pytest
+
+from model.ports import ModelDestination
+from model.world import KEY, World, scenario
+from twinlog.engines.exact.partition import Stage
+from twinlog.engines.exact.ports import Appended, Batch
+from twinlog.kafka.errors import Disconnected
+from twinlog.kafka.types import TopicPartition
+
+
+class Hold:
+    """Keeps the next Produce request of any client, which is told that the answer was lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, until_next: bool = False) -> None:
+        self.held: Callable[[], object] | None = None
+        self.sent_again = 0
+        produce = ModelDestination.produce
+
+        def hold(
+            port: ModelDestination, node: int, batches: Sequence[Batch]
+        ) -> Awaitable[Mapping[TopicPartition, Appended]]:
+            if self.held is not None:
+                if until_next and not self.sent_again:
+                    self.held()
+                self.sent_again += 1
+                return produce(port, node, batches)
+            taken = [b._replace(records=memoryview(bytes(b.records))) for b in batches]
+            self.held = lambda: port.cluster.produce(node, taken, {})
+            lost: asyncio.Future[Mapping[TopicPartition, Appended]] = (
+                asyncio.get_running_loop().create_future()
+            )
+            lost.set_exception(Disconnected("the answer was lost"))
+            return lost
+
+        monkeypatch.setattr(ModelDestination, "produce", hold)
+
+
+@pytest.mark.parametrize("markers_allowed", [True, False])
+def test_records_that_were_deleted_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, markers_allowed: bool
+) -> None:
+    """Goal: their late batch is refused; what follows stands where it stands on the source."""
+
+    @scenario
+    async def story(world: World) -> None:
+        world.destination.markers_allowed = markers_allowed
+        await world.mirror()
+        world.write("a", "b")
+        await world.arrived()
+        hold = Hold(monkeypatch)
+        world.write("c", "d")
+        await world.until(lambda: hold.held is not None)
+        log = world.source.log(KEY)
+        log.delete_before(4)
+        await world.arrived()
+        ours = world.ours
+        assert hold.held is not None
+        hold.held()
+        assert world.ours == ours, "refused"
+        world.write("g")
+        await world.arrived()
+        assert world.partition.stage is Stage.MIRRORING
+        assert world.destination.log(KEY).batches[-1].header.base_offset == log.end - 1
+
+    story()
+
+
+@pytest.mark.parametrize("markers_allowed", [True, False])
+def test_the_first_batch_behind_a_gap_arrives_just_before_its_repetition(
+    monkeypatch: pytest.MonkeyPatch, markers_allowed: bool
+) -> None:
+    """Goal: they are the same batch, so that the second one is a duplicate for the broker.
+
+    Its sequence was the offset where the gap began, the repetition's the one where the gap ended:
+    the second one followed the first, and the records stood there twice. Seed 325602.
+    """
+
+    @scenario
+    async def story(world: World) -> None:
+        world.destination.markers_allowed = markers_allowed
+        world.write_marker()
+        hold = Hold(monkeypatch, until_next=True)
+        world.write("a")
+        await world.mirror()
+        await world.until(lambda: hold.sent_again > 0)
+        world.write("b")
+        await world.arrived()
+        await asyncio.sleep(20)
+        log = world.destination.log(KEY)
+        assert [one.header.base_offset for one in log.batches] == [0, 1, 2]
+        assert world.partition.stage is Stage.MIRRORING
+
+    story()

@@ -1,0 +1,130 @@
+"""The writer to one broker, without a broker."""
+
+import asyncio
+import gc
+from types import SimpleNamespace
+from typing import Any, cast
+
+from twinlog.engines.exact.node_writer import NodeWriter
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Fenced, Retriable
+from twinlog.kafka.requests.topic_keys import TopicKeys
+
+
+class _Unreachable(SimpleNamespace):
+    """A cluster whose brokers refuse every connection."""
+
+    name = "destination"
+    config = SimpleNamespace(request_timeout=1.0)
+
+    def connected(self, _node: int, _lane: str) -> None:
+        return None
+
+    async def connection(self, _node: int, _lane: str) -> None:
+        raise Fenced("the lease has ended")
+
+
+def test_a_refusal_that_nobody_waits_for_is_not_logged() -> None:
+    """An engine that ends drops its answers; asyncio has nothing to say about that."""
+    logged: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        cluster = cast(KafkaCluster, _Unreachable())
+        writer = NodeWriter(cluster, 1, TopicKeys(), lambda: None)
+        answer = writer.send([])
+        await asyncio.wait([answer])
+        assert answer.done()
+        del answer
+        await asyncio.sleep(0)
+        gc.collect()
+
+    asyncio.run(run())
+    assert logged == []
+
+
+def test_answers_come_in_order() -> None:
+    """What waits is refused after what is in front of it was answered, and before what follows.
+
+    The partition's machine takes the next answer to be about its oldest batch.
+    """
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        sent: list[asyncio.Future[memoryview]] = [loop.create_future() for _ in range(2)]
+        bodies = iter(sent)
+        ready = asyncio.Event()
+        connection = SimpleNamespace(
+            can_send=True,
+            ready=lambda _: ready.wait(),
+            send_raw=lambda *_, **__: next(bodies),
+            negotiate=lambda *_: 9,
+            throttle=lambda _: None,
+        )
+        config = SimpleNamespace(request_timeout=30.0)
+        cluster: Any = SimpleNamespace(name="d", config=config, connected=lambda *_: connection)
+        keys = TopicKeys()
+        writer = NodeWriter(cluster, 1, keys, lambda: None)
+        first = writer.send([])
+        connection.can_send = False  # a throttle
+        second = writer.send([])
+        await asyncio.sleep(0)
+        keys.generation += 1  # another topic was recreated
+        ready.set()
+        await asyncio.sleep(0.01)
+        assert not second.done()
+        connection.can_send = True
+        third = writer.send([])
+        answered: list[object] = []
+        for answer in (first, second, third):
+            answer.add_done_callback(answered.append)
+        for body in sent:  # both by the same bytes from the network
+            body.set_result(memoryview(b"\x01\0\0\0\0\0"))
+        await asyncio.wait([first, second, third])
+        await asyncio.sleep(0)
+        assert answered == [first, second, third]
+        assert isinstance(second.exception(), Retriable)
+
+    asyncio.run(run())
+
+
+def test_what_an_ended_engine_gave_is_not_sent() -> None:
+    """Goal: a request that still waits when its engine ends is dropped, however long the lease.
+
+    The lane may have lost what the request is about, and hold a lease again for other partitions.
+    """
+
+    async def run() -> None:
+        sent: list[asyncio.Future[memoryview]] = []
+
+        def send_raw(*_: object, **__: object) -> asyncio.Future[memoryview]:
+            sent.append(asyncio.get_running_loop().create_future())
+            return sent[-1]
+
+        ready = asyncio.Event()
+        connection = SimpleNamespace(
+            can_send=False,  # a throttle
+            ready=lambda _: ready.wait(),
+            send_raw=send_raw,
+            negotiate=lambda *_: 9,
+            throttle=lambda _: None,
+        )
+        config = SimpleNamespace(request_timeout=30.0)
+        cluster: Any = SimpleNamespace(name="d", config=config, connected=lambda *_: connection)
+        writer = NodeWriter(cluster, 1, TopicKeys(), lambda: None)
+
+        async def engine(answer: "asyncio.Future[Any]") -> None:
+            await answer
+
+        former = asyncio.create_task(engine(writer.send([])))
+        await asyncio.sleep(0)
+        former.cancel()
+        await asyncio.wait([former])
+        owner = writer.send([])
+        ready.set()
+        await asyncio.sleep(0.01)
+        assert len(sent) == 1
+        sent[0].set_result(memoryview(b"\x01\0\0\0\0\0"))
+        assert await owner == {}
+
+    asyncio.run(run())

@@ -1,0 +1,139 @@
+"""Twin of twinlog.engines.exact.placer, for what the simulation does not do, or seldom."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from model.world import KEY, World, scenario
+from twinlog.engines.exact.append import Phase
+from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.partition import MirrorPartition
+from twinlog.engines.exact.placer import Placer
+
+
+class Slow(Placer):
+    """Reads when it is told to, and gives one partition up meanwhile."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.reads: list[list[MirrorPartition]] = []
+        self.go_on: list[asyncio.Event] = []
+
+    async def _read(self, batch: Any) -> Any:
+        self.reads.append(list(batch))
+        self.go_on.append(event := asyncio.Event())
+        await event.wait()
+        return {}
+
+    async def _prove(self, found: Any) -> None:
+        """Nothing is found."""
+
+
+def test_a_position_that_was_given_up_is_read_by_one_other_batch() -> None:
+    """Else two batches read it, and the slower one puts a position in place that has passed.
+
+    The first batch gives a partition up and goes on with its others; the second one reads it; the
+    first one ends. Until the second one has ended, nobody else may read it.
+    """
+
+    async def body() -> None:
+        tasks: list[asyncio.Future[None]] = []
+
+        def start(coroutine: Any, about: object = None) -> None:
+            del about
+            tasks.append(asyncio.ensure_future(coroutine))
+
+        append = SimpleNamespace(phase=Phase.PLACING)
+        one, other = (
+            cast("MirrorPartition", SimpleHash(append=append, source_node=1, destination_node=1))
+            for _ in range(2)
+        )
+        settings = SimpleNamespace(read_partitions_at_once=50)
+        engine = SimpleNamespace(settings=settings, start=start, now=lambda: 0.0, holds=bool)
+        placer = Slow(cast("Engine", engine))
+        placer.want(one)
+        placer.want(other)
+        await until(lambda: len(placer.reads) == 1)
+        placer._placing.pop(one)  # as `_again_soon` does
+        placer.want(one)
+        await until(lambda: len(placer.reads) == 2)
+        placer.go_on[0].set()
+        await tasks[0]
+        placer.want(one)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert placer.reads == [[one, other], [one]]
+        placer.go_on[1].set()
+        await tasks[1]
+        placer.want(one)
+        await until(lambda: len(placer.reads) == 3)
+        placer.go_on[2].set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(body())
+
+
+def test_a_batch_that_is_cancelled_while_it_waits_gives_up_its_partitions() -> None:
+    """Else nobody could ever read their positions again."""
+
+    async def body() -> None:
+        placer = Slow(cast("Engine", SimpleNamespace(now=lambda: 0.0)))
+        one = cast("MirrorPartition", SimpleHash())
+        batch = [one]
+        placer._placing[one] = batch
+        waiting = asyncio.ensure_future(placer._place(batch, asyncio.Semaphore(0)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert not placer._placing
+
+    asyncio.run(body())
+
+
+@scenario
+async def test_bulk_records_come_after_a_former_owners_filler(world: World) -> None:
+    """Goal: a transaction that a former owner left open ends before anything is sent.
+
+    It ended behind the bulk records, and moved every record by one offset.
+    """
+    coordinator = world.destination.coordinator
+    _, producer_id, epoch = coordinator.init("twinlog.0.filler.0")
+    coordinator.add_partitions("twinlog.0.filler.0", producer_id, epoch, [KEY])
+    begin_with_bulk(world)
+    await world.mirror()
+    await world.arrived()
+    assert world.destination.log(KEY).batches[0].header.is_control
+    await asyncio.sleep(2 * world.destination.timings.transaction_timeout)
+    assert world.destination.log(KEY).end == world.source.log(KEY).end
+
+
+@scenario
+async def test_bulk_records_come_after_a_former_owners_lease(world: World) -> None:
+    """Goal: nothing is sent while markers that a former owner has written may still arrive."""
+    begin_with_bulk(world)
+    await world.mirror(lease_s=5.0)
+    await asyncio.sleep(4.9)
+    assert world.destination.log(KEY).end == 0
+    await world.arrived()
+
+
+def begin_with_bulk(world: World) -> None:
+    """The source's log begins at offset 100."""
+    for at in range(101):
+        world.write(str(at))
+    world.source.log(KEY).delete_before(100)
+
+
+class SimpleHash(SimpleNamespace):
+    """A namespace that is a key."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)

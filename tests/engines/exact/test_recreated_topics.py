@@ -1,0 +1,191 @@
+"""A topic that somebody deletes and makes again on the destination: the engine on the model.
+
+What brokers tell of it is the contract suite's to prove (tests/contract/test_log.py).
+"""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from model.world import KEY, World, scenario
+from twinlog.engines.exact.append import Phase
+from twinlog.engines.exact.partition import Stage
+from twinlog.kafka.client.metadata import NO_TOPIC_ID
+
+LONG_S = 300.0
+NOT_ENOUGH_REPLICAS = 19
+
+
+def make_again(world: World) -> None:
+    world.destination.delete_topic(KEY.topic)
+    world.destination.create_topic(KEY.topic)
+
+
+async def stays_failed(world: World) -> None:
+    """For good, however often it is tried again; nothing was written to the topic."""
+    reason = await world.failed()
+    tries = world.partition.attempts
+    for _ in range(int(LONG_S)):
+        assert world.partition.stage is Stage.FAILED
+        assert world.partition.append.phase is Phase.FAILED
+        world.write("more")
+        await asyncio.sleep(1.0)
+    assert "the destination's topic was deleted and made again" in reason
+    assert world.partition.reason == reason
+    assert 5 <= world.partition.attempts - tries <= 40, "with backoff"
+    assert world.destination.log(KEY).end == 0
+
+
+@scenario
+async def test_while_it_is_mirrored(world: World) -> None:
+    """Goal: batches that are on their way land nowhere."""
+    await world.mirror()
+    world.write("a", "b")
+    await world.arrived()
+    world.write("c", "d")
+    make_again(world)
+    world.write("e")
+    await world.until(lambda: world.partition.stage is Stage.FAILED)
+    await stays_failed(world)
+
+
+@scenario
+async def test_while_nothing_is_written(world: World) -> None:
+    """Goal: it is noticed all the same, and in time."""
+    await world.mirror()
+    world.write("a", "b")
+    await world.arrived()
+    make_again(world)
+    began = world.loop.time()
+    await world.failed()
+    assert world.loop.time() < began + 40
+    await stays_failed(world)
+
+
+@scenario
+async def test_while_nobody_mirrors(world: World) -> None:
+    """Goal: a new owner looks at the topic before its position."""
+    await world.mirror()
+    world.write("a", "b")
+    await world.arrived()
+    await world.end()
+    make_again(world)
+    await world.mirror()
+    await stays_failed(world)
+
+
+@scenario
+async def test_a_log_that_begins_with_a_gap(world: World) -> None:
+    """Goal: control records, which are written by the topic's name, are not written either."""
+    world.write_marker()
+    world.write("a")
+    await world.mirror()
+    await world.arrived()
+    world.write("b")
+    make_again(world)
+    await stays_failed(world)
+
+
+@scenario
+async def test_some_time_after_it_was_deleted(world: World) -> None:
+    """Goal: while it is tried again, the moment at which it comes back is as safe as any."""
+    world.write_marker()
+    world.write("a", "b")
+    await world.mirror()
+    await world.arrived()
+    world.destination.delete_topic(KEY.topic)
+    await world.until(lambda: "does not have this partition" in world.partition.reason)
+    await asyncio.sleep(0.9)
+    world.destination.create_topic(KEY.topic)
+    await world.until(lambda: "made again" in world.partition.reason)
+    await stays_failed(world)
+
+
+@scenario
+async def test_brokers_that_hear_late(world: World) -> None:
+    """Goal: what was rebuilt is mirrored, though an older topic was told of at first."""
+    world.destination_topic_id = UUID(int=5)
+    world.write("a", "b")
+    await world.mirror()
+    await world.failed()
+    world.destination.topics[KEY.topic].topic_id = UUID(int=5)
+    await world.arrived()
+    assert world.partition.stage is Stage.MIRRORING
+
+
+@scenario
+async def test_an_id_that_is_not_told(world: World) -> None:
+    """Goal: it is no other one: brokers before 2.8 have none."""
+    topic = world.destination.topics[KEY.topic]
+    for one in (world.destination_topic_id, None):
+        world.destination_topic_id = one
+        topic.topic_id = NO_TOPIC_ID
+        await world.mirror()
+        world.write("a")
+        await world.arrived()
+        assert world.partition.stage is Stage.MIRRORING
+
+
+@scenario
+async def test_an_id_that_nobody_has_written_down(world: World) -> None:
+    """Goal: mirrors of earlier releases go on; there nobody can tell."""
+    world.destination_topic_id = None
+    await world.mirror()
+    world.write("a")
+    await world.arrived()
+    make_again(world)
+    world.write("b")
+    await world.arrived()
+    assert world.partition.stage is Stage.MIRRORING
+
+
+@scenario
+async def test_another_topic_of_the_source_too(world: World) -> None:
+    """Goal: what is FAILED for good is not tried again because the destination's is found again."""
+    topic = world.destination.topics[KEY.topic]
+    ours = topic.topic_id
+    await world.mirror()
+    world.write("a")
+    await world.arrived()
+    world.source.delete_topic(KEY.topic)
+    world.source.create_topic(KEY.topic)
+    await world.until(lambda: "the source's topic was deleted" in world.partition.reason)
+    topic.topic_id = UUID(int=6)
+    await world.until(lambda: "the destination's topic" in world.partition.reason)
+    topic.topic_id = ours
+    await world.until(lambda: not world.partition.topic_lost)
+    await asyncio.sleep(LONG_S)
+    assert world.partition.stage is Stage.FAILED
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_another_topic_of_the_source_that_begins_above_the_position(*, busy: bool) -> None:
+    """Goal: its log start neither fills offsets nor deletes what was mirrored of the other one.
+
+    The position is read anew for a reason of the destination's. A lane that is busy fetches
+    nothing, so that no fetch tells it of the other id.
+    """
+
+    @scenario
+    async def story(world: World) -> None:
+        for at in range(5):
+            world.write(f"record {at}")
+        await world.mirror()
+        await world.arrived()
+        await asyncio.sleep(1)
+        if busy:
+            world.engine.held_bytes += world.engine.settings.buffer_bytes
+            await asyncio.sleep(1)
+        world.source.delete_topic(KEY.topic)
+        world.source.create_topic(KEY.topic)
+        for at in range(20):
+            world.write(f"other {at}")
+        world.source.log(KEY).delete_before(15)
+        world.engine.trouble(world.partition, "an append was refused", NOT_ENOUGH_REPLICAS)
+        await world.until(lambda: "made again" in world.partition.reason)
+        await asyncio.sleep(5)
+        log = world.destination.log(KEY)
+        assert (log.start, log.end) == (0, 5)
+
+    story()

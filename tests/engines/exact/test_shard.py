@@ -1,0 +1,1030 @@
+"""How a shard fills gaps, on the model of a cluster under virtual time.
+
+What a broker does is the contract suite's to prove; here is what the shard makes of it, also when
+answers are lost, markers come late, and another owner takes over.
+"""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from uuid import uuid4
+
+import batch_builders as made
+import pytest
+
+from model.cluster import Cluster, Timings
+from model.coordinator import State
+from model.log import Marker
+from model.loop import VirtualLoop, run
+from model.network import Faults, Network
+from model.ports import ModelDestination
+from twinlog.engines.exact.marker_epochs import LAST_COORDINATOR_EPOCH, STEP, LastMarker
+from twinlog.engines.exact.ports import Batch, LogEnd, Markers, ProducerIdentity
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.shard import Shard, _stored
+from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
+from twinlog.kafka.log.batch import HEADER_SIZE, batches
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.mirror.plan import Gap
+
+FILLERS = 3
+SETTINGS = LaneSettings(fillers=FILLERS, marker_deadline_s=2.0)
+TOPIC = "topic"
+READ_ONLY = TopicPartition("read-only", 0)
+"""Where the owner has no WRITE: `Bench.deny`."""
+TOPIC_AUTHORIZATION_FAILED = 29
+NOT_LEADER = 6
+INVALID_PRODUCER_EPOCH = 47
+
+
+class Bench:
+    """A cluster with one topic of four partitions, and shards on it."""
+
+    def __init__(self, loop: VirtualLoop, *, markers_allowed: bool = False) -> None:
+        rng = random.Random(3)
+        self.loop = loop
+        self.cluster = Cluster(
+            loop,
+            rng,
+            nodes=(1, 2),
+            timings=Timings(late_markers=0.01),
+            markers_allowed=markers_allowed,
+        )
+        self.cluster.create_topic(TOPIC, 4)
+        self.network = Network(loop, rng, Faults())
+
+    def destination(self, owner: str = "owner") -> ModelDestination:
+        return ModelDestination(self.cluster, self.network, owner)
+
+    async def shard(
+        self, destination: ModelDestination | None = None, settings: LaneSettings = SETTINGS
+    ) -> Shard:
+        shard = Shard(5, "twinlog", destination or self.destination(), settings)
+        await shard.open()
+        return shard
+
+    def end(self, partition: int) -> int:
+        return self.cluster.log(key(partition)).end
+
+    def deny(self) -> None:
+        """Take WRITE on one more topic away; there is none else of its name."""
+        self.cluster.create_topic(READ_ONLY.topic)
+        self.cluster.read_only.add(READ_ONLY.topic)
+
+    def allow(self) -> None:
+        """Give it back."""
+        self.cluster.read_only.clear()
+
+    async def settle(self) -> None:
+        """Let what is under way come to its end."""
+        await asyncio.sleep(5.0)
+
+
+def key(partition: int) -> TopicPartition:
+    return TopicPartition(TOPIC, partition)
+
+
+def gaps(*extents: tuple[int, int]) -> dict[TopicPartition, Gap]:
+    """The gap of partition 0, of 1, and so on."""
+    return {
+        key(at): Gap(Offset(start), Offset(end), seen=True)
+        for at, (start, end) in enumerate(extents)
+    }
+
+
+def ends(found: Mapping[TopicPartition, LogEnd]) -> dict[int, int]:
+    assert not any(end.error for end in found.values())
+    return {one.partition: end.log_end for one, end in found.items()}
+
+
+def scenario(
+    body: Callable[[Bench], Awaitable[None]] | None = None, *, markers_allowed: bool = False
+) -> Callable[..., object]:
+    """Make a test of a coroutine function of a bench, under virtual time."""
+    if body is None:
+        return partial(scenario, markers_allowed=markers_allowed)
+
+    def test() -> None:
+        async def main(loop: VirtualLoop) -> None:
+            await body(Bench(loop, markers_allowed=markers_allowed))
+
+        run(main)
+
+    test.__doc__ = body.__doc__
+    test.__name__ = body.__name__  # type: ignore[attr-defined]
+    return test
+
+
+# ---- empty transactions ------------------------------------------------------------------------
+
+
+@scenario
+async def test_a_round_fills_what_its_ids_can(bench: Bench) -> None:
+    """Goal: three ids fill three offsets of each gap in a round, never one too many."""
+    shard = await bench.shard()
+    wanted = gaps((0, 5), (0, 1), (0, 2))
+    assert ends(await shard.fill(wanted)) == {0: 3, 1: 1, 2: 2}
+    assert ends(await shard.fill(gaps((3, 5)))) == {0: 5}
+    await bench.settle()
+    assert [bench.end(at) for at in range(4)] == [5, 1, 2, 0]
+
+
+@scenario
+async def test_all_that_stands_is_a_marker(bench: Bench) -> None:
+    """Goal: the offsets are used up by what no consumer sees."""
+    shard = await bench.shard()
+    await shard.fill(gaps((0, 3)))
+    assert all(b.header.is_control for b in bench.cluster.log(key(0)).batches)
+
+
+@scenario
+async def test_a_gap_that_is_filled_already(bench: Bench) -> None:
+    """Goal: where the log has gone on, its end is told and nothing is written."""
+    shard = await bench.shard()
+    await shard.fill(gaps((0, 3), (0, 1)))
+    assert ends(await shard.fill(gaps((0, 3), (0, 3)))) == {0: 3, 1: 3}
+    assert ends(await shard.fill(gaps((1, 2), (7, 9)))) == {0: 3, 1: 3}
+    await bench.settle()
+    assert (bench.end(0), bench.end(1)) == (3, 3)
+
+
+@scenario
+async def test_a_partition_without_leader_holds_up_only_itself(bench: Bench) -> None:
+    """Goal: its error is its own result; the others are filled."""
+    shard = await bench.shard()
+    bench.cluster.partition(key(1)).leader = -1
+    found = await shard.fill(gaps((0, 2), (0, 2)))
+    assert found[key(1)].error
+    assert found[key(0)].log_end == 2
+
+
+@scenario
+async def test_what_may_not_be_written_to_holds_up_only_itself(bench: Bench) -> None:
+    """Goal: its refusal is its own result, the others are filled in the same round.
+
+    Nothing of it is under way then, so that it is filled as soon as it may be.
+    """
+    shard = await bench.shard()
+    bench.deny()
+    before = bench.loop.time()
+    found = await shard.fill(gaps((0, 3), (0, 1)) | {READ_ONLY: gaps((0, 2))[key(0)]})
+    assert bench.loop.time() - before < SETTINGS.marker_deadline_s
+    assert found.pop(READ_ONLY) == LogEnd(TOPIC_AUTHORIZATION_FAILED, -1, -1)
+    assert ends(found) == {0: 3, 1: 1}
+    alone = await shard.fill({READ_ONLY: gaps((0, 2))[key(0)]})
+    assert alone == {READ_ONLY: LogEnd(TOPIC_AUTHORIZATION_FAILED, -1, -1)}
+    await bench.settle()
+    assert (bench.end(0), bench.end(1), bench.cluster.log(READ_ONLY).end) == (3, 1, 0)
+    bench.allow()
+    assert ends(await shard.fill({READ_ONLY: gaps((0, 2))[key(0)]})) == {0: 2}
+    await shard.close()
+
+
+@scenario
+async def test_a_right_that_is_given_within_a_round(bench: Bench) -> None:
+    """Goal: one id's transaction is refused, another's is not: as many markers as were taken."""
+    shard = await bench.shard()
+    destination = shard._destination
+    assert isinstance(destination, ModelDestination)
+    refusing = [True, False, True]
+
+    async def some(
+        producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        if not refusing or not refusing.pop():
+            return await ModelDestination.empty_transaction(destination, producer, partitions)
+        left = [p for p in partitions if p != key(1)]
+        codes = await ModelDestination.empty_transaction(destination, producer, left)
+        return {**codes, key(1): TOPIC_AUTHORIZATION_FAILED}
+
+    destination.empty_transaction = some  # type: ignore[method-assign]
+    assert ends(await shard.fill(gaps((0, 3), (0, 3)))) == {0: 3, 1: 1}
+    assert ends(await shard.fill(gaps((3, 4), (1, 3)))) == {0: 4, 1: 3}
+    await bench.settle()
+    assert (bench.end(0), bench.end(1)) == (4, 3)
+    await shard.close()
+
+
+@scenario
+async def test_late_markers_hold_up_their_partitions(bench: Bench) -> None:
+    """Goal: while a marker may still come, its partition is left alone; the others go on.
+
+    The id of the late marker is not used again before it has a new epoch.
+    """
+    shard = await bench.shard()
+    assert ends(await shard.fill(gaps((0, 1), (0, 1)))) == {0: 1, 1: 1}
+    destination = shard._destination
+    assert isinstance(destination, ModelDestination)
+    leader = bench.cluster.partition(key(1)).leader
+
+    async def lead_away_then_end(
+        producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        codes = await ModelDestination.empty_transaction(destination, producer, partitions)
+        bench.cluster.partition(key(1)).leader = -1
+        return codes
+
+    destination.empty_transaction = lead_away_then_end  # type: ignore[method-assign]
+    found = await shard.fill(gaps((1, 2), (1, 2)))
+    del destination.empty_transaction
+    assert key(1) not in found
+    assert found.get(key(0), LogEnd(0, 2, 0)).log_end == 2
+    before = bench.loop.time()
+    assert ends(await shard.fill({key(2): gaps((0, 2))[key(0)]})) == {2: 2}
+    assert bench.loop.time() - before < SETTINGS.marker_deadline_s
+    assert key(1) not in await shard.fill(gaps((2, 3), (1, 2)))
+    bench.cluster.partition(key(1)).leader = leader
+    await bench.settle()
+    assert ends(await shard.fill(gaps((bench.end(0), bench.end(0)), (1, 2))))[1] == 2
+    await bench.settle()
+    assert bench.end(1) == 2
+    await shard.close()
+
+
+@scenario
+async def test_a_marker_that_goes_with_its_leader(bench: Bench) -> None:
+    """Goal: a marker that no follower has is still to come: its coordinator writes it again.
+
+    Its id was taken for clean, and the next marker of it stood behind the one that came again.
+    """
+    shard = await bench.shard()
+    bench.cluster.lag(key(0), 60.0)
+    assert not await shard.fill(gaps((0, 1)))
+    assert bench.end(0) == 1
+    bench.cluster.move_leader(key(0), lose=0)
+    filled = False
+    while not filled:
+        await asyncio.sleep(0.1)
+        found = await shard.fill(gaps((0, 1)))
+        filled = found.get(key(0), LogEnd(0, 0, 0)).log_end == 1
+    await bench.settle()
+    assert bench.end(0) == 1
+    await shard.close()
+
+
+@scenario
+async def test_a_new_owner_fences_the_former(bench: Bench) -> None:
+    """Goal: what the former one begins after that is refused, and he is told."""
+    former = await bench.shard(bench.destination("former"))
+    await former.fill(gaps((0, 1)))
+    owner = await bench.shard(bench.destination("owner"))
+    assert ends(await owner.fill(gaps((1, 2)))) == {0: 2}
+    with pytest.raises(Fenced):
+        await former.fill(gaps((2, 9)))
+    await bench.settle()
+    assert bench.end(0) == 2
+    assert former.data_producer == owner.data_producer
+
+
+@scenario
+async def test_what_a_former_owner_left_open_is_ended_first(bench: Bench) -> None:
+    """Goal: his marker stands before the new owner looks where the log ends."""
+    former = bench.destination("former")
+    identity = await former.init_producer("twinlog.5.filler.1")
+    coordinator = bench.cluster.coordinator
+    assert coordinator.add_partitions(*identity, [key(0)]) == 0
+    owner = await bench.shard()
+    assert ends(await owner.fill(gaps((0, 4)))) == {0: 4}
+    await bench.settle()
+    assert bench.end(0) == 4
+
+
+@scenario
+async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
+    """Goal: after an answer was lost the gap is filled to its end, and not beyond."""
+    shard = await bench.shard()
+    destination = shard._destination
+    assert isinstance(destination, ModelDestination)
+    lose = [True, False, True]
+
+    async def losing(
+        producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        codes = await ModelDestination.empty_transaction(destination, producer, partitions)
+        if lose and lose.pop():
+            raise Disconnected("lost")
+        return codes
+
+    destination.empty_transaction = losing  # type: ignore[method-assign]
+    end = 0
+    for _ in range(20):
+        try:
+            found = await shard.fill(gaps((end, 8)))
+        except Disconnected:
+            continue
+        end = found[key(0)].log_end if key(0) in found else end
+        if end == 8:
+            break
+    await bench.settle()
+    assert (end, bench.end(0)) == (8, 8)
+    await shard.close()
+
+
+@scenario
+async def test_two_mirrors_fill_gaps_of_one_shard(bench: Bench) -> None:
+    """Goal: each has an engine of its own, and none fences what another has under way."""
+    shard = await bench.shard()
+    await shard.fill(gaps((0, 1)))
+
+    async def fill(partition: int) -> None:
+        end = bench.end(partition)
+        while end < 30:
+            found = await shard.fill({key(partition): gaps((end, 30))[key(0)]})
+            end = found[key(partition)].log_end if key(partition) in found else end
+            await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(fill(partition) for partition in range(4)))
+    await bench.settle()
+    assert [bench.end(partition) for partition in range(4)] == [30] * 4
+    await shard.close()
+
+
+@scenario
+async def test_a_fence_leaves_a_round_alone(bench: Bench) -> None:
+    """Goal: it cleans the id that holds its partition up, and none that is at work elsewhere."""
+    shard = await bench.shard()
+    await shard.fill(gaps((0, 1)))
+    shard._dirty[1] = frozenset([key(1)])  # as a late marker leaves it
+    del shard._clean[1]
+    destination = shard._destination
+
+    async def busy(transactional_id: str) -> ProducerIdentity:
+        del destination.init_producer
+        raise Retriable(f"the coordinator of {transactional_id} is busy")
+
+    destination.init_producer = busy  # type: ignore[method-assign]
+    filling = asyncio.ensure_future(shard.fill(gaps((1, 30))))
+    while len(shard._dirty) < FILLERS:
+        await asyncio.sleep(0.001)
+    assert await shard.fence([key(1)]) == {key(1): 0}
+    found = await filling
+    assert found[key(0)].log_end == bench.end(0) > 1
+    await bench.settle()
+    assert found[key(0)].log_end == bench.end(0)
+    await shard.close()
+
+
+@scenario
+async def test_the_ids_are_clean_before_a_fence_needs_them(bench: Bench) -> None:
+    """Goal: a lease after the shard was opened, a fence waits for its own marker only."""
+    shard = await bench.shard()
+    await asyncio.sleep(SETTINGS.lease_s + 1.0)
+    destination = shard._destination
+    asked: list[str] = []
+
+    async def counted(transactional_id: str) -> ProducerIdentity:
+        asked.append(transactional_id)
+        return await ModelDestination.init_producer(destination, transactional_id)
+
+    destination.init_producer = counted  # type: ignore[method-assign]
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    assert asked == ["twinlog.5", "twinlog.5.marker", "twinlog.5"], "no filler's"
+    assert ends(await shard.fill(gaps((1, 2), (0, 3)))) == {0: 2, 1: 3}
+    assert asked == ["twinlog.5", "twinlog.5.marker", "twinlog.5"], "no filler's"
+    await shard.close()
+
+
+@scenario
+async def test_somebody_else_s_record_is_told(bench: Bench) -> None:
+    """Goal: the log end goes past what was filled; the append machine fails the partition."""
+    shard = await bench.shard()
+    bench.cluster.log(key(0)).append_marker(Marker(99, 0, committed=True), bench.cluster.now_ms)
+    assert ends(await shard.fill(gaps((0, 1)))) == {0: 1}
+    bench.cluster.log(key(0)).append_marker(Marker(99, 0, committed=True), bench.cluster.now_ms)
+    assert ends(await shard.fill(gaps((0, 1)))) == {0: 2}
+    await shard.close()
+
+
+@scenario
+async def test_closing_ends_what_runs_beside(bench: Bench) -> None:
+    """Goal: nothing of a shard goes on after it was given away."""
+    shard = await bench.shard()
+    bench.network.cut("owner", 1)
+    bench.network.cut("owner", 2)
+    filling = asyncio.ensure_future(shard.fill(gaps((0, 1))))
+    await asyncio.sleep(0.5)
+    await shard.close()
+    filling.cancel()
+    await asyncio.gather(filling, return_exceptions=True)
+    bench.network.heal()
+    await bench.settle()
+    assert bench.end(0) == 0
+    await (await bench.shard()).close()
+
+
+# ---- written markers ---------------------------------------------------------------------------
+
+
+@scenario(markers_allowed=True)
+async def test_written_markers(bench: Bench) -> None:
+    """Goal: as many as a gap needs, up to the limit of a request, once a first one has landed."""
+    shard = await bench.shard(settings=replace(SETTINGS, markers_at_once=100))
+    found = await shard.markers.write(gaps((0, 7), (0, 101), (0, 1001)))
+    assert ends(found) == {0: 1, 1: 1, 2: 1}
+    found = await shard.markers.write(gaps((1, 7), (1, 101), (1, 1001)))
+    assert ends(found) == {0: 7, 1: 101, 2: 101}
+    assert shard.markers.allowed
+    assert ends(await shard.markers.write(gaps((7, 8), (101, 102)))) == {0: 8, 1: 102}
+    await bench.settle()
+    assert [bench.end(at) for at in range(4)] == [8, 102, 101, 0]
+
+
+@scenario(markers_allowed=True)
+async def test_markers_where_another_owner_has_found_records(bench: Bench) -> None:
+    """Goal: in a gap that has had records the end is asked for each time, whoever wrote last."""
+    shard = await bench.shard()
+    assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
+    records = [RawRecord(at, 1, 0, memoryview(encode_tail(b"k", b"v"))) for at in range(2)]
+    partition = bench.cluster.partition(key(0))
+    partition.log.append(whole(build(records, Codec.NONE)))
+    bench.cluster._replicate(partition)
+    gap = Gap(Offset(1), Offset(4), seen=False)
+    assert ends(await shard.markers.write({key(0): gap})) == {0: 3}
+    assert ends(await shard.markers.write({key(0): gap.after(Offset(3))})) == {0: 4}
+    assert bench.end(0) == 4
+
+
+@scenario
+async def test_where_markers_may_not_be_written(bench: Bench) -> None:
+    """Goal: it is found out once, nothing is written, and transactions fill from then on."""
+    shard = await bench.shard()
+    assert shard.markers.allowed
+    assert await shard.markers.write(gaps((0, 2))) == {}
+    assert not shard.markers.allowed
+    assert bench.end(0) == 0
+    assert ends(await shard.fill(gaps((0, 2)))) == {0: 2}
+
+
+@scenario
+async def test_where_brokers_cannot_write_markers(bench: Bench) -> None:
+    """Goal: the same for a service that does not have WriteTxnMarkers, or not any more."""
+    shard = await bench.shard()
+    bench.cluster.markers_refusal = 35
+    assert await shard.markers.write(gaps((0, 2))) == {}
+    assert not shard.markers.allowed
+    assert ends(await shard.fill(gaps((0, 2)))) == {0: 2}
+    assert await shard.markers.fence([key(0)]) == {key(0): 0}
+
+
+@scenario(markers_allowed=True)
+async def test_markers_where_nobody_leads(bench: Bench) -> None:
+    """Goal: the error is that partition's own."""
+    shard = await bench.shard()
+    bench.cluster.partition(key(1)).leader = -1
+    found = await shard.markers.write(gaps((0, 2), (0, 2)))
+    assert found[key(0)].log_end == 1
+    assert found[key(1)].error
+
+
+@scenario(markers_allowed=True)
+async def test_markers_whose_answer_is_lost(bench: Bench) -> None:
+    """Goal: nobody knows, so the caller is told so and has to read the log's end."""
+    shard = await bench.shard()
+    await shard.markers.write(gaps((0, 1)))
+    bench.network.cut("owner", 1)
+    bench.network.cut("owner", 2)
+    with pytest.raises(Disconnected):
+        await shard.markers.write(gaps((1, 5)))
+
+
+# ---- stopping ----------------------------------------------------------------------------------
+
+
+def batch(partition: int, producer: int, epoch: int, sequence: int) -> Batch:
+    """One record, as an owner of this epoch sends it."""
+    one = build([RawRecord(0, 1_000, 0, memoryview(encode_tail(None, b"v")))], Codec.NONE)
+    data = whole(one, producer_id=producer, epoch=epoch, sequence=sequence)
+    return Batch(key(partition), data[:HEADER_SIZE], memoryview(data)[HEADER_SIZE:])
+
+
+async def sent(bench: Bench, one: Batch, owner: str = "owner") -> int:
+    """The error code with which a batch is answered."""
+    node = bench.cluster.partition(one.partition).leader
+    answers = await bench.destination(owner).produce(node, [one])
+    return answers[one.partition].error
+
+
+@scenario
+async def test_a_fenced_partition_refuses_what_was_sent_before(bench: Bench) -> None:
+    """Goal: from the marker on, a batch of the former epoch is refused; other partitions go on.
+
+    Also on a partition that never had a batch: a first one would be taken whatever its sequence.
+    """
+    shard = await bench.shard()
+    for partition in (0, 1):
+        assert await sent(bench, batch(partition, shard.data_producer, 0, 0)) == 0
+    assert await shard.fence([key(0), key(2)]) == {key(0): 1, key(2): 0}
+    assert [bench.end(at) for at in range(3)] == [2, 1, 1]
+    assert await sent(bench, batch(0, shard.data_producer, 0, 1)) == INVALID_PRODUCER_EPOCH
+    assert await sent(bench, batch(2, shard.data_producer, 0, 0)) == INVALID_PRODUCER_EPOCH
+    assert await sent(bench, batch(1, shard.data_producer, 0, 1)) == 0
+
+
+@scenario
+async def test_what_has_no_leader_is_fenced_later(bench: Bench) -> None:
+    """Goal: it is left out, the others are fenced at once; then it is, too."""
+    shard = await bench.shard()
+    bench.cluster.partition(key(1)).leader = -1
+    assert await shard.fence([key(0), key(1)]) == {key(0): 0}
+    bench.cluster.partition(key(1)).leader = 2
+    assert await shard.fence([key(1)]) == {key(1): 0}
+    assert (bench.end(0), bench.end(1)) == (1, 1)
+
+
+def leads_away(bench: Bench, shard: Shard) -> ModelDestination:
+    """Let a partition lose its leader while the next transactions end; until it is deleted."""
+    destination = shard._destination
+    assert isinstance(destination, ModelDestination)
+
+    async def lead_away_then_end(
+        producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        codes = await ModelDestination.empty_transaction(destination, producer, partitions)
+        bench.cluster.partition(key(1)).leader = -1
+        return codes
+
+    destination.empty_transaction = lead_away_then_end  # type: ignore[method-assign]
+    return destination
+
+
+@scenario
+async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Bench) -> None:
+    """Goal: what is told to be fenced gets no marker any more, also if its coordinator moves then.
+
+    The transaction of a fence is not complete while one of its partitions has no leader, and
+    another coordinator writes the markers of all of them again.
+    """
+    shard = await bench.shard()
+    destination = leads_away(bench, shard)
+    found = await shard.fence([key(0), key(1)])
+    del destination.empty_transaction
+    told = {p: bench.cluster.log(p).end for p in found}
+    bench.cluster.coordinator.move()
+    bench.cluster.partition(key(1)).leader = 2
+    await bench.settle()
+    assert {p: bench.cluster.log(p).end for p in told} == told, "users write to these by now"
+    assert await shard.fence([key(0), key(1)]) == {key(0): 0, key(1): 0}, "and stopped later"
+    stopped = bench.end(0), bench.end(1)
+    bench.cluster.coordinator.move()
+    await bench.settle()
+    assert (bench.end(0), bench.end(1)) == stopped
+
+
+@scenario
+async def test_a_coordinator_that_moves_writes_nothing_behind_a_gap(bench: Bench) -> None:
+    """Goal: data follows a gap that begins with a fence when no other marker comes any more."""
+    shard = await bench.shard()
+    destination = leads_away(bench, shard)
+    found = await shard.fence_data(gaps((0, 1), (0, 1)))
+    del destination.empty_transaction
+    told = {p: bench.cluster.log(p).end for p in found}
+    bench.cluster.coordinator.move()
+    bench.cluster.partition(key(1)).leader = 2
+    await bench.settle()
+    assert {p: bench.cluster.log(p).end for p in told} == told
+
+
+@scenario
+async def test_a_stop_waits_until_its_transaction_is_complete(bench: Bench) -> None:
+    """Goal: until their coordinator has noted that they stand, another one writes them again."""
+    shard = await bench.shard()
+
+    async def noted_later(
+        after: Mapping[TopicPartition, int], identity: ProducerIdentity
+    ) -> dict[TopicPartition, Offset]:
+        stand = await Shard._markers(shard, after, identity)
+        known = bench.cluster.coordinator._ids["twinlog.5"]
+        known.state = State.ENDING
+        bench.loop.later(1.0, lambda: setattr(known, "state", State.COMPLETE))
+        return stand
+
+    shard._markers = noted_later  # type: ignore[method-assign]
+    before = bench.loop.time()
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    assert bench.loop.time() - before >= 1.0
+
+
+@scenario
+async def test_what_may_not_be_written_to_is_fenced_alone_later(bench: Bench) -> None:
+    """Goal: the others are fenced as fast as ever; it is not, and says why, until it may be.
+
+    However often that is tried, no epoch is used up by it.
+    """
+    shard = await bench.shard()
+    bench.deny()
+    before = bench.loop.time()
+    refused = {READ_ONLY: Refusal(TOPIC_AUTHORIZATION_FAILED)}
+    found = await shard.fence([key(0), READ_ONLY, key(1)])
+    assert found == {key(0): 0, key(1): 0, **refused}
+    assert bench.loop.time() - before < SETTINGS.marker_deadline_s
+    epoch = bench.cluster.coordinator._ids["twinlog.5"].epoch
+    for _ in range(3):
+        assert await shard.fence([READ_ONLY]) == refused
+    assert bench.cluster.coordinator._ids["twinlog.5"].epoch == epoch
+    assert bench.cluster.log(READ_ONLY).end == 0
+    bench.allow()
+    assert await shard.fence([READ_ONLY]) == {READ_ONLY: 0}
+    late = batch(0, shard.data_producer, 0, 0)._replace(partition=READ_ONLY)
+    assert await sent(bench, late) == INVALID_PRODUCER_EPOCH
+    await bench.settle()
+    assert (bench.end(0), bench.end(1), bench.cluster.log(READ_ONLY).end) == (1, 1, 1)
+
+
+@scenario
+async def test_a_refused_fence_is_another_owners_after_a_takeover(bench: Bench) -> None:
+    """Goal: the epoch that was kept for it is refused as any other of a former owner's."""
+    former = await bench.shard(bench.destination("former"))
+    bench.deny()
+    await former.fence([READ_ONLY])
+    await bench.shard()
+    bench.allow()
+    with pytest.raises(Fenced):
+        await former.fence([READ_ONLY])
+    await bench.settle()
+    assert bench.cluster.log(READ_ONLY).end == 0
+
+
+class Blind(ModelDestination):
+    """To whom the log of one partition is not shown."""
+
+    code = TOPIC_AUTHORIZATION_FAILED
+
+    async def read(
+        self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
+    ) -> Mapping[TopicPartition, Fetched]:
+        found = await super().read(partitions, partition_max_bytes=partition_max_bytes)
+        nothing = Fetched(self.code, -1, -1, -1, (), memoryview(b""))
+        return {p: nothing if p == key(1) else one for p, one in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (TOPIC_AUTHORIZATION_FAILED, {key(1): Refusal(TOPIC_AUTHORIZATION_FAILED)}),
+        (NOT_LEADER, {}),
+    ],
+)
+def test_what_cannot_be_read_holds_up_no_other_fence(
+    code: int, told: dict[TopicPartition, Refusal]
+) -> None:
+    """Goal: whether it is fenced already is not known, so it is left alone, and says why."""
+
+    @scenario
+    async def story(bench: Bench) -> None:
+        destination = Blind(bench.cluster, bench.network, "owner")
+        destination.code = code
+        shard = await bench.shard(destination)
+        for partition in (0, 1):
+            assert await sent(bench, batch(partition, shard.data_producer, 0, 0)) == 0
+        assert await shard.fence([key(0), key(1)]) == {key(0): 1, **told}
+        assert (bench.end(0), bench.end(1)) == (2, 1)
+
+    story()
+
+
+@scenario
+async def test_a_topic_that_is_gone_needs_no_fence(bench: Bench) -> None:
+    """Goal: a deleted topic does not hold up the removal of itself and others for ever.
+
+    That it is gone is believed after a lease: a broker that lags does not know a new topic yet.
+    """
+    shard = await bench.shard()
+    gone = TopicPartition("gone", 0)
+    assert await shard.fence([gone, key(0)]) == {key(0): 0}
+    assert await shard.fence([gone]) == {}
+    await asyncio.sleep(SETTINGS.lease_s)
+    assert await shard.fence([gone]) == {gone: -1}
+    assert await shard.fence([gone]) == {}, "it may have been there since"
+    bench.cluster.create_topic(gone.topic, 1)
+    assert await shard.fence([gone]) == {gone: 0}, "it was only not known"
+
+
+def test_a_control_batch_that_a_cleaner_has_emptied() -> None:
+    """Goal: it has no key to tell its type by, and does not end the search for fences."""
+    emptied = made.altered(made.batch([made.record(0)], attributes=1 << 5), num_records=0, body=b"")
+    [header] = batches(memoryview(emptied))
+    assert _stored(header, memoryview(emptied)) == (header, False)
+
+
+@scenario
+async def test_a_topic_that_was_made_again_gets_no_marker(bench: Bench) -> None:
+    """Goal: it is somebody else's; its removal ends all the same, and that of others at once.
+
+    Not before it was told for as long as a lease: a broker may lag, and tell of a former topic.
+    """
+    other = TopicPartition("other", 0)
+    ids = {
+        key(0).topic: bench.cluster.topics[key(0).topic].topic_id,
+        other.topic: bench.cluster.create_topic(other.topic).topic_id,
+    }
+    shard = await bench.shard()
+    bench.cluster.delete_topic(other.topic)
+    bench.cluster.create_topic(other.topic)
+    assert await shard.fence([other, key(0)], ids) == {key(0): 0}
+    await asyncio.sleep(SETTINGS.lease_s)
+    assert await shard.fence([other, key(0)], ids) == {other: -1, key(0): 0}
+    assert bench.cluster.log(other).end == 0
+    assert await shard.fence([other], {}) == {other: 0}, "where its id is not known"
+
+
+@scenario
+async def test_a_broker_that_lags_does_not_spare_a_topic_its_fence(bench: Bench) -> None:
+    """Goal: told of a topic that was there before the mirror's own, we ask again, and fence."""
+    topic = bench.cluster.topics[key(0).topic]
+    ids = {key(0).topic: topic.topic_id}
+    shard = await bench.shard()
+    topic.topic_id, now = uuid4(), topic.topic_id
+    for _ in range(3):
+        assert await shard.fence([key(0)], ids) == {}
+    topic.topic_id = now
+    assert await shard.fence([key(0)], ids) == {key(0): 0}
+
+
+@scenario(markers_allowed=True)
+async def test_a_fence_is_known_without_the_right_that_made_it(bench: Bench) -> None:
+    """Goal: mirroring ended where a former owner's fence stands, who might write markers.
+
+    The next owner took its second record for one of the mirror's, and the end for a higher one.
+    """
+    former = await bench.shard()
+    assert await former.fence([key(0)]) == {key(0): 0}
+    assert bench.end(0) == 2
+    bench.cluster.markers_allowed = False
+    owner = await bench.shard()
+    owner.markers.allowed = False
+    assert await owner.fence([key(0)]) == {key(0): 0}
+
+
+@scenario
+async def test_any_number_of_fences(bench: Bench) -> None:
+    """Goal: mirroring ended at the first one, however often a stop was tried."""
+    for _ in range(70):
+        shard = await bench.shard()
+        assert await shard.fence([key(0)]) == {key(0): 0}
+        await shard.close()
+    assert bench.end(0) >= 70
+
+
+@scenario
+async def test_only_the_owner_fences(bench: Bench) -> None:
+    """Goal: one whose lease has ended cannot stop what is another's now."""
+    lapsed = ModelDestination(bench.cluster, bench.network, "former", lambda: False)
+    shard = await bench.shard()
+    former = Shard(5, "twinlog", lapsed, SETTINGS)
+    former.data_producer = shard.data_producer
+    with pytest.raises(Fenced):
+        await former.fence([key(0)])
+    await bench.settle()
+    assert bench.end(0) == 0
+
+
+@scenario
+async def test_a_former_fence_is_found(bench: Bench) -> None:
+    """Goal: where a former owner has fenced the log, mirroring ended, whoever fences it again."""
+    former = await bench.shard()
+    assert await sent(bench, batch(0, former.data_producer, 0, 0)) == 0
+    assert await former.fence([key(0)]) == {key(0): 1}
+    owner = await bench.shard()
+    assert await owner.fence([key(0), key(1)]) == {key(0): 1, key(1): 0}
+    assert await former.fence([key(0)]) == {key(0): 1}
+    await bench.settle()
+    assert (bench.end(0), bench.end(1)) == (4, 1), "each owner's fence, and no other"
+
+
+@scenario
+async def test_data_of_a_former_stop_is_fenced(bench: Bench) -> None:
+    """Goal: mirrored again and stopped before anything landed, a late batch is refused.
+
+    It was sent at a position whose epoch is that of the former fence.
+    """
+    shard = await bench.shard()
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    [state] = bench.cluster.producers(key(0)).active
+    late = batch(0, shard.data_producer, state.epoch, 0)
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    assert await sent(bench, late) == INVALID_PRODUCER_EPOCH
+
+
+@scenario
+async def test_a_fence_that_was_cut_short_is_found(bench: Bench) -> None:
+    """Goal: its transaction is ended first, so that its marker is seen: mirroring ended there."""
+    former = bench.destination("former")
+    identity = await former.init_producer("twinlog.5")
+    assert bench.cluster.coordinator.add_partitions(*identity, [key(0)]) == 0
+    owner = await bench.shard()
+    assert await owner.fence([key(0)]) == {key(0): 0}
+    await bench.settle()
+    assert bench.end(0) == 2
+
+
+async def a_filler_of_a_former_owner(bench: Bench) -> None:
+    """He died within a transaction of partition 0."""
+    coordinator = bench.cluster.coordinator
+    _, producer_id, epoch = coordinator.init("twinlog.5.filler.0")
+    coordinator.add_partitions("twinlog.5.filler.0", producer_id, epoch, [key(0)])
+
+
+@scenario
+async def test_a_former_owners_filler_comes_before_the_fence(bench: Bench) -> None:
+    """He died within a transaction: what ends it would else stand behind the fence, by and by."""
+    await a_filler_of_a_former_owner(bench)
+    shard = await bench.shard()
+    assert await shard.fence([key(0)]) == {key(0): 1}
+    await asyncio.sleep(2 * bench.cluster.timings.transaction_timeout)
+    assert bench.end(0) == 2
+
+
+@scenario
+async def test_a_former_owners_filler_comes_before_a_gap_is_begun_with_a_fence(
+    bench: Bench,
+) -> None:
+    """Goal: a gap of one offset is not filled by the fence while his marker may still come.
+
+    It did: data followed, and his marker landed behind it. Seed 100197 of the simulation.
+    """
+    await a_filler_of_a_former_owner(bench)
+    shard = await bench.shard()
+    found = await shard.fence_data(gaps((0, 1)))
+    assert found[key(0)].error, "his marker stands where the gap began"
+    assert bench.end(0) == 1
+    await bench.settle()
+    await asyncio.sleep(2 * bench.cluster.timings.transaction_timeout)
+    assert bench.end(0) == 1
+
+
+@scenario(markers_allowed=True)
+async def test_a_former_owner_who_might_not_write_markers(bench: Bench) -> None:
+    """Goal: the right may have been granted since he filled with transactions."""
+    await a_filler_of_a_former_owner(bench)
+    shard = await bench.shard()
+    await shard.fill_gaps(gaps((0, 1)))
+    assert bench.end(0) == 1
+    await bench.settle()
+    await asyncio.sleep(2 * bench.cluster.timings.transaction_timeout)
+    assert bench.end(0) == 1
+
+
+class Held(ModelDestination):
+    """Whose next WriteTxnMarkers request is held by what lies in between, and then delivered."""
+
+    def hold(self) -> Callable[[], None]:
+        """Hold the next one; gives what delivers it."""
+        held: list[Callable[[], object]] = []
+        answering = self.write_markers
+
+        async def lost(
+            partitions: Mapping[TopicPartition, Markers],
+            producer: ProducerIdentity,
+            *,
+            committed: bool = False,
+        ) -> Mapping[TopicPartition, int]:
+            self.write_markers = answering  # type: ignore[method-assign]
+            marker = Marker(*producer[1:], committed=committed)
+            held.append(partial(self.cluster.write_markers, dict(partitions), marker))
+            raise Disconnected("the answer was lost")
+
+        self.write_markers = lost  # type: ignore[method-assign]
+        return lambda: [deliver() for deliver in held] and None
+
+
+async def holding(bench: Bench, start: int = 0, end: int = 1) -> tuple[Shard, Callable[[], None]]:
+    """A shard whose request to fill this gap of partition 0 is held; what delivers it."""
+    destination = Held(bench.cluster, bench.network, "owner")
+    shard = await bench.shard(destination)
+    if start > bench.end(0):
+        assert ends(await shard.markers.write(gaps((0, start)))) == {0: 1}
+        assert ends(await shard.markers.write(gaps((1, start)))) == {0: start}
+    deliver = destination.hold()
+    with pytest.raises(Disconnected):
+        await shard.markers.write(gaps((start, end)))
+    return shard, deliver
+
+
+@scenario(markers_allowed=True)
+async def test_a_late_request_is_refused_where_its_gap_was_filled_again(bench: Bench) -> None:
+    """Goal: it comes when the gap is full, and moves no later offset (E1)."""
+    shard, deliver = await holding(bench)
+    assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
+    deliver()
+    assert bench.end(0) == 1
+
+
+@scenario(markers_allowed=True)
+async def test_a_second_request_is_refused_where_a_late_one_came_first(bench: Bench) -> None:
+    """Goal: it comes just before the gap is filled again, which then is full (E1)."""
+    shard, deliver = await holding(bench)
+    write = shard._destination.write_markers
+
+    async def just_after(*args: object, **kwargs: object) -> object:
+        deliver()
+        return await write(*args, **kwargs)  # type: ignore[arg-type]
+
+    shard._destination.write_markers = just_after  # type: ignore[method-assign,assignment]
+    assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
+    assert bench.end(0) == 1
+
+
+@pytest.mark.parametrize("come_first", [False, True])
+def test_a_late_request_of_many_markers(come_first: bool) -> None:
+    """Goal: however many of them have landed, the gap is filled to its end and not beyond it."""
+
+    @scenario(markers_allowed=True)
+    async def story(bench: Bench) -> None:
+        shard, deliver = await holding(bench, 10, 20)
+        if come_first:
+            deliver()
+            assert bench.end(0) == 20
+        end = ends(await shard.markers.write(gaps((10, 20))))[0]
+        assert end == (20 if come_first else 11)
+        deliver()
+        if not come_first:
+            assert ends(await shard.markers.write(gaps((end, 20)))) == {0: 20}
+        deliver()
+        assert bench.end(0) == 20
+
+    story()
+
+
+@scenario(markers_allowed=True)
+async def test_late_requests_of_several_owners(bench: Bench) -> None:
+    """Goal: of all that were ever sent for one offset, one lands, in whatever order they come."""
+    for order in itertools.permutations(range(3)):
+        before = bench.end(0)
+        made = [await holding(bench, before, before + 1) for _ in range(3)]
+        for at in order:
+            made[at][1]()
+        assert bench.end(0) == before + 1, order
+
+
+@scenario(markers_allowed=True)
+async def test_a_late_request_is_refused_behind_a_stop(bench: Bench) -> None:
+    """Goal: a former owner's, and our own, land neither behind STOPPED nor among users' records."""
+    _, deliver = await holding(bench)
+    owner, deliver_own = await holding(bench)
+    assert await owner.fence([key(0)]) == {key(0): 0}
+    assert bench.end(0) == 2, "the fence of the data, and that of the markers"
+    deliver()
+    deliver_own()
+    assert bench.end(0) == 2
+
+
+@scenario(markers_allowed=True)
+async def test_what_has_no_unanswered_request_needs_no_fence_of_markers(bench: Bench) -> None:
+    """Goal: one control record is all where the last marker is ours, or nobody owned it before."""
+    shard = await bench.shard()
+    await shard.markers.write(gaps((0, 1)))
+    shard.markers.first_owned([key(1)])
+    assert await shard.fence([key(0), key(1)]) == {key(0): 1, key(1): 0}
+    assert (bench.end(0), bench.end(1)) == (2, 1)
+
+
+@scenario(markers_allowed=True)
+async def test_the_end_of_a_stop_whose_owner_died(bench: Bench) -> None:
+    """Goal: behind both fences, the next owner still finds where mirroring ended."""
+    former = await bench.shard()
+    assert await sent(bench, batch(0, former.data_producer, 0, 0)) == 0
+    assert await former.fence([key(0)]) == {key(0): 1}
+    owner = await bench.shard()
+    assert await owner.fence([key(0)]) == {key(0): 1}
+
+
+@scenario(markers_allowed=True)
+async def test_a_gap_behind_an_earlier_stop_is_no_fence(bench: Bench) -> None:
+    """Goal: mirrored again up to a gap, the log ends in markers that are not those of a stop."""
+    shard = await bench.shard()
+    assert await shard.fence([key(0)]) == {key(0): 0}
+    assert ends(await shard.markers.write(gaps((2, 4)))) == {0: 4}
+    assert await shard.fence([key(0)]) == {key(0): 4}
+
+
+@scenario(markers_allowed=True)
+async def test_markers_that_are_missing_are_written(bench: Bench) -> None:
+    """Goal: the broker answers 0 for markers of which some are missing; the log end tells (A2)."""
+    shard = await bench.shard()
+    assert ends(await shard.markers.write(gaps((0, 40)))) == {0: 1}
+    bench.cluster._in_sync = lambda markers: markers[:3]  # type: ignore[method-assign]
+    assert ends(await shard.markers.write(gaps((1, 40)))) == {0: 4}
+    del bench.cluster._in_sync
+    assert ends(await shard.markers.write(gaps((4, 40)))) == {0: 40}
+    assert bench.end(0) == 40
+
+
+@scenario(markers_allowed=True)
+async def test_coordinator_epochs_that_end(bench: Bench) -> None:
+    """Goal: another producer id is taken, in which they begin anew."""
+    bench.cluster.coordinator.first_epoch = 32_760
+    shard = await bench.shard()
+    shard.markers._lasts[key(0)] = LastMarker(32_760, LAST_COORDINATOR_EPOCH - STEP)
+    await shard.markers.producer_id()
+    shard.markers._lasts[key(0)] = LastMarker(32_760, LAST_COORDINATOR_EPOCH - STEP)
+    assert ends(await shard.markers.write(gaps((0, 3)))) == {0: 3}
+    assert ends(await shard.markers.write(gaps((3, 9)))) == {0: 4}
+    assert ends(await shard.markers.write(gaps((4, 9)))) == {0: 9}
+    ids = {state.producer_id for state in bench.cluster.producers(key(0)).active}
+    assert len(ids) == 2

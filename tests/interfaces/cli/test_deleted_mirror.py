@@ -1,0 +1,33 @@
+"""`kafka-mirrors --delete`: what of a mirror stays on the destination, without a cluster."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from twinlog.interfaces.cli import kafka_mirrors
+from twinlog.interfaces.cli.kafka_mirrors import Arguments
+from twinlog.operations.mirror_admin import DeleteMirrorResult
+
+ACL = "ALLOW User:app READ on TOPIC orders"
+
+
+class Admin:
+    """A destination whose mirror has copied one ACL."""
+
+    async def delete_mirror(self, mirror: str) -> DeleteMirrorResult:
+        return DeleteMirrorResult(mirror=mirror, copied_acls=(ACL,))
+
+
+def test_rights_that_nobody_takes_away_any_more_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Goal: an operator sees what stays, for people and for programs (D11)."""
+    admin: Any = Admin()
+    asyncio.run(kafka_mirrors._delete(admin, Arguments(mirror="m")))
+    out, err = capsys.readouterr()
+    assert out == "Deleted mirror m\n"
+    assert "1 ACL(s) that were copied from the source stay" in err
+    assert err.splitlines()[-1] == ACL
+    asyncio.run(kafka_mirrors._delete(admin, Arguments(mirror="m", as_json=True)))
+    assert ACL in capsys.readouterr().out

@@ -1,0 +1,73 @@
+"""Twin of twinlog.interfaces.cli.demo: it proves what it says, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+# Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+MAIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from twinlog.interfaces.cli.main import main
+main()
+"""
+DEMO = (sys.executable, "-c", MAIN, "demo", "--brokers", "1")
+
+
+def start(folder: Path) -> "subprocess.Popen[str]":
+    with (folder / "said").open("w") as said:
+        return subprocess.Popen(
+            DEMO,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            env={**os.environ, "TMPDIR": str(folder)},
+        )
+
+
+def left(folder: Path) -> list[str]:
+    """Processes that name the demo's folder."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = line.read_text(errors="replace").replace("\0", " ")
+        except OSError:
+            continue
+        if str(folder) in command:
+            found.append(command[:200])
+    return found
+
+
+@pytest.mark.last
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_demo(tmp_path: Path) -> None:
+    """With one broker on each side (its leader is away for a while): the same log in both."""
+    with start(tmp_path) as demo:
+        output, _ = demo.communicate(timeout=580)
+    assert demo.returncode == 0, (tmp_path / "said").read_text()
+    assert "the same log in both clusters" in output
+    assert "kill -9" in output
+    assert list(tmp_path.glob("twinlog-demo-*")) == []
+    until(lambda: not left(tmp_path), what="the end of all processes")
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.timeout(300)
+def test_broken_off(tmp_path: Path, how: signal.Signals) -> None:
+    """However it is ended, in the middle of its set-up, nothing of it goes on."""
+    with start(tmp_path) as demo:
+        said = tmp_path / "said"
+        until(lambda: "the load begins" in said.read_text(), 200, "the load")
+        assert left(tmp_path)
+        demo.send_signal(how)
+        demo.communicate(timeout=90)
+    assert demo.returncode == (-how if how == signal.SIGKILL else 130)
+    until(lambda: not left(tmp_path), what="the end of all processes")

@@ -1,0 +1,114 @@
+"""`twinlog run` and `verify`: what is wrong is said in one line, before anything starts."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from twinlog.interfaces.cli.main import main
+
+NOBODY = ("--bootstrap-server", "127.0.0.1:1")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["run", *NOBODY, *arguments])
+
+
+def refused(done: Result) -> str:
+    """The one line of an error."""
+    assert (done.exit_code, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    return line
+
+
+def test_an_unknown_lane_setting() -> None:
+    """Goal: its name, and the one that was meant."""
+    line = refused(run("--lane-property", "lane.bufer.bytes=1"))
+    assert (
+        line
+        == "Error: lane.bufer.bytes is not a setting of a lane; did you mean lane.buffer.bytes?"
+    )
+
+
+def test_a_malformed_lane_setting_of_a_file(tmp_path: Path) -> None:
+    """Goal: the value and what is allowed; a property on the command line wins over the file's."""
+    file = tmp_path / "lanes.properties"
+    file.write_text("mirror.num.replica.fetchers=many\nlane.positions.at.once=2\n")
+    line = refused(run("--lane-config", str(file)))
+    assert line.startswith("Error: mirror.num.replica.fetchers is 'many': allowed is")
+    line = refused(
+        run(
+            *("--lane-config", str(file)),
+            *("--lane-property", "mirror.num.replica.fetchers=4"),
+            *("--lane-property", "lane.positions.at.once=0"),
+        )
+    )
+    assert line.startswith("Error: lane.positions.at.once is '0': allowed is")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--lane-property", "lane.positions.at.once"),
+        ("--lane-config", "/there/is/no/such/file"),
+        ("--conf", "=x"),
+        ("--metrics-address", "here"),
+        ("--metrics-address", "127.0.0.1:65536"),
+        ("--log-format", "xml"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...]) -> None:
+    """Goal: exit status 2, and the flag is named."""
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert arguments[0] in done.stderr.splitlines()[-1]
+
+
+def test_a_port_that_is_taken() -> None:
+    """Goal: the address and why, before anybody is connected to."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused(run("--metrics-address", f":{port}"))
+    assert line.startswith(f"Error: metrics cannot be served at 127.0.0.1:{port}: ")
+    assert "already in use" in line
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Path:
+    """Client properties with which nobody waits long."""
+    file = tmp_path / "client.properties"
+    file.write_text("default.api.timeout.ms=3000\n")
+    return file
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_destination_that_does_not_answer(command: str, hasty: Path) -> None:
+    """Goal: each address, and why: nobody is there, or who is there is no broker."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        servers = f"127.0.0.1:1,127.0.0.1:{port}"
+        done = CliRunner().invoke(
+            main, [command, "--bootstrap-server", servers, "--command-config", str(hasty)]
+        )
+    line = refused(done)
+    assert line.startswith("Error: cluster destination: no bootstrap server answers: ")
+    assert "127.0.0.1:1: Connection refused" in line
+    assert f"127.0.0.1:{port}: no answer within 1 s" in line
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_wrong_address(command: str, hasty: Path) -> None:
+    """Goal: what an address looks like; `:9094` is one of this host, as with Kafka's own tools."""
+    done = CliRunner().invoke(main, [command, "--bootstrap-server", "host"])
+    assert refused(done).startswith("Error: bootstrap.servers is 'host': allowed is HOST:PORT")
+    more = ("--command-config", str(hasty))
+    done = CliRunner().invoke(main, [command, "--bootstrap-server", ":1", *more])
+    assert "localhost:1: Connection refused" in refused(done)
+
+
+def test_a_topic_that_is_no_expression() -> None:
+    """Goal: wrong usage, with the expression and what is wrong with it."""
+    done = CliRunner().invoke(main, ["verify", *NOBODY, "--topic", "*"])
+    assert done.exit_code == 2
+    assert "--topic: '*': nothing to repeat" in done.stderr.splitlines()[-1]

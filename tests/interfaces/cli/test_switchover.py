@@ -1,0 +1,148 @@
+"""`twinlog switchover`: its last words and exit status, and what it does when asked to end."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from twinlog.interfaces.cli import switchover as command
+from twinlog.kafka.types import TopicPartition
+from twinlog.operations.switchover.switchover import (
+    AS_IT_WAS,
+    LeftBehind,
+    ProducersNotStopped,
+    Progress,
+    Step,
+    SwitchedOver,
+)
+
+ARGUMENTS = ["--bootstrap-server", "h:1", "--mirror", "m"]
+
+
+@asynccontextmanager
+async def connected(*_: Any) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_it_take_back_what_it_has_denied(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once more while it does so changes nothing; the last line says how things are."""
+    done: list[str] = []
+
+    async def switch_over(*_: Any, tell: Any, **__: Any) -> None:
+        tell(Progress(Step.SILENCE, False, "waiting", True))
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(30)
+        finally:
+            if number is signal.SIGTERM:
+                os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+            done.append("taken back")
+            tell(Progress(Step.PRODUCERS, True, "taken back", False))
+
+    monkeypatch.setattr(command, "connected", connected)
+    monkeypatch.setattr(command, "switch_over", switch_over)
+    result = CliRunner().invoke(command.switchover, ARGUMENTS)
+    assert done == ["taken back"]
+    assert result.exit_code == command.INTERRUPTED
+    assert f"Interrupted; {AS_IT_WAS}" in result.output
+
+
+LATE = LeftBehind(TopicPartition("t", 1), 6, 8)
+SAID = "NOT MIRRORED t-1 [6, 8): written to the source by a producer that was not stopped\n"
+UNKNOWN = "The source could not be asked whether it was written to meanwhile\n"
+
+
+@pytest.mark.parametrize(
+    ("left", "status", "said", "result"),
+    [
+        ((), 0, "", "SWITCHED_OVER"),
+        ((LATE,), command.UNFINISHED, SAID, "UNFINISHED"),
+        (None, command.UNFINISHED, UNKNOWN, "UNFINISHED"),
+    ],
+)
+def test_what_is_left_behind_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    left: tuple[LeftBehind, ...] | None,
+    status: int,
+    said: str,
+    result: str,
+) -> None:
+    """Goal: D1: records that nobody mirrors are named, and the status is not that of success."""
+
+    async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
+        return SwitchedOver(mirror="m", topics=("t",), left_behind=left)
+
+    monkeypatch.setattr(command, "connected", connected)
+    monkeypatch.setattr(command, "switch_over", switch_over)
+    text = CliRunner().invoke(command.switchover, ARGUMENTS)
+    assert (text.exit_code, text.stderr) == (status, said)
+    assert text.stdout == "Switched over 1 topic(s) of mirror m: [t]\n"
+    found = CliRunner().invoke(command.switchover, [*ARGUMENTS, "--json"])
+    assert found.exit_code == status
+    last = json.loads(found.stdout)
+    late = [{"topic": "t", "partition": 1, "start": 6, "end": 8}]
+    assert (last["result"], last["left_behind"]) == (
+        result,
+        late if left else None if left is None else [],
+    )
+
+
+def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: who is named by the source's ACLs cannot hide himself from who is asked about him."""
+    why = "who may write cannot be denied it: User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J"
+
+    @asynccontextmanager
+    async def connected(*_: Any) -> AsyncIterator[None]:
+        yield
+
+    async def switch_over(*_: Any, **__: Any) -> None:
+        raise ProducersNotStopped(["orders\x1b[8m"], why)
+
+    monkeypatch.setattr(command, "connected", connected)
+    monkeypatch.setattr(command, "switch_over", switch_over)
+    arguments = ["--bootstrap-server", "h:1", "--mirror", "m"]
+    result = CliRunner().invoke(command.switchover, arguments, input="n\n")
+    assert result.exit_code == 1
+    assert r"User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J" in result.stderr
+    assert all(line.isprintable() for line in result.output.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, ""),
+        ({"not_denied": "no right"}, "is not known: no right"),
+        ({"groups_behind": "not as on the source: g"}, "GROUPS not as on the source: g"),
+    ],
+)
+def test_what_is_left_to_be_looked_at_is_no_success(
+    fields: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producers may write to the old source, which nobody mirrors any more, or groups skip."""
+
+    @asynccontextmanager
+    async def connected(*_: Any) -> AsyncIterator[None]:
+        yield
+
+    async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
+        return SwitchedOver(mirror="m", topics=("t",), left_behind=(), **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(command, "connected", connected)
+    monkeypatch.setattr(command, "switch_over", switch_over)
+    arguments = ["--bootstrap-server", "h:1", "--mirror", "m"]
+    result = CliRunner().invoke(command.switchover, arguments)
+    assert result.exit_code == (command.UNFINISHED if fields else 0)
+    assert said in result.output
+    result = CliRunner().invoke(command.switchover, [*arguments, "--json"])
+    expected = "UNFINISHED" if fields else "SWITCHED_OVER"
+    assert f'"result": "{expected}"' in result.output

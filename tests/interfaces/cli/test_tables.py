@@ -1,0 +1,30 @@
+"""Tables and errors hold words of others: names, and what brokers say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.interfaces.cli.kafka_mirrors import Arguments, _changed
+from twinlog.interfaces.cli.tables import print_table
+from twinlog.text import printable
+
+
+def test_a_name_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["TOPIC", "STATE"], [["a\x1b[1A\x1b[2K", "FAILED"], ["b\nc STOPPED", 1]])
+    assert capsys.readouterr().out.splitlines() == [
+        "TOPIC            STATE",
+        r"a\x1b[1A\x1b[2K  FAILED",
+        r"b\nc STOPPED     1",
+    ]
+
+
+def test_a_list_of_names_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever may write `__mirror_config` may store any name."""
+    _changed(Arguments(mirror="m"), ["a\x1b[2K", "b\r"], "paused", "Paused 2 topic(s) in mirror")
+    assert capsys.readouterr().out == "Paused 2 topic(s) in mirror m: [a\\x1b[2K, b\\r]\n"
+
+
+@given(st.text())
+def test_what_is_shown_is_one_line_of_characters(text: str) -> None:
+    assert printable(text).isprintable()
+    assert printable(text) == text or not text.isprintable()

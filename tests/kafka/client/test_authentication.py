@@ -1,0 +1,133 @@
+"""SASL against a script: whose fault it is, and that nobody tells a secret."""
+
+import asyncio
+import base64
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.protocol.sasl import SaslHandshakeRequest
+from leaks import told
+
+from twinlog.kafka.client import authentication
+from twinlog.kafka.client.authentication import authenticate
+from twinlog.kafka.client.security import TOKEN_URL, Sasl
+from twinlog.kafka.errors import ProtocolError, TwinlogError, UserError
+
+SECRET = "geheim"
+
+
+def _failed(sasl: Sasl, answer: bytes = b"") -> TwinlogError:
+    """The error, where the broker answers each message with the same."""
+
+    async def exchange(request: Any) -> Any:
+        if isinstance(request, SaslHandshakeRequest):
+            return SimpleNamespace(error_code=0, mechanisms=[])
+        return SimpleNamespace(error_code=0, auth_bytes=answer, session_lifetime_ms=0)
+
+    with pytest.raises(TwinlogError) as caught:
+        asyncio.run(authenticate(exchange, sasl, "host"))
+    return caught.value
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_password_that_is_no_text_is_the_users(mechanism: str) -> None:
+    """As the environment gives one that is not UTF-8."""
+    error = _failed(Sasl(mechanism=mechanism, username="a", password=f"{SECRET}\udcff"))
+    assert type(error) is UserError
+    assert error.message.startswith("sasl.jaas.config ")
+    assert SECRET not in told(error)
+    assert "udcff" not in told(error)
+
+
+@pytest.mark.parametrize("content", [SECRET.encode() + b"\xff", SECRET.encode("utf-16")])
+def test_a_token_that_is_no_text_is_the_users(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "token").write_bytes(content)
+    error = _failed(Sasl(mechanism="OAUTHBEARER", token_url=(tmp_path / "token").as_uri()))
+    assert type(error) is UserError
+    assert TOKEN_URL in error.message
+    assert "UTF-8" in error.message
+    assert SECRET not in told(error)
+    assert "xff" not in told(error)
+
+
+def test_a_token_that_cannot_be_looked_for(tmp_path: Path) -> None:
+    """Its path is longer than the system takes."""
+    url = (tmp_path / ("t" * 300)).as_uri()
+    error = _failed(Sasl(mechanism="OAUTHBEARER", token_url=url))
+    assert type(error) is UserError
+    assert TOKEN_URL in error.message
+
+
+@pytest.mark.parametrize("answer", [b"", b"\xff", b"r=,s=,i=", SECRET.encode()])
+def test_what_a_broker_says_wrongly_is_not_repeated(answer: bytes) -> None:
+    error = _failed(Sasl(mechanism="SCRAM-SHA-256", username="a", password=SECRET), answer)
+    assert type(error) is ProtocolError
+    assert error.message.startswith("the broker's part of the SASL exchange is wrong: ")
+    assert SECRET not in told(error)
+
+
+def test_our_own_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GSSAPI's say more than their type."""
+
+    class Layers:
+        def __init__(self, *_: object) -> None: ...
+
+        def auth_bytes(self) -> bytes:
+            return b""
+
+        def receive(self, _answer: bytes) -> None:
+            raise ProtocolError("offered are layers")
+
+    monkeypatch.setattr(authentication, "Gssapi", Layers)
+    error = _failed(Sasl(mechanism="GSSAPI"))
+    assert type(error) is ProtocolError
+    assert (error.message, error.code) == ("offered are layers", 58)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "salt", "reason"),
+    [
+        (1, b"salt", "asks for 1 SCRAM iterations"),
+        (4095, b"salt", "asks for 4095 SCRAM iterations"),
+        (-5, b"salt", "asks for -5 SCRAM iterations"),
+        (4096, b"", "salt is empty"),
+        (1_000_001, b"salt", "SASL exchange is wrong"),
+    ],
+)
+def test_a_broker_that_asks_for_a_proof_that_is_easily_guessed_from(
+    iterations: int, salt: bytes, reason: str
+) -> None:
+    """Whoever answers in a broker's place gets no proof made with one round, nor without a salt."""
+    sent: list[bytes] = []
+
+    async def exchange(request: Any) -> Any:
+        if isinstance(request, SaslHandshakeRequest):
+            return SimpleNamespace(error_code=0, mechanisms=[])
+        sent.append(bytes(request.auth_bytes))
+        nonce = sent[0].rpartition(b"r=")[2].decode()
+        answer = f"r={nonce}x,s={base64.b64encode(salt).decode()},i={iterations}"
+        return SimpleNamespace(error_code=0, auth_bytes=answer.encode(), session_lifetime_ms=0)
+
+    sasl = Sasl(mechanism="SCRAM-SHA-256", username="a", password=SECRET)
+    with pytest.raises(ProtocolError, match=reason):
+        asyncio.run(authenticate(exchange, sasl, "host"))
+    assert len(sent) == 1
+
+
+def test_a_nonce_that_is_not_ours_gets_no_proof() -> None:
+    """A proof for a nonce of its own choice could be replayed elsewhere."""
+    sent: list[bytes] = []
+
+    async def exchange(request: Any) -> Any:
+        if isinstance(request, SaslHandshakeRequest):
+            return SimpleNamespace(error_code=0, mechanisms=[])
+        sent.append(bytes(request.auth_bytes))
+        answer = f"r=another,s={base64.b64encode(b'salt').decode()},i=4096"
+        return SimpleNamespace(error_code=0, auth_bytes=answer.encode(), session_lifetime_ms=0)
+
+    sasl = Sasl(mechanism="SCRAM-SHA-256", username="a", password=SECRET)
+    with pytest.raises(ProtocolError, match="SASL exchange is wrong"):
+        asyncio.run(authenticate(exchange, sasl, "host"))
+    assert len(sent) == 1

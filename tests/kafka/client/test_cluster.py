@@ -1,0 +1,443 @@
+"""A cluster as a whole, on real brokers: bootstrap, leaders that move, and nothing left over."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from fake_broker import FakeBroker, Request, framed
+from kafka.protocol.metadata import MetadataResponse
+from waiting import until_async
+
+from twinlog.kafka.client import cluster as client_module
+from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.client.metadata import Leader
+from twinlog.kafka.errors import Fenced, Refusal, Retriable, UserError
+from twinlog.kafka.requests.partitions import (
+    DEBUGGING,
+    OffsetSpec,
+    delete_records,
+    describe_producers,
+    list_offsets,
+    offset_for_leader_epoch,
+)
+from twinlog.kafka.requests.topics import (
+    Alteration,
+    AlterOperation,
+    NewTopic,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+    topic_resource,
+)
+from twinlog.kafka.requests.transactions import (
+    Marker,
+    ProducerId,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+    write_txn_markers,
+)
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+
+
+def _client(servers: str, **properties: str) -> KafkaCluster:
+    named = {key.replace("_", "."): value for key, value in properties.items()}
+    return KafkaCluster(parse_config({"bootstrap.servers": servers} | named, {}).config, name="it")
+
+
+def _on(local: LocalCluster, test: Callable[[KafkaCluster], Awaitable[None]]) -> None:
+    """Run a test with a client; afterwards no task and no socket may be left."""
+
+    async def run() -> None:
+        async with _client(local.bootstrap_servers) as cluster:
+            await test(cluster)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+    gc.collect()
+
+
+async def _topic(cluster: KafkaCluster, name: str, partitions: int = 3) -> list[TopicPartition]:
+    created = await create_topics(cluster, [NewTopic(name=name, partitions=partitions)])
+    assert not isinstance(created[name], Refusal), created
+    every = [TopicPartition(name, index) for index in range(partitions)]
+
+    async def answered() -> bool:
+        ends = await list_offsets(cluster, every, replica_id=DEBUGGING)
+        return not any(isinstance(end, Refusal) for end in ends.values())
+
+    await until_async(answered, what="leaders that know that they lead")
+    return every
+
+
+async def _mark(cluster: KafkaCluster, name: str, partitions: list[TopicPartition]) -> ProducerId:
+    """One empty transaction; returns when its markers are in the logs."""
+    before = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
+    producer = await init_producer_id(cluster, name)
+    added = await add_partitions_to_txn(cluster, name, producer, partitions)
+    assert set(added.values()) == {None}
+    await end_txn(cluster, name, producer, commit=False)
+
+    async def marked() -> bool:
+        now = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
+        return all(now[p].offset == before[p].offset + 1 for p in partitions)  # type: ignore[union-attr]
+
+    await until_async(marked, what="markers")
+    return producer
+
+
+def test_no_server_answers_says_which_and_why() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            port = broker.port
+        cluster = _client(f"127.0.0.1:{port},no-such-host.invalid:9092")
+        with pytest.raises(Retriable) as caught:
+            await cluster.start(0.5)
+        message = str(caught.value)
+        assert f"127.0.0.1:{port}: Connection refused" in message
+        assert "no-such-host.invalid:9092: " in message
+        assert "\n" not in message
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "answer", "said"),
+    [
+        ("SSL", b"", "closed the connection in the TLS handshake; compare security.protocol"),
+        ("PLAINTEXT", b"\x15\x03\x03\0\2\2\x46", "the answer is TLS, .*: set security.protocol"),
+        ("PLAINTEXT", b"HTTP/1.1 400", "a frame says 1213486160 bytes.*; compare bootstrap"),
+    ],
+)
+def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -> None:
+    """Its address, what is wrong, and what to do."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(answer)
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server:
+            with pytest.raises(Retriable, match=f"answers: {address}: .*{said}"):
+                await _client(address, security_protocol=protocol).start(2.0)
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_hangs_does_not_hold_up_the_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All wait for it: another broker is asked soon, and first as long as the one is silent."""
+    monkeypatch.setattr(client_module, "METADATA_PATIENCE", (0.2, 0.4))
+    monkeypatch.setattr(client_module, "SILENT", 0.1)
+
+    async def silent(_request: Request) -> None:
+        return None
+
+    async def run() -> None:
+        async def answer(request: Request) -> bytes:
+            return framed(request.correlation_id, metadata(request.version), flexible=True)
+
+        async with FakeBroker(answer) as alive, FakeBroker(silent) as hung:
+
+            def metadata(version: int) -> bytes:
+                item = MetadataResponse.MetadataResponseBroker
+                ports = {1: alive.port, 2: hung.port}
+                brokers = [item(node_id=n, host="127.0.0.1", port=p) for n, p in ports.items()]
+                response = MetadataResponse(
+                    brokers=brokers, cluster_id="c", controller_id=1, topics=[], error_code=0
+                )
+                return bytes(response.encode(version=version))
+
+            def asked(broker: FakeBroker) -> int:
+                return sum(1 for request in broker.requests if request.api_key == 3)
+
+            async with _client(f"127.0.0.1:{alive.port}") as cluster:
+                await cluster.connection(1)
+                await cluster.connection(2)
+                async with asyncio.timeout(10):
+                    while not asked(hung):
+                        await cluster.refresh()
+                    before = asked(alive)
+                    await cluster.refresh()
+                    await cluster.refresh()
+                assert asked(hung) == 1
+                assert asked(alive) == before + 2
+
+    asyncio.run(run())
+
+
+def test_no_broker_is_asked_for_ever_who_leads() -> None:
+    """Goal: a leader that is cut off from the other brokers, not from us, is found out.
+
+    It goes on to name itself, and to answer that its log has no more.
+    """
+
+    async def run() -> None:
+        ports: dict[int, int] = {}
+
+        def says(leader: int, epoch: int) -> Callable[[Request], Awaitable[bytes]]:
+            async def answer(request: Request) -> bytes:
+                broker = MetadataResponse.MetadataResponseBroker
+                topic = MetadataResponse.MetadataResponseTopic
+                partition = topic.MetadataResponsePartition(
+                    partition_index=0,
+                    leader_id=leader,
+                    leader_epoch=epoch,
+                    replica_nodes=[1, 2],
+                    isr_nodes=[leader],
+                )
+                response = MetadataResponse(
+                    brokers=[broker(node_id=n, host="127.0.0.1", port=p) for n, p in ports.items()],
+                    cluster_id="c",
+                    controller_id=1,
+                    topics=[topic(error_code=0, name="t", partitions=[partition])],
+                    error_code=0,
+                )
+                body = bytes(response.encode(version=request.version))
+                return framed(request.correlation_id, body, flexible=True)
+
+            return answer
+
+        async with FakeBroker(says(1, 5)) as former, FakeBroker(says(2, 6)) as other:
+            ports.update({1: former.port, 2: other.port})
+            async with _client(f"127.0.0.1:{former.port}", retry_backoff_ms="1") as cluster:
+                await cluster.connection(1)  # there are partitions that it leads
+
+                async def found() -> bool:
+                    await cluster.refresh(["t"])
+                    return cluster.leader(TopicPartition("t", 0)) == Leader(2, 6)
+
+                await until_async(found, 10, "the leader")
+                await cluster.refresh(["t"])
+                assert cluster.leader(TopicPartition("t", 0)) == Leader(2, 6)
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_one_of_the_servers_is_enough(kafka: LocalCluster) -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            port = broker.port
+        async with _client(f"127.0.0.1:{port},{kafka.bootstrap_servers}") as cluster:
+            assert cluster.cluster_id
+            assert cluster.metadata.controller_id in cluster.metadata.brokers
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_refreshes_at_once_share_a_request(kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        await _topic(cluster, topic)
+        before = cluster.counters.requests
+        snapshots = await asyncio.gather(*(cluster.refresh([topic]) for _ in range(100)))
+        assert cluster.counters.requests - before <= 2
+        assert all(topic in s.topics for s in snapshots)
+        everything = await cluster.refresh(None)
+        assert topic in everything.topics
+
+    _on(kafka, test)
+
+
+@pytest.mark.broker
+def test_the_first_refresh_does_not_wait(kafka: LocalCluster) -> None:
+    """Goal: what a command asks for first comes at once; asking again is slowed down."""
+
+    async def run() -> None:
+        slow = {"retry_backoff_ms": "60000", "retry_backoff_max_ms": "60000"}
+        async with _client(kafka.bootstrap_servers, **slow) as cluster:
+            async with asyncio.timeout(30):
+                assert (await cluster.refresh(None)).brokers
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await cluster.refresh(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_positions_and_fences(any_kafka: LocalCluster, topic: str) -> None:
+    """What the append leans on: log ends, producers, markers, epochs that fence."""
+
+    async def test(cluster: KafkaCluster) -> None:
+        partitions = await _topic(cluster, topic)
+        producer = await _mark(cluster, f"{topic}.id", partitions)
+        ends = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
+        assert {e.offset for e in ends.values()} == {1}  # type: ignore[union-attr]
+        starts = await list_offsets(cluster, partitions, OffsetSpec.EARLIEST)
+        assert {s.offset for s in starts.values()} == {0}  # type: ignore[union-attr]
+        remembered = await describe_producers(cluster, partitions)
+        for states in remembered.values():
+            assert not isinstance(states, Refusal)
+            (state,) = states
+            assert state[:3] == (producer.producer_id, producer.epoch, -1)
+            assert abs(state.last_timestamp - time.time() * 1000) < 600_000, "a marker's own time"
+        newer = await init_producer_id(cluster, f"{topic}.id")
+        assert newer == (producer.producer_id, producer.epoch + 1)
+        with pytest.raises(Fenced):
+            await add_partitions_to_txn(cluster, f"{topic}.id", producer, partitions)
+        with pytest.raises(Fenced):
+            await end_txn(cluster, f"{topic}.id", producer, commit=True)
+        epochs = await offset_for_leader_epoch(cluster, dict.fromkeys(partitions, 0))
+        assert {(e.leader_epoch, e.end_offset) for e in epochs.values()} == {(0, 1)}  # type: ignore[union-attr]
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_markers_and_deleted_records(any_kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        partitions = await _topic(cluster, topic)
+        node = next(iter(cluster.metadata.brokers))
+        markers = [Marker(900 + i, 0, partitions) for i in range(5)]
+        written = await write_txn_markers(cluster, node, markers)
+        assert written == {900 + i: dict.fromkeys(partitions) for i in range(5)}
+        deleted = await delete_records(cluster, {partitions[0]: 3, partitions[1]: 99}, tries=1)
+        assert deleted[partitions[0]] == 3
+        refusal = deleted[partitions[1]]
+        assert isinstance(refusal, Refusal)
+        assert refusal.name == "OFFSET_OUT_OF_RANGE"
+        starts = await list_offsets(cluster, {partitions[0]: OffsetSpec.EARLIEST})
+        assert starts[partitions[0]].offset == 3  # type: ignore[union-attr]
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_one_partitions_trouble_is_its_own(any_kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        partitions = await _topic(cluster, topic)
+        strangers = [TopicPartition(topic, 99), TopicPartition("no-such-topic", 0)]
+        answers = await list_offsets(cluster, [*partitions, *strangers], tries=2)
+        assert all(not isinstance(answers[p], Refusal) for p in partitions)
+        for stranger in strangers:
+            refusal = answers[stranger]
+            assert isinstance(refusal, Refusal)
+            assert refusal.name == "UNKNOWN_TOPIC_OR_PARTITION"
+        producer = await init_producer_id(cluster, f"{topic}.id")
+        added = await add_partitions_to_txn(
+            cluster, f"{topic}.id", producer, [partitions[0], strangers[1]]
+        )
+        assert [added[p].code for p in (partitions[0], strangers[1])] == [55, 3]  # type: ignore[union-attr]
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_administration(any_kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        good = NewTopic(name=topic, partitions=2, configs={"retention.ms": "1000"})
+        bad = NewTopic(name=f"{topic}.bad", configs={"no.such.config": "1"})
+        checked = await create_topics(cluster, [good], validate_only=True)
+        assert not isinstance(checked[topic], Refusal)
+        created = await create_topics(cluster, [good, bad])
+        assert not isinstance(created[topic], Refusal)
+        assert created[bad.name].name == "INVALID_CONFIG"  # type: ignore[union-attr]
+        again = await create_topics(cluster, [good])
+        assert again[topic].name == "TOPIC_ALREADY_EXISTS"  # type: ignore[union-attr]
+        assert await create_partitions(cluster, {topic: 4}) == {topic: None}
+        fewer = await create_partitions(cluster, {topic: 1})
+        assert fewer[topic].name == "INVALID_PARTITIONS"  # type: ignore[union-attr]
+        resource = topic_resource(topic)
+        changes = [Alteration("max.message.bytes", AlterOperation.SET, "2000000")]
+        assert await incremental_alter_configs(cluster, {resource: changes}) == {resource: None}
+        names = ["retention.ms", "max.message.bytes"]
+        described = await describe_configs(cluster, [resource, topic_resource("no-such")], names)
+
+        async def changed() -> bool:
+            entries = (await describe_configs(cluster, [resource], names))[resource]
+            assert not isinstance(entries, Refusal)
+            return [entries[name].value for name in names] == ["1000", "2000000"]
+
+        await until_async(changed, what="the new configuration")
+        assert described[topic_resource("no-such")].name == "UNKNOWN_TOPIC_OR_PARTITION"  # type: ignore[union-attr]
+        deleted = await delete_topics(cluster, [topic, "no-such"])
+        assert deleted[topic] is None
+        assert isinstance(deleted["no-such"], Refusal)
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_coordinators_are_found_and_cached(any_kafka: LocalCluster, topic: str) -> None:
+    async def test(cluster: KafkaCluster) -> None:
+        node = await cluster.coordinator(Coordinator.TRANSACTION, topic)
+        requests = cluster.counters.requests
+        assert await cluster.coordinator(Coordinator.TRANSACTION, topic) == node
+        assert cluster.counters.requests == requests
+        cluster.forget_coordinator(Coordinator.TRANSACTION, topic)
+        assert await cluster.coordinator(Coordinator.TRANSACTION, topic) == node
+        with pytest.raises(UserError, match="INVALID_TRANSACTION_TIMEOUT"):
+            await init_producer_id(cluster, topic, timeout_ms=2**31 - 1)
+        assert (await init_producer_id(cluster, None)).producer_id >= 0
+
+    _on(any_kafka, test)
+
+
+@pytest.mark.broker
+def test_another_broker_says_who_coordinates(trio: LocalCluster, topic: str) -> None:
+    """Goal: no broker is believed for ever that it is the coordinator."""
+
+    async def test(cluster: KafkaCluster) -> None:
+        what = Coordinator.GROUP, topic
+        await cluster.doubt_coordinator(*what)  # nobody was asked: there is nothing to doubt
+        assert not cluster._coordinators
+        node = await cluster.coordinator(*what)
+        former = min(set(trio.node_ids) - {node})
+        cluster._coordinators[what] = former
+        await cluster.doubt_coordinator(*what)
+        assert await cluster.coordinator(*what) == node
+
+    _on(trio, test)
+
+
+@pytest.mark.broker
+def test_a_leader_dies_and_its_partitions_are_asked_elsewhere(
+    trio: LocalCluster, topic: str
+) -> None:
+    """After a kill -9 of the leader the answer comes from the next one, in a newer epoch."""
+
+    async def test(cluster: KafkaCluster) -> None:
+        partitions = await _topic(cluster, topic)
+        await _mark(cluster, f"{topic}.id", partitions)
+        leaders = await cluster.leaders(partitions)
+        first = leaders[partitions[0]]
+        assert isinstance(first, Leader)
+        trio.kill(first.node_id)
+
+        async def answered() -> bool:
+            ends = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
+            # A coordinator that dies in time writes markers twice (test_markers.py).
+            return all(not isinstance(e, Refusal) and e.offset >= 1 for e in ends.values())
+
+        await until_async(answered, 120, "answers from the new leaders")
+        now = cluster.leader(partitions[0])
+        assert isinstance(now, Leader)
+        assert now.node_id != first.node_id
+        assert now.epoch > first.epoch
+        await asyncio.to_thread(trio.start_broker, first.node_id)
+        connection = await until_async(
+            lambda: _reachable(cluster, first.node_id), 120, "the connection"
+        )
+        assert connection
+
+    _on(trio, test)
+
+
+async def _reachable(cluster: KafkaCluster, node: int) -> bool:
+    try:
+        return not (await cluster.connection(node)).closed
+    except Retriable:
+        return False

@@ -1,0 +1,460 @@
+"""Kafka's property files: what works there works here; what is wrong is named."""
+
+import errno
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leaks import told
+
+from twinlog.kafka.client.configuration import Address, ClusterConfig, parse_config, read_properties
+from twinlog.kafka.client.jaas import parse_jaas
+from twinlog.kafka.client.security import TOKEN_URL, Kerberos, Sasl, Tls
+from twinlog.kafka.errors import Retriable, UserError
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+BASE = {"bootstrap.servers": "a:1"}
+JAAS = f'{PLAIN} required username="a" password="{{}}";'
+SECRET = "geheim"
+
+
+def config(**properties: str) -> ClusterConfig:
+    named = {key.replace("_", "."): value for key, value in properties.items()}
+    return parse_config(BASE | named, {}).config
+
+
+def test_servers_alone_are_enough() -> None:
+    parsed = parse_config({"bootstrap.servers": " kafka1:9092, [::1]:9093,PLAINTEXT://b:3 "}, {})
+    assert parsed.config.bootstrap_servers == (
+        Address("kafka1", 9092),
+        Address("::1", 9093),
+        Address("b", 3),
+    )
+    assert parsed.warnings == ()
+    assert str(parsed.config.bootstrap_servers[1]) == "[::1]:9093"
+
+
+def test_numbers_have_kafkas_names_and_our_units() -> None:
+    parsed = config(
+        request_timeout_ms="1500",
+        metadata_max_age_ms="1000",
+        socket_receive_buffer_bytes="65536",
+        send_buffer_bytes="-1",
+        client_id="me",
+        tcp_user_timeout_ms="500",
+    )
+    assert parsed.request_timeout == 1.5
+    assert parsed.metadata_max_age == 1.0
+    assert parsed.receive_buffer == 65536
+    assert parsed.options().user_timeout == 0.5
+    assert parsed.options().client_id == "me"
+
+
+def test_what_is_not_used_is_named() -> None:
+    parsed = parse_config(BASE | {"group.id": "g", "acks": "all"}, {})
+    assert parsed.warnings == ("acks is not used by twinlog", "group.id is not used by twinlog")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mechanism", "module", "warned"),
+    [
+        ("SASL_PLAINTEXT", "PLAIN", PLAIN, True),
+        ("SASL_SSL", "PLAIN", PLAIN, False),
+        ("SASL_PLAINTEXT", "SCRAM-SHA-512", "ScramLoginModule", False),
+    ],
+)
+def test_a_password_in_clear_text_is_a_warning(
+    protocol: str, mechanism: str, module: str, warned: bool
+) -> None:
+    """As is a setting of TLS that would not hold."""
+    properties = {
+        "security.protocol": protocol,
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'{module} required username="a" password="{SECRET}";',
+        "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
+    }
+    warnings = parse_config(BASE | properties, {}).warnings
+    assert "ssl.cipher.suites is not used by twinlog" in warnings
+    assert any("clear text" in one for one in warnings) is warned
+    assert SECRET not in str(warnings)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("bootstrap.servers", "", "HOST:PORT"),
+        ("bootstrap.servers", "host", "HOST:PORT"),
+        ("bootstrap.servers", "host:0", "from 1 to 65535"),
+        ("bootstrap.servers", "host:99999", "from 1 to 65535"),
+        ("request.timeout.ms", "soon", "a whole number from 1"),
+        ("request.timeout.ms", "0", "a whole number from 1"),
+        ("send.buffer.bytes", "-2", "a whole number from -1"),
+        ("security.protocol", "TLS", "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+    ],
+)
+def test_bad_values_are_named_with_what_is_allowed(key: str, value: str, allowed: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_config(BASE | {key: value}, {})
+    message = str(caught.value)
+    assert message.startswith(key)
+    assert repr(value) in message
+    assert allowed in message
+
+
+def test_secrets_by_reference(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text("pw=from file\n")
+    (tmp_path / "name").write_text("alice\n")
+    jaas = (
+        f'{PLAIN} required username="${{directory:{tmp_path}:name}}" '
+        f'password="${{file:{secrets}:pw}}-${{env:SUFFIX}}";'
+    )
+    properties = BASE | {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": jaas,
+    }
+    parsed = parse_config(properties, {"SUFFIX": "x"}).config
+    assert parsed.security.sasl == Sasl(mechanism="PLAIN", username="alice", password="from file-x")
+    assert "from file" not in repr(parsed)
+    assert pickle.loads(pickle.dumps(parsed)) == parsed
+
+
+def test_what_a_reference_leads_to_is_asked_for_each_time(tmp_path: Path) -> None:
+    """Properties and environment are those that were parsed; what is not there may come back."""
+    (tmp_path / "pw").write_text("one")
+    environment = {"NAME": "alice"}
+    jaas = f'{PLAIN} required username="${{env:NAME}}" password="${{directory:{tmp_path}:pw}}";'
+    properties = BASE | {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": jaas,
+    }
+    parsed = parse_config(properties, environment).config
+    properties.clear()
+    (tmp_path / "pw").write_text("two")
+    sasl = parsed.security_now().sasl
+    assert sasl == Sasl(mechanism="PLAIN", username="alice", password="two")
+    (tmp_path / "pw").unlink()
+    with pytest.raises(Retriable, match=r"sasl\.jaas\.config: .* leads nowhere"):
+        parsed.security_now()
+    (tmp_path / "pw").write_text("three")
+    assert pickle.loads(pickle.dumps(parsed)).security_now().sasl.password == "three"
+    assert "three" not in repr(parsed)
+
+
+def test_what_is_written_out_is_not_shown() -> None:
+    named = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    parsed = parse_config(BASE | named | {"sasl.jaas.config": JAAS.format(SECRET)})
+    assert SECRET not in repr(parsed)
+    assert parsed.config.security_now() == parsed.config.security
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ("${env:GONE}", "set GONE in the environment"),
+        ("${file:/nowhere:key}", "there is no file /nowhere"),
+        ("${file:HERE/secrets:key}", "the file has no key 'key'"),
+        ("${file:key}", "it is PATH:NAME"),
+        ("${directory:/nowhere:key}", "there is no file /nowhere/key"),
+        ("${directory:HERE:key}", "there is no file HERE/key"),
+    ],
+)
+def test_references_that_lead_nowhere_are_named(reference: str, why: str, tmp_path: Path) -> None:
+    """And what is missing: the file, or what should be in it. Of the rest nothing is shown."""
+    (tmp_path / "secrets").write_text("other=hidden\n")
+    reference, why = (text.replace("HERE", str(tmp_path)) for text in (reference, why))
+    with pytest.raises(UserError) as caught:
+        parse_config(BASE | {"client.id": f"before-{reference}"}, {})
+    message = str(caught.value)
+    assert message.startswith("client.id")
+    assert reference in message
+    assert message.endswith(why)
+    assert "hidden" not in message
+    assert "before" not in message
+
+
+def _told(properties: dict[str, str], environment: dict[str, str] | None = None) -> str:
+    """All that is said of what is wrong with some properties; first comes the message."""
+    plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    with pytest.raises(UserError) as caught:
+        parse_config(BASE | plain | properties, environment or {})
+    return f"{caught.value}\n{told(caught.value)}"
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        ("${directory:FOLDER:bytes}", "is not UTF-8"),
+        ("${directory:FOLDER:" + "n" * 300 + "}", "File name too long"),
+        ("${directory:FOLDER:forbidden}", "Permission denied"),
+        ("${file:FOLDER/bytes:pw}", "is not UTF-8"),
+        ("${file:FOLDER/gone:pw}", "there is no file"),
+        ("${file:FOLDER/forbidden:pw}", "Permission denied"),
+        ("${env:GONE}", "leads nowhere"),
+    ],
+)
+def test_a_reference_that_cannot_be_read_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str, reason: str
+) -> None:
+    """It names the setting, and why, and nothing of what is there."""
+    (tmp_path / "bytes").write_bytes(b"pw=" + SECRET.encode() + b"\xff")
+    (tmp_path / "forbidden").write_text(f"pw={SECRET}")
+    opened = Path.open
+
+    def guarded(path: Path, *arguments: Any, **named: Any) -> Any:
+        # Permissions are none for root, who runs tests in containers.
+        if path.name == "forbidden":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", guarded)
+    said = _told({"sasl.jaas.config": JAAS.format(reference.replace("FOLDER", str(tmp_path)))})
+    assert said.startswith("sasl.jaas.config: ")
+    assert reason in said
+    assert SECRET not in said
+
+
+def test_certificates_that_are_not_ascii_are_the_users() -> None:
+    with pytest.raises(UserError, match=r"ssl\.truststore\.certificates: .* not ASCII"):
+        Tls(trusted=f"# {SECRET} \xe9\n-----BEGIN CERTIFICATE-----").context()
+
+
+def test_a_secret_that_is_no_text_is_not_told(tmp_path: Path) -> None:
+    """From the environment, from a file, and written out."""
+    file = tmp_path / "secrets.properties"
+    file.write_text(f"escape={SECRET}\\ud800\n")
+    references = ("${env:PW}", f"${{file:{file}:escape}}", f"{SECRET}\ud800")
+    for password in references:
+        said = _told({"sasl.jaas.config": JAAS.format(password)}, {"PW": f"{SECRET}\udcff"})
+        assert said.startswith("sasl.jaas.config is not UTF-8")
+        assert SECRET not in said
+        assert "udcff" not in said
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"\xff", "it is not UTF-8"), (b"\\u12zz", "InvalidUEscapeError")]
+)
+def test_a_file_that_is_not_of_properties_is_not_told(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    file = tmp_path / "secrets.properties"
+    file.write_bytes(b"pw=" + SECRET.encode() + content)
+    said = _told({"sasl.jaas.config": JAAS.format(f"${{file:{file}:pw}}")})
+    assert f"cannot be read as properties: {reason}" in said
+    for secret in (SECRET, "u12zz", "xff"):
+        assert secret not in said
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "bootstrap.servers",
+        "request.timeout.ms",
+        "send.buffer.bytes",
+        "security.protocol",
+        "sasl.mechanism",
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_not_told(key: str) -> None:
+    """A bad value is named as it stands in the properties."""
+    said = _told({key: "${env:PW}"}, {"PW": SECRET})
+    assert said.startswith(f"{key} is '${{env:PW}}': allowed is ")
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ssl.truststore.location", "${env:PW}"),
+        ("ssl.truststore.type", "${env:PW}"),
+        ("ssl.keystore.location", f"-----BEGIN PRIVATE KEY----- {SECRET}"),
+        ("ssl.endpoint.identification.algorithm", "${env:PW}"),
+    ],
+)
+def test_a_secret_in_the_wrong_place_of_tls_is_not_told(key: str, value: str) -> None:
+    said = _told({"security.protocol": "SSL", key: value}, {"PW": SECRET})
+    assert said.startswith(f"{key} is ")
+    assert SECRET not in said
+
+
+def test_what_only_looks_like_a_reference_is_not_told() -> None:
+    """It may be a part of a password."""
+    said = _told({"sasl.jaas.config": JAAS.format(f"${{{SECRET}:x}}")})
+    assert said.startswith("sasl.jaas.config refers to what is none of env:")
+    assert SECRET not in said
+
+
+def test_a_password_in_an_url_is_not_told() -> None:
+    properties = {"sasl.mechanism": "OAUTHBEARER", TOKEN_URL: f"https://a:{SECRET}@host/token"}
+    said = _told(properties)
+    assert said.startswith(TOKEN_URL)
+    assert SECRET not in said
+
+
+def test_a_key_that_is_no_text_is_not_told(tmp_path: Path) -> None:
+    identity = tmp_path / "identity.pem"
+    identity.write_text("-----BEGIN")
+    for tls in (
+        Tls(key=f"{SECRET}\udcff", chain=""),
+        Tls(identity_file=str(identity), key_password=f"{SECRET}\udcff"),
+    ):
+        with pytest.raises(UserError, match=r"ssl\.keystore") as caught:
+            tls.context()
+        assert SECRET not in told(caught.value)
+        assert "udcff" not in told(caught.value)
+
+
+def test_a_dollar_without_provider_stays() -> None:
+    assert config(client_id="a${b}c").client_id == "a${b}c"
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (f"{PLAIN} required;", {}),
+        (f"{PLAIN} required username=a password=b;", {"username": "a", "password": "b"}),
+        (rf'{PLAIN} required password="a\"b\\;= c" ;', {"password": 'a"b\\;= c'}),
+        (f'{PLAIN}\n required\n username="a"\n;\n', {"username": "a"}),
+    ],
+)
+def test_jaas_entries(text: str, options: dict[str, str]) -> None:
+    assert parse_jaas(text, "PLAIN") == options
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f'{PLAIN} required password="geheim"',
+        f'{PLAIN} password="geheim";',
+        f'{PLAIN} required "geheim";',
+        'a.ScramLoginModule required password="geheim";',
+    ],
+)
+def test_bad_jaas_is_refused_without_its_secret(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_jaas(text, "PLAIN")
+    assert "geheim" not in str(caught.value)
+
+
+def test_sasl_needs_name_and_password() -> None:
+    with pytest.raises(UserError, match="no username or no password"):
+        config(
+            security_protocol="SASL_SSL",
+            sasl_mechanism="PLAIN",
+            sasl_jaas_config=f"{PLAIN} required;",
+        )
+
+
+def test_scram_names_are_escaped() -> None:
+    """RFC 5802: kafka-python puts the name into the message as it is."""
+    sasl = Sasl(mechanism="SCRAM-SHA-256", username="a=b,c", password="p")
+    assert sasl.mechanism_options()["sasl_plain_username"] == "a=3Db=2Cc"
+
+
+def _kerberos(options: str, **properties: str) -> Kerberos:
+    module = "com.sun.security.auth.module.Krb5LoginModule required"
+    security = config(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="GSSAPI",
+        sasl_jaas_config=f"{module} {options};",
+        **properties,
+    ).security
+    assert security.sasl is not None
+    return security.sasl.kerberos
+
+
+def test_kerberos_is_told_as_java_does() -> None:
+    """Where tickets come from, and whose; what says nothing of that has no effect."""
+    keytab = 'useKeyTab=true storeKey=true keyTab="FILE:/etc/k" principal="m@R"'
+    wanted = Kerberos(service="kafka", principal="m@R", keytab="/etc/k")
+    assert _kerberos(keytab) == wanted
+    assert _kerberos(f"{keytab} serviceName=broker").service == "broker"
+    named = _kerberos(f"{keytab} serviceName=broker", sasl_kerberos_service_name="other")
+    assert named.service == "other"
+    cached = _kerberos('useTicketCache=true ticketCache="FILE:/tmp/c"')
+    assert cached == Kerberos(ticket_cache="/tmp/c")
+    assert _kerberos('useKeyTab=false keyTab="/etc/k"') == Kerberos()
+
+
+@pytest.mark.parametrize("options", ['keyTab="/etc/k"', 'principal="m@R"'])
+def test_a_keytab_needs_its_principal(options: str) -> None:
+    with pytest.raises(UserError, match="no keyTab or no principal"):
+        _kerberos(f"useKeyTab=True {options}")
+
+
+def test_oauth_token_comes_from_a_file_each_time(tmp_path: Path) -> None:
+    token = tmp_path / "a token"
+    token.write_text("one\n")
+    parsed = parse_config(
+        BASE
+        | {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": f"file://{str(token).replace(' ', '%20')}",
+        },
+        {},
+    ).config
+    assert parsed.security.sasl is not None
+    provider = parsed.security.sasl.mechanism_options()["sasl_oauth_token_provider"]
+    assert provider.token() == "one"
+    token.write_text("two")
+    assert provider.token() == "two"
+
+
+def test_oauth_over_http_is_refused() -> None:
+    with pytest.raises(UserError, match="file:///PATH"):
+        parse_config(
+            BASE
+            | {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": "https://login.example",
+            },
+            {},
+        )
+
+
+def test_stores_must_be_pem(tmp_path: Path) -> None:
+    jks = tmp_path / "trust.jks"
+    jks.write_bytes(b"\xfe\xed\xfe\xed")
+    for properties in (
+        {"ssl.truststore.location": str(jks)},
+        {"ssl.truststore.location": str(jks), "ssl.truststore.type": "JKS"},
+        {"ssl.keystore.type": "PKCS12"},
+    ):
+        with pytest.raises(UserError, match="openssl pkcs12"):
+            parse_config(BASE | {"security.protocol": "SSL"} | properties, {})
+    missing = {"ssl.truststore.location": str(tmp_path / "gone")}
+    with pytest.raises(UserError, match="No such file"):
+        parse_config(BASE | {"security.protocol": "SSL"} | missing, {})
+
+
+def test_tls_files_that_are_not_what_they_say(tmp_path: Path) -> None:
+    fake = tmp_path / "fake.pem"
+    fake.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    with pytest.raises(UserError, match=r"ssl\.truststore"):
+        Tls(trusted_file=str(fake)).context()
+    with pytest.raises(UserError, match=r"ssl\.keystore"):
+        Tls(identity_file=str(fake)).context()
+
+
+def test_hostnames_are_checked_unless_told_not_to() -> None:
+    assert Tls().context().check_hostname
+    parsed = config(security_protocol="SSL", ssl_endpoint_identification_algorithm="")
+    assert parsed.security.tls is not None
+    assert not parsed.security.tls.context().check_hostname
+
+
+def test_properties_are_javas(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("# a comment\nbootstrap.servers = a:1,\\\n  b:2\n! another\nclient.id:x\n")
+    parsed = parse_config(read_properties(path), {}).config
+    assert parsed.bootstrap_servers == (Address("a", 1), Address("b", 2))
+    assert parsed.client_id == "x"
+    with pytest.raises(UserError, match="cannot be read as properties"):
+        read_properties(tmp_path / "gone")

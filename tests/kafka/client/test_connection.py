@@ -1,0 +1,660 @@
+"""One connection against a server that misbehaves on purpose, and against real brokers."""
+
+import asyncio
+import gc
+import random
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import librdkafka_tools as outside
+import pytest
+from fake_broker import (
+    HEARTBEAT,
+    RANGES,
+    SASL_AUTHENTICATE,
+    FakeBroker,
+    Request,
+    echo,
+    framed,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.consumer import (
+    FetchRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListOffsetsRequest,
+)
+from kafka.protocol.metadata import MetadataRequest
+from waiting import until_async
+
+from twinlog.kafka.client.configuration import ClusterConfig, parse_config
+from twinlog.kafka.client.connection import LARGE, MAX_THROTTLE, Connection
+from twinlog.kafka.client.dial import Options
+from twinlog.kafka.client.security import Sasl, Security, Tls
+from twinlog.kafka.errors import (
+    Disconnected,
+    ProtocolError,
+    Retriable,
+    TwinlogError,
+    UserError,
+)
+from twinlog.kafka.protocol.frames import MAX_DECODED
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
+
+QUIET = "quiet"
+PLAIN = Security(sasl=Sasl(mechanism="PLAIN", username="alice", password="secret"))
+
+
+async def _open(
+    broker: FakeBroker, security: Security | None = None, **options: object
+) -> Connection:
+    return await Connection.open(
+        "127.0.0.1",
+        broker.port,
+        security=lambda: security or Security(),
+        options=Options(**options),  # type: ignore[arg-type]
+        rng=random.Random(1),
+    )
+
+
+async def _silent(_request: Request) -> None:
+    return None
+
+
+def _heartbeat(throttle_ms: int = 0, error: int = 0) -> bytes:
+    response = HeartbeatResponse(throttle_time_ms=throttle_ms, error_code=error)
+    return bytes(response.encode(version=4))
+
+
+def _raw(connection: Connection, *parts: bytes | memoryview) -> asyncio.Future[memoryview]:
+    return connection.send_raw(HEARTBEAT, 0, parts, flexible=False, timeout=5)
+
+
+def test_many_requests_are_answered_each_with_its_own() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            connection = await _open(broker, max_in_flight=200)
+            futures = [_raw(connection, b"a" * i, b"b%d" % i) for i in range(200)]
+            for i, future in enumerate(futures):
+                body = await future
+                assert bytes(body).endswith(b"a" * i + b"b%d" % i)
+                assert not body.readonly
+            assert connection.counters.requests == 201
+            assert connection.in_flight == 0
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_parts_of_any_size_arrive_in_their_order() -> None:
+    """Small ones are sent together, large ones by themselves."""
+    sizes = (1, LARGE - 1, LARGE, 10, 3 << 20, 0, 1, LARGE + 1, LARGE)
+    parts = [memoryview(random.Random(at).randbytes(size)) for at, size in enumerate(sizes)]
+
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            connection = await _open(broker, send_buffer=256 << 10)
+            for _ in range(3):
+                body = await _raw(connection, *parts)
+                assert bytes(body).endswith(b"".join(parts))
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_in_flight_is_bounded_and_ready_waits() -> None:
+    async def run() -> None:
+        release = asyncio.Event()
+
+        async def wait(request: Request) -> bytes:
+            await release.wait()
+            return await echo(request)
+
+        async with FakeBroker(wait) as broker:
+            connection = await _open(broker, max_in_flight=2)
+            futures = [_raw(connection, b"x"), _raw(connection, b"y")]
+            with pytest.raises(Retriable, match="2 requests are in flight"):
+                _raw(connection, b"z")
+            ready = asyncio.create_task(connection.ready())
+            await asyncio.sleep(0)
+            assert not ready.done()
+            release.set()
+            await ready
+            await asyncio.gather(*futures)
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_timeout_ends_all_as_unknown_and_closes() -> None:
+    async def run() -> None:
+        async with FakeBroker(_silent) as broker:
+            connection = await _open(broker)
+            slow = _raw(connection, b"slow")
+            with pytest.raises(Disconnected, match="no answer to API 12"):
+                await connection.call(HeartbeatRequest(group_id="g"), timeout=0.05)
+            with pytest.raises(Disconnected):
+                await slow
+            assert connection.closed
+            with pytest.raises(Disconnected):
+                _raw(connection, b"late")
+            assert "no answer" in str(await connection.wait_closed())
+
+    asyncio.run(run())
+
+
+def test_a_lost_connection_ends_all_as_unknown() -> None:
+    async def run() -> None:
+        async with FakeBroker(_silent) as broker:
+            connection = await _open(broker)
+
+            async def all_are_there() -> bool:
+                return len(broker.requests) == 11
+
+            futures = [_raw(connection, b"x") for _ in range(10)]
+            await until_async(all_are_there, what="all requests")
+            broker.writers[0].transport.abort()
+            results = await asyncio.gather(*futures, return_exceptions=True)
+            assert all(type(r) is Disconnected for r in results)
+            assert len({id(r) for r in results}) == 10
+            assert connection.closed
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_out_of_order_is_nonsense() -> None:
+    """The first in line gets the ProtocolError, the others an unknown outcome."""
+
+    async def skip(request: Request) -> bytes:
+        return framed(request.correlation_id + 1, b"")
+
+    async def run() -> None:
+        async with FakeBroker(skip) as broker:
+            connection = await _open(broker)
+            results = await asyncio.gather(
+                _raw(connection, b"x"), _raw(connection, b"y"), return_exceptions=True
+            )
+            assert [type(r) for r in results] == [ProtocolError, Disconnected]
+            assert "correlation id" in str(results[0])
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_nobody_asked_for_closes() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            connection = await _open(broker)
+            broker.writers[0].write(framed(99, b""))
+            error = await asyncio.wait_for(connection.wait_closed(), 5)
+            assert isinstance(error, ProtocolError)
+
+    asyncio.run(run())
+
+
+@given(garbage=st.binary(min_size=1, max_size=60), whole=st.booleans())
+def test_any_answer_is_a_response_or_a_documented_error(garbage: bytes, whole: bool) -> None:
+    """Garbage as the body of a good frame, or as the stream itself; then the server hangs up."""
+
+    async def run() -> None:
+        async def answer(request: Request) -> bytes:
+            broker.writers[0].write(
+                framed(request.correlation_id, garbage, flexible=True) if whole else garbage
+            )
+            broker.writers[0].close()
+            return b""
+
+        async with FakeBroker(answer) as broker:
+            connection = await _open(broker, max_frame=1 << 16)
+            try:
+                await connection.call(HeartbeatRequest(group_id="g"), timeout=5)
+            except (ProtocolError, Disconnected):
+                assert connection.closed
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_without_records_may_not_be_as_long_as_one_with() -> None:
+    """A broker would else make the event loop decode 128 MiB for a heartbeat."""
+
+    async def long(_request: Request) -> bytes:
+        return struct.pack(">i", MAX_DECODED + 1)
+
+    async def run() -> None:
+        async with FakeBroker(long) as broker:
+            connection = await _open(broker)
+            with pytest.raises(ProtocolError, match=f"says {MAX_DECODED + 1} bytes"):
+                await connection.call(HeartbeatRequest(group_id="g"), timeout=5)
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_about_some_partitions_is_as_long_as_the_question() -> None:
+    """Goal: a source keeps no lane from its heartbeats by an answer to where logs end."""
+    partition = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
+    topic = ListOffsetsRequest.ListOffsetsTopic(
+        name="t", partitions=[partition(partition_index=0, timestamp=-1)]
+    )
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
+    said = 100_000
+
+    async def long(_request: Request) -> bytes:
+        return struct.pack(">i", said)
+
+    async def run(ranges: dict[int, tuple[int, int]]) -> None:
+        async with FakeBroker(long, ranges) as broker:
+            connection = await _open(broker)
+            with pytest.raises(ProtocolError, match=f"says {said} bytes"):
+                await connection.call(request, timeout=5)
+            await connection.close()
+
+    for version in (1, 7):
+        asyncio.run(run(RANGES | {2: (1, version)}))
+
+
+def test_an_oversized_frame_closes_before_it_is_allocated() -> None:
+    async def huge(_request: Request) -> bytes:
+        return struct.pack(">i", (1 << 31) - 1)
+
+    async def run() -> None:
+        async with FakeBroker(huge) as broker:
+            connection = await _open(broker)
+            with pytest.raises(ProtocolError, match="2147483647 bytes"):
+                await _raw(connection, b"x")
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_malformed_body_closes() -> None:
+    async def short(request: Request) -> bytes:
+        return framed(request.correlation_id, _heartbeat()[:-1], flexible=True)
+
+    async def run() -> None:
+        async with FakeBroker(short) as broker:
+            connection = await _open(broker)
+            with pytest.raises(ProtocolError, match="HeartbeatResponse v4"):
+                await connection.call(HeartbeatRequest(group_id="g"))
+            assert connection.closed
+
+    asyncio.run(run())
+
+
+def test_a_throttle_is_obeyed_in_order() -> None:
+    """What is sent meanwhile waits in order, whatever its timeout: a throttle is a wait."""
+
+    async def throttled(request: Request) -> bytes:
+        if request.version == 4:
+            return framed(request.correlation_id, _heartbeat(200), flexible=True)
+        return await echo(request)
+
+    async def run() -> None:
+        async with FakeBroker(throttled) as broker:
+            connection = await _open(broker)
+            loop = asyncio.get_running_loop()
+            await connection.call(HeartbeatRequest(group_id="g"))
+            began = loop.time()
+            assert not connection.can_send
+            hasty = connection.send_raw(HEARTBEAT, 0, [b"no"], flexible=False, timeout=0.05)
+            futures = [_raw(connection, b"%d" % i) for i in range(3)]
+            await connection.ready(0.05)
+            bodies = [bytes(await f)[-1:] for f in (hasty, *futures)]
+            assert bodies == [b"o", b"0", b"1", b"2"]
+            assert loop.time() - began >= 0.19
+            assert 0.15 < connection.counters.throttled_seconds < MAX_THROTTLE
+            assert len(broker.requests) == 6
+            assert not connection.throttled
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_requests_in_flight_wait_for_the_end_of_a_throttle() -> None:
+    """The broker has muted the connection behind the first answer, and reads them afterwards."""
+
+    async def throttled(request: Request) -> bytes:
+        if request.version == 4:
+            return framed(request.correlation_id, _heartbeat(400), flexible=True)
+        await asyncio.sleep(0.45)
+        return await echo(request)
+
+    async def run() -> None:
+        async with FakeBroker(throttled) as broker:
+            connection = await _open(broker)
+            first = asyncio.create_task(connection.call(HeartbeatRequest(group_id="g")))
+            await asyncio.sleep(0)
+            second = connection.send_raw(HEARTBEAT, 0, [b"2"], flexible=False, timeout=0.3)
+            await first
+            assert connection.throttled
+            assert bytes(await second).endswith(b"2")
+            third = connection.send_raw(HEARTBEAT, 0, [b"3"], flexible=False, timeout=0.05)
+            with pytest.raises(Disconnected, match="no answer"):
+                await third
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_closed_gate_that_is_no_throttle_has_a_deadline() -> None:
+    """A session that is being renewed, say."""
+
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            connection = await _open(broker)
+            connection._gate("authentication", True)
+            with pytest.raises(Retriable, match="not sent") as caught:
+                await connection.ready(0.05)
+            assert type(caught.value) is Retriable
+            hasty = connection.send_raw(HEARTBEAT, 0, [b"no"], flexible=False, timeout=0.05)
+            with pytest.raises(Retriable, match="not sent") as caught:
+                await hasty
+            assert type(caught.value) is Retriable
+            assert len(broker.requests) == 1
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_writing_waits_for_a_slow_broker() -> None:
+    """A broker that does not read closes the gate; nothing is lost when it reads again."""
+
+    async def run() -> None:
+        async with FakeBroker(lambda r: echo(Request(0, 0, r.correlation_id, b""))) as broker:
+            connection = await _open(broker, send_buffer=256 << 10)
+            broker.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
+            big = bytes(3 << 20)
+            futures = [_raw(connection, big) for _ in range(8)]
+            assert not connection.can_send
+            broker.writers[0].transport.resume_reading()  # type: ignore[attr-defined]
+            await asyncio.wait_for(asyncio.gather(*futures), 30)
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_cancelling_one_leaves_the_others() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            connection = await _open(broker)
+            first, second = _raw(connection, b"1"), _raw(connection, b"2")
+            first.cancel()
+            assert bytes(await second).endswith(b"2")
+            await connection.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("highest", [0, 2, 3, 4])
+def test_versions_are_negotiated_with_old_brokers(highest: int) -> None:
+    """An ApiVersions that the broker does not have is asked again in its own version."""
+
+    async def run() -> None:
+        async with FakeBroker(ranges={18: (0, highest), 12: (0, 2)}) as broker:
+            connection = await _open(broker)
+            assert connection.versions[12] == (0, 2)
+            assert broker.requests[-1].version == highest
+            assert connection.negotiate(12, 0, 4) == 2
+            with pytest.raises(UserError, match="API 12 is needed"):
+                connection.negotiate(12, 3, 4)
+            with pytest.raises(UserError, match="Metadata"):
+                await connection.call(MetadataRequest(topics=[]))
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_software_name_is_sent() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            await (await _open(broker)).close()
+            assert b"twinlog" in broker.requests[0].frame
+
+    asyncio.run(run())
+
+
+def test_sasl_wrong_password_is_the_users() -> None:
+    async def run() -> None:
+        async with FakeBroker(password="other") as broker:
+            with pytest.raises(UserError, match="wrong password") as caught:
+                await _open(broker, PLAIN)
+            assert "secret" not in str(caught.value)
+
+    asyncio.run(run())
+
+
+def test_sasl_unknown_mechanism_names_those_there_are() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            scram = Security(sasl=Sasl(mechanism="SCRAM-SHA-256", username="a", password="b"))
+            with pytest.raises(UserError, match="the listener has: PLAIN, OTHER"):
+                await _open(broker, scram)
+
+    asyncio.run(run())
+
+
+def test_a_session_is_renewed_before_it_ends() -> None:
+    """Requests go on meanwhile, and none comes between the exchange's own (KIP-368)."""
+
+    async def run() -> None:
+        async with FakeBroker(session_lifetime_ms=1100) as broker:
+            connection = await _open(broker, PLAIN)
+            deadline = asyncio.get_running_loop().time() + 10
+            while sum(r.api_key == 36 for r in broker.requests) < 3:
+                assert asyncio.get_running_loop().time() < deadline
+                await connection.ready()
+                await asyncio.gather(*(_raw(connection, b"x") for _ in range(5)))
+                await asyncio.sleep(0.01)
+            keys = [r.api_key for r in broker.requests]
+            starts = [i for i, key in enumerate(keys) if key == 17]
+            assert len(starts) == 3
+            assert all(keys[i + 1] == 36 for i in starts)
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_session_that_cannot_be_renewed_closes() -> None:
+    async def run() -> None:
+        async with FakeBroker(session_lifetime_ms=1000) as broker:
+            connection = await _open(broker, PLAIN)
+            broker.password = "changed"
+            error = await asyncio.wait_for(connection.wait_closed(), 5)
+            assert isinstance(error, UserError)
+            await connection.close()
+
+    asyncio.run(run())
+
+
+async def _renewed(broker: FakeBroker, times: int) -> None:
+    async def there() -> bool:
+        return sum(r.api_key == SASL_AUTHENTICATE for r in broker.requests) >= times
+
+    await until_async(there, what="a session that is renewed")
+
+
+def _referring(file: Path, port: int) -> ClusterConfig:
+    """A client whose password stands in a file."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    properties = {
+        "bootstrap.servers": f"127.0.0.1:{port}",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{module} required username="a" password="${{file:{file}:pw}}";',
+    }
+    return parse_config(properties, {}).config
+
+
+def test_a_session_is_renewed_with_the_password_of_that_moment(tmp_path: Path) -> None:
+    """And so is a connection opened; what was parsed stays as it was."""
+    file = tmp_path / "secrets.properties"
+    file.write_text("pw=first")
+
+    async def run() -> None:
+        async with FakeBroker(session_lifetime_ms=1000, password="first") as broker:
+            config = _referring(file, broker.port)
+            connection = await Connection.open(
+                "127.0.0.1", broker.port, security=config.security_now
+            )
+            broker.password = "second"
+            file.write_text("pw=second")
+            await _renewed(broker, 3)
+            assert not connection.closed
+            again = await Connection.open("127.0.0.1", broker.port, security=config.security_now)
+            await again.close()
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_secret_that_cannot_be_read_now_is_tried_again(tmp_path: Path) -> None:
+    """It closes the connection that needs it, and the next one is opened when it is back."""
+    file = tmp_path / "secrets.properties"
+    file.write_text("pw=secret")
+
+    async def run() -> None:
+        async with FakeBroker(session_lifetime_ms=1000) as broker:
+            now = _referring(file, broker.port).security_now
+            connection = await Connection.open("127.0.0.1", broker.port, security=now)
+            file.unlink()
+            error = await asyncio.wait_for(connection.wait_closed(), 5)
+            assert type(error) is Retriable
+            assert error.message.startswith("sasl.jaas.config: ")
+            with pytest.raises(Retriable, match="there is no file"):
+                await Connection.open("127.0.0.1", broker.port, security=now)
+            file.write_text("pw=secret")
+            await (await Connection.open("127.0.0.1", broker.port, security=now)).close()
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_context_that_cannot_be_made_leaves_no_socket() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            with pytest.raises(UserError, match=r"ssl\.truststore"):
+                await _open(broker, Security(tls=Tls(trusted="no PEM")))
+        gc.collect()
+
+    asyncio.run(run())
+
+
+async def _why_not(host: str, port: int) -> TwinlogError:
+    with pytest.raises(TwinlogError) as caught:
+        await Connection.open(host, port, options=Options(setup_timeout=0.2))
+    return caught.value
+
+
+async def _refuse() -> TwinlogError:
+    async with FakeBroker() as broker:
+        port = broker.port
+    return await _why_not("127.0.0.1", port)
+
+
+async def _never_answer() -> TwinlogError:
+    async with FakeBroker(mute=True) as broker:
+        return await _why_not("127.0.0.1", broker.port)
+
+
+async def _unknown_name() -> TwinlogError:
+    with pytest.raises(TwinlogError) as caught:
+        await Connection.open("no-such-host.invalid", 9092)
+    return caught.value
+
+
+async def _impossible_name() -> TwinlogError:
+    return await _why_not("a..b", 9092)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "reason"),
+    [
+        (_refuse, "Connection refused"),
+        (_never_answer, "no connection within 0.2 s"),
+        (_unknown_name, "no-such-host.invalid:9092: "),
+        (_impossible_name, "a..b:9092: no host has such a name"),
+    ],
+)
+def test_why_there_is_no_connection_in_one_line(
+    attempt: Callable[[], Awaitable[TwinlogError]], reason: str
+) -> None:
+    error = asyncio.run(attempt())  # type: ignore[arg-type]
+    assert type(error) is Retriable
+    assert reason in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.broker
+def test_call_on_real_brokers(any_kafka: LocalCluster) -> None:
+    async def run() -> None:
+        host, port = any_kafka.bootstrap_servers.split(",")[0].split(":")
+        connection = await Connection.open(host, int(port))
+        answers = await asyncio.gather(
+            *(connection.call(MetadataRequest(topics=[])) for _ in range(300))
+        )
+        assert all(a.brokers for a in answers)
+        assert connection.counters.responses == 301
+        await connection.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.broker
+def test_kill_9_with_requests_in_flight(tmp_path: Path) -> None:
+    """All futures fail as unknown; a new connection works when the broker is back."""
+
+    async def run(local: LocalCluster) -> None:
+        host, port = local.bootstrap_servers.split(",")[0].split(":")
+        (node,) = local.node_ids
+        connection = await Connection.open(host, int(port))
+        waiting = [asyncio.ensure_future(_long_fetch(connection)) for _ in range(20)]
+        answered, _ = await asyncio.wait(waiting, timeout=0.5)
+        assert not answered
+        assert connection.in_flight == 20
+        local.kill(node)
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(r) for r in results} == {Disconnected}
+        with pytest.raises(Retriable, match="refused"):
+            await Connection.open(host, int(port))
+        await asyncio.to_thread(local.start_broker, node)
+        again = await Connection.open(host, int(port))
+        assert (await again.call(MetadataRequest(topics=[]))).brokers
+        await again.close()
+
+    with LocalCluster.start(1, directory=tmp_path, jvm_flags=SHORT_LIVED) as local:
+        outside.make_topic(local.bootstrap_servers, QUIET)
+        outside.write(local.bootstrap_servers, QUIET, outside.simple(1))  # its leader leads by now
+        asyncio.run(run(local))
+
+
+def _long_fetch(connection: Connection) -> Awaitable[object]:
+    """A Fetch that the broker keeps for ten seconds, as its topic has nothing more."""
+    topic = FetchRequest.FetchTopic
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=10_000,
+        min_bytes=1,
+        max_bytes=1,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            topic(
+                topic=QUIET,
+                partitions=[
+                    topic.FetchPartition(
+                        partition=0, fetch_offset=1, partition_max_bytes=1, current_leader_epoch=-1
+                    )
+                ],
+            )
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+        max_version=12,
+    )
+    return connection.call(request)

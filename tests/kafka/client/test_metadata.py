@@ -1,0 +1,134 @@
+"""Snapshots of a cluster: answers come out of order, topics are deleted and made anew."""
+
+from uuid import UUID
+
+import pytest
+from kafka.protocol.metadata import MetadataResponse
+
+from twinlog.kafka.client.metadata import EMPTY, MAX_BROKERS, Leader, Metadata, merge
+from twinlog.kafka.errors import ProtocolError, Refusal, UserError
+from twinlog.kafka.types import TopicPartition
+
+A0 = TopicPartition("a", 0)
+ONE, TWO = UUID(int=1), UUID(int=2)
+
+
+def _response(
+    *topics: MetadataResponse.MetadataResponseTopic, cluster_id: str = "c", nodes: int = 3
+) -> MetadataResponse:
+    broker = MetadataResponse.MetadataResponseBroker
+    brokers = [broker(node_id=n, host="h", port=9000 + n, rack=None) for n in range(nodes)]
+    return MetadataResponse(
+        version=12, brokers=brokers, cluster_id=cluster_id, controller_id=0, topics=list(topics)
+    )
+
+
+def _topic(
+    name: str = "a",
+    *,
+    leader: int = 0,
+    epoch: int = 5,
+    topic_id: UUID = ONE,
+    error: int = 0,
+    partition_error: int = 0,
+) -> MetadataResponse.MetadataResponseTopic:
+    topic = MetadataResponse.MetadataResponseTopic
+    partition = topic.MetadataResponsePartition(
+        error_code=partition_error,
+        partition_index=0,
+        leader_id=leader,
+        leader_epoch=epoch,
+        replica_nodes=[0, 1],
+        isr_nodes=[0],
+        offline_replicas=[],
+    )
+    return topic(
+        error_code=error,
+        name=name,
+        topic_id=topic_id,
+        is_internal=False,
+        partitions=[] if error else [partition],
+    )
+
+
+def _known(*topics: MetadataResponse.MetadataResponseTopic) -> Metadata:
+    return merge(EMPTY, _response(*topics), everything=False)
+
+
+def test_leader_and_epoch() -> None:
+    metadata = _known(_topic(leader=2))
+    assert metadata.leader(A0) == Leader(2, 5)
+    assert metadata.by_id[ONE].name == "a"
+    assert metadata.topics["a"].partitions[0].isr == (0,)
+
+
+def test_an_older_answer_does_not_bring_an_old_leader_back() -> None:
+    """Brokers learn of a new leader one after the other (KIP-320)."""
+    metadata = merge(
+        _known(_topic(leader=2, epoch=6)), _response(_topic(leader=1, epoch=5)), everything=False
+    )
+    assert metadata.leader(A0) == Leader(2, 6)
+
+
+def test_a_topic_that_may_not_be_seen_any_more_is_refused_and_not_gone() -> None:
+    """Brokers name no id and no partitions then: what was known stays, and so does the code."""
+    denied = _response(_topic(error=29, topic_id=UUID(int=0)))
+    metadata = merge(_known(_topic(leader=2)), denied, everything=False)
+    assert metadata.leader(A0) == Refusal(29)
+    assert metadata.topics["a"].topic_id == ONE
+    assert list(metadata.topics["a"].partitions) == [0]
+    assert metadata.by_id[ONE].error == 29
+
+
+def test_a_topic_made_anew_begins_its_epochs_anew() -> None:
+    new = _response(_topic(leader=1, epoch=0, topic_id=TWO))
+    metadata = merge(_known(_topic(epoch=6)), new, everything=False)
+    assert metadata.leader(A0) == Leader(1, 0)
+    assert ONE not in metadata.by_id
+
+
+def test_topics_that_were_not_asked_for_stay() -> None:
+    metadata = merge(_known(_topic("a"), _topic("b")), _response(_topic("b")), everything=False)
+    assert set(metadata.topics) == {"a", "b"}
+    assert set(merge(metadata, _response(_topic("b")), everything=True).topics) == {"b"}
+
+
+def test_a_deleted_topic_goes() -> None:
+    metadata = merge(_known(_topic()), _response(_topic(error=3)), everything=False)
+    assert metadata.leader(A0) == Refusal(3, "the topic is not in the metadata")
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        (_topic(leader=-1, partition_error=5), 5),
+        (_topic(leader=-1), 5),
+        (_topic(error=29), 29),
+    ],
+)
+def test_why_there_is_no_leader(topic: MetadataResponse.MetadataResponseTopic, code: int) -> None:
+    refusal = _known(topic).leader(A0)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code
+
+
+def test_a_partition_that_is_not_there() -> None:
+    refusal = _known(_topic()).leader(TopicPartition("a", 7))
+    assert isinstance(refusal, Refusal)
+    assert "1 partitions" in refusal.message
+
+
+def test_another_cluster_is_refused() -> None:
+    """An address that leads elsewhere must never be taken for the same log."""
+    with pytest.raises(UserError, match="cluster d, before to c"):
+        merge(_known(), _response(cluster_id="d"), everything=False)
+
+
+def test_a_cluster_of_millions_is_none() -> None:
+    """Goal: a source does not have a node connect to as many addresses as its answer has room for.
+
+    Groups and ACLs are asked for at each broker at the same time.
+    """
+    merge(EMPTY, _response(nodes=MAX_BROKERS), everything=False)
+    with pytest.raises(ProtocolError, match="names 1001 brokers, allowed are 1000"):
+        merge(EMPTY, _response(nodes=MAX_BROKERS + 1), everything=False)

@@ -1,0 +1,109 @@
+"""One dial at a time, pauses that grow, and nothing left at the end."""
+
+import asyncio
+import random
+
+import pytest
+from fake_broker import FakeBroker
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.client.configuration import Address, ClusterConfig
+from twinlog.kafka.client.connection import Counters
+from twinlog.kafka.client.pool import Backoff, Key, Pool
+from twinlog.kafka.errors import Disconnected, Retriable
+
+KEY = Key(1, "control")
+
+
+def _pool(port: int, **options: float) -> Pool:
+    config = ClusterConfig(bootstrap_servers=(Address("127.0.0.1", port),), **options)  # type: ignore[arg-type]
+    loop = asyncio.get_running_loop()
+    return Pool(config, rng=random.Random(1), clock=loop.time, counters=Counters())
+
+
+@given(failures=st.integers(0, 10_000), seed=st.integers())
+def test_backoff_is_bounded_and_grows(failures: int, seed: int) -> None:
+    backoff = Backoff(0.05, 1.0)
+    delay = backoff.delay(failures, random.Random(seed))
+    assert 0.8 * min(0.05 * 2.0 ** max(failures - 1, 0), 1.0) <= delay if failures < 100 else True
+    assert 0.04 <= delay <= 1.2
+
+
+def test_who_comes_at_once_shares_one_connection() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            pool = _pool(broker.port)
+            address = Address("127.0.0.1", broker.port)
+            connections = await asyncio.gather(*(pool.get(KEY, address) for _ in range(20)))
+            assert len({id(c) for c in connections}) == 1
+            assert len(broker.writers) == 1
+            other = await pool.get(Key(1, 7), address)
+            assert other is not connections[0]
+            assert pool.peek(KEY) is connections[0]
+            await pool.close()
+            assert pool.peek(KEY) is None
+            with pytest.raises(Disconnected):
+                await pool.get(KEY, address)
+
+    asyncio.run(run())
+
+
+def test_one_who_gives_up_does_not_stop_the_dial_for_others() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            pool = _pool(broker.port)
+            address = Address("127.0.0.1", broker.port)
+            first = asyncio.create_task(pool.get(KEY, address))
+            second = asyncio.create_task(pool.get(KEY, address))
+            await asyncio.sleep(0)
+            first.cancel()
+            assert not (await second).closed
+            await pool.close()
+
+    asyncio.run(run())
+
+
+def test_after_failures_the_next_attempt_waits() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            port = broker.port
+        pool = _pool(port, reconnect_backoff=0.1, reconnect_backoff_max=10.0)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for number in range(1, 4):
+            with pytest.raises(Retriable, match="refused"):
+                await pool.get(KEY, Address("127.0.0.1", port))
+            assert pool.failures(KEY) == number
+        assert 0.8 * 0.3 <= loop.time() - began < 3
+        await pool.close()
+
+    asyncio.run(run())
+
+
+def test_close_ends_a_dial_that_hangs() -> None:
+    async def run() -> None:
+        async with FakeBroker(mute=True) as broker:
+            pool = _pool(broker.port)
+            waiting = asyncio.create_task(pool.get(KEY, Address("127.0.0.1", broker.port)))
+            await asyncio.sleep(0.05)
+            await pool.close()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    asyncio.run(run())
+
+
+def test_idle_connections_are_closed() -> None:
+    """And nothing of theirs is kept."""
+
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            pool = _pool(broker.port)
+            connection = await pool.get(KEY, Address("127.0.0.1", broker.port))
+            await pool.close_where(lambda key, c: key == KEY and not c.in_flight)
+            assert connection.closed
+            assert not pool._slots
+            await pool.close()
+
+    asyncio.run(run())

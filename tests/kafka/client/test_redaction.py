@@ -1,0 +1,51 @@
+"""Twin of twinlog.kafka.client.redaction: what is printed of a mirror's properties."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.client.redaction import HIDDEN, shown
+
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("bootstrap.servers", "source:9092", "source:9092"),
+        ("ssl.truststore.location", "/ca.pem", "/ca.pem"),
+        ("ssl.key.password", "geheim", HIDDEN),
+        ("ssl.key.password", "", HIDDEN),
+        ("ssl.keystore.key", "-----BEGIN", HIDDEN),
+        ("ssl.key.password", "${file:/s:pw}", "${file:/s:pw}"),
+        ("ssl.key.password", "${file:/s:pw}geheim", HIDDEN),
+        ("ssl.key.password", "${vault:geheim}", HIDDEN),
+        ("sasl.oauthbearer.client.credentials.client.secret", "geheim", HIDDEN),
+        (
+            "sasl.jaas.config",
+            f'{MODULE} username="a" password="geheim";',
+            f'{MODULE} username="a" password="[hidden]";',
+        ),
+        (
+            "sasl.jaas.config",
+            f'{MODULE} username="${{env:U}}" password="${{env:PW}}" ;',
+            f'{MODULE} username="${{env:U}}" password="${{env:PW}}";',
+        ),
+        (
+            "sasl.jaas.config",
+            rf'{MODULE} username="a\"\\b" password=x;',
+            rf'{MODULE} username="a\"\\b" password="[hidden]";',
+        ),
+        ("sasl.jaas.config", f'{MODULE} password="geheim"', HIDDEN),
+        ("sasl.jaas.config", "${env:JAAS}", HIDDEN),
+    ],
+)
+def test_what_is_shown(key: str, value: str, expected: str) -> None:
+    assert shown({key: value}) == {key: expected}
+
+
+@given(st.text(), st.text())
+def test_no_secret_of_a_login_module_is_shown(before: str, after: str) -> None:
+    """Whatever stands around it: an entry that makes no sense is hidden as a whole."""
+    entry = f'{MODULE} {before} password="geheim" {after};'
+    assert "geheim" not in shown({"sasl.jaas.config": entry})["sasl.jaas.config"]

@@ -1,0 +1,221 @@
+"""The leader's part of a rebalance, with no broker: two rounds, and never two owners."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.consumer.metadata import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+
+from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.groups.assignor import (
+    assign,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+    foreign_reason,
+)
+
+TOPIC = "t"
+COUNT = 50
+ROUNDS = 4
+MEMBERS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True)
+
+
+def _round(
+    owned: dict[str, frozenset[int]], generations: dict[str, int] | None = None
+) -> dict[str, frozenset[int]]:
+    """What each member is given, if each tells what it owns."""
+    subscriptions = {
+        member: encode_subscription(TOPIC, partitions, (generations or {}).get(member, 1))
+        for member, partitions in owned.items()
+    }
+    given = assign(TOPIC, COUNT, subscriptions).assignments
+    return {member: decode_assignment(TOPIC, data) for member, data in given.items()}
+
+
+def _settle(owned: dict[str, frozenset[int]]) -> dict[str, frozenset[int]]:
+    for _ in range(ROUNDS):
+        given = _round(owned)
+        for member, partitions in given.items():
+            others = [o for m, o in owned.items() if m != member]
+            assert not any(partitions & other for other in others), "given while another owns it"
+        if given == owned:
+            return owned
+        owned = given
+    raise AssertionError(f"no end after {ROUNDS} rounds")
+
+
+@given(before=MEMBERS, after=MEMBERS)
+def test_members_come_and_go(before: list[str], after: list[str]) -> None:
+    """Everything is owned once, evenly, within few rounds; who stays keeps what it can."""
+    first = _settle(dict.fromkeys(before, frozenset()))
+    second = _settle({member: first.get(member, frozenset()) for member in after})
+    for owned in (first, second):
+        assert sorted(p for partitions in owned.values() for p in partitions) == list(range(COUNT))
+        sizes = {len(partitions) for partitions in owned.values()}
+        assert max(sizes) - min(sizes) <= 1
+    for member in set(before) & set(after):
+        kept = len(first[member] & second[member])
+        assert kept == min(len(first[member]), len(second[member]))
+
+
+def _most(owned: dict[str, frozenset[int]], run: int) -> int:
+    """The most that one member has of any partitions that follow each other."""
+    runs = [{(first + at) % COUNT for at in range(run)} for first in range(COUNT)]
+    return max(len(partitions & one) for partitions in owned.values() for one in runs)
+
+
+def test_neighbours_are_spread() -> None:
+    """A topic's partitions follow each other: of eight, two members have four each.
+
+    Also where one had everything when the other joined, and where both have joined at once.
+    """
+    both = _settle({"a": frozenset(), "b": frozenset()})
+    assert _most(both, 8) == 4
+    again = _settle({"a": frozenset(range(COUNT)), "b": frozenset()})
+    assert _most(again, 8) == 4
+    assert _most(again, 13) <= 7
+    for two in (both, again):
+        three = _settle({**two, "c": frozenset()})
+        assert _most(three, 8) <= 4
+        assert _most(three, 13) <= 6
+    left = _settle({"a": three["a"], "b": three["b"]})
+    assert _most(left, 8) <= 5
+
+
+@given(history=st.lists(MEMBERS, min_size=1, max_size=8))
+def test_shares_stay_even_through_any_history(history: list[list[str]]) -> None:
+    """Nearly even: who stays does not give up all that would be needed for more than that."""
+    owned: dict[str, frozenset[int]] = {}
+    for members in history:
+        owned = _settle({member: owned.get(member, frozenset()) for member in members})
+        sizes = {len(partitions) for partitions in owned.values()}
+        assert sum(map(len, owned.values())) == COUNT
+        assert max(sizes) - min(sizes) <= 2
+
+
+def test_the_newest_generation_is_believed() -> None:
+    """A member that comes back with partitions of an old generation does not get them (KIP-792)."""
+    everything = frozenset(range(COUNT))
+    given = _round({"old": everything, "new": everything}, {"old": 3, "new": 7})
+    assert given["old"] == frozenset()
+    assert len(given["new"]) == COUNT // 2
+
+
+def test_nobody_gets_what_two_claim_in_one_generation() -> None:
+    """Neither can be believed: both give it up first, and the next round gives it to one."""
+    given = _round({"a": frozenset(range(10)), "b": frozenset(range(5, 15)), "c": frozenset()})
+    assert not any(set(range(5, 10)) & partitions for partitions in given.values())
+    owned = _settle({"a": given["a"], "b": given["b"], "c": given["c"]})
+    assert sorted(p for partitions in owned.values() for p in partitions) == list(range(COUNT))
+
+
+@given(
+    claims=st.dictionaries(
+        st.sampled_from("abcde"),
+        st.tuples(st.frozensets(st.integers(0, COUNT - 1)), st.integers(-1, 5)),
+        min_size=1,
+    )
+)
+def test_whatever_is_claimed_nobody_gets_what_a_newer_owner_has(
+    claims: dict[str, tuple[frozenset[int], int]],
+) -> None:
+    """The one property that the append leans on, over all histories of a group."""
+    given = _round({m: c[0] for m, c in claims.items()}, {m: c[1] for m, c in claims.items()})
+    seen: set[int] = set()
+    for member, partitions in given.items():
+        assert not partitions & seen
+        seen |= partitions
+        for partition in partitions:
+            owners = {m: c[1] for m, c in claims.items() if partition in c[0]}
+            assert not owners or owners.get(member) == max(owners.values())
+
+
+@given(st.frozensets(st.integers(0, 2**31 - 1), max_size=20))
+def test_an_assignment_comes_out_as_it_went_in(partitions: frozenset[int]) -> None:
+    assert decode_assignment(TOPIC, encode_assignment(TOPIC, partitions)) == partitions
+    assert decode_assignment("other", encode_assignment(TOPIC, partitions)) == frozenset()
+
+
+def test_no_bytes_are_no_partitions() -> None:
+    assert decode_assignment(TOPIC, b"") == frozenset()
+
+
+@given(st.binary(min_size=1, max_size=40))
+def test_any_bytes_are_an_assignment_or_a_protocol_error(data: bytes) -> None:
+    try:
+        decode_assignment(TOPIC, data)
+    except ProtocolError:
+        return
+
+
+def _subscription(topics: list[str], user_data: bytes | None = b"", version: int = 1) -> bytes:
+    """What another application sends."""
+    subscription = ConsumerProtocolSubscription(topics=topics, user_data=user_data)
+    return bytes(subscription.encode(version=version))
+
+
+@pytest.mark.parametrize(
+    ("foreign", "reason"),
+    [
+        (_subscription(["orders"]), "it subscribes to orders, not to t"),
+        (_subscription([]), "it subscribes to no topic, not to t"),
+        (_subscription([TOPIC, "orders"]), "it subscribes to t, orders, not to t"),
+        (_subscription([TOPIC], b"\0\0\0\1"), "it subscribes to t as another application"),
+        (_subscription([TOPIC], version=1), "it subscribes to t as another application"),
+        # librdkafka's first subscription
+        (_subscription([TOPIC], None, version=3), "it subscribes to t as another application"),
+        (b"", "its subscription cannot be read: "),
+        (b"\0", "its subscription cannot be read: "),
+    ],
+)
+def test_a_foreign_member_gets_nothing(foreign: bytes, reason: str) -> None:
+    """Lanes share all partitions among themselves, whoever else is in the group; it is named."""
+    ours = {"a": encode_subscription(TOPIC, (), 1), "z": encode_subscription(TOPIC, (), 1)}
+    given = assign(TOPIC, COUNT, {**ours, "m": foreign})
+    assert {member: why.startswith(reason) for member, why in given.foreign.items()} == {"m": True}
+    got = {member: decode_assignment(TOPIC, data) for member, data in given.assignments.items()}
+    assert got["m"] == frozenset()
+    assert got["a"] | got["z"] == set(range(COUNT))
+    assert not got["a"] & got["z"]
+    # Java's consumer takes fewer than two bytes for a defect of the leader's.
+    assert ConsumerProtocolAssignment.decode(given.assignments["m"]).assigned_partitions == []
+    assert foreign_reason(TOPIC, foreign).startswith(reason)
+    assert foreign_reason(TOPIC, ours["a"]) == ""
+
+
+def test_only_foreign_members() -> None:
+    given = assign(TOPIC, COUNT, {"m": b""})
+    assert given.assignments.keys() == given.foreign.keys() == {"m"}
+
+
+def test_what_a_foreign_member_claims_does_not_count() -> None:
+    """It is given to a lane at once, in whatever generation it was claimed."""
+    item = ConsumerProtocolSubscription.TopicPartition
+    claim = ConsumerProtocolSubscription(
+        topics=[TOPIC, "orders"],
+        user_data=b"",
+        owned_partitions=[item(topic=TOPIC, partitions=list(range(COUNT)))],
+        generation_id=9,
+    )
+    given = assign(
+        TOPIC, COUNT, {"a": encode_subscription(TOPIC, (), 1), "m": bytes(claim.encode(version=2))}
+    )
+    assert decode_assignment(TOPIC, given.assignments["a"]) == frozenset(range(COUNT))
+
+
+def test_lanes_of_an_older_version_are_ours() -> None:
+    """Before the mark, user data was empty: both share the partitions in a rolling upgrade."""
+    old = ConsumerProtocolSubscription(
+        topics=[TOPIC], user_data=b"", owned_partitions=[], generation_id=1
+    )
+    given = assign(
+        TOPIC,
+        COUNT,
+        {"new": encode_subscription(TOPIC, (), 1), "old": bytes(old.encode(version=2))},
+    )
+    assert not given.foreign
+    sizes = [len(decode_assignment(TOPIC, data)) for data in given.assignments.values()]
+    assert sizes == [COUNT // 2] * 2

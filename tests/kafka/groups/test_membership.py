@@ -1,0 +1,416 @@
+"""Membership on real brokers: who has what, and for how long."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from waiting import until_async
+
+from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
+from twinlog.kafka.client.configuration import parse_config
+from twinlog.kafka.errors import Fenced, Refusal, UserError
+from twinlog.kafka.groups.membership import LEASE, GroupConfig, GroupMember
+from twinlog.kafka.requests.topics import NewTopic, create_topics
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
+
+pytestmark = pytest.mark.broker
+PARTITIONS = 50
+SESSION = 6.0
+Fresh = Callable[[str], str]
+
+
+class Owner:
+    """A member with callbacks that write down what happens, on a cluster client of its own."""
+
+    def __init__(self, local: LocalCluster, config: GroupConfig) -> None:
+        servers = {"bootstrap.servers": local.bootstrap_servers, "retry.backoff.ms": "20"}
+        self.cluster = KafkaCluster(parse_config(servers, {}).config)
+        self.member = GroupMember(self.cluster, config, self)
+        self.events: list[tuple[str, int]] = []
+        self.mine: set[int] = set()
+        self.revoking: Callable[[], Awaitable[None]] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    async def on_assigned(self, partitions: set[int]) -> None:
+        assert not partitions & self.mine
+        assert self.member.lease_until > time.monotonic()
+        self.mine |= partitions
+        self.events.append(("assigned", len(partitions)))
+
+    async def on_revoked(self, partitions: set[int]) -> None:
+        assert partitions <= self.mine
+        if self.revoking is not None:
+            await self.revoking()
+        self.mine -= partitions
+        self.events.append(("revoked", len(partitions)))
+
+    async def on_lost(self, partitions: set[int]) -> None:
+        assert partitions <= self.mine
+        assert self.member.lease_until < time.monotonic()
+        self.mine -= partitions
+        self.events.append(("lost", len(partitions)))
+
+    async def start(self) -> None:
+        await self.cluster.start()
+        self.task = asyncio.create_task(self.member.run())
+
+    async def close(self, **options: bool) -> None:
+        await self.member.close(**options)
+        await self.cluster.close()
+        assert self.task is not None
+        await self.task
+
+    async def die(self) -> None:
+        """End as kill -9 ends: nothing is said to anybody."""
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.cluster.close()
+
+    async def owns(self, count: int, seconds: float = 30) -> None:
+        async def enough() -> bool:
+            assert self.task is not None
+            if self.task.done():
+                self.task.result()
+            return len(self.mine) == count
+
+        await until_async(enough, seconds, f"{count} partitions, not {len(self.mine)}")
+
+
+async def _topic(local: LocalCluster, name: str, partitions: int = PARTITIONS) -> None:
+    servers = {"bootstrap.servers": local.bootstrap_servers}
+    async with KafkaCluster(parse_config(servers, {}).config) as cluster:
+        created = await create_topics(cluster, [NewTopic(name=name, partitions=partitions)])
+        assert not isinstance(created[name], Refusal), created
+
+
+def _config(group: str, topic: str, instance: str | None = None, **times: float) -> GroupConfig:
+    defaults = {"session_timeout": SESSION, "heartbeat_interval": 0.2, "rebalance_timeout": 20.0}
+    return GroupConfig(group_id=group, topic=topic, instance_id=instance, **(defaults | times))
+
+
+def test_two_members_share_and_the_survivor_takes_over(
+    any_kafka: LocalCluster, fresh_name: Fresh, topic: str
+) -> None:
+    """One moves only what must move; after the other's death it has all, soon after the session."""
+
+    async def run() -> None:
+        await _topic(any_kafka, topic)
+        group = fresh_name("group")
+        first = Owner(any_kafka, _config(group, topic))
+        second = Owner(any_kafka, _config(group, topic))
+        await first.start()
+        await first.owns(PARTITIONS)
+        await second.start()
+        await second.owns(PARTITIONS // 2)
+        await first.owns(PARTITIONS // 2)
+        assert first.events == [("assigned", 50), ("revoked", 25)]
+        assert second.events == [("assigned", 25)]
+        assert first.mine | second.mine == set(range(PARTITIONS))
+        kept = set(first.mine)
+        await second.die()
+        died = time.monotonic()
+        await first.owns(PARTITIONS, SESSION + 10)
+        assert SESSION - 1 < time.monotonic() - died < SESSION + 4
+        assert first.events[2:] == [("assigned", 25)]
+        assert kept <= first.mine
+        await first.close()
+        assert first.mine == set()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("subscribed", ["other", "same"])
+def test_a_foreign_consumer_gets_no_partitions(
+    kafka: LocalCluster,
+    fresh_name: Fresh,
+    topic: str,
+    subscribed: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Librdkafka with our group.id, of another topic or of ours too: lanes keep all partitions."""
+
+    async def run() -> None:
+        await _topic(kafka, topic)
+        await _topic(kafka, f"{topic}-other", 1)
+        group = fresh_name("group")
+        lane = Owner(kafka, _config(group, topic))
+        await lane.start()
+        await lane.owns(PARTITIONS)
+        foreign = Consumer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": group,
+                "partition.assignment.strategy": "cooperative-sticky",
+            }
+        )
+        foreign.subscribe([f"{topic}-other", *([topic] if subscribed == "same" else [])])
+        try:
+            before = lane.member.rounds
+
+            async def joined() -> bool:
+                await asyncio.to_thread(foreign.poll, 0.1)
+                return lane.member.rounds > before and "not a twinlog lane" in caplog.text
+
+            await until_async(joined, 30, "a rebalance with the foreign member")
+            await lane.owns(PARTITIONS)
+            assert lane.events == [("assigned", PARTITIONS)]
+            assert foreign.assignment() == []
+        finally:
+            await asyncio.to_thread(foreign.close)
+        await lane.close()
+
+    asyncio.run(run())
+
+
+def test_a_leave_hands_over_at_once(any_kafka: LocalCluster, fresh_name: Fresh, topic: str) -> None:
+    async def run() -> None:
+        await _topic(any_kafka, topic)
+        group = fresh_name("group")
+        owners = [Owner(any_kafka, _config(group, topic)) for _ in range(3)]
+        for owner in owners:
+            await owner.start()
+        for owner in owners:
+            await until_async(lambda o=owner: _about_a_third(o), 30, "a third each")
+        await owners[0].close()
+        began = time.monotonic()
+        await owners[1].owns(25)
+        await owners[2].owns(25)
+        assert time.monotonic() - began < SESSION / 2
+        await asyncio.gather(owners[1].close(), owners[2].close())
+
+    asyncio.run(run())
+
+
+async def _about_a_third(owner: Owner) -> bool:
+    return len(owner.mine) in (16, 17)
+
+
+def test_a_static_member_restarts_without_a_rebalance(
+    any_kafka: LocalCluster, fresh_name: Fresh, topic: str
+) -> None:
+    """It has the same partitions back at once; the other, leader or not, notices nothing."""
+
+    async def run() -> None:
+        await _topic(any_kafka, topic)
+        group = fresh_name("group")
+        a = Owner(any_kafka, _config(group, topic, "a"))
+        b = Owner(any_kafka, _config(group, topic, "b"))
+        await a.start()
+        await a.owns(PARTITIONS)
+        await b.start()
+        await b.owns(25)
+        await a.owns(25)
+        for name in ("b", "a"):  # a is the group's leader
+            left, stays = (b, a) if name == "b" else (a, b)
+            had, rounds, events = set(left.mine), stays.member.rounds, list(stays.events)
+            await left.close()
+            again = Owner(any_kafka, _config(group, topic, name))
+            began = time.monotonic()
+            await again.start()
+            await again.owns(25)
+            assert time.monotonic() - began < 3
+            assert again.mine == had
+            await asyncio.sleep(1)
+            assert (stays.member.rounds, stays.events) == (rounds, events)
+            a, b = (a, again) if name == "b" else (again, b)
+        await asyncio.gather(a.close(leave=True), b.close(leave=True))
+
+    asyncio.run(run())
+
+
+def test_a_second_process_with_the_instance_id_fences_the_first(
+    any_kafka: LocalCluster, fresh_name: Fresh, topic: str
+) -> None:
+    async def run() -> None:
+        await _topic(any_kafka, topic)
+        group = fresh_name("group")
+        first = Owner(any_kafka, _config(group, topic, "same"))
+        second = Owner(any_kafka, _config(group, topic, "same"))
+        await first.start()
+        await first.owns(PARTITIONS)
+        await second.start()
+        await second.owns(PARTITIONS)
+        assert first.task is not None
+        with pytest.raises(Fenced):
+            await asyncio.wait_for(first.task, 10)
+        assert first.events[-1] == ("lost", PARTITIONS)
+        assert first.member.lease_until < time.monotonic()
+        await first.cluster.close()
+        await second.close(leave=True)
+
+    asyncio.run(run())
+
+
+def test_a_hung_loop_loses_its_partitions_and_its_lease_first(
+    kafka: LocalCluster, fresh_name: Fresh, topic: str
+) -> None:
+    """What hangs is out of the group, and knows it by its own clock before others may act."""
+
+    async def run() -> None:
+        await _topic(kafka, topic)
+        group = fresh_name("group")
+        hung = Owner(kafka, _config(group, topic))
+        await hung.start()
+        await hung.owns(PARTITIONS)
+        lease = hung.member.lease_until
+        assert lease - time.monotonic() <= LEASE * SESSION
+        other = Owner(kafka, _config(group, topic))
+        # Both share this process's loop, so only the first one's heartbeats are held back.
+        held = asyncio.Event()
+        hung.member._ask = _held(hung.member._ask, held)  # type: ignore[method-assign]
+        await asyncio.sleep(0.5)
+        lease = hung.member.lease_until
+        await other.start()
+        await other.owns(PARTITIONS, SESSION + 10)
+        assert time.monotonic() > lease == hung.member.lease_until
+        held.set()
+        await until_async(lambda: _has_lost(hung), 10, "the loss is noticed")
+        await asyncio.gather(hung.close(), other.close())
+
+    asyncio.run(run())
+
+
+def _held(ask: Callable[..., Awaitable[Any]], held: asyncio.Event) -> Callable[..., Awaitable[Any]]:
+    async def wait(*arguments: Any) -> Any:
+        await held.wait()
+        return await ask(*arguments)
+
+    return wait
+
+
+async def _has_lost(owner: Owner) -> bool:
+    return ("lost", PARTITIONS) in owner.events
+
+
+def test_partitions_are_written_to_until_they_are_revoked(
+    kafka: LocalCluster, fresh_name: Fresh, topic: str
+) -> None:
+    """The other gets nothing before `on_revoked` has returned, and the lease holds meanwhile."""
+
+    async def run() -> None:
+        await _topic(kafka, topic)
+        group = fresh_name("group")
+        first = Owner(kafka, _config(group, topic))
+        second = Owner(kafka, _config(group, topic))
+        leases: list[float] = []
+
+        async def slowly() -> None:
+            for _ in range(int(1.5 * SESSION / 0.1)):
+                await asyncio.sleep(0.1)
+                assert not second.mine & first.mine
+                leases.append(first.member.lease_until - time.monotonic())
+
+        first.revoking = slowly
+        await first.start()
+        await first.owns(PARTITIONS)
+        await second.start()
+        await second.owns(25, 60)
+        assert min(leases) > LEASE * SESSION - 2
+        first.revoking = None
+        await asyncio.gather(first.close(), second.close())
+
+    asyncio.run(run())
+
+
+def test_giving_up_too_slowly_is_a_loss(kafka: LocalCluster, fresh_name: Fresh, topic: str) -> None:
+    async def run() -> None:
+        await _topic(kafka, topic)
+        group = fresh_name("group")
+        times = {"rebalance_timeout": SESSION}
+        first = Owner(kafka, _config(group, topic, **times))
+        second = Owner(kafka, _config(group, topic, **times))
+        first.revoking = asyncio.Event().wait  # type: ignore[assignment]
+        await first.start()
+        await first.owns(PARTITIONS)
+        await second.start()
+        await until_async(lambda: _has_lost(first), 30, "the loss")
+        first.revoking = None
+        await second.owns(25)
+        await first.owns(25)
+        await asyncio.gather(first.close(), second.close())
+
+    asyncio.run(run())
+
+
+def test_the_coordinator_dies_and_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, fresh_name: Fresh, topic: str
+) -> None:
+    """No callback, nothing lost, and the lease runs out meanwhile and comes back."""
+
+    async def run(local: LocalCluster) -> None:
+        await _topic(local, topic)
+        owner = Owner(local, _config(fresh_name("group"), topic))
+        await owner.start()
+        await owner.owns(PARTITIONS)
+        (node,) = local.node_ids
+        local.kill(node)
+        await until_async(lambda: _lease_is_over(owner), SESSION + 2, "the lease ends")
+        await asyncio.to_thread(local.start_broker, node)
+        await until_async(lambda: _lease_holds(owner), 30, "the lease is back")
+        assert owner.events == [("assigned", PARTITIONS)]
+        await owner.close()
+
+    with LocalCluster.start(
+        1, directory=tmp_path_factory.mktemp("coordinator"), jvm_flags=SHORT_LIVED
+    ) as local:
+        asyncio.run(run(local))
+
+
+async def _lease_is_over(owner: Owner) -> bool:
+    return owner.member.lease_until < time.monotonic()
+
+
+async def _lease_holds(owner: Owner) -> bool:
+    return owner.member.lease_until > time.monotonic()
+
+
+def test_the_coordinator_is_doubted_again_and_again() -> None:
+    """Also where a broker that is asked says nothing."""
+
+    class Hanging:
+        config = SimpleNamespace(retry_backoff=0.1, retry_backoff_max=1.0)
+        asked = 0
+
+        async def doubt_coordinator(self, kind: Coordinator, key: str) -> None:
+            assert (kind, key) == (Coordinator.GROUP, "g")
+            self.asked += 1
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        cluster = Hanging()
+        config = GroupConfig(group_id="g", topic="t", session_timeout=0.1, heartbeat_interval=0.03)
+        member = GroupMember(cluster, config, None)  # type: ignore[arg-type]
+        doubting = asyncio.create_task(member._doubt())
+        await until_async(lambda: _asked(cluster), 10, "it was asked twice")
+        doubting.cancel()
+
+    async def _asked(cluster: Hanging) -> bool:
+        return cluster.asked > 1
+
+    asyncio.run(run())
+
+
+def test_times_that_do_not_suit_are_refused() -> None:
+    with pytest.raises(UserError, match="at most a third"):
+        GroupConfig(group_id="g", topic="t", session_timeout=1, heartbeat_interval=0.5)
+
+
+def test_a_session_timeout_that_the_broker_refuses(
+    kafka: LocalCluster, fresh_name: Fresh, topic: str
+) -> None:
+    async def run() -> None:
+        await _topic(kafka, topic)
+        owner = Owner(kafka, _config(fresh_name("group"), topic, session_timeout=1.0))
+        await owner.start()
+        assert owner.task is not None
+        with pytest.raises(UserError, match="INVALID_SESSION_TIMEOUT"):
+            await owner.task
+        await owner.cluster.close()
+
+    asyncio.run(run())

@@ -1,0 +1,123 @@
+"""Groups and their offsets, on real brokers; how they follow: tests/end_to_end/test_groups.py."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import librdkafka_tools as outside
+import pytest
+from clients import ClusterConfig, client
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+from waiting import until
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import Address
+from twinlog.kafka.client.metadata import Broker, Metadata, Partition, Topic
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.groups import offsets
+from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_groups
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+
+OFFSETS = "__consumer_offsets"
+NOBODY = -1
+
+
+class Coordinators(KafkaCluster):
+    """Two brokers that list a group each, and the leaders that each refresh finds."""
+
+    def __init__(self, *leaders: tuple[int, int], error: int = 0, code: int = 0) -> None:
+        settings = {"retry_backoff": 0.01, "retry_backoff_max": 0.01, "api_timeout": 0.3}
+        super().__init__(ClusterConfig(bootstrap_servers=(Address("h", 1),), **settings))
+        self._found: Iterator[tuple[int, int]] = iter(leaders)
+        self._error, self._code = error, code
+        self._brokers = {node: Broker(node, "h", 1) for node in (1, 2)}
+        self.metadata = Metadata(brokers=self._brokers)
+
+    async def refresh(self, topics: Collection[str] | None = ()) -> Metadata:
+        assert topics is not None
+        assert OFFSETS in topics
+        found = next(self._found, None)
+        states = {
+            index: Partition(node, node + 10, (), ()) for index, node in enumerate(found or ())
+        }
+        topic = Topic(OFFSETS, UUID(int=1), True, states, self._error)
+        known = {} if found is None and not self._error else {OFFSETS: topic}
+        self.metadata = Metadata(brokers=self._brokers, topics=MappingProxyType(known))
+        return self.metadata
+
+    async def call(self, request: Any, *, node: Any = None, **_: Any) -> Any:
+        del request
+        group = SimpleNamespace(group_id=f"g{node}", group_state="Empty", group_type="classic")
+        return SimpleNamespace(error_code=self._code, groups=[group])
+
+    def lists(self, *, whole: bool = True) -> set[str]:
+        async def run() -> set[str]:
+            return set(await list_groups(self, whole=whole))
+
+        return asyncio.run(run())
+
+
+def test_a_list_is_whole_while_every_group_has_its_coordinator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No broker lists the groups of a partition without a leader. An election is waited for."""
+    monkeypatch.setattr(offsets, "ELECTION_S", 0.3)
+    both = {"g1", "g2"}
+    assert Coordinators((1, 2), (1, 2)).lists() == both
+    assert Coordinators((1, NOBODY), (1, 2), (1, 2)).lists() == both
+    with pytest.raises(Retriable, match="__consumer_offsets-1 has no leader"):
+        Coordinators(*[(1, NOBODY)] * 1000).lists()
+    with pytest.raises(Retriable, match="__consumer_offsets-1 has no leader"):
+        Coordinators((1, 2), (1, NOBODY)).lists()
+    with pytest.raises(Retriable, match="coordinators have changed"):
+        Coordinators((1, 2), (2, 2)).lists()
+    assert Coordinators((1, NOBODY)).lists(whole=False) == both
+
+
+def test_a_list_as_far_as_the_offsets_topic_may_be_seen() -> None:
+    """Without it there are no groups; who may not describe it is told no leaders."""
+    assert Coordinators().lists() == {"g1", "g2"}
+    assert Coordinators(error=29).lists() == {"g1", "g2"}
+
+
+def test_groups_that_are_being_loaded_are_an_error() -> None:
+    with pytest.raises(Retriable, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        Coordinators((1, 2), (1, 2), code=14).lists()
+
+
+@pytest.mark.broker
+def test_offsets_of_an_open_transaction(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """They are pending: who asks for stable ones has to wait, the others see those before."""
+    servers, group = any_kafka.bootstrap_servers, fresh_name("group")
+    outside.make_topic(servers, topic)
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
+    consumer.commit(offsets=[Place(topic, 0, 3)], asynchronous=False)
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": group})
+    producer.init_transactions(outside.SECONDS)
+
+    def found(*, stable: bool) -> dict[TopicPartition, Committed]:
+        async def fetch() -> dict[TopicPartition, Committed]:
+            async with client(any_kafka, api_timeout=2.0) as cluster:
+                return await committed_offsets(cluster, group, stable=stable)
+
+        return asyncio.run(fetch())
+
+    before = {TopicPartition(topic, 0): Committed(3)}
+    assert found(stable=True) == before
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(
+        [Place(topic, 0, 7)], consumer.consumer_group_metadata(), outside.SECONDS
+    )
+    assert found(stable=False) == before
+    with pytest.raises(Retriable, match="UNSTABLE_OFFSET_COMMIT"):
+        found(stable=True)
+    producer.commit_transaction(outside.SECONDS)
+    until(lambda: found(stable=False) != before, what="the transaction's end")
+    assert found(stable=True) == {TopicPartition(topic, 0): Committed(7)}
+    consumer.close()

@@ -1,0 +1,120 @@
+"""Twin of twinlog.kafka.log.leader_epochs."""
+
+from batch_builders import altered, batch, captures, joined, record
+from captures import Capture
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.log.leader_epochs import MAX_RUNS, SourceEpochs, epoch_at
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
+
+
+def learned(*reads: tuple[int, int]) -> SourceEpochs:
+    """What is known after some reads, each up to an offset, its last record of an epoch."""
+    epochs = SourceEpochs()
+    for end, epoch in reads:
+        epochs.learn(Offset(end), LeaderEpoch(epoch))
+    return epochs
+
+
+def known(epochs: SourceEpochs, upto: int) -> list[int]:
+    """The epoch before each offset."""
+    return [epochs.before(Offset(offset)) for offset in range(upto)]
+
+
+def test_nothing_is_known_of_nothing() -> None:
+    """Before the first read there is no epoch to tell."""
+    assert known(SourceEpochs(), 3) == [-1, -1, -1]
+
+
+def test_between_two_reads_of_one_epoch_there_is_no_other() -> None:
+    """Along a log epochs only grow: what lies between two of the same has it too."""
+    assert known(learned((2, 5), (5, 5)), 7) == [-1, -1, 5, 5, 5, 5, -1]
+
+
+def test_where_epochs_change_only_what_was_seen_is_known() -> None:
+    """The answer that ends in another epoch began in one that we did not look at."""
+    assert known(learned((2, 5), (6, 7)), 8) == [-1, -1, 5, -1, -1, -1, 7, -1]
+
+
+def test_a_message_without_epoch_leaves_the_position_unknown() -> None:
+    """Formats v0 and v1 bear none; the next batch does."""
+    epochs = learned((2, 5), (4, -1))
+    assert known(epochs, 5) == [-1, -1, 5, -1, -1]
+    epochs.learn(Offset(6), LeaderEpoch(5))
+    assert epochs.before(Offset(6)) == 5
+
+
+def test_a_position_forgets_what_lies_behind_it() -> None:
+    """What was read, but did not land, says nothing of what will be read there again."""
+    epochs = learned((1, 5), (4, 5), (6, 7))
+    epochs.place(Offset(3), LeaderEpoch(9))
+    assert known(epochs, 8) == [-1, 5, 5, 5, -1, -1, -1, -1]
+
+
+def test_a_position_of_which_nothing_is_known_takes_the_sources_word() -> None:
+    """A new owner asks; so does one whose position stands where an epoch began."""
+    epochs = learned((2, 5), (6, 7))
+    epochs.place(Offset(4), LeaderEpoch(6))
+    assert known(epochs, 6) == [-1, -1, 5, -1, 6, -1]
+    epochs.place(Offset(1), UNKNOWN_EPOCH)
+    assert known(epochs, 6) == [-1] * 6
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """The oldest epochs are forgotten."""
+    epochs = learned(*((10 * epoch, epoch) for epoch in range(1, MAX_RUNS + 3)))
+    assert [epochs.before(Offset(10 * epoch)) for epoch in (1, 2, 3)] == [-1, -1, 3]
+
+
+LOGS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=12
+)
+"""Batches: offsets missing before, offsets, and by how much the epoch is higher."""
+
+
+@given(LOGS, st.data())
+def test_what_is_told_is_true(log: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """Whatever is read, in whatever steps, and placed wherever: an epoch is right, or not told."""
+    truth, epochs = [UNKNOWN_EPOCH], SourceEpochs()  # truth[n]: the epoch before offset n
+    epoch, read, ends = 0, 0, []
+    for hole, count, more in log:
+        epoch += more
+        truth += [None] * hole + [LeaderEpoch(epoch)] * count
+        ends.append(len(truth) - 1)
+    for end in ends:
+        if end > read and data.draw(st.booleans()):
+            epochs.learn(Offset(end), truth[end])
+            read = end
+            if data.draw(st.booleans()):
+                read = data.draw(st.integers(0, read))
+                told = truth[read]
+                epochs.place(Offset(read), UNKNOWN_EPOCH if told is None else told)
+    for offset, expected in enumerate(truth):
+        found = epochs.before(Offset(offset))
+        same_around = expected is None and found in _around(truth, offset)
+        assert found in (expected, UNKNOWN_EPOCH) or same_around
+
+
+def _around(truth: list[LeaderEpoch | None], offset: int) -> set[LeaderEpoch]:
+    """The epoch of a hole, where the same one stands on both sides."""
+    before = next((e for e in reversed(truth[:offset]) if e is not None), None)
+    after = next((e for e in truth[offset:] if e is not None), None)
+    return {before} if before is not None and before == after else set()
+
+
+def test_the_epoch_of_an_offset_is_its_batchs() -> None:
+    """Within a batch, and nowhere else: not in the hole between two, nor behind the last."""
+    headers, buffer = joined(
+        altered(batch([record(0), record(1)]), leader_epoch=3),
+        altered(batch([record(4)]), leader_epoch=4),
+    )
+    assert [header.next_offset for header in headers] == [2, 5]
+    assert [epoch_at(buffer, offset) for offset in range(6)] == [3, 3, -1, -1, 4, -1]
+
+
+@given(captures)
+def test_real_batches_bear_an_epoch(log: Capture) -> None:
+    """What real brokers have sent: each batch, from 0 up."""
+    for header in log.headers:
+        assert epoch_at(log.buffer, header.base_offset) == header.leader_epoch >= 0

@@ -1,0 +1,70 @@
+"""Fields: there and back, and whatever the bytes, fields or the documented error."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.protocol import compact, fields
+from twinlog.kafka.protocol.fields import Reader
+
+
+@given(st.integers(0, 2**35 - 1))
+def test_unsigned_varints_come_back(value: int) -> None:
+    reader = Reader(compact.unsigned_varint(value), "it")
+    assert reader.unsigned_varint() == value
+    reader.finish()
+
+
+def test_a_varint_of_six_bytes_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="more than five bytes"):
+        Reader(b"\xff" * 6, "it").unsigned_varint()
+
+
+@given(st.text(max_size=50))
+def test_strings_come_back(text: str) -> None:
+    reader = Reader(fields.string(text) + compact.compact_string(text), "it")
+    assert (reader.string(), reader.compact_string()) == (text, text)
+    assert reader.done
+
+
+@given(st.dictionaries(st.integers(0, 20_000), st.binary(max_size=20), max_size=5))
+def test_tags_come_back(wanted: dict[int, bytes]) -> None:
+    assert Reader(fields.tags(wanted), "it").tags() == wanted
+
+
+def test_what_is_left_is_an_error() -> None:
+    with pytest.raises(ProtocolError, match="it has 1 bytes too many"):
+        Reader(b"\0", "it").finish()
+
+
+def test_null_and_broken_strings_are_refused() -> None:
+    """No field of ours may be null: -1 as a length, 0 as a compact length."""
+    with pytest.raises(ProtocolError, match="says -1"):
+        Reader(b"\xff\xff", "it").string()
+    with pytest.raises(ProtocolError, match="says -1"):
+        Reader(b"\0", "it").compact_string()
+    with pytest.raises(ProtocolError, match="UTF-8"):
+        Reader(b"\x02\xff", "it").compact_string()
+
+
+def test_a_count_above_what_follows_is_refused() -> None:
+    """Before anything is allocated for it."""
+    with pytest.raises(ProtocolError, match="elements"):
+        Reader(compact.unsigned_varint(1 << 30), "it").compact_count()
+
+
+@given(
+    st.binary(max_size=40),
+    st.lists(
+        st.sampled_from(["int8", "int16", "int32", "string", "compact_string", "tags"]), max_size=6
+    ),
+)
+def test_any_bytes(data: bytes, calls: list[str]) -> None:
+    """Fields, or ProtocolError."""
+    reader = Reader(data, "it")
+    try:
+        for call in calls:
+            getattr(reader, call)()
+    except ProtocolError:
+        pass

@@ -1,0 +1,28 @@
+"""How long brokers remember producers and transactional ids."""
+
+from types import SimpleNamespace
+
+from twinlog.kafka.requests.expiration import PRODUCER, TRANSACTIONAL, Expirations, shortest
+
+
+def broker(**values: str | None) -> dict[str, SimpleNamespace]:
+    names = {"producer": PRODUCER, "transactional": TRANSACTIONAL}
+    return {names[name]: SimpleNamespace(value=value) for name, value in values.items()}
+
+
+def test_the_shortest_counts() -> None:
+    """Goal: of brokers that differ, the one that forgets first."""
+    told = shortest([broker(producer="300"), broker(producer="200", transactional="7"), broker()])
+    assert told == (200, 7)
+
+
+def test_before_kafka_3_4() -> None:
+    """Goal: a broker without producer.id.expiration.ms goes by transactional.id.expiration.ms."""
+    assert shortest([broker(transactional="500")]) == (500, 500)
+    assert shortest([broker(producer="300", transactional="100")]) == (300, 100)
+
+
+def test_brokers_that_do_not_tell() -> None:
+    """Goal: nothing is assumed."""
+    assert shortest([broker(), broker(producer=None)]) == Expirations()
+    assert shortest([]) == Expirations()

@@ -1,0 +1,52 @@
+"""Who holds a transaction open, on the newest and on the oldest broker."""
+
+import asyncio
+
+import librdkafka_tools as outside
+import pytest
+from clients import client
+from confluent_kafka import Producer
+from waiting import until_async
+
+from twinlog.kafka.requests.partitions import open_transactions
+from twinlog.kafka.requests.transactions import transactional_ids
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.operations.readiness.survey import holders
+
+pytestmark = pytest.mark.broker
+
+
+def test_who_holds_a_transaction_open(any_kafka: LocalCluster, topic: str) -> None:
+    """By partition: from which offset on, and under which transactional id; until it is ended."""
+    servers = any_kafka.bootstrap_servers
+    outside.make_topic(servers, topic, 2)
+    outside.write(servers, topic, outside.simple(5, 1))
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    producer.init_transactions(outside.SECONDS)
+    producer.begin_transaction()
+    producer.produce(topic, partition=1, value="x")
+    producer.flush(outside.SECONDS)
+    zero, one = (TopicPartition(topic, at) for at in (0, 1))
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            found = await open_transactions(cluster, [zero, one])
+            assert found[zero] == ()
+            (open_one,) = found[one]  # type: ignore[misc]
+            assert open_one.first_offset == 5
+            names = await transactional_ids(cluster, [open_one.producer_id])
+            assert names == {open_one.producer_id: topic}
+            assert await transactional_ids(cluster, []) == {}
+            assert await holders(cluster, [zero, one]) == {
+                zero: (),
+                one: (f"transactional id {topic}",),
+            }
+            await asyncio.to_thread(producer.abort_transaction, outside.SECONDS)
+
+            async def ended() -> bool:  # the marker comes after the answer
+                return await open_transactions(cluster, [one]) == {one: ()}
+
+            await until_async(ended)
+
+    asyncio.run(run())

@@ -1,0 +1,105 @@
+"""Which topics a command is for; the commands themselves are in tests/end_to_end/test_life.py."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import MappingProxyType
+from uuid import UUID
+
+import pytest
+
+from twinlog.lifecycle.changes import choose
+from twinlog.mirror.errors import MirrorError, MirrorRefused
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
+from twinlog.store.snapshot import Snapshot
+
+
+def snapshot(**topics: Wanted) -> Snapshot:
+    """A mirror `m` with these topics, and an empty one, `other`."""
+    records: list[Mirror | MirrorTopic] = [
+        Mirror(name=name, source={}, source_cluster_id="c") for name in ("m", "other")
+    ]
+    records += [
+        MirrorTopic(mirror="m", topic=name, topic_id=UUID(int=1), partitions=1, wanted=wanted)
+        for name, wanted in topics.items()
+    ]
+    return Snapshot(MappingProxyType({key_of(record): record for record in records}))
+
+
+def unless(*wanted: Wanted) -> Callable[[MirrorTopic], MirrorError | None]:
+    return lambda topic: None if topic.wanted in wanted else MirrorError.MIRROR_TOPIC_NOT_PAUSED
+
+
+ANY = unless(*Wanted)
+SOME = snapshot(a=Wanted.MIRRORING, ab=Wanted.PAUSED, b=Wanted.STOPPED)
+
+
+def names(topics: list[MirrorTopic]) -> list[str]:
+    return [topic.topic for topic in topics]
+
+
+def test_an_expression_takes_those_that_the_command_is_for() -> None:
+    """In a disaster `.*` is not held up by a topic that was removed before."""
+    assert names(choose(SOME, "m", ".*", ANY)) == ["a", "ab", "b"]
+    assert names(choose(SOME, "m", "a.*", unless(Wanted.PAUSED))) == ["ab"]
+    assert names(choose(SOME, "m", ".*", unless(Wanted.MIRRORING, Wanted.PAUSED))) == ["a", "ab"]
+
+
+def test_a_name_comes_before_an_expression() -> None:
+    topics = snapshot(**{"a.b": Wanted.PAUSED, "axb": Wanted.PAUSED})
+    assert names(choose(topics, "m", "a.b", ANY)) == ["a.b"]
+
+
+@pytest.mark.parametrize(
+    ("mirror", "expression", "kind"),
+    [
+        ("m", "b", MirrorError.MIRROR_TOPIC_NOT_PAUSED),
+        ("m", "[ab]", MirrorError.MIRROR_TOPIC_NOT_PAUSED),
+        ("m", "c.*", MirrorError.TOPIC_NOT_IN_MIRROR),
+        ("other", "a", MirrorError.TOPIC_NOT_IN_MIRROR),
+        ("none", "a", MirrorError.UNKNOWN_MIRROR),
+        ("m", "(", MirrorError.INVALID_REGULAR_EXPRESSION),
+    ],
+)
+def test_what_is_for_none_is_refused(mirror: str, expression: str, kind: MirrorError) -> None:
+    with pytest.raises(MirrorRefused) as refused:
+        choose(SOME, mirror, expression, unless(Wanted.PAUSED))
+    assert refused.value.kind is kind
+
+
+def test_all_that_are_refused_are_named() -> None:
+    """Those of an expression, and those of names, but for what the command is for."""
+    both = "MIRROR_TOPIC_NOT_PAUSED: a, b: .*; --describe shows"
+    for topics in ("a|b", ["a", "ab", "b"]):
+        with pytest.raises(MirrorRefused, match=both):
+            choose(SOME, "m", topics, unless(Wanted.PAUSED))
+
+
+def test_what_may_be_a_name_is_no_expression() -> None:
+    """`--remove --topic a.b` leaves `a-b` alone, unless topics were added by `a.b`."""
+    other = snapshot(**{"a-b": Wanted.MIRRORING})
+    with pytest.raises(MirrorRefused, match="TOPIC_NOT_IN_MIRROR"):
+        choose(other, "m", "a.b", ANY)
+    assert names(choose(other, "m", "a[.-]b", ANY)) == ["a-b"]
+    mirror = Mirror(name="m", source={}, source_cluster_id="c", topic_patterns=("a.b",))
+    added = replace(other, records={**other.records, key_of(mirror): mirror})
+    assert names(choose(added, "m", "a.b", ANY)) == ["a-b"]
+
+
+def test_names_are_all_meant() -> None:
+    """Unlike an expression: one that the command is not for refuses the others, too."""
+    every = unless(Wanted.MIRRORING, Wanted.PAUSED)
+    assert names(choose(SOME, "m", ["ab", "a"], every)) == ["a", "ab"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kind"),
+    [
+        (["a", "b"], MirrorError.MIRROR_TOPIC_NOT_PAUSED),
+        (["a", "a.*"], MirrorError.TOPIC_NOT_IN_MIRROR),
+        ([], MirrorError.TOPIC_NOT_IN_MIRROR),
+    ],
+)
+def test_names_that_are_refused(chosen: list[str], kind: MirrorError) -> None:
+    with pytest.raises(MirrorRefused) as refused:
+        choose(SOME, "m", chosen, unless(Wanted.MIRRORING))
+    assert refused.value.kind is kind

@@ -1,0 +1,127 @@
+"""What is checked before any cluster is asked; the rest: interfaces/cli/test_kafka_mirrors.py."""
+
+import asyncio
+from types import MappingProxyType
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.client.references import NOTHING
+from twinlog.kafka.errors import UserError
+from twinlog.lifecycle.changes import alter_mirror
+from twinlog.lifecycle.creation import check_name, check_properties, create_mirror, resolve
+from twinlog.mirror.errors import MirrorError, MirrorRefused
+
+SERVERS = {"bootstrap.servers": "h:1"}
+
+
+def topics(*names: str, internal: tuple[str, ...] = ()) -> dict[str, Topic]:
+    return {
+        name: Topic(name, UUID(int=1), name in internal, MappingProxyType({}))
+        for name in (*names, *internal)
+    }
+
+
+@pytest.mark.parametrize("name", ["m", "my-mirror", "a.b_c-D9", "x" * 249, ".a", "removed"])
+def test_names_that_are_allowed(name: str) -> None:
+    check_name(name)
+
+
+@given(st.text(max_size=260))
+def test_any_name(name: str) -> None:
+    """Allowed, or INVALID_MIRROR_NAME."""
+    try:
+        check_name(name)
+    except MirrorRefused as refused:
+        kind = refused.kind
+    else:
+        kind = None
+    allowed = (
+        0 < len(name) <= 249
+        and name not in {".", ".."}
+        and all(c.isascii() and (c.isalnum() or c in "._-") for c in name)
+        and not name.endswith((".removed", ".paused"))
+    )
+    assert kind is (None if allowed else MirrorError.INVALID_MIRROR_NAME)
+
+
+def test_settings_of_security_that_are_not_used_are_warnings() -> None:
+    """Files that work for Kafka's clients have them."""
+    config, warnings = check_properties({**SERVERS, "ssl.protocol": "TLSv1.3"}, NOTHING)
+    assert config.bootstrap_servers[0].port == 1
+    assert warnings == ("ssl.protocol is not used by twinlog",)
+
+
+def test_other_settings_are_refused() -> None:
+    with pytest.raises(UserError, match=r"fetch\.min\.bytes: not a setting of a mirror"):
+        check_properties({**SERVERS, "fetch.min.bytes": "1"}, NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"bootstrap.server": "h:1"}, r"bootstrap\.server: not a setting of a mirror; allowed are"),
+        ({}, r"bootstrap\.servers is '': allowed is"),
+        (
+            {**SERVERS, "mirror.topic.num.partitions": "4"},
+            r"mirror\.topic\.num\.partitions is not .* of the control topics; .*--command-config",
+        ),
+    ],
+)
+def test_settings_that_are_misplaced(properties: dict[str, str], words: str) -> None:
+    """What is unknown is said before what is missing."""
+    with pytest.raises(UserError, match=words):
+        check_properties(properties, NOTHING)
+
+
+def test_an_expression_that_a_comma_has_cut_is_not_stored() -> None:
+    """Refused by --create and --alter before a cluster is asked; a mirror that has it goes on."""
+    properties = {**SERVERS, "mirror.groups.include": r"app-\d{1,3}"}
+    unreached = KafkaCluster(check_properties(properties, NOTHING)[0])
+    for action in (create_mirror, alter_mirror):
+        with pytest.raises(UserError, match="not balanced"):
+            asyncio.run(action(unreached, "m", properties))
+
+
+def test_expressions_match_in_full_and_leave_internal_topics_out() -> None:
+    some = topics("a", "ab", "b", internal=("__c", "marked"))
+    assert resolve("a.?", some) == ["a", "ab"]
+    assert resolve(".*", some) == ["a", "ab", "b"]
+    assert resolve("__c", some) == ["__c"]
+    with pytest.raises(MirrorRefused, match=r"UNKNOWN_TOPIC_OR_PARTITION.*the rights of.*internal"):
+        resolve("__.*", some)
+
+
+def test_a_name_comes_before_an_expression() -> None:
+    assert resolve("a.b", topics("a.b", "axb")) == ["a.b"]
+    assert resolve("a.b", topics("axb")) == ["axb"]
+
+
+def test_names_are_all_meant_and_are_no_expressions() -> None:
+    some = topics("a", "ab", internal=("__c",))
+    assert resolve({"ab", "a", "__c"}, some) == ["__c", "a", "ab"]
+    with pytest.raises(MirrorRefused, match=r"UNKNOWN_TOPIC_OR_PARTITION: .*: a\.\*, x"):
+        resolve(["a", "x", "a.*"], some)
+
+
+@given(st.text(max_size=20))
+def test_any_expression(expression: str) -> None:
+    """Topics, or one of two errors."""
+    try:
+        assert resolve(expression, topics("a", "b"))
+    except MirrorRefused as refused:
+        assert refused.kind in {  # noqa: PT017
+            MirrorError.INVALID_REGULAR_EXPRESSION,
+            MirrorError.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+
+
+@pytest.mark.parametrize("expression", ["*", "(", "[a", "a{99999999999999999999}", "(?P<1>a)"])
+def test_what_is_no_expression(expression: str) -> None:
+    with pytest.raises(MirrorRefused) as caught:
+        resolve(expression, topics("a"))
+    assert caught.value.kind is MirrorError.INVALID_REGULAR_EXPRESSION

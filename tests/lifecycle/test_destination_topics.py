@@ -1,0 +1,128 @@
+"""Topics as a destination takes them, where it caps `max.message.bytes`."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from clients import client, make_topic
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal, UserError
+from twinlog.kafka.requests.topics import NewTopic, create_topics, describe_configs, topic_resource
+from twinlog.lifecycle import destination_topics
+from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.lifecycle.destination_topics import DestinationTopic, fitted
+from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.topic_configs import GENEROUS_BATCH, MAX_MESSAGE_BYTES
+
+DESTINATION = cast(KafkaCluster, None)
+MIB = 1 << 20
+POLICY_VIOLATION = 44
+
+
+def topic(name: str, source_limit: int) -> DestinationTopic:
+    configs = {MAX_MESSAGE_BYTES: str(max(GENEROUS_BATCH, source_limit)), "retention.ms": "1"}
+    return DestinationTopic(
+        name=name,
+        topic_id=None,
+        partitions=1,
+        configs=configs,
+        there=0,
+        set_back=(),
+        source_batch_limit=source_limit,
+    )
+
+
+class Service:
+    """A destination that refuses what is above its cap, or whatever it is."""
+
+    def __init__(self, cap: int, code: int) -> None:
+        self.cap = cap
+        self.code = code
+        self.tries = 0
+
+    async def create(
+        self, _: KafkaCluster, topics: Sequence[NewTopic], **options: Any
+    ) -> dict[str, UUID | Refusal]:
+        assert options == {"validate_only": True}
+        self.tries += 1
+        return {
+            one.name: UUID(int=1)
+            if int(one.configs[MAX_MESSAGE_BYTES] or 0) <= self.cap
+            else Refusal(self.code, f"{MAX_MESSAGE_BYTES} is above {self.cap}")
+            for one in topics
+        }
+
+
+def limits(service: Service, patch: pytest.MonkeyPatch, *source: int) -> list[int]:
+    patch.setattr(destination_topics, "create_topics", service.create)
+    wanted = [topic(f"t{at}", limit) for at, limit in enumerate(source)]
+    found = asyncio.run(fitted(DESTINATION, wanted, 3))
+    assert all(one.configs["retention.ms"] == "1" for one in found)
+    return [int(one.configs[MAX_MESSAGE_BYTES]) for one in found]
+
+
+@pytest.mark.parametrize("code", [40, 44])
+@pytest.mark.parametrize(
+    ("cap", "source", "accepted"),
+    [
+        (1 << 40, [MIB, 100 * MIB], [64 * MIB, 100 * MIB]),
+        (20 * MIB, [MIB, 2 * MIB], [16 * MIB, 16 * MIB]),
+        (8 * MIB, [MIB], [8 * MIB]),
+        (8 * MIB, [6 * MIB, MIB], [8 * MIB, 8 * MIB]),
+        (7 * MIB, [6 * MIB, MIB], [6 * MIB, 4 * MIB]),
+        (MIB, [MIB, 1000], [MIB, 1000]),
+    ],
+)
+def test_the_largest_accepted_limit_is_taken(
+    monkeypatch: pytest.MonkeyPatch, code: int, cap: int, source: list[int], accepted: list[int]
+) -> None:
+    """At least the source's own; where nothing is capped, one try does."""
+    service = Service(cap, code)
+    assert limits(service, monkeypatch, *source) == accepted
+    assert (service.tries == 1) == (cap > 64 * MIB)
+
+
+def test_what_the_source_needs_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first refusal is the error, as it is for what is refused for another reason."""
+    with pytest.raises(UserError, match="POLICY_VIOLATION"):
+        limits(Service(MIB, POLICY_VIOLATION), monkeypatch, 2 * MIB)
+    service = Service(0, 38)
+    with pytest.raises(UserError, match="INVALID_REPLICATION_FACTOR"):
+        limits(service, monkeypatch, MIB)
+    assert service.tries == 1
+
+
+@pytest.mark.broker
+def test_topics_are_added_within_the_destinations_cap(
+    kafka: LocalCluster,
+    kafka_391: LocalCluster,
+    fresh_name: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: --add tries what the destination accepts before it creates a topic (B4)."""
+    name, mirror = fresh_name("topic"), fresh_name("mirror")
+
+    async def capped(
+        cluster: KafkaCluster, topics: Sequence[NewTopic], **options: Any
+    ) -> dict[str, UUID | Refusal]:
+        if any(int(one.configs[MAX_MESSAGE_BYTES] or 0) > 20 * MIB for one in topics):
+            return dict.fromkeys([one.name for one in topics], Refusal(POLICY_VIOLATION))
+        return dict(await create_topics(cluster, topics, **options))
+
+    monkeypatch.setattr(destination_topics, "create_topics", capped)
+
+    async def run() -> None:
+        async with client(kafka_391) as source, client(kafka) as destination:
+            await make_topic(source, name)
+            properties = {"bootstrap.servers": kafka_391.bootstrap_servers}
+            await create_mirror(destination, mirror, properties)
+            assert await add_topics(destination, mirror, name) == [name]
+            resource = topic_resource(name)
+            entries = (await describe_configs(destination, [resource]))[resource]
+            assert not isinstance(entries, Refusal)
+            assert entries[MAX_MESSAGE_BYTES].value == str(16 * MIB)
+
+    asyncio.run(run())

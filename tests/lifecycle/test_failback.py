@@ -1,0 +1,568 @@
+"""What a failback goes by, on real brokers: what lanes would have written is written by hand."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import librdkafka_tools as outside
+import pytest
+from clients import client, make_topic, write_markers, write_state
+from kafka.protocol.admin import DeleteTopicsRequest
+from waiting import until_async
+
+from conftest import Pair
+from twinlog import Rebuild
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.connection import Connection
+from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.requests.partitions import delete_records
+from twinlog.kafka.requests.topics import NewTopic, create_topics, delete_topics
+from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.lifecycle import creation as mirrors
+from twinlog.lifecycle import rebuild as rebuild_module
+from twinlog.lifecycle.changes import remove_topics
+from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.lifecycle.rebuild import Interrupted
+from twinlog.local import commands
+from twinlog.local.check import Log
+from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.errors import MirrorRefused
+from twinlog.mirror.states import State
+from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.state_records import LastMirrored
+from twinlog.verify.log_reader import READ_UNCOMMITTED, Bytes, LogReader, Nothing
+
+pytestmark = pytest.mark.broker
+
+
+def ended(*ends: int) -> dict[int, LastMirrored]:
+    """Of each partition, where it was mirrored up to, in the source's first epoch."""
+    return {
+        partition: LastMirrored(LeaderEpoch(0), Offset(end)) for partition, end in enumerate(ends)
+    }
+
+
+class Old:
+    """The old source, `here`, of topics that were failed over to another cluster, `there`."""
+
+    def __init__(self, pair: Pair, here: KafkaCluster, there: KafkaCluster, back: str) -> None:
+        self.here, self.there, self.back = here, there, back
+        self.servers = pair.destination.bootstrap_servers
+        self.servers_there = pair.source.bootstrap_servers
+
+    async def create(self) -> None:
+        """Create the mirror that leads back."""
+        await create_mirror(self.here, self.back, {"bootstrap.servers": self.servers_there})
+
+    async def make(self, topic: str, *records: int) -> UUID:
+        """Make a topic here and there, with so many records in each partition here; its id here."""
+        await make_topic(self.there, topic, len(records))
+        return await self.make_here(topic, *records)
+
+    async def make_here(self, topic: str, *records: int) -> UUID:
+        """Make a topic with so many records in each partition; its id."""
+        await make_topic(self.here, topic, len(records))
+        for partition, count in enumerate(records):
+            outside.write_same(self.servers, topic, partition, 0, count)
+        return (await self.here.refresh([topic])).topics[topic].topic_id
+
+    def write(self, topic: str, *records: int) -> None:
+        """Write so many records to each partition here."""
+        for partition, count in enumerate(records):
+            outside.write(self.servers, topic, outside.simple(count, partition))
+
+    async def delete_here(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        await delete_topics(self.here, [topic])
+
+        async def gone() -> bool:
+            return topic not in (await self.here.refresh([topic])).topics
+
+        await until_async(gone, what=f"no {topic}")
+
+    async def fail_over(
+        self,
+        mirror: str,
+        topic: str,
+        topic_id: UUID,
+        ends: Mapping[int, LastMirrored],
+        id_there: UUID | None = None,
+    ) -> None:
+        """Write there what a mirror of a topic of ours has copied, and that it has ended."""
+        one = MirrorTopic(
+            mirror=mirror,
+            topic=topic,
+            topic_id=topic_id,
+            partitions=len(ends),
+            destination_topic_id=id_there,
+        )
+        await self.write_removed(one)
+        held = Log(self.servers_there).ends([(topic, partition) for partition in ends])
+        for partition, last in ends.items():
+            begin = held[topic, partition]
+            outside.write_same(self.servers_there, topic, partition, begin, last.end)
+        await write_state(self.there, one, State.STOPPED, ends)
+
+    async def write_removed(self, topic: MirrorTopic) -> None:
+        """Write there that a topic of ours was removed from a mirror, and is not STOPPED yet."""
+        store = MirrorStore(self.there)
+        source = {"bootstrap.servers": self.servers}
+        await store.create_mirror(
+            Mirror(name=topic.mirror, source=source, source_cluster_id=self.here.cluster_id)
+        )
+        await store.add_topics(topic.mirror, [topic])
+        await remove_topics(self.there, topic.mirror, topic.topic)
+
+    async def refused(self, topic: str) -> str:
+        """What is said of a topic that cannot be mirrored back."""
+        with pytest.raises(MirrorRefused) as caught:
+            await add_topics(self.here, self.back, topic)
+        return str(caught.value)
+
+    def lie(self, topic: str, count: int) -> None:
+        """Write there what nobody has here."""
+        outside.write(self.servers_there, topic, outside.simple(count, 0, "foreign"))
+
+    async def diverge(self, topic: str, *beyond: int) -> None:
+        """Make a topic that was failed over at 100, with so much more in each partition."""
+        topic_id = await self.make(topic, *(100 + more for more in beyond))
+        await self.fail_over(f"there.{topic}", topic, topic_id, ended(*(100 for _ in beyond)))
+
+    def ends(self, topic: str, partitions: int = 1) -> list[int]:
+        """Where the logs here end."""
+        asked = [(topic, index) for index in range(partitions)]
+        found = Log(self.servers).ends(asked)
+        return [found[one] for one in asked]
+
+
+@asynccontextmanager
+async def old_source(pair: Pair, back: str) -> AsyncIterator[Old]:
+    """A cluster that was a source, with the mirror of the way back."""
+    async with client(pair.destination) as here, client(pair.source) as there:
+        old = Old(pair, here, there, back)
+        await old.create()
+        yield old
+
+
+def test_a_topic_that_was_made_again_was_not_failed_over(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
+    """What it holds is its own, though less than was mirrored; where it is empty it is taken."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            former = await old.make(topic, 0)
+            await old.fail_over(fresh_name("there"), topic, former, ended(1000))
+            await old.delete_here(topic)
+            assert await old.make_here(topic, 50) != former
+            said = await old.refused(topic)
+            assert said.startswith("TOPIC_ALREADY_EXISTS: "), said
+            assert (
+                f"{topic}-0 is not empty, its log ends at 50; {topic} was made again since" in said
+            )
+            assert old.ends(topic) == [50]
+            await old.delete_here(topic)
+            await old.make_here(topic, 0)
+            assert await add_topics(old.here, old.back, topic) == [topic]
+
+    asyncio.run(run())
+
+
+def test_the_very_topic_goes_on(pair: Pair, fresh_name: Callable[[str], str], topic: str) -> None:
+    """It holds nothing beyond what was mirrored."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            topic_id = await old.make(topic, 50)
+            await old.fail_over(fresh_name("there"), topic, topic_id, ended(50))
+            assert await add_topics(old.here, old.back, topic) == [topic]
+            assert old.ends(topic) == [50]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("foreign", [5, 20])
+def test_a_wrong_last_mirrored_end_is_not_believed(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str, foreign: int
+) -> None:
+    """Both logs end in what only one of them has, at one offset or not; the ends tell nothing."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            topic_id = await old.make(topic, 10)
+            await old.fail_over(f"there.{topic}", topic, topic_id, ended(10))
+            old.lie(topic, foreign)
+            late = MirrorTopic(
+                mirror=f"there.{topic}", topic=topic, topic_id=topic_id, partitions=1
+            )
+            await write_state(old.there, late, State.STOPPED, ended(15))
+            outside.write(old.servers, topic, outside.simple(4, 0, "own"))
+            said = await old.refused(topic)
+            assert said.startswith("MIRROR_TOPIC_DIVERGED: "), said
+            assert f"{topic}-0 from offset 10 to 13" in said
+            assert old.ends(topic) == [14]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("first", "second"), [(60, 100), (100, 60)])
+def test_a_topic_that_several_mirrors_have_had(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str, first: int, second: int
+) -> None:
+    """The largest end is the latest, whatever the mirrors' names: beyond it is the tail."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            topic_id = await old.make(topic, 100)
+            for mirror, end in (("alpha", first), ("zeta", second)):
+                await old.fail_over(f"{mirror}.{topic}", topic, topic_id, ended(end))
+            old.write(topic, 17)
+            said = await old.refused(topic)
+            assert said.startswith("MIRROR_TOPIC_DIVERGED: "), said
+            assert f"{topic}-0 from offset 100 to 116" in said
+
+    asyncio.run(run())
+
+
+def test_the_latest_of_several_failovers_goes_on(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
+    """Not before all of them have ended."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            topic_id = await old.make(topic, 100)
+            for mirror, end in (("alpha", 100), ("zeta", 60)):
+                await old.fail_over(f"{mirror}.{topic}", topic, topic_id, ended(end))
+            late = MirrorTopic(mirror=f"late.{topic}", topic=topic, topic_id=topic_id, partitions=1)
+            await old.write_removed(late)
+            assert (await old.refused(topic)).startswith("TOPIC_ALREADY_EXISTS: ")
+            await write_state(old.there, late, State.STOPPED)
+            assert await add_topics(old.here, old.back, topic) == [topic]
+
+    asyncio.run(run())
+
+
+def test_what_brokers_say_of_a_topic_that_is_there(any_kafka: LocalCluster, topic: str) -> None:
+    """Nothing but that, though it could not be created: so it is tried under another name."""
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            await make_topic(cluster, topic)
+            for name, code in ((topic, 36), (f"{topic}.other", 38)):
+                tried = NewTopic(name=name, partitions=1, replication_factor=9)
+                answer = (await create_topics(cluster, [tried], validate_only=True))[name]
+                assert isinstance(answer, Refusal)
+                assert answer.code == code
+
+    asyncio.run(run())
+
+
+def test_nothing_is_deleted_that_cannot_be_created(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
+    """The topic stays with its tail, which is not even saved."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            await old.diverge(topic, 17)
+            with pytest.raises(UserError, match="INVALID_REPLICATION_FACTOR"):
+                await add_topics(
+                    *(old.here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
+                )
+            assert old.ends(topic) == [117]
+
+    asyncio.run(run())
+
+
+def test_what_is_deleted_and_cannot_be_created_is_named(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Creation fails though it was tried; when that is mended, the topic is added."""
+
+    async def untried(_: object, wanted: object, *__: object) -> object:
+        return wanted
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            await old.diverge(topic, 17)
+            with monkeypatch.context() as patched:
+                patched.setattr(mirrors, "fitted", untried)
+                with pytest.raises(UserError) as caught:
+                    await add_topics(
+                        *(old.here, old.back, topic), replication_factor=9, rebuild=Rebuild(None)
+                    )
+            assert f"deleted already: {topic}; repeat the same --add" in str(caught.value)
+            assert await add_topics(old.here, old.back, topic) == [topic]
+            assert old.ends(topic) == [0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("moment", ["delete_topics", "prepare", "add_topics"])
+def test_an_interrupted_rebuild_is_completed(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Ctrl-C between deletion and creation: the message names the topic; --add again completes it.
+
+    D12.
+    """
+    places: dict[str, tuple[object, str]] = {
+        "delete_topics": (rebuild_module, "delete_topics"),
+        "prepare": (mirrors, "prepare"),
+        "add_topics": (MirrorStore, "add_topics"),
+    }
+
+    async def interrupted(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    async def run() -> None:
+        async with old_source(pair, f"back.{topic}") as old:
+            await old.diverge(topic, 17)
+            rebuild = Rebuild(tmp_path)
+            with monkeypatch.context() as patched:
+                patched.setattr(*places[moment], interrupted)
+                with pytest.raises(Interrupted) as caught:
+                    await add_topics(old.here, old.back, topic, rebuild=rebuild)
+            assert topic in str(caught.value)
+            assert "repeat the same --add" in str(caught.value)
+            again = Rebuild(tmp_path / "again") if moment == "delete_topics" else rebuild
+            assert await add_topics(old.here, old.back, topic, rebuild=again) == [topic]
+            assert old.ends(topic) == [0]
+            assert list(tmp_path.glob("*/*.log"))
+
+    asyncio.run(run())
+
+
+_STOPS_BEFORE_CREATION = """
+import asyncio
+from twinlog.lifecycle import creation as mirrors
+
+async def prepare(*_):
+    print("deleted", flush=True)
+    await asyncio.sleep(60)
+
+mirrors.prepare = prepare
+"""
+"""For the moment of Ctrl-C: a command that has deleted the topic, and is about to create it."""
+
+
+@pytest.mark.parametrize("command", [["kafka_mirrors"], ["twinlog", "mirrors"]], ids=" ".join)
+def test_a_command_that_is_interrupted_before_creation(
+    pair: Pair, topic: str, command: list[str]
+) -> None:
+    """Goal: D12: Ctrl-C ends it with status 130 and the deleted topic; repeated, it is done."""
+    begin, *words = command
+    program = f"{_STOPS_BEFORE_CREATION}\nfrom twinlog.interfaces.cli import start; start.{begin}()"
+    back = f"back.{topic}"
+    arguments = (
+        *("--bootstrap-server", pair.destination.bootstrap_servers),
+        *("--add", "--topic", topic, "--mirror", back, "--rebuild"),
+    )
+
+    async def interrupted(old: Old) -> tuple[int | None, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            # What runs in the background ignores SIGINT, and hands that down.
+            *("env", "--default-signal=INT", sys.executable, "-c", program, *words, *arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert (await process.stdout.readline()).strip() == b"deleted"
+        assert topic not in (await old.here.refresh([topic])).topics
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            output, errors = await process.communicate()
+        return process.returncode, output.decode(), errors.decode()
+
+    async def run() -> None:
+        async with old_source(pair, back) as old:
+            await old.diverge(topic, 17)
+            status, output, errors = await interrupted(old)
+            assert (status, output) == (130, ""), errors
+            (line,) = errors.splitlines()
+            assert line.startswith(f"Error: interrupted; deleted already: {topic}; repeat the same")
+            again = (*commands.KAFKA_MIRRORS, *arguments)
+            done = await asyncio.to_thread(commands.run, again, seconds=60)
+            assert (done.status, done.errors) == (0, "")
+            assert done.output == f"Added 1 topic(s) to mirror {back}: [{topic}]\n"
+            assert old.ends(topic) == [0]
+
+    asyncio.run(run())
+
+
+def test_nothing_is_deleted_that_could_not_be_saved(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer without bytes does not show that nothing is there to be saved (A1)."""
+    ask = LogReader._ask
+
+    async def empty(self: LogReader, at: int, size: int) -> object:
+        found = await ask(self, at, size)
+        saving = isinstance(found, Bytes) and self._isolation == READ_UNCOMMITTED
+        return Nothing("answers without records", final=True) if saving else found
+
+    async def run() -> None:
+        async with old_source(pair, f"back.{topic}") as old:
+            await old.diverge(topic, 17)
+            with monkeypatch.context() as patched:
+                patched.setattr(LogReader, "_ask", empty)
+                with pytest.raises(Retriable, match="answers without records") as caught:
+                    await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path))
+            assert "nothing was deleted" in str(caught.value)
+            assert old.ends(topic) == [117]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_log_that_grows_meanwhile_is_not_deleted(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Whichever of the topic's partitions it is; partition 1 has no tail."""
+    save = mirrors.save_tails
+
+    async def run() -> None:
+        async with old_source(pair, f"back.{topic}") as old:
+            await old.diverge(topic, 17, 0)
+
+            async def while_saving(*arguments: Any) -> object:
+                outside.write(old.servers, topic, outside.simple(1, written))
+                return await save(*arguments)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(mirrors, "save_tails", while_saving)
+                with pytest.raises(UserError, match=f"{topic}-{written} is still being written to"):
+                    await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path / "first"))
+            assert sum(old.ends(topic, 2)) == 117 + 100 + 1
+            rebuild = Rebuild(tmp_path / "second")
+            if written:
+                said = await old.refused(topic)
+                assert f"{topic}-0 from offset 100 to 116; {topic}-1 from offset 100 to 100" in said
+            assert await add_topics(old.here, old.back, topic, rebuild=rebuild) == [topic]
+            saved = sorted(one.parent.name for one in tmp_path.glob("second/*/*.log"))
+            assert saved == [f"{topic}-{index}" for index in range(written + 1)]
+            assert old.ends(topic, 2) == [0, 0]
+
+    asyncio.run(run())
+
+
+def test_a_log_that_grows_between_two_tries_is_not_deleted(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that reaches no broker is tried again: what is written meanwhile is not saved."""
+    call = Connection.call
+
+    async def run() -> None:
+        async with old_source(pair, f"back.{topic}") as old:
+            await old.diverge(topic, 17)
+            tried: list[Any] = []
+
+            async def unreachable(self: Connection, request: Any, **settings: Any) -> Any:
+                if isinstance(request, DeleteTopicsRequest) and not tried:
+                    tried.append(request)
+                    await asyncio.to_thread(old.write, topic, 1)
+                    raise Retriable("the connection is lost")
+                return await call(self, request, **settings)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Connection, "call", unreachable)
+                with pytest.raises(UserError, match=f"{topic}-0 is still being written to") as told:
+                    await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path / "first"))
+            assert "may take effect" in str(told.value)
+            assert len(tried) == 1
+            assert old.ends(topic) == [118]
+            rebuild = Rebuild(tmp_path / "second")
+            assert await add_topics(old.here, old.back, topic, rebuild=rebuild) == [topic]
+            assert old.ends(topic) == [0]
+
+    asyncio.run(run())
+
+
+def test_a_deletion_whose_answer_is_lost_deletes_no_other_topic(
+    pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its name that was created meanwhile has another id."""
+    call = Connection.call
+
+    async def run() -> None:
+        async with old_source(pair, f"back.{topic}") as old:
+            await old.diverge(topic, 17)
+            lost: list[Any] = []
+
+            async def losing(self: Connection, request: Any, **settings: Any) -> Any:
+                answer = await call(self, request, **settings)
+                if isinstance(request, DeleteTopicsRequest) and not lost:
+                    lost.append(request)
+                    await until_async(gone)
+                    await old.make_here(topic, 117)
+                    raise Retriable("the connection is lost")
+                return answer
+
+            async def gone() -> bool:
+                return topic not in (await old.here.refresh([topic])).topics
+
+            ids = {topic: (await old.here.refresh([topic])).topics[topic].topic_id}
+            with monkeypatch.context() as patched:
+                patched.setattr(Connection, "call", losing)
+                refusal = (await delete_topics(old.here, [topic], ids=ids))[topic]
+            assert refusal is not None
+            assert refusal.code == 100
+            assert old.ends(topic) == [117]
+
+    asyncio.run(run())
+
+
+def test_a_record_that_the_mirror_has_lost_is_saved(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str, tmp_path: Path
+) -> None:
+    """Far before the last mirrored end: what is here may be the only copy of it."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            former = await old.make(topic, 100)
+            old.write(topic, 1)  # at 100
+            outside.write_same(old.servers, topic, 0, 101, 2100)
+            outside.write_same(old.servers_there, topic, 0, 0, 100)
+            await write_markers(old.there, topic, 1)
+            outside.write_same(old.servers_there, topic, 0, 101, 2100)
+            await old.fail_over(fresh_name("there"), topic, former, ended(2100))
+            old.write(topic, 17)
+            await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path))
+            assert old.ends(topic) == [0]
+            assert [path.name for path in tmp_path.rglob("*.log")] == [f"{100:020d}.log"]
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_was_made_again_where_it_was_failed_over_to(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
+    """What is there now is another log, although retention has left nothing here to compare."""
+
+    async def run() -> None:
+        async with old_source(pair, fresh_name("back")) as old:
+            former = await old.make(topic, 50)
+            known = (await old.there.refresh([topic])).topics[topic].topic_id
+            outside.write_same(old.servers_there, topic, 0, 0, 50)
+            await old.fail_over(fresh_name("there"), topic, former, ended(50), known)
+            await delete_records(old.here, {TopicPartition(topic, 0): 50})
+            outside.delete_topic(old.servers_there, topic)
+
+            async def gone() -> bool:
+                return topic not in (await old.there.refresh([topic])).topics
+
+            await until_async(gone)
+            await make_topic(old.there, topic)
+            outside.write(old.servers_there, topic, outside.simple(80))
+            said = await old.refused(topic)
+            assert said.startswith("TOPIC_ALREADY_EXISTS: "), said
+            assert f"{topic} was made again since it was failed over" in said
+
+    asyncio.run(run())

@@ -1,0 +1,339 @@
+"""What was removed is added again, on real brokers: what lanes would have written is by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import librdkafka_tools as outside
+import pytest
+from clients import client, make_topic, write_markers, write_state
+from waiting import until_async
+
+from conftest import Pair
+from twinlog import Rebuild
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import TwinlogError
+from twinlog.kafka.log.batch import batches
+from twinlog.kafka.requests.partitions import delete_records
+from twinlog.kafka.requests.topics import delete_topics
+from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.lifecycle import creation as mirrors
+from twinlog.lifecycle.changes import remove_topics
+from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.lifecycle.rebuild import Tail
+from twinlog.local.check import Log
+from twinlog.mirror.errors import MirrorRefused
+from twinlog.mirror.states import State
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot
+from twinlog.store.state_records import LastMirrored
+from twinlog.sync.topics import add_new_topics
+from twinlog.verify.job import Compared, Comparison, Stretch
+
+pytestmark = pytest.mark.broker
+
+
+class Again:
+    """A topic that a mirror of the destination has had, and what is added again."""
+
+    def __init__(self, pair: Pair, source: KafkaCluster, destination: KafkaCluster, topic: str):
+        self.source, self.destination, self.topic = source, destination, topic
+        self.mirror = f"mirror.{topic}"
+        self._from, self._to = (
+            pair.source.bootstrap_servers,
+            pair.destination.bootstrap_servers,
+        )
+        self.store = MirrorStore(destination)
+
+    async def begin(self, *records: int) -> None:
+        """Make the topic on the source, and add it to the mirror."""
+        await create_mirror(self.destination, self.mirror, {"bootstrap.servers": self._from})
+        await self.make(*records)
+        await add_topics(self.destination, self.mirror, self.topic)
+
+    async def make(self, *records: int) -> None:
+        """Make the topic on the source, with so many records in each partition."""
+        await make_topic(self.source, self.topic, len(records))
+        for partition, count in enumerate(records):
+            outside.write_same(self._from, self.topic, partition, 0, count)
+
+    async def make_again(self, *records: int) -> None:
+        """Delete it on the source first."""
+        await self.delete()
+        await self.make(*records)
+
+    async def delete(self) -> None:
+        """Delete it on the source."""
+        await delete_topics(self.source, [self.topic])
+
+        async def gone() -> bool:
+            return self.topic not in (await self.source.refresh([self.topic])).topics
+
+        await until_async(gone)
+
+    def mirrored(self, partition: int, start: int, end: int) -> None:
+        """Write to the destination what the source has at these offsets."""
+        outside.write_same(self._to, self.topic, partition, start, end)
+
+    def foreign(self, partition: int) -> None:
+        """Write a record of somebody else to the destination; or what a marker stands for."""
+        outside.write(self._to, self.topic, outside.simple(1, partition, "foreign"))
+
+    async def stop(self, ends: Mapping[int, int]) -> None:
+        """Remove it from the mirror, STOPPED with these last mirrored ends."""
+        await remove_topics(self.destination, self.mirror, self.topic)
+        last = {at: LastMirrored(LeaderEpoch(7), Offset(end)) for at, end in ends.items()}
+        await write_state(self.destination, await self.known(), State.STOPPED, last)
+
+    async def known(self, mirror: str | None = None) -> MirrorTopic:
+        """What is known of it in a mirror."""
+        topics = (await self.store.snapshot()).topics
+        (one,) = [t for t in topics if (t.mirror, t.topic) == (mirror or self.mirror, self.topic)]
+        return one
+
+    async def refused(self, mirror: str | None = None) -> str:
+        """What is said of its addition."""
+        with pytest.raises(MirrorRefused) as caught:
+            await add_topics(self.destination, mirror or self.mirror, self.topic)
+        return str(caught.value)
+
+    def ends(self, partitions: int) -> list[int]:
+        """Where the destination's logs end."""
+        asked = [(self.topic, index) for index in range(partitions)]
+        found = Log(self._to).ends(asked)
+        return [found[one] for one in asked]
+
+
+@asynccontextmanager
+async def again(pair: Pair, topic: str) -> AsyncIterator[Again]:
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        yield Again(pair, source, destination, topic)
+
+
+def test_what_differs_is_named_saved_and_made_anew(pair: Pair, topic: str, tmp_path: Path) -> None:
+    """From another's record on, which stands before the marker; a refresh deletes nothing."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100, 50)
+            one.mirrored(0, 0, 60)
+            one.foreign(0)
+            one.mirrored(0, 60, 65)  # what was under way
+            one.foreign(0)
+            one.mirrored(1, 0, 50)
+            one.foreign(1)
+            await one.stop({0: 66, 1: 50})
+            said = await one.refused()
+            assert said.startswith("MIRROR_TOPIC_DIVERGED: "), said
+            assert f"{topic}-0 from offset 60 to 66; {topic}-1 from offset 50 to 50" in said
+            assert "--rebuild" in said
+            await refresh_adds_nothing(one)
+            assert one.ends(2) == [67, 51]
+            rebuild = Rebuild(tmp_path)
+            assert await add_topics(one.destination, one.mirror, topic, rebuild=rebuild) == [topic]
+            for partition, start, end in ((0, 60, 67), (1, 50, 51)):
+                segment = tmp_path / f"{topic}-{partition}" / f"{start:020d}.log"
+                saved = list(batches(memoryview(segment.read_bytes())))
+                assert (saved[0].base_offset, saved[-1].next_offset) == (start, end)
+            assert one.ends(2) == [0, 0]
+            assert (await one.known()).wanted is Wanted.MIRRORING
+
+    asyncio.run(run())
+
+
+def test_what_differs_far_before_the_end_is_saved(pair: Pair, topic: str, tmp_path: Path) -> None:
+    """A foreign record in a gap of the source, with more equal records behind it than one step."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100)
+            await write_markers(one.source, topic, 1)
+            outside.write_same(one._from, topic, 0, 101, 2200)
+            one.mirrored(0, 0, 100)
+            one.foreign(0)  # at 100
+            one.mirrored(0, 101, 2100)
+            one.foreign(0)  # at 2100, for which it is FAILED
+            await one.stop({0: 2101})
+            one.foreign(0)  # stands for the marker
+            told: list[str] = []
+            rebuild = Rebuild(tmp_path, told.append)
+            await add_topics(one.destination, one.mirror, topic, rebuild=rebuild)
+            assert one.ends(1) == [0]
+            assert saved(tmp_path) == {(0, 100): (100, 2102)}
+            assert f"{topic}-0: the same up to offset 100, the rest is saved" in told
+
+    asyncio.run(run())
+
+
+def test_markers_prove_nothing_equal(pair: Pair, topic: str) -> None:
+    """Where a whole step has none but them, what lies before it is compared as well."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(10)
+            one.mirrored(0, 0, 5)
+            one.foreign(0)
+            one.mirrored(0, 6, 10)
+            for cluster in (one.source, one.destination):
+                await write_markers(cluster, topic, 1_100)
+            one.foreign(0)
+            await one.stop({0: 1_110})
+            assert f"{topic}-0 from offset 5 to 1110" in await one.refused()
+
+    asyncio.run(run())
+
+
+def test_the_source_s_retention_proves_nothing_equal(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moves the log's start between the question for it and the comparison."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100)
+            one.mirrored(0, 0, 60)
+            one.foreign(0)
+            await one.stop({0: 61})
+            one.foreign(0)  # stands for the marker
+            compare = Comparison.compare
+
+            async def later(self: Comparison, stretch: Stretch) -> Compared:
+                await delete_records(one.source, {TopicPartition(topic, 0): 90})
+                return await compare(self, stretch)
+
+            monkeypatch.setattr(Comparison, "compare", later)
+            await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(tmp_path))
+            assert one.ends(1) == [0]
+            assert saved(tmp_path) == {(0, 0): (0, 62)}
+
+    asyncio.run(run())
+
+
+def test_all_is_saved_where_the_source_s_topic_is_deleted_meanwhile(
+    pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The destination has the only copy then."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100)
+            one.mirrored(0, 0, 60)
+            await one.stop({0: 60})
+            one.foreign(0)
+            look = mirrors.where_logs_part
+
+            async def later(*seen: Any) -> list[Tail]:
+                await one.delete()
+                return await look(*seen)
+
+            monkeypatch.setattr(mirrors, "where_logs_part", later)
+            with suppress(TwinlogError):
+                await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(tmp_path))
+            assert saved(tmp_path) == {(0, 0): (0, 61)}
+
+    asyncio.run(run())
+
+
+def saved(folder: Path) -> dict[tuple[int, int], tuple[int, int]]:
+    """The partitions and names of the files; from which offset up to which they reach."""
+    found = {}
+    for path in folder.rglob("*.log"):
+        stored = list(batches(memoryview(path.read_bytes())))
+        partition = int(path.parent.name.rpartition("-")[2])
+        found[partition, int(path.stem)] = (stored[0].base_offset, stored[-1].next_offset)
+    return found
+
+
+async def refresh_adds_nothing(one: Again) -> None:
+    """Not even where it does not know that the topic was in a mirror."""
+    mirror = Mirror(
+        name=one.mirror,
+        source={},
+        source_cluster_id=one.source.cluster_id,
+        topic_patterns=(one.topic,),
+    )
+    snapshot = await one.store.snapshot()
+    assert await add_new_topics(one.source, one.destination, one.store, mirror, snapshot) == 0
+    assert await add_new_topics(one.source, one.destination, one.store, mirror, Snapshot()) == 1
+    assert (await one.known()).wanted is Wanted.STOPPED
+
+
+def test_a_log_of_which_nothing_is_known(pair: Pair, topic: str) -> None:
+    """It was never mirrored, or nobody knows up to where: all of it is the tail."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100)
+            one.mirrored(0, 0, 10)
+            await one.stop({0: -1})
+            assert f"{topic}-0 from offset 0 to 9;" in await one.refused()
+            await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(None))
+            assert one.ends(1) == [0]
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_was_made_again_on_the_source(pair: Pair, topic: str) -> None:
+    """Nothing of what was mirrored is there any more: all of it is the tail."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100, 100)
+            one.mirrored(0, 0, 100)
+            await one.stop({0: 100, 1: 0})
+            former = await one.known()
+            await one.make_again(5)
+            assert f"there are {topic}-0 from offset 0 to 99;" in await one.refused()
+            await add_topics(one.destination, one.mirror, topic, rebuild=Rebuild(None))
+            known = await one.known()
+            assert known.topic_id != former.topic_id
+            assert known.partitions == 1
+            assert one.ends(1) == [0]
+            assert len((await one.destination.refresh([topic])).topics[topic].partitions) == 1
+
+    asyncio.run(run())
+
+
+def test_a_source_that_has_nothing_to_compare(pair: Pair, topic: str) -> None:
+    """Its retention has taken what could tell where another's record stands."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(100)
+            one.mirrored(0, 0, 60)
+            one.foreign(0)
+            one.foreign(0)
+            await one.stop({0: 61})
+            assert f"{topic}-0 from offset 60 to 61;" in await one.refused()
+            await delete_records(one.source, {TopicPartition(topic, 0): 90})
+            assert f"{topic}-0 from offset 0 to 61;" in await one.refused()
+
+    asyncio.run(run())
+
+
+def test_an_empty_log_is_taken_and_that_of_another_source_is_not(
+    pair: Pair, fresh_name: Callable[[str], str], topic: str
+) -> None:
+    """As ever; a mirror of the same source by another name may have had it, too."""
+
+    async def run() -> None:
+        async with again(pair, topic) as one:
+            await one.begin(10)
+            await one.stop({0: -1})
+            assert await add_topics(one.destination, one.mirror, topic) == [topic]
+            one.mirrored(0, 0, 10)
+            one.foreign(0)
+            await one.stop({0: 10})
+            other = fresh_name("other")
+            properties = {"bootstrap.servers": pair.source.bootstrap_servers}
+            await create_mirror(one.destination, other, properties)
+            assert f"{topic}-0 from offset 10 to 10;" in await one.refused(other)
+            mirror = (await one.store.snapshot()).mirrors[one.mirror]
+            elsewhere = Mirror(name=mirror.name, source=mirror.source, source_cluster_id="another")
+            await one.store.change(lambda _: [elsewhere])
+            assert (await one.refused(other)).startswith("TOPIC_ALREADY_EXISTS: ")
+
+    asyncio.run(run())

@@ -1,0 +1,304 @@
+"""What is refused because a record of a control topic cannot be read, here or on the source."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.errors import UnsupportedVersion, UserError
+from twinlog.kafka.types import LeaderEpoch, Offset
+from twinlog.lifecycle import changes as lifecycle
+from twinlog.lifecycle import failback
+from twinlog.lifecycle.creation import add_named
+from twinlog.lifecycle.failback import TheirMirrors, last_mirrored, their_mirrors
+from twinlog.mirror.placement import state_partition
+from twinlog.mirror.settings import parse_settings
+from twinlog.mirror.states import State
+from twinlog.operations.switchover import denials
+from twinlog.store import mirrors as store_module
+from twinlog.store.config_records import (
+    MadeAcl,
+    MadeFor,
+    Mirror,
+    MirrorTopic,
+    Wanted,
+    encode,
+    encode_key,
+    key_of,
+)
+from twinlog.store.control_topics import States
+from twinlog.store.mirrors import Decide, MirrorStore
+from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.state_records import LastMirrored, PartitionState, epochs_key
+from twinlog.sync import acls as acl_sync
+from twinlog.sync import topics as topic_sync
+
+COUNT = 50
+MIRROR = Mirror(name="m", source={}, source_cluster_id="s")
+OTHER = Mirror(name="o", source={}, source_cluster_id="s")
+TOPIC = MirrorTopic(
+    mirror="m", topic="t", topic_id=UUID(int=1), partitions=1, wanted=Wanted.STOPPED
+)
+(NAME,) = TOPIC.mirror_partitions
+STOPPED = States({NAME: PartitionState(NAME, State.STOPPED)}, {})
+
+
+def with_unread(*keys: tuple[str, ...]) -> Snapshot:
+    """Two mirrors and a topic of the first one, and records that cannot be read."""
+    records = [encode(one) for one in (MIRROR, OTHER, TOPIC)]
+    records += [(encode_key(key), b"{") for key in keys]
+    return Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+
+
+class Store(MirrorStore):
+    """Of these mirrors and states; what is to be written to it is kept."""
+
+    def __init__(self, snapshot: Snapshot, states: States = STOPPED) -> None:
+        super().__init__(cast(KafkaCluster, None))
+        self._there, self._said = snapshot, states
+        self.changes: Collection[object] | None = None
+
+    async def snapshot(self) -> Snapshot:
+        return self._there
+
+    async def states(self) -> States:
+        return self._said
+
+    async def change(self, decide: Decide) -> None:
+        self.changes = await store_module._decided(decide, self._there)
+
+
+@pytest.fixture(autouse=True)
+def count(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def partition_count(_: object) -> int:
+        return COUNT
+
+    monkeypatch.setattr(store_module, "partition_count", partition_count)
+
+
+@pytest.mark.parametrize("topics", ["t.*", ["t"]])
+def test_a_topic_that_a_command_leaves_out_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, topics: str | list[str]
+) -> None:
+    """Else a failover of all topics would seem to be one."""
+    mirrored = encode(replace(TOPIC, wanted=Wanted.MIRRORING))
+    records = [encode(MIRROR), mirrored, (encode_key(("topic", "m", "t-unread")), b"{")]
+    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    store = Store(snapshot)
+    monkeypatch.setattr(lifecycle, "MirrorStore", lambda _: store)
+    nowhere = cast(KafkaCluster, None)
+    assert asyncio.run(lifecycle.remove_topics(nowhere, "m", topics)) == ["t"]
+    named = [line for line in caplog.messages if "t-unread stays as it is" in line]
+    assert len(named) == (1 if topics == "t.*" else 0)
+
+
+@pytest.mark.parametrize("key", [("topic", "o", "t"), ("mirror", "m"), ("topic", "gone", "t")])
+def test_a_topic_is_not_added_that_another_mirror_may_have(key: tuple[str, ...]) -> None:
+    async def add(topic: str) -> None:
+        added = replace(TOPIC, mirror="o", topic=topic, wanted=Wanted.MIRRORING)
+        await Store(with_unread(key)).add_topics("o", [added])
+
+    asyncio.run(add("another"))
+    with pytest.raises(UnsupportedVersion, match="whether t belongs to a mirror is not known"):
+        asyncio.run(add("t"))
+
+
+@pytest.mark.parametrize(
+    "key", [("topic", "m", "u"), ("not-mirrored", "m"), ("followed", "m", "t"), ("mirror", "m")]
+)
+def test_a_mirror_is_not_deleted_of_which_a_record_cannot_be_read(key: tuple[str, ...]) -> None:
+    store = Store(with_unread(key))
+    with pytest.raises(UnsupportedVersion, match="not overwritten: __mirror_config-0, offset 3"):
+        asyncio.run(store.delete_mirror("m", lambda *_: None))
+    assert store.changes is None
+
+
+def test_a_mirror_is_deleted_beside_others_that_cannot_be_read() -> None:
+    store = Store(with_unread(("topic", "o", "u"), ("stop", "m"), ("feature", "m")))
+    asyncio.run(store.delete_mirror("m", lambda *_: None))
+    assert store.changes
+
+
+def test_states_that_cannot_be_read_are_not_forgotten() -> None:
+    """Neither with their mirror, nor where the source's topic was recreated."""
+    place = state_partition("m", TOPIC.topic_id, 0, COUNT)
+    states = STOPPED._replace(unreadable={(place, epochs_key(NAME)): "a newer version"})
+    again = replace(TOPIC, topic_id=UUID(int=2), wanted=Wanted.MIRRORING)
+    store = Store(with_unread(), states)
+    for change in (store.delete_mirror("m", lambda *_: None), store.add_topics("m", [again])):
+        with pytest.raises(UnsupportedVersion, match="not overwritten: a newer version"):
+            asyncio.run(change)
+    assert store.changes is None
+
+
+# ---- the source's mirrors ------------------------------------------------------------------------
+
+
+def test_what_the_source_may_mirror_from_here() -> None:
+    theirs = their_mirrors(with_unread(("topic", "o", "u"), ("mirror", "m")), "s")
+    assert [bool(theirs.unsure(name)) for name in ("t", "u", "v")] == [True, True, False]
+
+
+@pytest.mark.parametrize("origins", [("c",) * 100, ("c" * 256,)])
+def test_origins_that_no_cluster_has_are_not_stored(origins: tuple[str, ...]) -> None:
+    """Goal: a source does not fill the destination's own `__mirror_config` at each refresh.
+
+    Nor is it known then whether the topic comes from here.
+    """
+    longest = replace(TOPIC, topic="u", wanted=Wanted.MIRRORING, origins=("c" * 255,) * 99)
+    too_long = replace(TOPIC, topic="v", wanted=Wanted.MIRRORING, origins=("d", *origins))
+    records = [encode(one) for one in (MIRROR, longest, too_long)]
+    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    theirs = their_mirrors(snapshot, "d")
+    assert theirs.origins == {"u": ("s", *longest.origins)}
+    assert theirs.unsure_among("tuv").keys() == {"v"}
+
+
+@pytest.mark.parametrize(
+    ("error", "unsure"),
+    [(UserError("no right", code=29), False), (UnsupportedVersion("level 2", code=35), True)],
+)
+def test_a_source_whose_mirrors_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, error: UserError, unsure: bool
+) -> None:
+    """It need not give the right to read them (docs/security.md); a format is another thing."""
+
+    class Refusing(Store):
+        async def snapshot(self) -> Snapshot:
+            raise error
+
+    monkeypatch.setattr(failback, "MirrorStore", lambda _: Refusing(Snapshot()))
+    cluster = cast(KafkaCluster, None)
+    theirs = asyncio.run(failback.read_their_mirrors(cluster, cluster))
+    assert theirs.unknown
+    assert bool(theirs.unsure("t")) is unsure
+
+
+def test_a_topic_is_not_added_that_the_source_may_mirror_from_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Looked(Exception):
+        """All checks have let it through."""
+
+    async def done(*_: object) -> None:
+        pass
+
+    async def look(*_: object, **__: object) -> None:
+        raise Looked
+
+    monkeypatch.setattr("twinlog.lifecycle.creation.check_apis", done)
+    monkeypatch.setattr("twinlog.lifecycle.creation._look", look)
+    monkeypatch.setattr("twinlog.lifecycle.creation.MirrorStore", lambda _: Store(with_unread()))
+    topic = Topic("u", UUID(int=3), False, {0: None})  # type: ignore[dict-item]
+    cluster = cast(
+        KafkaCluster,
+        SimpleNamespace(cluster_id="d", metadata=SimpleNamespace(topics={"u": topic})),
+    )
+    with pytest.raises(Looked):
+        asyncio.run(add_named(cluster, cluster, "m", ["u"], their_mirrors(with_unread(), "d")))
+    theirs = their_mirrors(with_unread(("topic", "o", "u")), "d")
+    with pytest.raises(UserError, match="whether the source mirrors u from this cluster is not"):
+        asyncio.run(add_named(cluster, cluster, "m", ["u"], theirs))
+
+
+def test_origins_stay_where_they_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop is not forgotten, and counts as one while nobody knows."""
+    looped = [
+        replace(TOPIC, topic=name, wanted=Wanted.MIRRORING, origins=("a", "b")) for name in "tu"
+    ]
+    theirs = their_mirrors(with_unread(("topic", "m", "t")), "d")
+    store = Store(Snapshot().after(Written(0, 0, *encode(one)) for one in (MIRROR, *looped)))
+
+    async def read(*_: object) -> TheirMirrors:
+        return theirs
+
+    monkeypatch.setattr(topic_sync, "read_their_mirrors", read)
+    cluster = cast(KafkaCluster, None)
+    assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, looped)) == 1
+    assert store.changes == [replace(looped[1], origins=())]
+    made_again = [replace(one, topic_id=UUID(int=9)) for one in looped]
+    assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, made_again)) == 1
+    assert store.changes == [], "said of others than those that stand there"
+    theirs = TheirMirrors({}, frozenset(), {}, unknown="level 2")
+    assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, looped)) == 2
+
+
+def test_an_end_beside_one_that_cannot_be_read_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of several mirrors that have had the topic another one may have mirrored more of it."""
+    known = {NAME: LastMirrored(LeaderEpoch(1), Offset(7))}
+    states = [STOPPED._replace(epochs=known)]
+    states.append(states[0]._replace(unreadable={(0, epochs_key(NAME)): "a newer version"}))
+    cluster = cast(KafkaCluster, None)
+    monkeypatch.setattr(failback, "MirrorStore", lambda _: Store(Snapshot(), states.pop()))
+    found = [asyncio.run(last_mirrored(cluster, [TOPIC])) for _ in range(2)]
+    assert [list(ends.values()) for ends in found] == [[], [known[NAME]]]
+
+
+def test_denials_stay_where_the_source_may_mirror_from_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def read(*_: object) -> TheirMirrors:
+        return their_mirrors(with_unread(("topic", "m", "u")), "d")
+
+    monkeypatch.setattr(denials, "read_their_mirrors", read)
+    cluster = cast(KafkaCluster, None)
+
+    def taken_over(topic: str) -> frozenset[str]:
+        asked = denials._taken_over(cluster, cluster, Snapshot(), "m", {topic})
+        return asyncio.run(asked)
+
+    assert taken_over("v") == frozenset()
+    with pytest.raises(UserError, match="whether the source mirrors u from here is not known"):
+        taken_over("u")
+
+
+# ---- ACLs ----------------------------------------------------------------------------------------
+
+COPIED = Acl(
+    *(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:app", "*"),
+    *(Operation.READ, Permission.ALLOW),
+)
+
+
+@pytest.mark.parametrize("side", ["here", "there"])
+def test_no_acl_follows_where_it_may_be_one_that_a_mirror_has_made(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """A denial that keeps a topic of the source read-only would stop producers after a failover."""
+    cluster = cast(KafkaCluster, SimpleNamespace(cluster_id="c"))
+
+    def look(*keys: tuple[str, ...]) -> frozenset[Acl]:
+        unread, readable = Store(with_unread(*keys)), Store(with_unread())
+        here, there = (unread, readable) if side == "here" else (readable, unread)
+        monkeypatch.setattr(acl_sync, "MirrorStore", lambda _: there)
+        return asyncio.run(acl_sync._not_its_own(cluster, cluster, here))
+
+    assert look(("topic", "m", "u")) == frozenset()
+    made = key_of(MadeAcl(mirror="m", acl=COPIED, made_for=MadeFor.READ_ONLY))
+    for key in (made, ("mirror", "m")):
+        with pytest.raises(UnsupportedVersion, match="which ACLs mirrors have made is not known"):
+            look(key)
+
+
+def test_acls_of_a_topic_that_cannot_be_read_are_left() -> None:
+    """As those of a paused one. What its mirror has copied still makes nobody a node."""
+    topic = replace(TOPIC, wanted=Wanted.MIRRORING)
+    made = MadeAcl(mirror="m", acl=COPIED, made_for=MadeFor.SOURCE)
+    records = [encode(one) for one in (MIRROR, topic, made)]
+    records.append((encode_key(("topic", "m", "u")), b"{"))
+    snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
+    cluster = cast(KafkaCluster, None)
+    found = acl_sync._scope(cluster, snapshot, "m", parse_settings({}), about=(), ours=())
+    scope = asyncio.run(found)
+    assert (scope.topics, scope.left) == ({"t"}, {"u"})
+    unread = snapshot.after([Written(0, 9, encode_key(("mirror", "m")), b"{")])
+    assert unread.copied_acls == {COPIED}

@@ -1,0 +1,30 @@
+"""KIP-1279's error names."""
+
+import pickle
+
+from twinlog.mirror.errors import MirrorError, MirrorRefused
+
+KIP = {
+    "INVALID_MIRROR_NAME",
+    "UNKNOWN_MIRROR",
+    "TOPIC_ALREADY_IN_MIRROR",
+    "TOPIC_NOT_IN_MIRROR",
+    "MIRROR_TOPIC_ALREADY_PAUSED",
+    "MIRROR_TOPIC_NOT_PAUSED",
+    "MIRROR_TOPIC_BEING_REMOVED",
+    "MIRROR_NOT_EMPTY",
+    "UNKNOWN_TOPIC_OR_PARTITION",
+}
+
+
+def test_the_kips_names_are_all_there() -> None:
+    assert set(MirrorError.__members__) >= KIP
+
+
+def test_one_line_with_name_detail_and_hint() -> None:
+    """And it survives pickling, as all of twinlog's errors do."""
+    error = MirrorError.UNKNOWN_MIRROR.error("there is no mirror m", hint="create it")
+    assert str(error) == "UNKNOWN_MIRROR: there is no mirror m; create it"
+    copy = pickle.loads(pickle.dumps(error))
+    assert isinstance(copy, MirrorRefused)
+    assert (str(copy), copy.kind) == (str(error), error.kind)

@@ -1,0 +1,59 @@
+"""How long the source has had what the destination lacks: against a list of all that was seen."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.mirror.lag import MAX_MARKS, RESOLUTION_S, LagClock
+
+steps = st.lists(
+    st.tuples(
+        st.floats(0.0, 5.0),  # seconds since the step before
+        st.integers(0, 50),  # records that the source has got
+        st.floats(0.0, 1.0),  # the share of what is missing that is mirrored then
+        st.booleans(),  # whether somebody asks
+    ),
+    max_size=200,
+)
+
+
+@given(steps)
+def test_against_the_naive_twin(made: list[tuple[float, int, float, bool]]) -> None:
+    """Never later than the truth, and earlier by a quarter of the lag at most."""
+    clock, everything = LagClock(), [(0, 0.0)]
+    now, end, reached = 0.0, 0, 0
+    for pause, more, share, asked in made:
+        now, end = now + pause, end + more
+        clock.seen(end, now)
+        everything.append((end, now))
+        reached += int(share * (end - reached))
+        if not asked:
+            continue
+        truth = next((at for there, at in everything if there > reached), None)
+        told = clock.since(reached)
+        if truth is None:
+            assert told is None
+        else:
+            assert told is not None
+            assert told <= truth
+            assert truth - told <= max(2 * RESOLUTION_S, (now - told) / 4)
+
+
+def test_a_backlog_of_a_day_takes_few_marks() -> None:
+    """Nothing arrives, and the source grows ten times a second."""
+    clock = LagClock()
+    for tenth in range(1, 864_000, 7):
+        clock.seen(tenth, tenth / 10)
+    assert len(clock._marks) <= MAX_MARKS
+    assert clock.since(0) == 0.1
+
+
+def test_an_end_that_goes_back_is_no_news() -> None:
+    """A new leader's high watermark lags for a moment."""
+    clock = LagClock()
+    clock.seen(10, 1.0)
+    clock.seen(7, 2.0)
+    clock.seen(10, 3.0)
+    assert clock.since(5) == 1.0
+    assert clock.since(10) is None
+    clock.seen(11, 4.0)
+    assert clock.since(10) == 4.0

@@ -1,0 +1,443 @@
+"""The plan against what a real consumer of the same log was given, and against each odd batch."""
+
+import random
+
+import cramjam
+import pytest
+from batch_builders import (
+    ABORT,
+    BIG,
+    COMMIT,
+    THEN,
+    altered,
+    batch,
+    captures,
+    holed,
+    joined,
+    marker,
+    record,
+    runs,
+)
+from captures import NAMES, Capture, as_seen, capture, check_cover, records_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.errors import CorruptBatch
+from twinlog.kafka.log.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batches
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.merge import MERGED_BYTES, MERGED_DECOMPRESSED
+from twinlog.kafka.log.records import decode, encode_tail, raw_records
+from twinlog.kafka.types import AbortedTransaction, Offset
+from twinlog.mirror.absence import Absence
+from twinlog.mirror.plan import (
+    MAX_PIECES,
+    MAX_RUN,
+    MERGE_MAX_BYTES,
+    MERGE_MAX_COUNT,
+    MERGE_MIN_RUN,
+    STEP_RECORDS,
+    Data,
+    Gap,
+    Piece,
+    aborted_within,
+    finished,
+    plan,
+    plan_with_epoch,
+    planning,
+    planning_sound,
+)
+
+# ---- real logs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_whole_log_holds_what_a_committed_consumer_sees(name: str) -> None:
+    """Goal: exactly the consumer's records, at their offsets, and no hole between pieces."""
+    log = capture(name)
+    pieces = plan(log.buffer, Offset(0), log.aborted.get(0, ()))
+    assert check_cover(pieces, 0) == log.end
+    assert records_of(pieces) == list(log.seen)
+
+
+@pytest.mark.parametrize("name", ["transactions", "compacted", "append-time"])
+def test_a_log_from_any_offset(name: str) -> None:
+    """Goal: with what a real Fetch from there lists, also at a marker and within a batch."""
+    log = capture(name)
+    for position in range(log.end):
+        pieces = plan(log.answer(position), Offset(position), log.aborted.get(position, ()))
+        assert check_cover(pieces, position) == log.end
+        assert records_of(pieces) == [seen for seen in log.seen if seen.offset >= position]
+
+
+@given(captures, st.data())
+def test_any_stretch_of_any_log(log: Capture, data: st.DataObject) -> None:
+    """Goal: from any offset, cut anywhere; what is left out is asked for next, and nothing else."""
+    position = data.draw(st.integers(0, log.end - 1))
+    buffer = log.answer(position)
+    cut = data.draw(st.integers(0, len(buffer)))
+    first = plan(buffer[:cut], Offset(position), log.aborted.get(position, ()))
+    middle = check_cover(first, position)
+    rest: list[Piece] = []
+    if middle < log.end:
+        rest = plan(log.answer(middle), Offset(middle), log.aborted.get(middle, ()))
+        assert check_cover(rest, middle) == log.end
+    wanted = [seen for seen in log.seen if seen.offset >= position]
+    assert records_of(first + rest) == wanted
+
+
+@given(captures, st.data())
+def test_batches_before_the_position_are_left_out(log: Capture, data: st.DataObject) -> None:
+    """Goal: an answer may begin long before the offset that was asked for."""
+    position = data.draw(st.integers(0, log.end - 1))
+    pieces = plan(log.buffer, Offset(position), log.aborted.get(0, ()))
+    assert check_cover(pieces, position) == log.end
+    assert records_of(pieces) == [seen for seen in log.seen if seen.offset >= position]
+
+
+def test_what_a_plan_makes_of_a_real_plan() -> None:
+    """Goal: forwarded batches are the source's own bytes."""
+    log = capture("client-zstd")
+    for piece in plan(log.buffer, Offset(0)):
+        assert isinstance(piece, Data)
+        if piece.header.num_records > MERGE_MAX_COUNT:
+            header = piece.header
+            assert piece.records == log.buffer[header.position + 61 : header.end]
+            assert piece.size == 61 + len(piece.records)
+
+
+# ---- made ones ---------------------------------------------------------------------------------
+
+
+def planned(*made: bytes, position: int = 0) -> list[Piece]:
+    pieces = plan(memoryview(b"".join(made)), Offset(position))
+    if pieces:
+        check_cover(pieces, position)
+    return pieces
+
+
+@given(runs(), st.data())
+def test_merged_runs_hold_their_records(data: bytes, more: st.DataObject) -> None:
+    """Goal: of whatever kinds and sizes the batches are, from any offset among them."""
+    buffer = memoryview(data)
+    headers = list(batches(buffer))
+    base, end = headers[0].base_offset, headers[-1].next_offset
+    position = more.draw(st.integers(max(base - 3, 0), end))
+    wanted = [
+        as_seen(decode(raw))
+        for header in headers
+        for raw in raw_records(header, header.records(buffer))
+        if raw.offset >= position
+    ]
+    pieces = plan(buffer, Offset(position))
+    assert check_cover(pieces, position) == end
+    assert records_of(pieces) == wanted
+
+
+@given(runs(), st.data())
+def test_the_epoch_is_that_of_the_last_batch(data: bytes, more: st.DataObject) -> None:
+    """Goal: of the last complete one, whether it went as it is, merged, or stamped anew."""
+    headers, buffer = joined(data)
+    cut = more.draw(st.integers(0, len(buffer)))
+    start = Offset(headers[0].base_offset)
+    planned = plan_with_epoch(buffer[:cut], start)
+    whole = [header for header in headers if header.end <= cut]
+    assert planned.leader_epoch == (whole[-1].leader_epoch if whole else -1)
+    assert check_cover(planned.pieces, start) == (whole[-1].next_offset if whole else start)
+
+
+def test_nothing() -> None:
+    """Goal: no batch, or none whole, is no piece; nor is one before the position."""
+    one = batch([record(0), record(1)])
+    assert planned() == planned(one[:-1]) == planned(one[:20]) == []
+    assert planned(one, position=2) == planned(one, position=7) == []
+
+
+@pytest.mark.parametrize("count", [1, MERGE_MIN_RUN - 1, MERGE_MIN_RUN, 15, 16, 50])
+@pytest.mark.parametrize("codec", Codec)
+def test_many_small_batches_are_one(count: int, codec: Codec) -> None:
+    """Goal: few go as they are, which costs nothing; many are one Produce, not many."""
+    pieces = planned(*(batch([record(at)], codec) for at in range(count)))
+    assert len(pieces) == (count if count < MERGE_MIN_RUN else 1)
+
+
+def test_large_batches_are_not_merged() -> None:
+    """Goal: neither many records nor many bytes are touched."""
+    many = [record(at) for at in range(MERGE_MAX_COUNT + 1)]
+    large = [record(9, value=bytes(MERGE_MAX_BYTES))]
+    small = [batch([record(10 + at)]) for at in range(5)]
+    pieces = planned(batch(many), batch(large), *small)
+    assert [(p.start, p.end) for p in pieces] == [(0, 9), (9, 10), (10, 15)]
+
+
+def test_codecs_and_timestamp_types_change() -> None:
+    """Goal: a run ends where the codec changes; a change of timestamp type does not matter."""
+    made = []
+    for at in range(40):
+        codec = Codec.ZSTD if at >= 20 else Codec.NONE
+        stamped = LOG_APPEND_TIME if at % 10 >= 5 else 0
+        made.append(batch([record(at, THEN + at)], codec, attributes=stamped))
+    pieces = planned(*made)
+    assert [(p.start, p.end) for p in pieces] == [(0, 20), (20, 40)]
+    assert [r.timestamp for r in records_of(pieces)] == [THEN + at for at in range(40)]
+
+
+def test_merged_bytes_are_bounded() -> None:
+    """Goal: a merged batch stays below every usual max.message.bytes."""
+    pieces = planned(
+        *(batch([record(2 * at), record(2 * at + 1, value=bytes(9000))]) for at in range(100))
+    )
+    assert len(pieces) > 2
+    assert all(isinstance(p, Data) and p.size < 2 * MERGED_BYTES for p in pieces)
+
+
+def test_holes_are_gaps_that_were_not_seen() -> None:
+    """Goal: before, within and behind a batch; a run of records left is a batch."""
+    kept = [(12, THEN + 2), (13, THEN), (17, -1)]
+    pieces = planned(holed(10, 19, kept, Codec.LZ4), batch([record(25)]))
+    assert [(type(p), p.start, p.end) for p in pieces] == [
+        (Gap, 0, 12),
+        (Data, 12, 14),
+        (Gap, 14, 17),
+        (Data, 17, 18),
+        (Gap, 18, 25),
+        (Data, 25, 26),
+    ]
+    assert not any(p.seen for p in pieces if isinstance(p, Gap))
+    assert [r.timestamp for r in records_of(pieces)] == [THEN + 2, THEN, -1, THEN]
+
+
+def test_an_empty_batch_is_a_gap() -> None:
+    """Goal: what compaction leaves of a producer's last batch uses up its offsets."""
+    assert planned(batch([record(0)]), holed(1, 7, [])) == [
+        *planned(batch([record(0)])),
+        Gap(Offset(1), Offset(8), seen=False),
+    ]
+
+
+def txn(offset: int, producer_id: int, count: int = 2) -> bytes:
+    return batch(
+        [record(offset + at) for at in range(count)],
+        attributes=TRANSACTIONAL,
+        producer_id=producer_id,
+    )
+
+
+def seen_offsets(data: bytes, aborted: list[tuple[int, int]], position: int = 0) -> list[int]:
+    listed = [AbortedTransaction(*one) for one in aborted]
+    pieces = plan(memoryview(data), Offset(position), listed)
+    check_cover(pieces, position)
+    return [r.offset for r in records_of(pieces)]
+
+
+def test_aborted_then_committed_by_the_same_producer() -> None:
+    """Goal: the marker ends the abort, in one answer and in whatever order it lists them."""
+    data = txn(0, 7) + marker(2, 7, ABORT) + txn(3, 7) + marker(5, 7, COMMIT)
+    data += txn(6, 7) + marker(8, 7, ABORT) + txn(9, 7)
+    for aborted in ([(7, 0), (7, 6)], [(7, 6), (7, 0)]):
+        assert seen_offsets(data, aborted) == [3, 4, 9, 10]
+
+
+def test_aborted_within() -> None:
+    """Goal: as an answer lists them, from the markers alone; an open transaction is not aborted."""
+    data = txn(0, 7) + marker(2, 7, ABORT) + txn(3, 7) + marker(5, 7, COMMIT)
+    data += marker(6, 8, ABORT) + txn(7, 7) + txn(9, 9)
+    found = aborted_within(memoryview(data))
+    assert found == [AbortedTransaction(7, 0)]
+    assert seen_offsets(data, found) == [3, 4, 7, 8, 9, 10]
+
+
+def test_an_answer_that_begins_at_a_marker() -> None:
+    """Goal: its transaction, which the answer still lists, does not take in the next one."""
+    data = marker(2, 7, ABORT) + txn(3, 7) + marker(5, 7, COMMIT)
+    assert seen_offsets(data, [(7, 0)], position=2) == [3, 4]
+
+
+def test_interleaved_transactions() -> None:
+    """Goal: each producer's own; the list is in order of first offset, the markers are not."""
+    data = txn(0, 1) + txn(2, 2) + txn(4, 1) + marker(6, 2, COMMIT) + txn(7, 2)
+    data += marker(9, 1, ABORT) + txn(10, 1) + marker(12, 2, ABORT) + marker(13, 1, COMMIT)
+    assert seen_offsets(data, [(1, 0), (2, 7)]) == [2, 3, 10, 11]
+
+
+def test_data_of_no_transaction_by_an_aborting_producer() -> None:
+    """Goal: only transactional batches can be aborted."""
+    plain = batch([record(2)], producer_id=7)
+    assert seen_offsets(txn(0, 7) + plain + marker(3, 7, ABORT), [(7, 0)]) == [2]
+
+
+def test_control_records_of_another_type() -> None:
+    """Goal: what no version writes into a topic today is a gap, and ends no transaction."""
+    data = txn(0, 7) + marker(2, 7, 5) + marker(3, 7, -1) + txn(4, 7) + marker(6, 7, ABORT)
+    assert seen_offsets(data + txn(7, 7), [(7, 0)]) == [7, 8]
+
+
+def test_a_marker_without_its_key_is_corrupt() -> None:
+    """Goal: where it matters; an empty one, which compaction leaves, is none."""
+    bits = CONTROL | TRANSACTIONAL
+    nameless = batch([record(2, key=b"\0\0")], attributes=bits, producer_id=7)
+    with pytest.raises(CorruptBatch, match="no type"):
+        seen_offsets(txn(0, 7) + nameless, [(7, 0)])
+    assert seen_offsets(txn(0, 8) + nameless, []) == [0, 1]
+    empty = altered(holed(2, 2, []), attributes=bits, producer_id=7)
+    assert seen_offsets(txn(0, 7) + empty + txn(3, 7), [(7, 0)]) == []
+
+
+def test_markers_and_aborted_data_were_seen() -> None:
+    """Goal: nothing readable was ever there; one offset that was not seen spoils it."""
+    data = txn(0, 7) + marker(2, 7, ABORT)
+    listed = [AbortedTransaction(7, 0)]
+    assert plan(memoryview(data), Offset(0), listed) == [Gap(Offset(0), Offset(3), seen=True)]
+    data += marker(5, 7, COMMIT)
+    assert plan(memoryview(data), Offset(0), listed) == [Gap(Offset(0), Offset(6), seen=False)]
+
+
+@pytest.mark.parametrize("base", [(1 << 31) - 2, (1 << 53) - 1, 1 << 62])
+def test_large_offsets(base: int) -> None:
+    """Goal: a lone run, a merged run and a rebuilt batch beyond 31 and 53 bits."""
+    made = [batch([record(base + at)]) for at in range(20)]
+    made += [batch([record(base + 20 + 2 * at), record(base + 21 + 2 * at)]) for at in range(5)]
+    made.append(holed(base + 30, base + 39, [(base + 33, THEN)]))
+    pieces = planned(*made, position=base)
+    wanted = [*range(base, base + 30), base + 33]
+    assert [r.offset for r in records_of(pieces)] == wanted
+    assert pieces[-1].end == base + 40
+
+
+def test_timestamps_at_the_ends_of_64_bits() -> None:
+    """Goal: records that are 65 bits apart keep their timestamps when they are merged."""
+    times = [-1, BIG, 0, BIG - 1, -1]
+    for codec in (Codec.NONE, Codec.GZIP):
+        pieces = planned(*(batch([record(at, t)], codec) for at, t in enumerate(times)))
+        assert len(pieces) == 1
+        assert [r.timestamp for r in records_of(pieces)] == times
+    pieces = planned(holed(0, 9, [(2, -1), (3, -5)]))
+    assert [r.timestamp for r in records_of(pieces)] == [-1, -5]
+
+
+@pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
+def test_a_large_batch_that_compresses_worse_is_cut(attributes: int) -> None:
+    """Goal: what is compressed anew is not longer than what the source's broker has taken.
+
+    librdkafka's snappy sees 64 KB at a time, the framing that all clients read 32 KB: the noise
+    that comes again after 40 KB is found by the first only.
+    """
+    noise = random.Random(1)
+    values = [b"".join(noise.randbytes(12) + bytes(20) for _ in range(250)) for _ in range(5)]
+    plain = batch([record(at, value=values[at % 5]) for at in range(100)])
+    data = bytes(cramjam.snappy.compress_raw(plain[61:]))
+    made = altered(plain, body=data, attributes=attributes | Codec.SNAPPY)
+    position = 0 if attributes else 1
+    pieces = planned(made, position=position)
+    assert len(pieces) > 1
+    assert all(isinstance(p, Data) and p.size < max(len(made), MERGED_BYTES) for p in pieces)
+    assert [r.offset for r in records_of(pieces)] == list(range(position, 100))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        batch([record(5)]) + batch([record(4)]),
+        b"".join(batch([record(at)]) for at in range(20)) + batch([record(19)]),
+        b"".join(batch([record(at)]) for at in range(20)) + b"\0" * 16 + b"\x07" + b"\0" * 50,
+    ],
+    ids=["offsets that go back", "also behind a lone run", "an unknown format"],
+)
+def test_what_cannot_be_is_corrupt(made: bytes) -> None:
+    """Goal: not a plan that leaves records out."""
+    with pytest.raises(CorruptBatch):
+        plan(memoryview(made), Offset(0))
+
+
+@given(captures, st.data())
+def test_what_stands_before_a_corrupt_batch(log: Capture, data: st.DataObject) -> None:
+    """Goal: the same plan as if the log ended there; from there on there is none."""
+    bad = data.draw(st.sampled_from(log.headers))
+    broken = bytearray(log.data)
+    broken[bad.end - 1] ^= 1
+    position = Offset(data.draw(st.integers(0, bad.base_offset)))
+    if any(h.next_offset > position for h in log.headers if h.end <= bad.position):
+        aborted = log.aborted.get(0, ())
+        expected = plan_with_epoch(log.buffer[: bad.position], position, aborted)
+        assert finished(planning_sound(memoryview(broken), position, aborted)) == expected
+    else:
+        with pytest.raises(CorruptBatch):
+            finished(planning_sound(memoryview(broken), position))
+
+
+def test_a_tail_is_kept_byte_for_byte() -> None:
+    """Goal: even where the source's producer wrote numbers longer than needed."""
+    tail = encode_tail(b"k", b"v")[:-1] + b"\x80\x00"
+    odd = [record(at)._replace(tail=memoryview(tail)) for at in range(3)]
+    [piece] = planned(*(batch([one]) for one in odd), batch([record(3)]))
+    assert isinstance(piece, Data)
+    assert bytes(raw_records(piece.header, piece.records)[2].tail) == tail
+
+
+# ---- bounds ------------------------------------------------------------------------------------
+
+
+def sparse(count: int, codec: Codec = Codec.NONE) -> bytes:
+    """A batch of which each second record is gone."""
+    return holed(0, 2 * count - 1, [(2 * at, THEN) for at in range(count)], codec=codec)
+
+
+def test_a_plan_of_many_pieces_goes_on_later() -> None:
+    """Goal: whatever a batch contains, a plan is bounded; what is left out is planned next."""
+    data = memoryview(sparse(5 * MAX_PIECES))
+    position, pieces = 0, []
+    while position < 10 * MAX_PIECES:
+        some = plan(data, Offset(position))
+        assert 0 < len(some) <= MAX_PIECES + 2
+        assert check_cover(some, position) > position
+        position = some[-1].end
+        pieces += some
+    assert [r.offset for r in records_of(pieces)] == list(range(0, 10 * MAX_PIECES, 2))
+
+
+@pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
+def test_a_plan_yields_while_it_decodes(attributes: int) -> None:
+    """Goal: no step decodes more than `STEP_RECORDS`, or builds more than a run, at once."""
+    count = 6 * MAX_RUN
+    data = batch([record(at) for at in range(count)], attributes=attributes)
+    steps = planning(memoryview(data), Offset(0 if attributes else 1))
+    yielded = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            pieces = stop.value.pieces
+            break
+        yielded += 1
+    assert yielded >= count // STEP_RECORDS - 1
+    assert all(piece.header.num_records <= MAX_RUN for piece in pieces)
+    assert len(records_of(pieces)) == count - (0 if attributes else 1)
+
+
+def test_a_batch_that_decompresses_to_more_than_allowed() -> None:
+    """Goal: it is refused with its size, whichever way it would be decoded (B8)."""
+    data = memoryview(sparse(1000, Codec.ZSTD))
+    with pytest.raises(CorruptBatch, match="decompresses to more than 1000"):
+        finished(planning(data, Offset(0), (), 1000))
+    stamped = batch([record(at) for at in range(100)], codec=Codec.ZSTD, attributes=LOG_APPEND_TIME)
+    with pytest.raises(CorruptBatch, match="decompresses to more than 100"):
+        finished(planning(memoryview(stamped), Offset(0), (), 100))
+    bound = 2 * MERGED_DECOMPRESSED
+    small = [record(at, value=b"") for at in range(MERGE_MIN_RUN)]
+    small[0] = record(0, value=bytes(bound))
+    many = b"".join(batch([one], Codec.ZSTD, attributes=LOG_APPEND_TIME) for one in small)
+    assert len(many) < MERGE_MAX_BYTES
+    with pytest.raises(CorruptBatch, match=f"decompresses to more than {bound}"):
+        finished(planning(memoryview(many), Offset(0), (), bound))
+
+
+def test_a_gap_tells_why() -> None:
+    """Goal: the evidence of each offset, merged where it is the same, in order."""
+    made = (marker(0, 7, 1), marker(1, 7, 1), batch([record(4)]), marker(5, 7, 1), holed(6, 7, []))
+    gaps = [piece for piece in planned(*made) if isinstance(piece, Gap)]
+    assert [list(gap.reasons(gap.end)) for gap in gaps] == [
+        [(Absence.MARKER, 2), (Absence.COMPACTED, 2)],
+        [(Absence.MARKER, 1), (Absence.COMPACTED, 2)],
+    ]
+    assert list(gaps[0].reasons(Offset(3))) == [(Absence.MARKER, 2), (Absence.COMPACTED, 1)]
+    rest = gaps[0].after(Offset(3))
+    assert (rest.start, rest.end, list(rest.reasons(rest.end))) == (3, 4, [(Absence.COMPACTED, 1)])

@@ -1,0 +1,508 @@
+"""Findings of docs/readiness.md that were brought about on real brokers.
+
+Each test begins with a topic that is mirrored to its end, of which nothing is found, changes one
+thing on the clusters, and reads what `twinlog readiness --json` prints. What lanes would have
+written is by hand (scene.py). The mirrors' source has two brokers, so that one may end, and is
+reached through a proxy, so that one request may be lost; both clusters have an authorizer.
+"""
+
+import asyncio
+import struct
+import time
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
+
+import librdkafka_tools as outside
+import pytest
+from clients import make_topic, write_state
+from rights import granted
+from scene import RECORDS, Scene, delete_lanes_group, foreign_member, scene
+from secured_clusters import LISTENERS, PASSWORDS, PLAIN, Secured, sasl
+from tcp_proxy import LIST_OFFSETS, PROXIED, PROXIED_LISTENER, Faults, Proxies
+from waiting import until_async
+
+from conftest import Pair
+from twinlog.interfaces.cli.readiness import as_object
+from twinlog.kafka.acls import Acl, Operation, ResourceType
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.requests.partitions import CONSUMER, DEBUGGING, delete_records
+from twinlog.kafka.requests.topics import (
+    Alteration,
+    AlterOperation,
+    delete_topics,
+    incremental_alter_configs,
+    topic_resource,
+)
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
+from twinlog.mirror.states import State
+from twinlog.operations.readiness.verdict import WEIGHTS, Reason, Verdict
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.control_topics import LANES_GROUP
+
+pytestmark = pytest.mark.broker
+
+SECONDS = 30.0
+"""Within which a finding is there: brokers learn of changes one after the other."""
+NO_ACLS = {"mirror.acl.include": ""}
+"""The rights that a test gives are ACLs of the mirror's topics, too."""
+NONE: frozenset[Reason] = frozenset()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Two brokers, each with a proxy."""
+    with _cluster(tmp_path_factory, "source", 2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def destination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with _cluster(tmp_path_factory, "destination", 1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def clusters(source: Secured, destination: Secured) -> Pair:
+    return Pair(source.local, destination.local)
+
+
+@contextmanager
+def _cluster(factory: pytest.TempPathFactory, name: str, brokers: int) -> Iterator[Secured]:
+    directory = factory.mktemp(name)
+    users = " ".join(f'user_{user}="{password}"' for user, password in PASSWORDS.items())
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "listener.name.word.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.word.plain.sasl.jaas.config": f"{PLAIN} {users};",
+    }
+    with LocalCluster.start(
+        brokers,
+        directory=directory,
+        config=config,
+        listeners={"WORD": LISTENERS["WORD"], **PROXIED_LISTENER},
+        proxied=[PROXIED],
+        jvm_flags=SHORT_LIVED,
+    ) as local:
+        yield Secured(directory, local)
+
+
+# ---- what is found -----------------------------------------------------------------------------
+
+
+def findings(found: Mapping[str, Any]) -> dict[Reason, str]:
+    """The findings of a readiness as it is printed, each with what it says."""
+    every = [*found["findings"], *(one for topic in found["topics"] for one in topic["findings"])]
+    return {Reason[one["reason"]]: one["text"] for one in every}
+
+
+async def await_findings(
+    one: Scene,
+    expected: Collection[Reason],
+    *topics: MirrorTopic,
+    state: State = State.MIRRORING,
+) -> dict[str, Any]:
+    """Wait until exactly these are found, while lanes report these topics; the readiness."""
+
+    async def found() -> dict[str, Any]:
+        for topic in topics:
+            await one.report(topic, state)
+        return as_object(await one.readiness())
+
+    deadline = time.monotonic() + SECONDS
+    while findings(last := await found()).keys() != set(expected):
+        assert time.monotonic() < deadline, findings(last)
+    worst = max((WEIGHTS[reason] for reason in expected), default=Verdict.READY)
+    assert last["readiness"] == worst.name
+    return last
+
+
+def of_topic(found: Mapping[str, Any], name: str) -> dict[Reason, str]:
+    """What is found of one topic."""
+    return findings({"findings": [], "topics": [t for t in found["topics"] if t["topic"] == name]})
+
+
+# ---- logs --------------------------------------------------------------------------------------
+
+
+def test_the_source_deletes_what_is_not_mirrored(clusters: Pair, topic: str) -> None:
+    """Goal: PURGED names the offsets; the lag counts what is left of them."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await await_findings(one, NONE, mirrored)
+            outside.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 10)
+            found = await await_findings(one, {Reason.LAG}, mirrored)
+            assert (found["lag"], found["lag_is_all"]) == (10, True)
+            partition = TopicPartition(topic, 0)
+            answer = await delete_records(one.source, {partition: RECORDS + 4})
+            assert answer == {partition: RECORDS + 4}
+            found = await await_findings(one, {Reason.LAG, Reason.PURGED}, mirrored)
+            assert f"[{RECORDS}, {RECORDS + 4})" in findings(found)[Reason.PURGED]
+            assert (found["lag"], found["lag_is_all"]) == (6, False)
+
+    asyncio.run(run())
+
+
+def test_another_client_writes_to_the_destination(clusters: Pair, topic: str) -> None:
+    """Goal: DIVERGED, of a source that answers, with both ends."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await await_findings(one, NONE, mirrored)
+            outside.write(one.servers[1], topic, outside.simple(3, text="foreign"))
+            found = await await_findings(one, {Reason.DIVERGED}, mirrored)
+            text = findings(found)[Reason.DIVERGED]
+            assert f"the destination ends at {RECORDS + 3}, the source at {RECORDS}" in text
+            assert (found["lag"], found["lag_is_all"]) == (0, False)
+
+    asyncio.run(run())
+
+
+def _lists_offsets_as(replica_id: int, request: bytes) -> bool:
+    """Whether a request is ListOffsets with this replica id."""
+    _, api, version, _, client_id = struct.unpack_from(">ihhih", request)
+    body = 14 + max(client_id, 0) + (1 if version >= 6 else 0)  # from 6 on the header has tags
+    return api == LIST_OFFSETS and struct.unpack_from(">i", request, body) == (replica_id,)
+
+
+def test_a_leader_that_does_not_answer_one_question(
+    source: Secured, destination: Secured, clusters: Pair, topic: str
+) -> None:
+    """Goal: without the log end the high watermark counts; without that nothing is known.
+
+    Nor is it known then which ACLs the source's own mirrors have made; that holds up nothing.
+    """
+    back = Pair(destination.local, source.local)
+
+    async def run(proxies: Proxies) -> None:
+        servers = {"bootstrap.servers": proxies.bootstrap_servers}
+        async with (
+            scene(clusters, f"mirror.{topic}", servers) as one,
+            scene(back, f"mirror.{topic}.back", replication_factor=1),
+        ):
+            mirrored = await one.mirrored(topic)
+            for replica_id, reason, lag, beside in (
+                (DEBUGGING, Reason.LOG_END_UNREADABLE, 0, NONE),
+                (CONSUMER, Reason.SOURCE_UNREADABLE, None, {Reason.ACL_UNREADABLE}),
+            ):
+                await await_findings(one, NONE, mirrored)
+                proxies.set(Faults(cut_at=partial(_lists_offsets_as, replica_id)))
+                found = await await_findings(one, {reason, *beside}, mirrored)
+                assert "partition 0" in findings(found)[reason]
+                assert (found["lag"], found["lag_is_all"]) == (lag, False)
+                proxies.clear()
+
+    with Proxies.of(source.local) as proxies:
+        asyncio.run(run(proxies))
+
+
+def test_partitions_without_a_leader(
+    source: Secured, destination: Secured, clusters: Pair, topic: str
+) -> None:
+    """Goal: SOURCE_UNREADABLE and DESTINATION_UNREADABLE, of such partitions alone.
+
+    Two mirrors, one in each direction, have partitions on a broker that ends.
+    """
+    back, name = Pair(destination.local, source.local), f"mirror.{topic}"
+    there, here = f"{topic}-there", f"{topic}-here"
+
+    async def run() -> None:
+        async with (
+            scene(clusters, name) as one,
+            scene(back, f"{name}.back", replication_factor=1) as other,
+        ):
+            mirrored = await one.mirrored(there, 2)
+            mirrored_back = await other.mirrored(here, 2)
+            await await_findings(one, NONE, mirrored)
+            await await_findings(other, NONE, mirrored_back)
+            leaders = [
+                await one.source.leaders([TopicPartition(name, at) for at in (0, 1)])
+                for name in (there, here)
+            ]
+            [lost, lost_back] = [
+                [at.partition for at, leader in some.items() if leader.node_id == 2]  # type: ignore[union-attr]
+                for some in leaders
+            ]
+            source.local.shut_down(2)
+            try:
+                found = await await_findings(one, {Reason.SOURCE_UNREADABLE}, mirrored)
+                assert f"(partition {lost[0]})" in findings(found)[Reason.SOURCE_UNREADABLE]
+                assert (len(lost), found["lag"]) == (1, None)
+                unreadable = {Reason.DESTINATION_UNREADABLE}
+                found = await await_findings(other, unreadable, mirrored_back)
+                [text] = findings(found).values()
+                assert f"(partition {lost_back[0]})" in text
+                assert (len(lost_back), found["lag"]) == (1, None)
+            finally:
+                source.local.start_broker(2)
+            await await_findings(one, NONE, mirrored)
+            await await_findings(other, NONE, mirrored_back)
+
+    asyncio.run(run())
+
+
+# ---- topics ------------------------------------------------------------------------------------
+
+
+async def _gone(cluster: KafkaCluster, topic: str) -> None:
+    """Delete a topic, and wait until the brokers know."""
+    await delete_topics(cluster, [topic])
+
+    async def gone() -> bool:
+        return topic not in (await cluster.refresh([topic])).topics
+
+    await until_async(gone)
+
+
+def test_the_source_topic_is_deleted_and_recreated(clusters: Pair, topic: str) -> None:
+    """Goal: TOPIC_GONE, then TOPIC_MADE_AGAIN, and no lag of another log."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await await_findings(one, NONE, mirrored)
+            await _gone(one.source, topic)
+            found = await await_findings(one, {Reason.TOPIC_GONE}, mirrored)
+            assert (found["lag"], found["lag_is_all"]) == (None, False)
+            await make_topic(one.source, topic)
+            outside.write_same(one.servers[0], topic, 0, 0, RECORDS)
+            found = await await_findings(one, {Reason.TOPIC_MADE_AGAIN}, mirrored)
+            assert (found["lag"], found["lag_is_all"]) == (None, False)
+
+    asyncio.run(run())
+
+
+def test_the_source_topic_grows(clusters: Pair, topic: str) -> None:
+    """Goal: NEW_PARTITIONS has both counts, and no lag is all."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await await_findings(one, NONE, mirrored)
+            outside.grow_topic(one.servers[0], topic, 3)
+            found = await await_findings(one, {Reason.NEW_PARTITIONS}, mirrored)
+            text = findings(found)[Reason.NEW_PARTITIONS]
+            assert "the source has 3 partitions, 1 are mirrored" in text
+            assert (found["lag"], found["lag_is_all"]) == (0, False)
+
+    asyncio.run(run())
+
+
+async def _retain(cluster: KafkaCluster, topic: str, milliseconds: int) -> None:
+    set_it = Alteration("retention.ms", AlterOperation.SET, str(milliseconds))
+    answers = await incremental_alter_configs(cluster, {topic_resource(topic): [set_it]})
+    assert set(answers.values()) == {None}
+
+
+def test_configurations_that_differ(clusters: Pair, topic: str) -> None:
+    """Goal: CONFIGURATION names what was changed, on whichever side, until both are the same."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await await_findings(one, NONE, mirrored)
+            await _retain(one.source, topic, 7_200_000)
+            found = await await_findings(one, {Reason.CONFIGURATION}, mirrored)
+            assert findings(found)[Reason.CONFIGURATION].endswith(": retention.ms")
+            await _retain(one.destination, topic, 7_200_000)
+            await await_findings(one, NONE, mirrored)
+            await _retain(one.destination, topic, 3_600_000)
+            found = await await_findings(one, {Reason.CONFIGURATION}, mirrored)
+            assert found["topics"][0]["configurations"] == ["retention.ms"]
+
+    asyncio.run(run())
+
+
+def test_what_is_not_compared_with_a_dead_source(clusters: Pair, topic: str) -> None:
+    """Goal: configurations and ACLs of which nobody knows whether they are the source's."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await await_findings(one, NONE, mirrored)
+            await one.source_dies()
+            unreadable = {
+                Reason.SOURCE_UNREACHABLE,
+                Reason.GROUP_UNREADABLE,
+                Reason.CONFIGURATION_UNREADABLE,
+                Reason.ACL_UNREADABLE,
+            }
+            await await_findings(one, unreadable, mirrored)
+
+    asyncio.run(run())
+
+
+# ---- groups, nodes -----------------------------------------------------------------------------
+
+
+def test_a_group_that_is_ahead_of_the_mirror(clusters: Pair, topic: str) -> None:
+    """Goal: GROUP_AHEAD counts what it has read and the destination lacks."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            for servers in one.servers:
+                outside.commit(servers, f"group.{topic}", topic, {0: RECORDS})
+            await await_findings(one, NONE, mirrored)
+            outside.write_same(one.servers[0], topic, 0, RECORDS, RECORDS + 10)
+            outside.commit(one.servers[0], f"group.{topic}", topic, {0: RECORDS + 7})
+            found = await await_findings(one, {Reason.LAG, Reason.GROUP_AHEAD}, mirrored)
+            text = findings(found)[Reason.GROUP_AHEAD]
+            assert text == f"group group.{topic} has read 7 offsets that are not mirrored yet"
+            assert [group["ahead"] for group in found["topics"][0]["groups"]] == [7]
+
+    asyncio.run(run())
+
+
+def test_no_node_runs(clusters: Pair, topic: str) -> None:
+    """Goal: NO_NODE where no status is fresh, and where the lanes' group has no member."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            paused = {Reason.PAUSED}
+            await await_findings(one, paused, mirrored, state=State.PAUSED)
+            await one.report(mirrored, State.PAUSED, age_s=3600)
+            found = await await_findings(one, paused | {Reason.NO_NODE})
+            assert "no node runs" in findings(found)[Reason.NO_NODE]
+            await await_findings(one, paused, mirrored, state=State.PAUSED)
+            outside.commit(one.servers[1], LANES_GROUP, topic, {0: 1})
+            try:
+                expected = paused | {Reason.NO_NODE}
+                await await_findings(one, expected, mirrored, state=State.PAUSED)
+            finally:
+                delete_lanes_group(one.servers[1])
+            await await_findings(one, paused, mirrored, state=State.PAUSED)
+
+    asyncio.run(run())
+
+
+def test_a_foreign_member_is_no_node(clusters: Pair, topic: str) -> None:
+    """Goal: NO_NODE although the lanes' group has a member: it would carry out no failover."""
+
+    async def run() -> None:
+        async with scene(clusters, f"mirror.{topic}") as one:
+            await write_state(one.destination, await one.mirrored(topic), State.PAUSED)
+            expected = {Reason.PAUSED, Reason.FOREIGN_MEMBER, Reason.NO_NODE}
+            for protocol in ("classic", "consumer"):
+                with foreign_member(one, topic, protocol):
+                    await await_findings(one, expected)
+
+    asyncio.run(run())
+
+
+# ---- rights ------------------------------------------------------------------------------------
+
+
+def rights(principal: str, where: str, *topics: str) -> frozenset[Acl]:
+    """What docs/security.md grants, for these topics."""
+    return frozenset(
+        acl._replace(resource_name=topic) if acl.resource_name == "orders" else acl
+        for acl in granted(principal, where)
+        for topic in topics
+    )
+
+
+@asynccontextmanager
+async def given(cluster: Secured, acls: frozenset[Acl]) -> AsyncIterator[None]:
+    """Give rights for as long as a test lasts."""
+    await cluster.give(acls)
+    try:
+        yield
+    finally:
+        await cluster.take(acls)
+
+
+def user(cluster: Secured, name: str) -> dict[str, str]:
+    """A user's client properties."""
+    return cluster.properties("WORD", sasl("PLAIN", name, PASSWORDS[name]))
+
+
+async def topics_with_rights(
+    one: Scene, cluster: Secured, acls: Collection[Acl], closed: str, opened: str, *found: Reason
+) -> None:
+    """Two topics of which nothing is found, until the rights on one of them are taken away."""
+    mirrored = [await one.mirrored(name) for name in (closed, opened)]
+    before = await await_findings(one, NONE, *mirrored)
+    assert before["lag"] == 0
+    await cluster.take([acl for acl in acls if acl.resource_name == closed])
+    after = await await_findings(one, found, *mirrored)
+    assert of_topic(after, closed).keys() == set(found)
+    assert {topic["topic"]: topic["lag"] for topic in after["topics"]} == {closed: None, opened: 0}
+
+
+def test_a_source_topic_that_may_not_be_read(source: Secured, clusters: Pair, topic: str) -> None:
+    """Goal: SOURCE_UNREADABLE, of the topic on which the mirror's principal has no right."""
+    names = [f"{topic}-closed", f"{topic}-open"]
+    acls = rights("User:mirror", "source", *names)
+    properties = {**user(source, "mirror"), **NO_ACLS}
+
+    async def run() -> None:
+        async with (
+            given(source, acls),
+            scene(clusters, f"mirror.{topic}", properties) as one,
+        ):
+            await topics_with_rights(one, source, acls, *names, Reason.SOURCE_UNREADABLE)
+
+    asyncio.run(run())
+
+
+def test_a_destination_topic_that_may_not_be_read(
+    destination: Secured, clusters: Pair, topic: str
+) -> None:
+    """Goal: DESTINATION_UNREADABLE, of the topic on which the user has no right."""
+    names = [f"{topic}-closed", f"{topic}-open"]
+    acls = rights("User:switchover", "destination", *names)
+
+    async def run() -> None:
+        async with given(destination, acls), scene(clusters, f"mirror.{topic}", NO_ACLS) as one:
+            one.user = user(destination, "switchover")
+            found = (Reason.DESTINATION_UNREADABLE, Reason.CONFIGURATION_UNREADABLE)
+            await topics_with_rights(one, destination, acls, *names, *found)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_acls_that_may_not_be_read(
+    source: Secured, destination: Secured, clusters: Pair, topic: str, side: str
+) -> None:
+    """Goal: ACL_UNREADABLE, and no claim that none differ, where DESCRIBE on a cluster is missing.
+
+    The source's rights are ACLs that are not copied yet, as no node runs. Without DESCRIBE on the
+    source its groups may not be all, either.
+    """
+    cluster, name = {
+        "source": (source, "mirror"),
+        "destination": (destination, "switchover"),
+    }[side]
+    acls = rights(f"User:{name}", side, topic)
+    see = [
+        acl
+        for acl in acls
+        if (acl.resource_type, acl.operation) == (ResourceType.CLUSTER, Operation.DESCRIBE)
+    ]
+    properties = user(source, "mirror") if side == "source" else {}
+    before = {Reason.ACL} if side == "source" else NONE
+    after = {Reason.ACL_UNREADABLE} | ({Reason.GROUP_UNREADABLE} if side == "source" else NONE)
+
+    async def run() -> None:
+        async with given(cluster, acls), scene(clusters, f"mirror.{topic}", properties) as one:
+            if side == "destination":
+                one.user = user(destination, "switchover")
+            mirrored = await one.mirrored(topic)
+            await await_findings(one, before, mirrored)
+            await cluster.take(see)
+            found = await await_findings(one, after, mirrored)
+            text = findings(found)[Reason.ACL_UNREADABLE]
+            assert "CLUSTER_AUTHORIZATION_FAILED" in text
+            assert not any(found["acls"].values())
+
+    asyncio.run(run())

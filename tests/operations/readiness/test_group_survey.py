@@ -1,0 +1,206 @@
+"""What readiness learns of groups; with brokers: test_groups_on_brokers.py."""
+
+import asyncio
+import re
+from typing import Any, cast
+
+import pytest
+from clients import ClusterConfig
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import Address
+from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.types import TopicPartition
+from twinlog.operations.readiness import group_survey
+from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
+from twinlog.operations.readiness.verdict import Finding, Reason, SourceLog, Standing
+from twinlog.store.group_log import Remembered
+from twinlog.store.group_records import NO_OFFSET, GroupMemory, LastCheck, PartitionMemory
+from twinlog.sync.group_rules import Bounds, Log
+
+A = TopicPartition("t", 0)
+CONFIG = ClusterConfig(bootstrap_servers=(Address("h", 1),))
+SOURCE, DESTINATION = KafkaCluster(CONFIG, name="source"), KafkaCluster(CONFIG, name="destination")
+
+
+class World:
+    """What both clusters answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.offsets: dict[KafkaCluster, dict[str, int]] = {SOURCE: {}, DESTINATION: {}}
+        self.hidden: set[str] = set()
+        self.broken: set[str] = set()
+        self.refused: dict[TopicPartition, Refusal] = {}
+        self.lists_all = True
+        self.remembered: Remembered | Exception = Remembered()
+        for name in ("list_groups", "lists_all_groups", "group_offsets", "log_bounds"):
+            monkeypatch.setattr(group_survey, name, getattr(self, name))
+        monkeypatch.setattr(group_survey, "read_groups", self.read_groups)
+
+    async def list_groups(self, cluster: KafkaCluster) -> dict[str, Group]:
+        names = self.offsets[cluster].keys() - self.hidden
+        return {name: Group(name, "Empty", "classic") for name in names}
+
+    async def lists_all_groups(self, cluster: KafkaCluster) -> bool:
+        assert cluster is SOURCE
+        return self.lists_all
+
+    async def group_offsets(
+        self, cluster: KafkaCluster, group: Group, *, stable: bool = False
+    ) -> dict[TopicPartition, Committed]:
+        del stable
+        if group.name in self.broken:
+            raise Retriable("no coordinator")
+        found = self.offsets[cluster].get(group.name)
+        return {} if found is None else {A: Committed(found)}
+
+    async def log_bounds(self, _: KafkaCluster, partitions: Any) -> Bounds:
+        known = [one for one in partitions if one not in self.refused]
+        return Bounds(dict.fromkeys(known, Log(0, 100)), self.refused)
+
+    async def read_groups(self, _: KafkaCluster, _mirror: str) -> Remembered:
+        if isinstance(self.remembered, Exception):
+            raise self.remembered
+        return self.remembered
+
+    def live(self, *, stable: bool = False) -> tuple[ByTopic, list[str]]:
+        logs = {A: SourceLog(0, 100, 100)}
+        include = [re.compile(".*")]
+        facts = group_facts(SOURCE, DESTINATION, "m", include, logs, stable=stable)
+        return _texts(asyncio.run(facts))
+
+    def dead(self, now_ms: int = 0) -> tuple[ByTopic, list[str]]:
+        return _texts(asyncio.run(remembered_facts(DESTINATION, "m", [A], now_ms)))
+
+
+def _texts(found: tuple[ByTopic, tuple[Finding, ...]]) -> tuple[ByTopic, list[str]]:
+    by_topic, findings = found
+    assert all(one.reason is Reason.GROUP_UNREADABLE for one in findings)
+    return by_topic, [one.text for one in findings]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def seen(group: str, source: int, copied: int) -> dict[str, GroupMemory]:
+    rows = {A: PartitionMemory(source, copied)}
+    return {group: GroupMemory(mirror="m", group=group, kind="classic", partitions=rows)}
+
+
+def test_groups_that_may_not_be_seen_are_no_groups_that_are_not_there(world: World) -> None:
+    """Brokers leave them out of their lists without an error."""
+    assert world.live() == ({}, [])
+    world.lists_all = False
+    _, [text] = world.live()
+    assert "User:ANONYMOUS DESCRIBE on the cluster" in text
+
+
+def test_a_group_that_is_not_listed_is_asked_for(world: World) -> None:
+    """The node has seen it: its coordinator may be away, and it would read records again."""
+    world.remembered = Remembered(groups=seen("g", 90, 20))
+    world.offsets[SOURCE]["g"], world.offsets[DESTINATION]["g"] = 90, 20
+    world.hidden.add("g")
+    by_topic, findings = world.live()
+    assert [(one.group, one.behind) for one in by_topic["t"]] == [("g", 70)]
+    assert not by_topic["t"][0].idle_on_source, "it is there: no list has its state"
+    assert not findings
+    world.broken.add("g")
+    by_topic, [text] = world.live()
+    assert not by_topic
+    assert "offsets of g: no coordinator" in text
+
+
+@pytest.mark.parametrize(
+    ("remembered", "why"),
+    [
+        (UserError("no right"), "no right"),
+        (Remembered(unreadable=("record 7",)), "record 7"),
+        (Remembered(), ""),
+    ],
+)
+def test_what_was_copied_and_cannot_be_read(world: World, remembered: object, why: str) -> None:
+    """Of a live source, too: a group that was deleted there is known by nothing else."""
+    world.remembered = cast("Remembered | Exception", remembered)
+    world.offsets[SOURCE]["g"] = world.offsets[DESTINATION]["g"] = 90
+    by_topic, findings = world.live()
+    assert [one.group for one in by_topic["t"]] == ["g"]
+    assert [why in text and "gone on the source" in text for text in findings] == [True] * bool(why)
+
+
+def test_one_group_that_cannot_be_read_hides_no_other(world: World) -> None:
+    """Where all have to be final, it is an error."""
+    world.offsets[SOURCE] |= {"g": 90, "h": 90}
+    world.broken.add("g")
+    by_topic, [text] = world.live()
+    assert [one.group for one in by_topic["t"]] == ["h"]
+    assert "offsets of g" in text
+    with pytest.raises(Retriable):
+        world.live(stable=True)
+
+
+def test_a_log_that_is_not_known_is_said(world: World) -> None:
+    """A group is not at its place because its place cannot be seen; a switchover waits."""
+    world.offsets[SOURCE] |= {"g": 90, "none": 0}
+    world.offsets[DESTINATION] |= {"g": 90}
+    world.remembered = Remembered(check=LastCheck(mirror="m", time_ms=0), groups=seen("g", 90, 90))
+    world.refused = {A: Refusal(6)}
+    by_topic, findings = world.live()
+    assert not by_topic
+    assert ["the destination's log of t-0 cannot be asked" in text for text in findings]
+    with pytest.raises(Retriable, match="cannot be asked"):
+        world.live(stable=True)
+    by_topic, [_, unknown] = world.dead()
+    assert not by_topic
+    assert "offsets of g: the destination's log of t-0 cannot be asked" in unknown
+
+
+def test_a_dead_source(world: World) -> None:
+    """What the last check saw, compared with the destination as it is now."""
+    world.remembered = Remembered(
+        check=LastCheck(mirror="m", time_ms=1000, failed=("h",)),
+        groups=seen("g", 90, 20),
+        unreadable=("record 7",),
+    )
+    world.offsets[DESTINATION]["g"] = 20
+    by_topic, [age, failed, unreadable] = world.dead(43_000)
+    assert [(one.group, one.behind) for one in by_topic["t"]] == [("g", 70)]
+    assert "1 were last checked on the source 42 s ago" in age
+    _, [age, *_] = world.dead(0)
+    assert "on the source 1 s after this clock's time" in age, "a node's clock is ahead"
+    assert failed.endswith(": h")
+    assert unreadable.endswith(": record 7")
+
+
+@pytest.mark.parametrize("here", [20, 25])
+def test_a_group_that_was_deleted_before_the_source_died(world: World, here: int) -> None:
+    """It goes on from what was copied; not from what it has committed on the destination."""
+    rows = {A: PartitionMemory(NO_OFFSET, 20, deleted=1)}
+    groups = {"g": GroupMemory(mirror="m", group="g", kind="classic", partitions=rows)}
+    world.remembered = Remembered(groups=groups, check=LastCheck(mirror="m", time_ms=0))
+    world.offsets[DESTINATION]["g"] = here
+    by_topic, _ = world.dead()
+    found = [standing for one in by_topic.get("t", ()) for standing in one.deleted]
+    assert found == ([Standing(A, 20)] if here == 20 else [])
+
+
+def test_what_was_not_looked_at_is_not_deleted(world: World) -> None:
+    """A paused partition is in no check, and is remembered without the source's offset."""
+    check = LastCheck(mirror="m", time_ms=0)
+    world.remembered = Remembered(groups=seen("g", NO_OFFSET, 20), check=check)
+    world.offsets[DESTINATION]["g"] = 20
+    by_topic, _ = world.dead()
+    assert not by_topic
+
+
+@pytest.mark.parametrize(
+    "remembered", [Remembered(), Remembered(groups=seen("g", 90, 20)), UserError("no right")]
+)
+def test_a_dead_source_and_nothing_known(world: World, remembered: object) -> None:
+    """Without a complete check what is there says nothing of the groups that are not."""
+    world.remembered = cast("Remembered | Exception", remembered)
+    by_topic, [text] = world.dead()
+    assert not by_topic
+    assert "is unknown" in text

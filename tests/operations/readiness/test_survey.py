@@ -1,0 +1,399 @@
+"""What readiness sees, on real brokers: what lanes would have written is by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import librdkafka_tools as outside
+import pytest
+from clients import client, describe_quorum, make_topic
+from scene import RECORDS, Scene, foreign_member, reasons, scene, write
+from waiting import until_async
+
+from conftest import Pair
+from twinlog.interfaces.cli.readiness import _sentence
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.requests.partitions import delete_records
+from twinlog.kafka.requests.topics import (
+    Alteration,
+    AlterOperation,
+    delete_topics,
+    incremental_alter_configs,
+    topic_resource,
+)
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.creation import add_topics
+from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.placement import config_partition
+from twinlog.mirror.states import State
+from twinlog.operations.mirror_admin import MirrorAdmin
+from twinlog.operations.readiness.survey import source_logs
+from twinlog.operations.readiness.verdict import Reason, Verdict
+from twinlog.store.config_records import Wanted, encode_key
+from twinlog.store.control_topics import (
+    CONFIG_TOPIC,
+    LANES_GROUP,
+    ControlTopics,
+    create_control_topics,
+)
+from twinlog.store.topic_writer import Entry
+from twinlog.sync.refresh import Refresher, Sync
+
+pytestmark = pytest.mark.broker
+
+
+@asynccontextmanager
+async def refreshing(one: Scene) -> AsyncIterator[Refresher]:
+    """A node's refresher that owns the mirror."""
+    snapshot = await one.store.snapshot()
+    only = replace(snapshot, records={("mirror", one.mirror): snapshot.mirrors[one.mirror]})
+    refresher = Refresher(one.destination, one.store, lambda: only)
+    await refresher.on_assigned(set(range(8)))
+    task = asyncio.create_task(refresher.run())
+    try:
+        yield refresher
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_source_topics_that_are_not_mirrored(
+    pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each with the reason: in readiness, also of a dead source, in --describe, and counted."""
+    prefix = fresh_name("topic")
+    good, taken, again, new = (f"{prefix}-{name}" for name in ("good", "taken", "again", "new"))
+
+    async def run() -> None:
+        async with scene(pair, fresh_name("mirror")) as one:
+            await make_topic(one.source, good)
+            await make_topic(one.source, again)
+            await add_topics(one.destination, one.mirror, f"{prefix}-.*")
+            await make_topic(one.destination, taken, 3)
+            await make_topic(one.source, taken, 2)
+            assert "not discovered yet" in (await one.readiness()).not_mirrored[taken]
+            async with refreshing(one) as refresher:
+                await delete_topics(one.source, [again])
+
+                async def stopped() -> bool:
+                    found = await one.topic(again)
+                    return found is not None and found.wanted is Wanted.STOPPED
+
+                await until_async(stopped, what="the deleted topic's end")
+                await make_topic(one.source, again)
+
+                async def stored() -> bool:
+                    found = (await one.store.snapshot()).not_mirrored(one.mirror)
+                    return dict(found.topics).keys() == {taken, again}
+
+                await until_async(stored, what="both topics named")
+                before = refresher.errors[one.mirror, Sync.METADATA]
+
+                async def counted() -> bool:
+                    return refresher.errors[one.mirror, Sync.METADATA] >= before + 4
+
+                await until_async(counted, what="both topics, counted at each refresh")
+            for name in (taken, again):
+                logged = [r for r in caplog.messages if f"{name} is not mirrored: " in r]
+                assert len(logged) == 1, "named once"
+            await make_topic(one.source, new)
+            found = await one.readiness()
+            assert found.verdict is not Verdict.READY
+            assert not found.lag_is_all
+            assert "3 source topic(s) are not mirrored" in reasons(found)[Reason.NOT_MIRRORED]
+            assert "TOPIC_ALREADY_EXISTS" in found.not_mirrored[taken]
+            assert "deleted and recreated" in found.not_mirrored[again]
+            assert "not discovered yet" in found.not_mirrored[new]
+            only = await one.readiness(good)
+            assert Reason.NOT_MIRRORED not in reasons(only), "not what was asked for"
+            async with MirrorAdmin({"bootstrap.servers": one.servers[1]}) as admin:
+                (described,) = (await admin.describe_mirrors([one.mirror])).mirrors
+            assert dict(described.not_mirrored.topics).keys() == {taken, again}
+            await one.source_dies()
+            found = await one.readiness()
+            assert found.not_mirrored.keys() == {taken, again}, "as the last refresh has stored"
+
+    asyncio.run(run())
+
+
+def test_without_a_fresh_status_nothing_is_mirrored(pair: Pair, topic: str) -> None:
+    """Neither a stored state nor an old status with lag 0 shows that there is a lane."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await one.report(mirrored, State.MIRRORING)
+            assert Reason.NOT_MIRRORING not in reasons(await one.readiness())
+            for age_s in (60.0, -60.0):
+                await one.report(mirrored, State.MIRRORING, age_s=age_s)
+                found = await one.readiness()
+                assert found.verdict is Verdict.NOT_READY
+                assert "the last stored state is MIRRORING" in reasons(found)[Reason.NOT_MIRRORING]
+                async with MirrorAdmin({"bootstrap.servers": one.servers[1]}) as admin:
+                    (described,) = (await admin.describe_mirrors([one.mirror])).mirrors
+                shown = described.topics[0].partitions[0]
+                assert (shown.state, shown.lag, shown.fresh) == (State.UNKNOWN, -1, False)
+
+    asyncio.run(run())
+
+
+def test_a_lane_whose_clock_is_wrong_is_fresh(pair: Pair, topic: str) -> None:
+    """Its statuses look an hour old, and are seen to change."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await one.report(mirrored, State.MIRRORING, age_s=3600)
+            with foreign_member(one, topic):
+                asking = asyncio.create_task(one.readiness())
+                while not asking.done():
+                    await asyncio.sleep(1)
+                    await one.report(mirrored, State.MIRRORING, age_s=3600)
+                found = asking.result()
+            assert Reason.NOT_MIRRORING not in reasons(found), reasons(found)
+            # And says when the source was heard of.
+            await one.source_dies()
+            with foreign_member(one, topic):
+                asking = asyncio.create_task(one.readiness())
+                while not asking.done():
+                    await asyncio.sleep(1)
+                    await one.report(mirrored, State.MIRRORING, age_s=3600)
+                found = asking.result()
+            assert found.source_age_ms is not None
+            assert found.source_age_ms < 60_000
+
+    asyncio.run(run())
+
+
+def test_a_foreign_member_of_the_lanes_group(pair: Pair, topic: str) -> None:
+    """It is named, with where it is and what it subscribes to."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await one.report(await one.mirrored(topic), State.MIRRORING)
+            with foreign_member(one, topic):
+
+                async def named() -> str:
+                    return reasons(await one.readiness()).get(Reason.FOREIGN_MEMBER, "")
+
+                text = await until_async(named, what="the member")
+            assert f"group {LANES_GROUP}: member " in text
+            assert f"it subscribes to {topic}, not to __mirror_state" in text
+
+    asyncio.run(run())
+
+
+def test_a_paused_topic_of_a_dead_source(pair: Pair, topic: str) -> None:
+    """The status of the time of the pause is not the source's end: the loss is unknown."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await one.report(await one.mirrored(topic), State.PAUSED)
+            outside.write(one.servers[0], topic, outside.simple(7))
+            found = await one.readiness()
+            assert (found.lag, found.lag_is_all) == (7, True), "asked while it is there"
+            await one.source_dies()
+            found = await one.readiness()
+            assert found.lag is None
+            assert reasons(found).keys() >= {
+                Reason.SOURCE_UNREACHABLE,
+                Reason.SOURCE_UNREADABLE,
+                Reason.PAUSED,
+            }
+            assert "what would be lost is not known" in _sentence(
+                replace(found, verdict=Verdict.WARNING)
+            )
+
+    asyncio.run(run())
+
+
+def test_records_of_others_on_the_destination(pair: Pair, topic: str) -> None:
+    """Of a dead source: a log that is longer than its owner reports, now and not some time ago."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await one.report(mirrored, State.MIRRORING)
+            await one.source_dies()
+            assert Reason.FOREIGN_RECORDS not in reasons(await one.readiness())
+            outside.write(one.servers[1], topic, outside.simple(3, text="foreign"))
+            found = await one.asked_while_reported(mirrored, RECORDS)
+            assert f"ends at {RECORDS + 3}" in reasons(found)[Reason.FOREIGN_RECORDS]
+            assert f"reports {RECORDS}" in reasons(found)[Reason.FOREIGN_RECORDS]
+            # The mirror itself may have written them, after the status that was read first.
+            await one.report(mirrored, State.MIRRORING)
+            found = await one.asked_while_reported(mirrored, RECORDS + 3)
+            assert Reason.FOREIGN_RECORDS not in reasons(found)
+            assert Reason.NOT_COMPARED not in reasons(found)
+            # And nobody knows where a lane has died meanwhile.
+            await one.report(mirrored, State.MIRRORING)
+            found = await one.readiness()
+            assert Reason.FOREIGN_RECORDS not in reasons(found)
+            assert Reason.NOT_MIRRORING in reasons(found)
+
+    asyncio.run(run())
+
+
+def test_records_of_others_in_a_paused_topic(pair: Pair, topic: str) -> None:
+    """Also while the source is there."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await one.report(await one.mirrored(topic), State.PAUSED)
+            assert Reason.FOREIGN_RECORDS not in reasons(await one.readiness())
+            outside.write(one.servers[1], topic, outside.simple(3, text="foreign"))
+            assert Reason.FOREIGN_RECORDS in reasons(await one.readiness())
+
+    asyncio.run(run())
+
+
+def test_a_destination_topic_that_was_recreated(pair: Pair, topic: str) -> None:
+    """Its name is the same; its log is not the mirror's, whatever the last status says."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await delete_topics(one.destination, [topic])
+
+            async def gone() -> bool:
+                return topic not in (await one.destination.refresh([topic])).topics
+
+            await until_async(gone)
+            await make_topic(one.destination, topic)
+            outside.write_same(one.servers[1], topic, 0, 0, RECORDS)
+            await one.report(mirrored, State.MIRRORING)
+            found = await one.readiness()
+            assert found.verdict is Verdict.NOT_READY
+            assert Reason.DESTINATION_RECREATED in reasons(found)
+
+    asyncio.run(run())
+
+
+def test_records_that_cannot_be_read(pair: Pair, topic: str) -> None:
+    """A configuration record of a later version may hide a topic."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await one.report(await one.mirrored(topic), State.MIRRORING)
+            key = f'["topic","{one.mirror}","{topic}-other"]'.encode()
+            place = config_partition(one.mirror, 8)
+            await write(one.destination, Entry(CONFIG_TOPIC, place, key, b'{"version":99}'))
+            found = await one.readiness()
+            assert f"{CONFIG_TOPIC}-{place}, offset " in reasons(found)[Reason.CONTROL_UNREADABLE]
+            assert not found.lag_is_all
+            await write(one.destination, Entry(CONFIG_TOPIC, place, key, None))
+
+    asyncio.run(run())
+
+
+def test_source_topics_that_may_come_from_here(pair: Pair, topic: str) -> None:
+    """The source's record of one cannot be read: it is not added, and named with the reason."""
+    good, other = f"{topic}-good", f"{topic}-other"
+    entry = Entry(CONFIG_TOPIC, 0, encode_key(("topic", topic, other)), b'{"version":99}')
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            await make_topic(one.source, good)
+            await add_topics(one.destination, one.mirror, f"{topic}-.*")
+            await create_control_topics(one.source, ControlTopics())
+            await write(one.source, entry)
+            await make_topic(one.source, other)
+            with pytest.raises(UserError, match="whether the source mirrors"):
+                await add_topics(one.destination, one.mirror, other)
+            assert "wanted is 1" in (await one.readiness()).not_mirrored[other]
+            async with refreshing(one):
+
+                async def stored() -> bool:
+                    found = (await one.store.snapshot()).not_mirrored(one.mirror)
+                    return "wanted is 1" in dict(found.topics).get(other, "")
+
+                await until_async(stored, what="the topic named")
+                await write(one.source, entry._replace(value=None))
+
+                async def added() -> bool:
+                    return await one.topic(other) is not None
+
+                await until_async(added, what="the topic, whose record is gone")
+
+    asyncio.run(run())
+
+
+def test_records_that_the_destination_has_deleted(pair: Pair, topic: str) -> None:
+    """By a retention that was changed, say: mirroring goes on, and there is no lag.
+
+    What the source's own retention would delete at any moment is not counted.
+    """
+    partition = TopicPartition(topic, 0)
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            mirrored = await one.mirrored(topic)
+            await one.report(mirrored, State.MIRRORING)
+            assert Reason.BEGINS_LATER not in reasons(await one.readiness())
+            assert await delete_records(one.destination, {partition: 7}) == {partition: 7}
+            await one.report(mirrored, State.MIRRORING)
+            found = await one.readiness()
+            assert "deleted [0, 7)" in reasons(found)[Reason.BEGINS_LATER]
+            assert (found.lag, found.lag_is_all) == (0, False)
+            assert await delete_records(one.source, {partition: 5}) == {partition: 5}
+            assert "deleted [5, 7)" in reasons(await one.readiness())[Reason.BEGINS_LATER]
+            short = Alteration("retention.ms", AlterOperation.SET, "1000")
+            refused = await incremental_alter_configs(one.source, {topic_resource(topic): [short]})
+            assert not any(refused.values())
+
+            async def expired() -> bool:
+                return Reason.BEGINS_LATER not in reasons(await one.readiness())
+
+            await until_async(expired, what="records that have expired on the source")
+
+    asyncio.run(run())
+
+
+def test_a_compacted_topic_that_is_behind(pair: Pair, topic: str) -> None:
+    """For longer than tombstones are kept: stored by a node, and named from then on."""
+
+    async def run() -> None:
+        async with scene(pair, f"mirror.{topic}") as one:
+            configs = {"cleanup.policy": "compact", "delete.retention.ms": "2000"}
+            await make_topic(one.source, topic, configs=configs)
+            await add_topics(one.destination, one.mirror, topic)
+            async with refreshing(one):
+
+                async def missed() -> bool:
+                    found = (await one.store.snapshot()).followed(one.mirror, topic)
+                    return found is not None and found.behind_ms > 0
+
+                await until_async(missed, 60, "a topic that was behind")
+            found = await one.readiness()
+            assert "longer than the source's" in reasons(found)[Reason.COMPACTION_MISSED]
+            assert not found.lag_is_all
+
+    asyncio.run(run())
+
+
+def test_acknowledged_records_that_a_follower_lacks(trio: LocalCluster, topic: str) -> None:
+    """With acks=1 they are above the high watermark: the leader's own log end counts them."""
+
+    async def run() -> None:
+        partition = TopicPartition(topic, 0)
+        async with client(trio) as source:
+            await make_topic(source, topic, replication_factor=3)
+            outside.write(trio.bootstrap_servers, topic, outside.simple(5), acks="all")
+            leader = (await source.leaders([partition]))[partition].node_id  # type: ignore[union-attr]
+            controller = (await describe_quorum(trio)).leader
+            follower = next(n for n in trio.node_ids if n not in (leader, controller))
+            trio.pause(follower)
+            try:
+                late = outside.simple(3, text="late")
+                await asyncio.to_thread(
+                    outside.write,
+                    *(trio.bootstrap_servers, topic, late),
+                    **{"acks": "1", "enable.idempotence": False},
+                )
+                log = (await source_logs(source, [partition]))[partition]
+            finally:
+                trio.resume(follower)
+            assert (log.high_watermark, log.log_end, log.end) == (5, 8, 8)
+
+    asyncio.run(run())

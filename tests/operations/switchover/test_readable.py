@@ -1,0 +1,137 @@
+"""What is left to read between two offsets: scripted answers, and a real broker."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import librdkafka_tools as outside
+import pytest
+from batch_builders import batch, record
+from clients import client
+from confluent_kafka import Producer
+
+from twinlog.engines.exact.ports import ReadAlone
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.absence import LOOK_INTERVAL_S
+from twinlog.operations.readiness.verdict import Standing
+from twinlog.operations.switchover.readable import Readable
+
+PLACE = TopicPartition("t", 0)
+
+
+class Scripted:
+    """A log whose answers are as its fields say."""
+
+    def __init__(self) -> None:
+        self.answer = ReadAlone(Fetched(0, 10, 10, 0, (), memoryview(b"")), 0, 3, 0, True)
+        self.now = 100.0
+
+    async def leaders(self, _topics: Collection[str]) -> None:
+        pass
+
+    async def read_alone(self, partition: TopicPartition, offset: int, **_: int) -> ReadAlone:
+        assert (partition, offset) == (PLACE, 4)
+        return self.answer
+
+    def alters(self, *, throttle_ms: int = 0, **fetched: Any) -> None:
+        answer = self.answer
+        self.answer = answer._replace(
+            throttle_ms=throttle_ms, fetched=answer.fetched._replace(**fetched)
+        )
+
+    def found(self, readable: Readable, after_s: float = 0.0) -> bool:
+        self.now += after_s
+        return asyncio.run(readable.between(Standing(PLACE, 4), 10))
+
+
+def test_an_empty_answer_proves_nothing() -> None:
+    """Twice the same, some seconds apart, does, on a compacted topic; it is not asked again."""
+    log = Scripted()
+    readable = Readable(log, lambda: log.now)
+    assert log.found(readable)
+    assert log.found(readable, 0.5)
+    assert not log.found(readable, LOOK_INTERVAL_S)
+    log.alters(error=6)
+    assert not log.found(readable)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"throttle_ms": 5},
+        {"preferred_replica": 2},
+        {"last_stable": 9},
+        {"last_stable": -1, "high_watermark": -1},
+        {"error": 6},
+    ],
+)
+def test_what_explains_an_empty_answer(change: dict[str, int]) -> None:
+    """It is taken for no evidence, however often it comes, and is forgotten when it has passed."""
+    log = Scripted()
+    readable = Readable(log, lambda: log.now)
+    log.alters(**change)
+    for _ in range(5):
+        assert log.found(readable, LOOK_INTERVAL_S)
+    log.alters(error=0, preferred_replica=-1, last_stable=10)
+    log.found(readable, LOOK_INTERVAL_S)
+    log.alters(records=memoryview(batch([record(4)])))
+    assert log.found(readable, LOOK_INTERVAL_S)
+
+
+@pytest.mark.parametrize("field", [{"compacts": False}, {"compacts": None}, {"local_start": 5}])
+def test_where_an_empty_answer_is_never_evidence(field: dict[str, Any]) -> None:
+    """Without compaction every offset has bytes; remote storage may be slow."""
+    log = Scripted()
+    log.answer = log.answer._replace(**field)
+    readable = Readable(log, lambda: log.now)
+    assert all(log.found(readable, LOOK_INTERVAL_S) for _ in range(5))
+
+
+def test_another_leader_begins_anew() -> None:
+    log = Scripted()
+    readable = Readable(log, lambda: log.now)
+    assert log.found(readable)
+    log.answer = log.answer._replace(leader_epoch=4)
+    assert log.found(readable, LOOK_INTERVAL_S)
+    assert not log.found(readable, LOOK_INTERVAL_S)
+
+
+@pytest.mark.broker
+def test_markers_and_aborted_records_are_nothing(kafka: LocalCluster, topic: str) -> None:
+    """Offsets: 0 a record, 1 its marker, 2 to 4 aborted, 5 their marker, 6 a record."""
+    servers = kafka.bootstrap_servers
+    outside.make_topic(servers, topic)
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    producer.init_transactions(outside.SECONDS)
+    for count, end in ((1, producer.commit_transaction), (3, producer.abort_transaction)):
+        producer.begin_transaction()
+        for _ in range(count):
+            producer.produce(topic, partition=0, value="x")
+        producer.flush(outside.SECONDS)
+        end(outside.SECONDS)
+    outside.write(servers, topic, outside.simple(1))
+    ranges = {
+        (0, 1): True,
+        (1, 1): False,
+        (1, 2): False,
+        (1, 6): False,
+        (3, 6): False,
+        (0, 6): True,
+        (1, 7): True,
+        (6, 7): True,
+        (7, 7): False,
+        (9, 10): True,  # beyond the log: not known
+    }
+
+    async def run() -> dict[tuple[int, int], bool]:
+        async with client(kafka) as cluster:
+            readable = Readable.of(cluster)
+            partition = TopicPartition(topic, 0)
+            return {
+                (start, end): await readable.between(Standing(partition, start), end)
+                for start, end in ranges
+            }
+
+    assert asyncio.run(run()) == ranges

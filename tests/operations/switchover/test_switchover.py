@@ -1,0 +1,444 @@
+"""When a source is silent, and what stands against a switchover.
+
+With brokers: tests/end_to_end/test_switchover.py.
+"""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.operations.readiness.verdict import (
+    WEIGHTS,
+    Finding,
+    GroupFacts,
+    Readiness,
+    Reason,
+    Skip,
+    Verdict,
+)
+from twinlog.operations.switchover import switchover
+from twinlog.operations.switchover.denials import Outlook
+from twinlog.operations.switchover.switchover import (
+    HARMLESS,
+    PASSING,
+    DenialsStay,
+    LeftBehind,
+    Silence,
+    SourceEnd,
+    Step,
+    SwitchedOver,
+    SwitchoverFailed,
+    _Switchover,
+    harmless,
+    standing_against,
+)
+from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.state_records import LastMirrored
+
+ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def test_silent_for_some_seconds() -> None:
+    """Counted from the last look that has seen a log's end move."""
+    silence = Silence(5.0)
+    logs = {ZERO: SourceEnd(10, 10), ONE: SourceEnd(20, 20)}
+    assert silence.look(logs, 100.0) == "looked at for the first time"
+    assert silence.look(logs, 104.0) == "silent for 4 s"
+    moved = {**logs, ONE: SourceEnd(21, 21)}
+    assert silence.look(moved, 106.0) == "written to: t-1"
+    assert silence.look(moved, 110.9) == "silent for 5 s"
+    assert silence.look(moved, 111.0) == ""
+    assert silence.ends == {ZERO: 10, ONE: 21}
+
+
+def test_an_open_transaction_is_no_silence() -> None:
+    """Nor is what followers do not have yet: the last stable offset lies below the log's end."""
+    silence = Silence(5.0)
+    logs = {ZERO: SourceEnd(10, 8)}
+    silence.look(logs, 0.0)
+    assert silence.look(logs, 60.0) == "with an open transaction: t-0"
+    assert silence.open == [ZERO]
+    # Its marker moves the end, and the seconds begin anew.
+    ended = {ZERO: SourceEnd(11, 11)}
+    assert silence.look(ended, 61.0) == "written to: t-0"
+    assert silence.open == []
+    assert silence.look(ended, 66.0) == ""
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_what_stands_against_it(reason: Reason) -> None:
+    """All but what ends while one waits, and what loses nothing."""
+    finding = Finding(reason, "")
+    found = Readiness(mirror="m", verdict=finding.verdict, findings=(finding,), topics=())
+    assert bool(standing_against(found)) is (reason not in PASSING)
+    assert HARMLESS < PASSING
+    assert harmless(found) == ([finding] if reason in HARMLESS else [])
+    if WEIGHTS[reason] is Verdict.NOT_READY:
+        assert standing_against(found)
+
+
+@pytest.mark.parametrize("step", Step)
+def test_each_step_says_whether_one_can_go_back(step: Step) -> None:
+    assert step.can_go_back is (step is not Step.FAILOVER)
+    back = str(SwitchoverFailed(step, "why", gone_back=True))
+    what = "nothing was changed" if step is Step.READINESS else "all is as it was"
+    assert back.startswith(f"{step.name}: why; {what}")
+    assert "stay so" in str(SwitchoverFailed(step, "why", gone_back=False))
+
+
+def test_what_is_still_denied_is_said() -> None:
+    """With the command that takes it back; and that all is as it was is not."""
+    error = DenialsStay(Step.SILENCE, "why")
+    assert not error.gone_back
+    assert "twinlog switchover --allow-producers" in str(error)
+    assert "as it was" not in str(error)
+
+
+class Stored:
+    """What the control topics hold of mirror m's topics t and u, and a switchover of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topics = {
+            name: MirrorTopic(mirror="m", topic=name, topic_id=UUID(int=1), partitions=1)
+            for name in ("t", "u")
+        }
+        self.stopped: set[TopicPartition] = set()
+        self.ends = {ZERO: 5, TopicPartition("u", 0): 5}
+        self.mirrored: dict[str, int] = {}
+        """Up to where partition 0 of these was mirrored, as their owner has stored it."""
+        self.source_ends: dict[TopicPartition, int] = {}
+        """Where the source's logs end after the failover, if not at `ends`."""
+        self.refused: UserError | None = None
+        self.groups: list[GroupFacts] | Exception = []
+        for name in ("subject_of", "remove_topics", "list_offsets", "group_facts"):
+            monkeypatch.setattr(switchover, name, getattr(self, name))
+        monkeypatch.setattr(switchover, "MirrorStore", lambda _: self)
+        monkeypatch.setattr(_Switchover, "_judge", self.judge)
+        self.begin()
+
+    def begin(self) -> None:
+        clusters: Any = SimpleNamespace()
+        self.steps = _Switchover(
+            *(clusters, clusters, self._subject(), None), timeout_s=0.1, tell=lambda _: None
+        )
+
+    def alter(self, name: str, **changes: Any) -> None:
+        self.topics[name] = replace(self.topics[name], **changes)
+
+    def fail_over(self) -> SwitchedOver:
+        return asyncio.run(self.steps.fail_over(self.ends))
+
+    def _subject(self) -> Any:
+        topics = tuple(self.topics.values())
+        return SimpleNamespace(
+            mirror=SimpleNamespace(name="m"),
+            topics=topics,
+            names=[one.topic for one in topics],
+            partitions=[TopicPartition(*one[1:]) for t in topics for one in t.mirror_partitions],
+            expression=".*",
+            settings=SimpleNamespace(groups_include=()),
+        )
+
+    async def group_facts(self, *_: Any, stable: bool) -> Any:
+        assert stable
+        if isinstance(self.groups, Exception):
+            raise self.groups
+        return {"t": tuple(self.groups)}, ()
+
+    async def subject_of(self, *_: Any) -> Any:
+        return self._subject()
+
+    async def judge(self, _: Any) -> Readiness:
+        return Readiness(mirror="m", verdict=Verdict.READY, findings=(), topics=())
+
+    async def list_offsets(self, _: Any, partitions: Any, **_settings: Any) -> Any:
+        ends = self.ends | (self.source_ends if self.removed else {})
+        return {one: SimpleNamespace(offset=ends.get(one, 7)) for one in partitions}
+
+    async def remove_topics(self, *_: Any) -> None:
+        if self.refused:
+            raise self.refused
+        self.alter("t", wanted=Wanted.STOPPED, partitions=2)
+        self.alter("u", wanted=Wanted.STOPPED)
+
+    @property
+    def removed(self) -> bool:
+        """Whether the failover has begun."""
+        return all(one.wanted is Wanted.STOPPED for one in self.topics.values())
+
+    async def snapshot(self) -> Any:
+        return SimpleNamespace(topics=list(self.topics.values()))
+
+    async def states(self) -> Any:
+        return SimpleNamespace(
+            epochs={
+                MirrorPartition("m", topic, 0): LastMirrored(LeaderEpoch(0), Offset(end))
+                for topic, end in self.mirrored.items()
+            },
+            state=lambda one: State.STOPPED if one[1:] in self.stopped else State.MIRRORING,
+        )
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
+    return Stored(monkeypatch)
+
+
+@pytest.mark.parametrize("change", [{"partitions": 2}, {"topic_id": UUID(int=2)}])
+def test_a_topic_that_has_changed_meanwhile_is_not_failed_over(
+    stored: Stored, change: dict[str, Any]
+) -> None:
+    """Nobody has waited for its new partitions, or looked at its records."""
+    stored.alter("t", **change)
+    with pytest.raises(SwitchoverFailed, match="since the switchover began: t") as caught:
+        stored.fail_over()
+    assert caught.value.gone_back
+
+
+def test_who_is_allowed_since_the_denials_and_cannot_be_denied(stored: Stored) -> None:
+    """He may write while the topics are failed over: nothing is begun with them."""
+    known = Outlook(open_to=frozenset({"User:any"}))
+
+    async def missing(before: Outlook) -> Outlook:
+        assert before is known
+        return Outlook(beyond="who may write cannot be denied it: User:new")
+
+    denials: Any = SimpleNamespace(missing=missing)
+    stored.steps._denials, stored.steps._denied, stored.steps._outlook = denials, frozenset(), known
+    with pytest.raises(SwitchoverFailed, match="cannot be denied it: User:new") as caught:
+        stored.fail_over()
+    assert caught.value.gone_back
+    assert stored.topics["t"].wanted is Wanted.MIRRORING
+
+
+def test_a_topic_that_grows_after_the_last_look(stored: Stored) -> None:
+    """Its failover is done when the new partition is STOPPED, too; what it held is named."""
+    stored.stopped = {*stored.ends}
+    with pytest.raises(SwitchoverFailed, match="not STOPPED yet: t-1"):
+        stored.fail_over()
+    stored.stopped.add(ONE)
+    stored.alter("t", partitions=1)
+    stored.begin()
+    assert stored.fail_over().left_behind == (LeftBehind(ONE, 0, 7),)
+
+
+@pytest.mark.parametrize(
+    ("mirrored", "start"),
+    [
+        (6, 6),  # the mirror was still at work when the late records came
+        (4, 4),  # a foreign record stands where mirroring ended
+        (-1, 5),  # where it ended is not known: what the steps have seen was mirrored
+        (None, 5),
+    ],
+)
+def test_what_is_left_behind(stored: Stored, mirrored: int | None, start: int) -> None:
+    """Goal: D1: it begins where the mirror's own records end, not where the source was silent."""
+    stored.stopped = {*stored.ends, ONE}
+    stored.source_ends = {ZERO: 8, ONE: 0}
+    stored.mirrored = {"u": 5} | ({} if mirrored is None else {"t": mirrored})
+    assert stored.fail_over().left_behind == (LeftBehind(ZERO, start, 8),)
+
+
+def test_late_records_that_were_mirrored_are_not_left_behind(stored: Stored) -> None:
+    """Goal: D1: the last mirrored end counts them, although they came after the last look."""
+    stored.stopped = {*stored.ends, ONE}
+    stored.source_ends = {ZERO: 8, ONE: 0}
+    stored.mirrored = {"t": 8, "u": 5}
+    assert stored.fail_over().left_behind == ()
+
+
+def test_what_cannot_be_asked_is_not_nothing(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: D1: with a source that is gone since, it is not known what was left behind."""
+    stored.stopped = {*stored.ends, ONE}
+    asked = stored.list_offsets
+
+    async def gone(*arguments: Any, **settings: Any) -> Any:
+        if stored.removed:
+            raise Retriable("the source does not answer")
+        return await asked(*arguments, **settings)
+
+    monkeypatch.setattr(switchover, "list_offsets", gone)
+    assert stored.fail_over().left_behind is None
+
+
+def test_a_removal_that_is_refused(stored: Stored) -> None:
+    """Another hand that has removed one topic has not removed the others."""
+    stored.refused = UserError("no right")
+    with pytest.raises(SwitchoverFailed, match="no right") as caught:
+        stored.fail_over()
+    assert caught.value.gone_back
+    stored.alter("u", wanted=Wanted.STOPPED)
+    with pytest.raises(DenialsStay, match="no right; of these topics are removed already: u"):
+        stored.fail_over()
+    stored.alter("t", wanted=Wanted.STOPPED)
+    stored.stopped = {*stored.ends}
+    assert stored.fail_over().topics == ("t", "u")
+
+
+@pytest.mark.parametrize(
+    "error", [SwitchoverFailed(Step.SILENCE, "why", gone_back=True), asyncio.CancelledError()]
+)
+def test_denials_stay_where_another_hand_has_failed_over(
+    stored: Stored, error: BaseException
+) -> None:
+    """Else producers would write to the old source again, and nobody would mirror it."""
+    taken: list[str] = []
+
+    async def take_back() -> frozenset[str]:
+        taken.append("all")
+        return frozenset()
+
+    async def made() -> frozenset[str]:
+        return frozenset()
+
+    denials: Any = SimpleNamespace(take_back=take_back, made=made)
+    stored.steps._denials, stored.steps._denied = denials, frozenset()
+    stored.alter("u", wanted=Wanted.STOPPED)
+    with pytest.raises(DenialsStay, match="stay denied; u were removed") as caught:
+        asyncio.run(stored.steps.go_back(error))
+    assert "--allow-producers" not in str(caught.value)
+    assert not taken
+    stored.alter("u", wanted=Wanted.MIRRORING)
+    stored.steps._denied = frozenset()
+    asyncio.run(stored.steps.go_back(error))
+    assert taken == ["all"]
+
+
+class Denied:
+    """Denials that a switchover has made, and what is done with them."""
+
+    def __init__(self, standing: frozenset[str]) -> None:
+        self.standing = standing
+        self.refused: UserError | None = None
+        self.on_take_back = lambda: None
+        self.on_missing = lambda: None
+
+    async def take_back(self) -> frozenset[str]:
+        taken, self.standing = self.standing, frozenset()
+        self.on_take_back()
+        return taken
+
+    async def made(self) -> frozenset[str]:
+        return frozenset()
+
+    async def missing(self, _: Outlook) -> Outlook:
+        return Outlook()
+
+    async def strayed(self) -> frozenset[str]:
+        self.on_missing()
+        return frozenset()
+
+    async def deny(self, denials: frozenset[str]) -> None:
+        if self.refused:
+            raise self.refused
+        self.standing |= denials
+
+
+def with_denials(stored: Stored) -> Denied:
+    denials = Denied(frozenset({"one"}))
+    stored.steps._denials = cast(Any, denials)
+    stored.steps._denied = cast(Any, denials.standing)
+    return denials
+
+
+@pytest.mark.parametrize("refused", [None, UserError("no right")])
+def test_a_failover_by_another_hand_while_denials_are_taken_back(
+    stored: Stored, refused: UserError | None
+) -> None:
+    """It comes after the question whether there was one: what was taken back is made again."""
+    denials = with_denials(stored)
+    denials.refused = refused
+    denials.on_take_back = lambda: stored.alter("u", wanted=Wanted.STOPPED)
+    error = SwitchoverFailed(Step.SILENCE, "why", gone_back=True)
+    with pytest.raises(DenialsStay, match="u were removed") as caught:
+        asyncio.run(stored.steps.go_back(error))
+    assert denials.standing == (frozenset() if refused else {"one"})
+    said = "cannot be denied it: no right" if refused else "write for a moment, and are denied"
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("refused", [None, UserError("no right")])
+def test_denials_that_are_taken_back_behind_the_last_look(
+    stored: Stored, refused: UserError | None
+) -> None:
+    """By another switchover that has made them, and was not to know of this failover."""
+    denials = with_denials(stored)
+    denials.refused = refused
+    denials.on_missing = lambda: setattr(denials, "standing", frozenset())
+    stored.stopped = {*stored.ends, ONE}
+    found = stored.fail_over()
+    assert denials.standing == (frozenset() if refused else {"one"})
+    assert found.not_denied == ("no right" if refused else "")
+
+
+@pytest.mark.parametrize(
+    ("groups", "behind"),
+    [
+        ([GroupFacts(group="g"), GroupFacts(group="h", due=1, followed=False)], ""),
+        ([GroupFacts(group="g", due=1)], "not as on the source: g"),
+        ([GroupFacts(group="g", skips=(Skip(ZERO, 3, 5, follows=True),))], "on the source: g"),
+        (UserError("no right"), "is not known: no right"),
+    ],
+)
+def test_groups_that_commit_behind_the_last_look(
+    stored: Stored, groups: list[GroupFacts] | Exception, behind: str
+) -> None:
+    """They are named: on the destination they would read again, or skip records."""
+    stored.stopped = {*stored.ends, ONE}
+    stored.groups = groups
+    found = stored.fail_over().groups_behind
+    assert found.endswith(behind)
+    assert bool(found) is bool(behind)
+
+
+def test_what_is_passed_over_is_told(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, also where it comes up between the first look and the last one."""
+    texts = ["begins later"]
+    told: list[tuple[Step, str]] = []
+
+    async def judge(_self: Any, _: Any) -> Readiness:
+        findings = tuple(Finding(Reason.BEGINS_LATER, text) for text in texts)
+        return Readiness(mirror="m", verdict=Verdict.WARNING, findings=findings, topics=())
+
+    monkeypatch.setattr(_Switchover, "_judge", judge)
+    stored.steps._tell = lambda one: told.append((one.step, one.text))
+    stored.stopped = {*stored.ends, ONE}
+    asyncio.run(stored.steps.ready())
+    texts.append("more of it")
+    stored.fail_over()
+    assert [(step, text) for step, text in told if text.startswith("passed over")] == [
+        (Step.READINESS, "passed over: begins later"),
+        (Step.GROUPS, "passed over: more of it"),
+    ]
+
+
+def test_a_topic_that_comes_up_meanwhile(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failover would end the pattern that stands for it; one that was told is passed over."""
+
+    async def judge(_self: Any, _: Any) -> Readiness:
+        finding = Finding(Reason.NOT_MIRRORED, "not mirrored: v")
+        return Readiness(
+            mirror="m",
+            verdict=finding.verdict,
+            findings=(finding,),
+            topics=(),
+            not_mirrored={"v": "why"},
+        )
+
+    monkeypatch.setattr(_Switchover, "_judge", judge)
+    stored.stopped = {*stored.ends, ONE}
+    with pytest.raises(SwitchoverFailed, match=r"the source has got topics .*: v") as caught:
+        stored.fail_over()
+    assert caught.value.gone_back
+    asyncio.run(stored.steps.ready())
+    assert stored.fail_over().topics == ("t", "u")

@@ -1,0 +1,171 @@
+"""Mirrors described, without a cluster: topics, states and statuses put together."""
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.types import LeaderEpoch, Offset
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.operations.describe import PartitionDescription, describe
+from twinlog.store.config_records import Mirror, MirrorTopic, NotMirrored, encode, key_of
+from twinlog.store.control_topics import States
+from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.state_records import (
+    MIRROR_PARTITION_STATE,
+    LastMirrored,
+    PartitionState,
+)
+from twinlog.store.status_records import PartitionStatus, Status
+from twinlog.store.statuses import FRESH_S, ages_of
+
+NO_STATES = States({}, {})
+FIRST = MirrorPartition("m", "t", 0)
+SNAPSHOT = Snapshot().after(
+    Written(0, 0, *encode(record))
+    for record in (
+        Mirror(name="m", source={"bootstrap.servers": "h:1"}, source_cluster_id="c"),
+        MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=2),
+        Mirror(name="n", source={}, source_cluster_id="d"),
+        MirrorTopic(mirror="n", topic="u", topic_id=UUID(int=2), partitions=1),
+    )
+)
+
+
+def status(time_ms: int, end: int, state: State = State.MIRRORING) -> Status:
+    row = PartitionStatus(
+        partition=FIRST, state=state, source_end=10, destination_end=end, reason="in status"
+    )
+    return Status(state_partition=1, lane="l", node="n", time_ms=time_ms, partitions=(row,))
+
+
+def first(states: States, *statuses: Status) -> PartitionDescription:
+    (mirror,) = describe(SNAPSHOT, states, statuses, ["m"])
+    return mirror.topics[0].partitions[0]
+
+
+def test_all_mirrors_in_order() -> None:
+    """Without a status offsets are unknown."""
+    found = describe(SNAPSHOT, NO_STATES, ())
+    unknown = "no lane has reported it; the last stored state is UNKNOWN"
+    assert [(one.mirror, one.source_bootstrap, one.source_cluster_id) for one in found] == [
+        ("m", "h:1", "c"),
+        ("n", "", "d"),
+    ]
+    assert [
+        (topic.topic, topic.source_topic_id, part)
+        for one in found
+        for topic in one.topics
+        for part in topic.partitions
+    ] == [
+        ("t", UUID(int=1), PartitionDescription(partition=0, state=State.UNKNOWN, reason=unknown)),
+        ("t", UUID(int=1), PartitionDescription(partition=1, state=State.UNKNOWN, reason=unknown)),
+        ("u", UUID(int=2), PartitionDescription(partition=0, state=State.UNKNOWN, reason=unknown)),
+    ]
+
+
+def test_some_mirrors() -> None:
+    assert [one.mirror for one in describe(SNAPSHOT, NO_STATES, (), ["n"])] == ["n"]
+    assert describe(SNAPSHOT, NO_STATES, (), []) == ()
+
+
+def test_the_status_of_where_the_state_stands_counts() -> None:
+    """A topic that was made again has another state partition; a former one's row is of before."""
+    place = {(MIRROR_PARTITION_STATE, FIRST): 7}
+    states = States({FIRST: PartitionState(FIRST, State.STOPPED)}, {}, (), place)
+    assert first(states, status(2, 8)).destination_offset == -1
+    here = replace(status(1, 4), state_partition=7)
+    assert first(states, here, status(2, 8)).destination_offset == 4
+
+
+def test_the_newest_status_counts() -> None:
+    """A partition whose state partition has moved may have left an older row elsewhere."""
+    one = first(NO_STATES, status(2, 8), status(1, 4))
+    assert (one.source_offset, one.destination_offset, one.lag) == (10, 8, 2)
+    assert (one.lane, one.node, one.status_time_ms) == ("l", "n", 2)
+
+
+def test_the_state_that_was_written_wins() -> None:
+    """And a reason is shown for FAILED, and for what is held up in STOPPING."""
+
+    def shown(state: PartitionState) -> tuple[State, str | None]:
+        one = first(States({FIRST: state}, {}), status(1, 4))
+        return one.state, one.reason
+
+    assert shown(PartitionState(FIRST, State.PAUSED)) == (State.PAUSED, None)
+    assert shown(PartitionState(FIRST, State.FAILED, "in state")) == (State.FAILED, "in state")
+    assert shown(PartitionState(FIRST, State.FAILED)) == (State.FAILED, "in status")
+    assert shown(PartitionState(FIRST, State.STOPPING, "held up")) == (State.STOPPING, "held up")
+    assert shown(PartitionState(FIRST, State.STOPPING)) == (State.STOPPING, None)
+
+
+@pytest.mark.parametrize("stored", State)
+@pytest.mark.parametrize("age", [1.0, FRESH_S + 1.0])
+def test_a_lane_that_cannot_store_that_a_partition_failed(stored: State, age: float) -> None:
+    """It says so in its status; what is stored of a way out, or of another lane, counts more."""
+    states = States({FIRST: PartitionState(FIRST, stored)}, {})
+    failed = status(1, 10, State.FAILED)
+    (mirror,) = describe(SNAPSHOT, states, [failed], ["m"], ages={1: age})
+    one = mirror.topics[0].partitions[0]
+    running = stored in {State.UNKNOWN, State.PREPARING, State.MIRRORING}
+    if age <= FRESH_S:
+        assert one.state is (State.FAILED if running else stored)
+        assert one.reason == "in status" or not running
+    else:
+        assert one.state is (State.UNKNOWN if running else stored)
+
+
+def test_a_paused_partition_has_no_lag() -> None:
+    """Nobody looks at the source: what it was before the pause says nothing of now."""
+    told = replace(status(1, 10).partitions[0], lag_ms=0)
+    paused = States({FIRST: PartitionState(FIRST, State.PAUSED)}, {})
+    one = first(paused, replace(status(1, 10), partitions=(told,)))
+    assert (one.source_offset, one.destination_offset) == (10, 10)
+    assert (one.lag, one.lag_ms) == (-1, None)
+    assert first(NO_STATES, replace(status(1, 10), partitions=(told,))).lag_ms == 0
+
+
+def test_what_was_mirrored_last() -> None:
+    epochs = {FIRST: LastMirrored(LeaderEpoch(3), Offset(9))}
+    stopped = {FIRST: PartitionState(FIRST, State.STOPPED, "foreign records")}
+    one = first(States(stopped, epochs))
+    assert (one.last_mirrored_epoch, one.last_mirrored_end) == (3, 9)
+    assert one.reason == "foreign records"
+    assert first(States({}, epochs)).last_mirrored_end == -1, "a bound only"
+
+
+@pytest.mark.parametrize(
+    ("stored", "age", "shown", "lag", "why"),
+    [
+        (State.MIRRORING, 15.0, State.MIRRORING, 0, "in status"),
+        (State.MIRRORING, 40.0, State.UNKNOWN, -1, "no lane has reported it for 40 s"),
+        (State.PREPARING, 40.0, State.UNKNOWN, -1, "no lane has reported it for 40 s"),
+        (State.MIRRORING, -40.0, State.UNKNOWN, -1, "dated 40 s after this clock's time"),
+        (State.STOPPING, 40.0, State.STOPPING, -1, "the last stored state is STOPPING"),
+        (State.PAUSING, 40.0, State.PAUSING, -1, "the last stored state is PAUSING"),
+        (State.PAUSED, 40.0, State.PAUSED, -1, None),
+        (State.STOPPED, 40.0, State.STOPPED, 0, None),
+    ],
+)
+def test_without_a_fresh_status_nothing_is_mirrored(
+    stored: State, age: float, shown: State, lag: int, why: str | None
+) -> None:
+    """What was stored once does not show that a lane is there: no lag of 0, and no MIRRORING."""
+    states = States({FIRST: PartitionState(FIRST, stored)}, {})
+    (mirror,) = describe(SNAPSHOT, states, [status(1, 10)], ["m"], ages={1: age})
+    one = mirror.topics[0].partitions[0]
+    assert (one.state, one.lag, one.fresh) == (shown, lag, abs(age) <= FRESH_S)
+    assert (one.reason is None) if why is None else (why in (one.reason or ""))
+
+
+def test_ages() -> None:
+    assert ages_of({3: status(2_000, 1)}, 5.0) == {3: 3.0}
+
+
+def test_what_is_not_mirrored_stands_with_its_mirror() -> None:
+    record = NotMirrored(mirror="m", topics=(("u", "occupied"),), total=1)
+    snapshot = replace(SNAPSHOT, records={**SNAPSHOT.records, key_of(record): record})
+    found = describe(snapshot, NO_STATES, ())
+    assert [one.not_mirrored.total for one in found] == [1, 0]
+    assert found[0].not_mirrored == record

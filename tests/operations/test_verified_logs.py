@@ -1,0 +1,206 @@
+"""Which logs `verify` compares, on real brokers; lanes and Spark are left out."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import librdkafka_tools as outside
+import pytest
+from clients import client, make_topic
+from waiting import until_async
+
+from conftest import Pair
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.requests.partitions import delete_records
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.local.cluster import LocalCluster
+from twinlog.operations import verification
+from twinlog.operations.verification import (
+    DIFFERS,
+    NOT_SEEN,
+    SAME,
+    Verification,
+    VerifyConfig,
+    verify_mirrors,
+)
+from twinlog.runtime.session import Progress
+from twinlog.store.config_records import Mirror
+from twinlog.store.mirrors import MirrorStore
+from twinlog.verify.job import Compared, VerifyTask, verify_task
+
+pytestmark = pytest.mark.broker
+
+BetweenPlanAndTasks = Callable[[list[VerifyTask]], None]
+
+
+class Mirrored(NamedTuple):
+    """A topic with 100 records on both sides, as a mirror would have left it."""
+
+    mirror: str
+    topic: str
+    source: KafkaCluster
+    destination: KafkaCluster
+    servers: tuple[str, str]
+
+    async def make_again(self, cluster: KafkaCluster, records: int) -> None:
+        """Delete it on one side, and make it with so many records."""
+        servers = self.servers[cluster is self.destination]
+        outside.delete_topic(servers, self.topic)
+
+        async def gone() -> bool:
+            return self.topic not in (await cluster.refresh([self.topic])).topics
+
+        await until_async(gone)
+        await make_topic(cluster, self.topic)
+        outside.write_same(servers, self.topic, 0, 0, records)
+
+    async def verify(self) -> Verification:
+        """What is said of it."""
+        return await verify_mirrors(
+            VerifyConfig(
+                destination={"bootstrap.servers": self.servers[1]},
+                mirror=self.mirror,
+                topic=re.compile(re.escape(self.topic)),
+                patience=3.0,
+            )
+        )
+
+
+@asynccontextmanager
+async def mirrored(pair: Pair, topic: str) -> AsyncIterator[Mirrored]:
+    servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        one = Mirrored(f"mirror.{topic}", topic, source, destination, servers)
+        await create_mirror(destination, one.mirror, {"bootstrap.servers": servers[0]})
+        await make_topic(source, topic)
+        outside.write_same(servers[0], topic, 0, 0, 100)
+        await add_topics(destination, one.mirror, topic)
+        outside.write_same(servers[1], topic, 0, 0, 100)
+        yield one
+
+
+@pytest.fixture
+def tasks_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[BetweenPlanAndTasks], None]:
+    """Run tasks here, without Spark, after what the test does with them."""
+
+    def set_up(between: BetweenPlanAndTasks) -> None:
+        def compare(
+            _config: VerifyConfig, tasks: list[VerifyTask], _progress: Callable[[Progress], None]
+        ) -> list[Compared]:
+            between(tasks)
+            return [each for task in tasks for each in verify_task(task)]
+
+        monkeypatch.setattr(verification, "_compare", compare)
+
+    set_up(lambda _: None)
+    return set_up
+
+
+def test_it_is_the_same(pair: Pair, topic: str, tasks_after: object) -> None:
+    """What the other tests differ from."""
+    del tasks_after
+
+    async def run() -> None:
+        async with mirrored(pair, topic) as one:
+            found = await one.verify()
+            assert found.verdict == SAME
+            assert found.counts.compared == found.counts.length == 100
+
+    asyncio.run(run())
+
+
+def test_an_address_that_leads_to_another_cluster(
+    pair: Pair, topic: str, tasks_after: object
+) -> None:
+    """Else the destination would be compared with itself."""
+    del tasks_after
+
+    async def run() -> None:
+        async with mirrored(pair, topic) as one:
+            store = MirrorStore(one.destination)
+            mirror = (await store.snapshot()).mirrors[one.mirror]
+            moved = Mirror(
+                name=mirror.name,
+                source={"bootstrap.servers": one.servers[1]},
+                source_cluster_id=mirror.source_cluster_id,
+            )
+            await store.change(lambda _: [moved])
+            with pytest.raises(UserError, match="the source's addresses lead to cluster"):
+                await one.verify()
+
+    asyncio.run(run())
+
+
+def test_an_address_that_leads_to_another_cluster_from_a_task(
+    pair: Pair, topic: str, tasks_after: Callable[[BetweenPlanAndTasks], None]
+) -> None:
+    """An executor may run where the name leads elsewhere: nothing was seen then."""
+
+    async def run() -> None:
+        async with mirrored(pair, topic) as one:
+
+            def elsewhere(tasks: list[VerifyTask]) -> None:
+                for task in tasks:
+                    object.__setattr__(task, "source", task.destination)
+
+            tasks_after(elsewhere)
+            found = await one.verify()
+            assert found.verdict == NOT_SEEN
+            assert found.counts.not_seen == found.counts.length == 100
+            assert "source: the addresses lead to cluster" in found.unseen[0].reason
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_a_topic_that_was_made_again_differs(
+    pair: Pair, topic: str, side: str, tasks_after: object
+) -> None:
+    """Even if nothing is left to compare: the destination is empty, or the source begins later."""
+    del tasks_after
+
+    async def run() -> None:
+        async with mirrored(pair, topic) as one:
+            if side == "source":
+                await one.make_again(one.source, 200)
+                await delete_records(one.source, {TopicPartition(topic, 0): 150})
+            else:
+                await one.make_again(one.destination, 0)
+            found = await one.verify()
+            assert found.verdict == DIFFERS
+            assert found.differences[0].reason == f"{side}: the topic was deleted and recreated"
+            assert found.counts.differs == found.counts.length
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_a_topic_that_is_made_again_meanwhile_is_not_seen(
+    pair: Pair, topic: str, side: str, tasks_after: Callable[[BetweenPlanAndTasks], None]
+) -> None:
+    """After the bounds were read, before a task reads: even if the records are the same."""
+
+    async def run() -> None:
+        async with mirrored(pair, topic) as one:
+
+            def again(_: list[VerifyTask]) -> None:
+                asyncio.run(make_again_elsewhere(pair, one, side))
+
+            tasks_after(again)
+            found = await one.verify()
+            assert found.verdict == NOT_SEEN
+            assert found.counts.not_seen == 100
+
+    asyncio.run(run())
+
+
+async def make_again_elsewhere(pair: Pair, one: Mirrored, side: str) -> None:
+    """`make_again` on another thread, whose loop needs a client of its own."""
+    cluster: LocalCluster = getattr(pair, side)
+    async with client(cluster) as own:
+        there = one._replace(**{side: own})
+        await there.make_again(own, 100)

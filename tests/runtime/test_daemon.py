@@ -1,0 +1,18 @@
+"""Twin of twinlog.runtime.daemon: what a worker does whose application has ended."""
+
+import socket
+
+import pytest
+
+from twinlog.runtime import daemon
+
+
+def test_a_worker_that_is_not_asked_any_more_says_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Spark's own writes a trace of its broken pipe to the terminal."""
+    ours, sparks = socket.socketpair()
+    with ours:
+        sparks.close()
+        assert daemon._work_if_asked(ours, authenticated=True) == 1
+    assert capfd.readouterr() == ("", "")

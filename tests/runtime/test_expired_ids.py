@@ -1,0 +1,162 @@
+"""A mirror that has run for longer than a coordinator remembers the ids that nobody uses.
+
+`transactional.id.expiration.ms`, a week by default. Data and written markers are no use of an id
+(contract/test_expiry.py), and what bears one producer id is not fenced by another one: so the ids
+are used by themselves. Without that each of these fails.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+
+from engines.exact.test_late_data import Hold
+from model.log import Marker
+from model.ports import ModelDestination
+from model.world import KEY, World, scenario
+from twinlog.engines.exact.ports import Markers, ProducerIdentity
+from twinlog.kafka.errors import Disconnected
+from twinlog.kafka.types import TopicPartition
+
+EXPIRATION_S = 4.0
+QUIET_S = 10 * EXPIRATION_S
+
+
+def data(world: World) -> list[tuple[int, int]]:
+    """Offsets and counts of the destination's data batches."""
+    headers = [stored.header for stored in world.destination.log(KEY).batches]
+    return [(one.base_offset, one.num_records) for one in headers if not one.is_control]
+
+
+def held_after_a_quiet_time(
+    body: Callable[[World, Hold], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are mirrored, long after the ids would have expired; one more batch is held."""
+
+    @scenario
+    async def story(world: World) -> None:
+        world.expire_ids(EXPIRATION_S)
+        await world.mirror()
+        world.write("a", "b")
+        await world.arrived()
+        await asyncio.sleep(QUIET_S)
+        hold = Hold(monkeypatch)
+        world.write("c", "d")
+        await world.until(lambda: hold.held is not None)
+        await body(world, hold)
+
+    story()
+
+
+def test_a_late_batch_behind_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(world: World, hold: Hold) -> None:
+        await world.engine.disown([KEY])
+        await world._shards[-1].fence([KEY])
+        await asyncio.sleep(1)
+        before = data(world)
+        assert hold.held is not None
+        hold.held()
+        assert data(world) == before
+
+    held_after_a_quiet_time(body, monkeypatch)
+
+
+def test_a_late_batch_behind_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source has deleted its records meanwhile."""
+
+    async def body(world: World, hold: Hold) -> None:
+        world.source.log(KEY).delete_before(4)
+        await world.arrived()
+        assert hold.held is not None
+        hold.held()
+        await asyncio.sleep(QUIET_S)
+        assert all(offset < 4 for offset, _ in data(world))
+        assert world.destination.log(KEY).end == 4
+
+    held_after_a_quiet_time(body, monkeypatch)
+
+
+def test_a_late_batch_behind_a_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(world: World, hold: Hold) -> None:
+        await world.mirror(lease_s=10.0)
+        await world.arrived()
+        assert hold.held is not None
+        hold.held()
+        await asyncio.sleep(QUIET_S)
+        assert data(world) == [(0, 2), (2, 2)]
+
+    held_after_a_quiet_time(body, monkeypatch)
+
+
+def test_a_late_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts at the same offset exclude each other."""
+    write = ModelDestination.write_markers
+    held: list[Callable[[], object]] = []
+
+    async def hold(
+        port: ModelDestination,
+        partitions: Mapping[TopicPartition, Markers],
+        producer: ProducerIdentity,
+        *,
+        committed: bool = False,
+    ) -> Mapping[TopicPartition, int]:
+        if held:
+            return await write(port, partitions, producer, committed=committed)
+        marker = Marker(producer.producer_id, producer.epoch, committed=committed)
+        held.append(lambda: port.cluster.write_markers(dict(partitions), marker))
+        raise Disconnected("the answer was lost")
+
+    @scenario
+    async def story(world: World) -> None:
+        world.expire_ids(EXPIRATION_S)
+        await world.mirror()
+        world.write_marker()
+        world.write("a")
+        await world.arrived()
+        await asyncio.sleep(QUIET_S)
+        monkeypatch.setattr(ModelDestination, "write_markers", hold)
+        world.write_marker()
+        await world.until(lambda: bool(held))
+        await world.arrived()
+        end = world.destination.log(KEY).end
+        held[0]()
+        assert world.destination.log(KEY).end == end
+
+    story()
+
+
+@scenario
+async def test_a_time_that_brokers_tell_later(world: World) -> None:
+    """Nobody told it when the state partition was taken over, or a broker has another one now."""
+    await world.mirror()
+    world.write("a")
+    await world.arrived()
+    (shard,) = world._shards
+    world.expire_ids(400.0)
+    await asyncio.sleep(1000)
+    identity = await shard._destination.init_producer(shard._id)
+    assert identity.producer_id == shard.data_producer
+
+
+def test_the_first_batch_of_an_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former owner's bears another id, and is not compared with ours: its lease has to end.
+
+    Its coordinator has lost the id; nobody can have kept it.
+    """
+
+    @scenario
+    async def story(world: World) -> None:
+        await world.mirror()
+        hold = Hold(monkeypatch)
+        world.write("a")
+        await world.until(lambda: hold.held is not None)
+        world.destination.coordinator._ids.clear()
+        await world.mirror(lease_s=10.0, of_several_ids=True)
+        await asyncio.sleep(5)
+        assert hold.held is not None
+        hold.held()
+        await world.arrived()
+        await asyncio.sleep(20)
+        assert data(world) == [(0, 1)]
+
+    story()

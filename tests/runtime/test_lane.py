@@ -1,0 +1,312 @@
+"""What becomes of a mirror's engine when something is wrong that nobody has thought of."""
+
+import asyncio
+from collections.abc import Mapping
+from random import Random
+from types import SimpleNamespace
+from typing import Any, ClassVar
+from uuid import UUID
+
+import pytest
+from batch_builders import batch, record
+
+from twinlog.engines.exact.append import Position
+from twinlog.engines.exact.fetcher import Steps
+from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.configuration import Parsed, parse_config, parse_source
+from twinlog.kafka.client.references import NOTHING, Grants
+from twinlog.kafka.errors import Fenced, Retriable, UserError
+from twinlog.kafka.groups.membership import GroupConfig, GroupMember
+from twinlog.kafka.log.batch import LOG_APPEND_TIME
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.protocol.fetch import Fetched
+from twinlog.kafka.requests.expiration import Expirations
+from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.runtime import lane
+from twinlog.runtime.lane import _RunningEngine
+from twinlog.store.config_records import Mirror
+
+DEFAULTS = LaneSettings()
+SECRET = "geheim"
+
+
+class Source:
+    """A source that is there, after its errors."""
+
+    cluster_id = "source"
+    errors: ClassVar[list[Exception]] = []
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    async def start(self, _timeout: float) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+    async def close(self) -> None: ...
+
+
+class Engine:
+    """It fails, where it is told to, and else runs for ever."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.reasons: list[str] = []
+
+    async def run(self) -> None:
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+
+    def fail_all(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+class Lane:
+    """Gives engines, each with its error; `running` is set when all have been given."""
+
+    config = SimpleNamespace(name="node-0")
+    grants = NOTHING
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self.engines = [Engine(error) for error in errors]
+        self.running = asyncio.Event()
+        self._left = list(self.engines)
+
+    def engine_for(self, _mirror: str, _cluster: Source) -> Engine:
+        return self._left.pop(0)
+
+    def engine_changed(self, _mirror: str, *, ended: bool) -> None:
+        assert not ended
+        if not self._left:
+            self.running.set()
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "KafkaCluster", Source)
+    monkeypatch.setattr(lane, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(lane, "SOURCE_PAUSE_S", 0.01)
+
+
+async def _until_the_last_runs(it: Lane, **source: str) -> None:
+    mirror = Mirror(
+        name="m", source={"bootstrap.servers": "a:1"} | source, source_cluster_id="source"
+    )
+    running = _RunningEngine(it, mirror)  # type: ignore[arg-type]
+    try:
+        await asyncio.wait_for(it.running.wait(), 5)
+    finally:
+        await running.close()
+
+
+def test_a_defect_is_logged_and_said_and_another_engine_begins(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The reason has its type alone, the log where it was."""
+
+    async def run() -> list[Engine]:
+        it = Lane(KeyError("what"), None)
+        await _until_the_last_runs(it)
+        return it.engines
+
+    first, second = asyncio.run(run())
+    assert first.reasons == ["KeyError, a defect: see the log of node-0"]
+    assert second.reasons == []
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("ERROR", "mirror m")
+    assert "raise self.error" in (record.exc_text or "")
+
+
+def test_a_defect_before_the_source_is_there(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again, however often."""
+    errors: list[Exception] = [TypeError("one"), UnicodeError("two")]
+
+    def parse(properties: Mapping[str, str], grants: Grants) -> Parsed:
+        if errors:
+            raise errors.pop(0)
+        return parse_source(properties, grants)
+
+    monkeypatch.setattr(lane, "parse_source", parse)
+
+    async def run() -> list[Engine]:
+        it = Lane(None, None)
+        await _until_the_last_runs(it)
+        return it.engines
+
+    first, second = asyncio.run(run())
+    assert [r.levelname for r in caplog.records] == ["ERROR", "ERROR"]
+    assert [one.split(",")[0] for one in first.reasons] == ["TypeError", "UnicodeError"]
+    assert second.reasons == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(UserError("wrong password"), ["wrong password"]), (Retriable("gone"), [])]
+)
+def test_a_source_that_refuses_us_from_the_beginning(
+    error: Exception, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said by an engine that does nothing else; one that is not there is waited for."""
+    monkeypatch.setattr(Source, "errors", [error])
+
+    async def run() -> list[Engine]:
+        it = Lane(*([None] * (len(said) + 1)))
+        await _until_the_last_runs(it)
+        return it.engines
+
+    *before, last = asyncio.run(run())
+    assert [one.reasons for one in before] == [[one] for one in said]
+    assert last.reasons == []
+
+
+def test_another_cluster_behind_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said, until the source is itself again."""
+    monkeypatch.setattr(Source, "cluster_id", "another")
+
+    async def run() -> Engine:
+        it = Lane(None)
+        await _until_the_last_runs(it)
+        return it.engines[0]
+
+    (reason,) = set(asyncio.run(run()).reasons)
+    assert reason == "the source is cluster another, the mirror was made for source"
+
+
+def _real_lane(settings: LaneSettings = DEFAULTS) -> lane.Lane:
+    config = lane.LaneConfig(
+        node="node",
+        index=0,
+        lanes=1,
+        destination={},
+        settings=settings,
+        group_id="twinlog",
+        session_timeout_s=10.0,
+    )
+    it = lane.Lane(config)
+    it._cluster = it._port = SimpleNamespace()  # type: ignore[assignment]
+    it._group = SimpleNamespace(holds_lease=True, owned=frozenset())  # type: ignore[assignment]
+    return it
+
+
+def test_a_lane_writes_while_its_lease_lasts() -> None:
+    """Goal: what writes for it asks the group's lease each time."""
+
+    async def story() -> None:
+        it = _real_lane()
+        await it.on_assigned({3})
+        owned = it._owned[3]
+        guards = (it._may_write, owned._may_write, owned._states._may_write)  # type: ignore[attr-defined]
+        assert all(guard() for guard in guards)
+        it._group.holds_lease = False  # type: ignore[misc]
+        assert not any(guard() for guard in guards)
+        await owned.close()
+
+    asyncio.run(story())
+
+
+def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: what runs goes by what brokers tell now; where none tells, by what was known (A8)."""
+    told: list[Expirations] = [Expirations(1_000, 5_000), Expirations(), Expirations(2_000, 5_000)]
+
+    async def expiration(_: object) -> Expirations:
+        return told.pop(0)
+
+    async def story() -> None:
+        it = _real_lane()
+        engine = SimpleNamespace(settings=it._settings)
+        it._engines["m"] = SimpleNamespace(engine=engine)  # type: ignore[assignment]
+        monkeypatch.setattr(lane, "expirations", expiration)
+        for known in (1_000, 1_000, 2_000):
+            await it.on_assigned({len(told)})
+            await it._read_expiration()
+            assert it._settings.producer_expiration_ms == known
+            assert engine.settings.producer_expiration_ms == known
+            assert {o.shard.settings.ids_expiration_ms for o in it._owned.values()} == {5_000}
+        for owned in it._owned.values():
+            owned.informed = True
+        await it._read_expiration()
+        it._expiration_due = 0.0
+        with pytest.raises(IndexError):
+            await it._read_expiration()
+        for owned in it._owned.values():
+            await owned.close()
+
+    asyncio.run(story())
+
+
+def test_a_lanes_buffer_bounds_what_a_batch_decompresses_to() -> None:
+    """Goal: a batch that has to be decoded takes `lane.buffer.bytes` at most; else FAILED (B8)."""
+    key, count, size = TopicPartition("t", 0), 100, 1_000
+    records = [record(at, value=bytes(size)) for at in range(count)]
+    data = batch(records, Codec.ZSTD, attributes=LOG_APPEND_TIME)
+    assert len(data) < size
+    answer = Fetched(0, count, count, 0, (), memoryview(data))
+    start = Position(
+        log_end=Offset(0),
+        producer_id=ProducerId(7),
+        epoch=ProducerEpoch(0),
+        sequence=Sequence(0),
+        guarded=True,
+    )
+
+    async def taken(buffer_bytes: int) -> MirrorPartition:
+        it = _real_lane(LaneSettings(buffer_bytes=buffer_bytes, corrupt_reads=1))
+        it._cluster = KafkaCluster(parse_config({"bootstrap.servers": "h:1"}).config)
+        engine = it.engine_for("m", None)
+        shard = Shard(0, "twinlog", engine.destination, engine.settings)
+        spec = PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
+        engine.own(shard, [spec], lease_s=0.0)
+        partition = engine.partitions[key]
+        partition.append.place(start, engine.now(), compared=True)
+        fetcher = engine.fetcher
+        await fetcher._take(partition, answer, fetcher.clock, Steps(), follower=False)
+        await engine.close()
+        return partition
+
+    fits = asyncio.run(taken(2 * count * size))
+    assert fits.append.planned_end == count
+    bound = count * size // 2
+    too_long = asyncio.run(taken(bound))
+    assert too_long.stage is Stage.FAILED
+    assert f"decompresses to more than {bound}" in too_long.reason
+
+
+def test_what_the_group_takes_away_is_not_owned_again() -> None:
+    """A write is Fenced, and while it is dropped the group gives its state partition to another."""
+
+    async def story() -> None:
+        it = _real_lane()
+        config = SimpleNamespace(retry_backoff=0.1, retry_backoff_max=1.0)
+        cluster: Any = SimpleNamespace(config=config, rng=Random(1))
+        group = GroupMember(cluster, GroupConfig(group_id="twinlog", topic="__mirror_state"), it)
+        it._group = group
+        await group._apply(frozenset({3}))
+        slow = SlowEngine()
+        it._engines["m"] = SimpleNamespace(engine=slow)  # type: ignore[assignment]
+        fenced = asyncio.create_task(it._fenced(it._owned[3], Fenced("the lease had ended")))
+        await slow.asked.wait()
+        taken_away = asyncio.create_task(group._apply(frozenset()))
+        await asyncio.sleep(0)
+        slow.answered.set()
+        await asyncio.gather(fenced, taken_away)
+        assert not group.owned
+        assert not it._owned
+
+    asyncio.run(story())
+
+
+class SlowEngine:
+    """Some of what it has sent is not answered before `answered`."""
+
+    partitions: ClassVar[dict[TopicPartition, MirrorPartition]] = {}
+
+    def __init__(self) -> None:
+        self.asked, self.answered = asyncio.Event(), asyncio.Event()
+
+    async def disown(self, _: object) -> None:
+        self.asked.set()
+        await self.answered.wait()

@@ -1,0 +1,60 @@
+"""A running lane and its lease, on a cluster of one fake broker."""
+
+import asyncio
+
+import pytest
+from small_cluster import INIT_PRODUCER_ID, SmallCluster, small_cluster
+from waiting import until_async
+
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.kafka.errors import Fenced
+from twinlog.runtime.lane import Lane, LaneConfig
+from twinlog.store.control_topics import CONFIG_TOPIC, STATE_TOPIC
+
+
+def lane_on(small: SmallCluster) -> Lane:
+    """A lane with a short session."""
+    return Lane(
+        LaneConfig(
+            node="node",
+            index=0,
+            lanes=1,
+            destination={"bootstrap.servers": small.servers},
+            settings=LaneSettings(),
+            group_id="twinlog",
+            session_timeout_s=1.0,
+        )
+    )
+
+
+def test_a_lane_sends_nothing_without_its_lease() -> None:
+    """Goal: what the lane writes with asks the lane's own lease before each request (A9)."""
+
+    async def story() -> None:
+        async with small_cluster({CONFIG_TOPIC: b"", STATE_TOPIC: b""}, topic=STATE_TOPIC) as small:
+            lane = lane_on(small)
+            running = asyncio.create_task(lane.run())
+
+            async def writes() -> bool:
+                if not hasattr(lane, "_group") or not lane._group.holds_lease:
+                    return False
+                try:
+                    return (await lane._port.init_producer("twinlog.0")).producer_id == 7
+                except Fenced:  # a busy machine has missed heartbeats
+                    return False
+
+            async def lease_is_over() -> bool:
+                return not lane._group.holds_lease
+
+            await until_async(writes, what="the lease")
+            small.beats = False
+            await until_async(lease_is_over, what="the end of the lease")
+            sent = small.count(INIT_PRODUCER_ID)
+            with pytest.raises(Fenced, match="the lease has ended, nothing was sent"):
+                await lane._port.init_producer("twinlog.0")
+            assert small.count(INIT_PRODUCER_ID) == sent
+            assert not running.done()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(story())

@@ -1,0 +1,733 @@
+"""What an owner writes when answers are lost and others take over, on a model of the state log."""
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from model.cluster import Cluster
+from model.log import Marker, StoredBatch
+from model.loop import VirtualLoop, run
+from model.network import Faults, Network
+from model.ports import ModelDestination
+from model.states import Epochs, ModelStates, StateTopic
+from twinlog.engines.exact.append import PartitionAppend, position_of
+from twinlog.engines.exact.foreign import NEAR
+from twinlog.engines.exact.partition import MirrorPartition as HeldPartition
+from twinlog.engines.exact.partition import PartitionSpec, Stage
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
+from twinlog.kafka.log.compression import Codec
+from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
+from twinlog.kafka.types import LeaderEpoch, Offset, ProducerId, TopicPartition
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.plan import Gap
+from twinlog.mirror.states import State
+from twinlog.runtime.ownership import OwnedShard
+from twinlog.runtime.reconciler import Mirrored, Ways
+from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.control_topics import States
+from twinlog.store.state_records import LastMirrored, PartitionState, epochs_key, state_key
+
+KEY = TopicPartition("topic", 0)
+NAME = MirrorPartition("mirror", *KEY)
+LEASE_S = 10.0
+
+
+class Deaf(ModelStates):
+    """Whose next answer to a write is lost, after it was carried out."""
+
+    loses = False
+    refuses = 0
+    """How many writes from now on are refused, before anything of them is done."""
+
+    async def write(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise Retriable("NOT_ENOUGH_REPLICAS")
+        await super().write(states, epochs)
+        if self.loses:
+            self.loses = False
+            raise Disconnected("the answer was lost")
+
+
+class Bench:
+    """A topic of one partition, its state partition, and owners of it."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        rng = random.Random(1)
+        self.loop = loop
+        # Without written markers a fence is one control record.
+        self.cluster = Cluster(loop, rng, markers_allowed=False)
+        self.cluster.create_topic(KEY.topic)
+        self.network = Network(loop, rng, Faults())
+        self.written: list[State] = []
+        self.ends: dict[MirrorPartition, LastMirrored] = {}
+        self.topic = StateTopic(1, self._note)
+        self.lease = True
+        self.states: Deaf
+
+    def _note(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
+        self.written += [one.state for one in states]
+        self.ends.update(epochs)
+
+    @property
+    def end(self) -> int:
+        return self.cluster.log(KEY).end
+
+    def user_writes(self) -> None:
+        """Append a record that is not the mirror's."""
+        record = RawRecord(0, self.cluster.now_ms, 0, memoryview(encode_tail(b"user", b"user")))
+        data = whole(build([record], Codec.NONE), producer_id=-1, epoch=-1, sequence=-1)
+        partition = self.cluster.partition(KEY)
+        partition.log.append(data)
+        self.cluster._replicate(partition)
+
+    async def owner(self, name: str = "owner") -> OwnedShard:
+        shard = Shard(
+            0, "twinlog", ModelDestination(self.cluster, self.network, name), LaneSettings()
+        )
+        self.states = Deaf(self.topic, self.network, name, 0, lambda: True)
+        owned = OwnedShard(shard, self.states, lambda: self.lease, LEASE_S)
+        await owned.open()
+        return owned
+
+
+class Heard:
+    """What is wanted as an owner has heard it, what was written since, and what it began."""
+
+    def __init__(self, owned: OwnedShard) -> None:
+        self.changed = asyncio.Event()
+        self.wanted: list[Mirrored] = []
+        self.news: list[Mirrored] = []
+        self.deaf = False
+        self.begun: list[MirrorPartition] = []
+        self.ways = Ways(
+            {0: owned},
+            wanted=lambda: {0: self.wanted},
+            catch_up=self._catch_up,
+            disown=self._disown,
+            run=self._run,
+            changed=self.changed.set,
+            random=random.Random(1),
+        )
+
+    async def _catch_up(self) -> None:
+        if self.deaf:
+            raise Retriable("the brokers do not answer")
+        self.wanted = self.news
+
+    async def go_on(self) -> None:
+        """Do what is to be done, whenever there is something."""
+        while True:
+            await self.ways.go()
+            await self.changed.wait()
+            self.changed.clear()
+
+    async def _disown(self, keep: object) -> None:
+        pass
+
+    async def _run(self, _: OwnedShard, some: Sequence[Mirrored]) -> None:
+        self.begun += [name for name, _ in some]
+
+
+def wanted(what: Wanted, name: MirrorPartition = NAME) -> list[Mirrored]:
+    """A partition, and what is wanted of its topic."""
+    topic = MirrorTopic(
+        mirror=name.mirror, topic=name.topic, topic_id=uuid.UUID(int=1), partitions=1, wanted=what
+    )
+    return [(name, topic)]
+
+
+def on_bench(
+    test: Callable[[Bench], Coroutine[Any, Any, None]],
+) -> Callable[[], None]:
+    """Run a test under virtual time."""
+
+    def wrapped() -> None:
+        async def main(loop: VirtualLoop) -> None:
+            await test(Bench(loop))
+
+        run(main)
+
+    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+    return wrapped
+
+
+async def removed(owned: OwnedShard, *names: MirrorPartition) -> None:
+    """Bring partitions to STOPPING."""
+    for state in (State.PREPARING, State.MIRRORING, State.STOPPING):
+        await owned.enter(dict.fromkeys(names or (NAME,), state))
+
+
+@on_bench
+async def test_stopped_is_neither_written_nor_fenced_twice(bench: Bench) -> None:
+    """The answer was lost, users write already: a second fence would stand among their records."""
+    owned = await bench.owner()
+    await removed(owned)
+    bench.states.loses = True
+    with pytest.raises(Disconnected):
+        await owned.stop([NAME])
+    assert owned.state(NAME) is State.STOPPED
+    await owned.stop([NAME])  # whoever asks for it had not heard of it
+    await owned.write_states()
+    assert bench.end == 1
+    assert bench.written.count(State.STOPPED) == 1
+
+
+@on_bench
+async def test_an_owner_with_nothing_to_write_notices_that_it_is_fenced(bench: Bench) -> None:
+    """A former owner had taken the state partition back within its lease, and written PREPARING.
+
+    Found by the simulation (seed 7): the partition was MIRRORING, and its state PREPARING for ever.
+    """
+    next_owner = await bench.owner("next")
+    await next_owner.enter({NAME: State.PREPARING})
+    await next_owner.enter({NAME: State.MIRRORING})
+    former = await bench.owner("former")
+    await former.enter({NAME: State.PREPARING})
+    await next_owner.write_states()
+    await asyncio.sleep(LEASE_S)
+    with pytest.raises(Fenced):
+        await next_owner.write_states()
+
+
+@on_bench
+async def test_what_another_owner_has_written_stands(bench: Bench) -> None:
+    """A write of ours failed, and another one was faster: what he wrote is not written over."""
+    former = await bench.owner("former")
+    await removed(former)
+    next_owner = await bench.owner("next")
+    former.changed(NAME, State.FAILED, "the source does not have this partition")
+    await next_owner.stop([NAME])
+    with pytest.raises(Fenced):
+        await former.write_states()
+    with pytest.raises(Fenced):  # and does not take it back by itself
+        await former.write_states()
+    assert bench.written[-1] is State.STOPPED
+
+
+@on_bench
+async def test_what_was_said_before_another_owner_wrote_is_not_written(bench: Bench) -> None:
+    """We were cut off, he has stopped it, and what we say rests on what it was before."""
+    former = await bench.owner("former")
+    await former.enter({NAME: State.PREPARING})
+    await former.enter({NAME: State.MIRRORING})
+    bench.states.loses = True
+    former.changed(NAME._replace(partition=1), State.PREPARING, None)
+    with pytest.raises(Disconnected):
+        await former.write_states()
+    next_owner = await bench.owner("next")
+    await next_owner.enter({NAME: State.STOPPING})
+    await next_owner.stop([NAME])
+    written = list(bench.written)
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            await former.enter({NAME: State.STOPPING})
+    with pytest.raises(Fenced):
+        await former.write_states()
+    assert bench.written == written
+    assert bench.end == 1
+
+
+@on_bench
+async def test_nothing_is_written_after_the_lease(bench: Bench) -> None:
+    owned = await bench.owner()
+    owned.changed(NAME, State.PREPARING, None)
+    bench.lease = False
+    with pytest.raises(Fenced):
+        await owned.write_states()
+    assert not bench.written
+
+
+@on_bench
+async def test_who_is_closed_writes_nothing_more(bench: Bench) -> None:
+    """Its takeover was on its way, arrived late, and has fenced the next owner.
+
+    STOPPED would have let users write to a log that the next owner is about to fence.
+    """
+    former = await bench.owner("former")
+    await removed(former)
+    states = bench.states
+    states.refuses = 1
+    with pytest.raises(Retriable):
+        await former.stop([NAME])  # fenced; STOPPED is said, and not written
+    held = asyncio.Event()
+
+    async def take_over() -> States:
+        await held.wait()
+        states._epoch, found = bench.topic.fence(0)
+        return found
+
+    states.take_over = take_over  # type: ignore[method-assign]
+    report = asyncio.create_task(former.write_states())
+    await asyncio.sleep(0)
+    await former.close()
+    await bench.owner("next")
+    held.set()
+    with pytest.raises(Fenced):
+        await report
+    assert bench.written[-1] is State.STOPPING
+
+
+@on_bench
+async def test_a_write_ends_with_its_owner(bench: Bench) -> None:
+    """Also where it is tried again: the next request is not sent."""
+    owned = await bench.owner()
+    owned.changed(NAME, State.PREPARING, None)
+    await owned.close()
+    for ask in (bench.states.take_over(), bench.states.write([], {})):
+        with pytest.raises(Fenced):
+            await ask
+    await owned.write_states()
+    assert not bench.written
+
+
+@on_bench
+async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) -> None:
+    """It was MIRRORING for a moment, and that was not written yet."""
+    owned = await bench.owner()
+    await removed(owned)
+    bench.written.clear()
+    name = NAME._replace(partition=1)
+    for state in (State.PREPARING, State.MIRRORING, State.PAUSING, State.PAUSED):
+        await owned.enter({name: state})
+    owned.changed(name, State.MIRRORING, None)
+    await owned.enter({name: State.PAUSING})
+    assert bench.written[-2:] == [State.MIRRORING, State.PAUSING]
+
+
+@on_bench
+async def test_what_was_begun_again_is_fenced_at_its_stop(bench: Bench) -> None:
+    """The write of PREPARING was refused, and the state partition was read again."""
+    owned = await bench.owner()
+    await removed(owned)
+    await owned.stop([NAME])
+    bench.user_writes()
+    await owned.begin_again([NAME])
+    bench.states.refuses = 1
+    with pytest.raises(Retriable):
+        await owned.begin([NAME])
+    assert owned.to_begin_again([NAME]) == {NAME}  # another look at what is wanted comes first
+    await owned.begin_again([NAME])
+    await owned.begin([NAME])
+    assert not owned.to_begin_again([NAME])
+    await owned.enter({NAME: State.MIRRORING})
+    await owned.enter({NAME: State.STOPPING})
+    await owned.stop([NAME])
+    assert bench.end == 3  # the first fence, the user's record, and a fence of what was begun
+
+
+@on_bench
+async def test_another_producer_id_ends_the_owner(bench: Bench) -> None:
+    """The epochs are used up, or the id has expired: a fence ends nothing of the former id."""
+    owned = await bench.owner()
+    await owned.enter({NAME: State.PREPARING})
+    bench.cluster.coordinator._ids.clear()
+    with pytest.raises(Retriable, match="another producer id"):
+        await owned.shard.fence_data({KEY: Gap(Offset(0), Offset(1), seen=False)})
+    assert bench.end == 0
+    with pytest.raises(Fenced, match="another producer id"):
+        await owned.write_states()
+
+
+@on_bench
+async def test_what_another_id_may_have_written_is_known(bench: Bench) -> None:
+    """The owner before us had another producer id, and has written it down."""
+    owned = await bench.owner()
+    spec = PartitionSpec(partition=KEY, source_topic_id=uuid.uuid4(), shard=0, compacted=False)
+    await owned.prepare(NAME.mirror, [KEY])
+    assert not owned._of_ids(NAME.mirror, spec).of_several_ids
+    bench.cluster.coordinator._ids.clear()
+    following = await bench.owner("next")
+    await following.prepare(NAME.mirror, [KEY])
+    assert following._of_ids(NAME.mirror, spec).of_several_ids
+
+
+@pytest.mark.parametrize(
+    "news", [wanted(Wanted.STOPPED), []], ids=["removed again", "its mirror deleted"]
+)
+def test_what_is_wanted_no_more_is_not_begun_again(news: list[Mirrored]) -> None:
+    """Added once more and removed while its lane stood still: STOPPED was all that anybody saw.
+
+    The topic is its users' by now, or another mirror's: nothing may be appended, not even a fence.
+    """
+
+    @on_bench
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        await removed(owned)
+        await owned.stop([NAME])
+        bench.user_writes()
+        heard = Heard(owned)
+        heard.wanted = heard.news = wanted(Wanted.STOPPED)
+        await heard.ways.go()
+        heard.wanted, heard.news, heard.deaf = wanted(Wanted.MIRRORING), news, True
+        for _ in range(2):  # what could not be asked is asked again
+            with pytest.raises(Retriable):
+                await heard.ways.go()
+        assert bench.written[-1] is State.PREPARING  # for commands to see
+        heard.deaf = False
+        await heard.ways.go()
+        await heard.ways.go()
+        if owned.stopping is not None:
+            await owned.stopping
+        assert not heard.begun
+        assert bench.end == 2  # the fence and the user's record
+        assert bench.written[-1] is (State.STOPPED if news else State.PREPARING)
+
+    story()
+
+
+@on_bench
+async def test_the_next_owner_does_not_fence_what_was_not_begun_again(bench: Bench) -> None:
+    """Goal: that it is not known whether it is wanted outlives the owner who began again."""
+    owned = await bench.owner()
+    await removed(owned)
+    await owned.stop([NAME])
+    bench.user_writes()
+    heard = Heard(owned)
+    heard.wanted = heard.news = wanted(Wanted.STOPPED)
+    await heard.ways.go()
+    heard.wanted, heard.news, heard.deaf = wanted(Wanted.MIRRORING), wanted(Wanted.STOPPED), True
+    with pytest.raises(Retriable):
+        await heard.ways.go()
+    assert bench.written[-1] is State.PREPARING
+    await owned.close()
+    after = await bench.owner("next")
+    heard = Heard(after)
+    heard.wanted = heard.news = wanted(Wanted.STOPPED)
+    await heard.ways.go()
+    if after.stopping is not None:
+        await after.stopping
+    assert bench.written[-1] is State.STOPPED
+    assert bench.end == 2  # the fence and the user's record
+
+
+@on_bench
+async def test_what_is_wanted_again_is_begun_again(bench: Bench) -> None:
+    owned = await bench.owner()
+    await removed(owned)
+    await owned.stop([NAME])
+    bench.user_writes()
+    heard = Heard(owned)
+    heard.wanted = heard.news = wanted(Wanted.MIRRORING)
+    await heard.ways.go()
+    assert heard.begun == [NAME]
+    assert bench.written[-1] is State.PREPARING
+    heard.wanted = heard.news = wanted(Wanted.STOPPED)
+    await heard.ways.go()
+    assert owned.stopping is not None
+    await owned.stopping
+    assert bench.end == 3  # what was begun is fenced
+    assert bench.written[-1] is State.STOPPED
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) -> None:
+    """Deleted with its states, and made under its name: what stood there stands there no more."""
+
+    @on_bench
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        owned.informed = True
+        for _ in range(2):
+            await removed(owned)
+            await owned.stop([NAME])
+            assert bench.ends.pop(NAME).end == 0
+            if heard:
+                owned.forget({(NAME.mirror, NAME.topic)})
+                assert owned.state(NAME) is State.UNKNOWN
+        assert bench.written.count(State.STOPPED) == 2
+
+    story()
+
+
+@pytest.mark.parametrize("key", [state_key(NAME), epochs_key(NAME)])
+@pytest.mark.parametrize("what", Wanted)
+def test_what_cannot_be_read_is_left_as_it_is(what: Wanted, key: bytes) -> None:
+    """Somebody has owned it: it is neither begun as new, nor given up without a fence."""
+
+    @on_bench
+    async def story(bench: Bench) -> None:
+        bench.topic.unreadable[0, key] = "a newer version"
+        owned = await bench.owner()
+        heard = Heard(owned)
+        heard.wanted = heard.news = wanted(what)
+        await heard.ways.go()
+        assert (heard.begun, bench.written, bench.ends) == ([], [], {})
+        other = MirrorPartition(NAME.mirror, "other", 0)
+        heard.wanted = heard.news = wanted(Wanted.MIRRORING, other)
+        await heard.ways.go()
+        assert heard.begun == [other]
+
+    story()
+
+
+@on_bench
+async def test_what_another_owner_has_written_and_cannot_be_read_ends_ours(bench: Bench) -> None:
+    owned = await bench.owner()
+    bench.states.loses = True
+    with pytest.raises(Disconnected):
+        await owned.enter({NAME: State.PREPARING})
+    bench.topic.unreadable[0, state_key(NAME)] = "a newer version"
+    with pytest.raises(Fenced):
+        await owned.write_states()
+
+
+@on_bench
+async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
+    """The others are STOPPED without it. It says why, is tried ever more rarely, and then done."""
+    other = MirrorPartition(NAME.mirror, "other", 0)
+    bench.cluster.create_topic(other.topic)
+    bench.cluster.read_only.add(KEY.topic)
+    owned = await bench.owner()
+    await removed(owned, NAME, other)
+    fence, tried = owned.shard.fence, 0
+
+    async def counted(
+        keys: Collection[TopicPartition], topic_ids: Mapping[str, uuid.UUID]
+    ) -> dict[TopicPartition, Offset | Refusal]:
+        nonlocal tried
+        tried += 1
+        return await fence(keys, topic_ids)
+
+    owned.shard.fence = counted  # type: ignore[method-assign]
+    heard = Heard(owned)
+    heard.wanted = heard.news = wanted(Wanted.STOPPED) + wanted(Wanted.STOPPED, other)
+    going = asyncio.ensure_future(heard.go_on())
+    await asyncio.sleep(LEASE_S + 1.0)
+    assert (owned.state(other), bench.end) == (State.STOPPED, 0)
+    written = owned._written[NAME]
+    assert written.state is State.STOPPING
+    assert "TOPIC_AUTHORIZATION_FAILED (29)" in (written.reason or "")
+    await asyncio.sleep(600.0)
+    assert owned.state(NAME) is State.STOPPING
+    assert 20 < tried < 60
+    bench.cluster.read_only.clear()
+    await asyncio.sleep(1.5 * LaneSettings().backoff_max_s + 1.0)
+    assert owned._written[NAME] == PartitionState(NAME, State.STOPPED)
+    assert bench.end == 1
+    assert bench.written.count(State.STOPPED) == 2
+    going.cancel()
+
+
+# ---- where mirroring ended, when others have written before the fence ----
+
+
+def append(bench: Bench, producer_id: int, count: int = 1) -> None:
+    """Append one batch of so many records."""
+    tail = memoryview(encode_tail(b"key", b"value"))
+    records = [RawRecord(at, bench.cluster.now_ms, 0, tail) for at in range(count)]
+    its = [b.header for b in bench.cluster.log(KEY).batches if b.header.producer_id == producer_id]
+    epoch, sequence = (-1, -1) if producer_id < 0 else (0, sum(one.num_records for one in its))
+    data = whole(
+        build(records, Codec.NONE), producer_id=producer_id, epoch=epoch, sequence=sequence
+    )
+    partition = bench.cluster.partition(KEY)
+    partition.log.append(data)
+    bench.cluster._replicate(partition)
+
+
+def fences(bench: Bench) -> list[StoredBatch]:
+    return [one for one in bench.cluster.log(KEY).batches if one.header.is_control]
+
+
+async def know(owned: OwnedShard, end: int) -> None:
+    """Write up to where it is known to be mirrored."""
+    owned._mirrored_said[NAME] = LastMirrored(LeaderEpoch(0), Offset(end))
+    await owned.write_states()
+
+
+async def stopped(bench: Bench, owned: OwnedShard) -> tuple[int, str | None]:
+    """Stop it; its last mirrored end, and the reason that is written with STOPPED."""
+    await owned.stop([NAME])
+    state = bench.topic.last()[NAME]
+    assert state.state is State.STOPPED
+    return bench.ends[NAME].end, state.reason
+
+
+@on_bench
+async def test_without_foreign_records_the_end_is_the_fence(bench: Bench) -> None:
+    owned = await bench.owner()
+    await removed(owned)
+    append(bench, owned.shard.data_producer, 10)
+    assert await stopped(bench, owned) == (10, None)
+
+
+@on_bench
+async def test_foreign_records_before_the_fence_are_not_mirrored(bench: Bench) -> None:
+    """The steps of a failback that diverged: ten are mirrored, five foreign ones are not."""
+    owned = await bench.owner()
+    await removed(owned)
+    append(bench, owned.shard.data_producer, 10)
+    for _ in range(5):
+        append(bench, -1)
+    end, reason = await stopped(bench, owned)
+    assert end == 10
+    assert "5 record(s) at offsets 10 to 14" in (reason or "")
+    assert fences(bench)[-1].header.base_offset == 15
+
+
+@on_bench
+async def test_a_takeover_finds_the_same_end(bench: Bench) -> None:
+    """The node died before the stop, and once more between the fence and STOPPED."""
+    owned = await bench.owner()
+    await removed(owned)
+    append(bench, owned.shard.data_producer, 10)
+    append(bench, 999, 3)
+    await owned.shard.fence([KEY])
+    await owned.close()
+    other = await bench.owner("other")
+    end, reason = await stopped(bench, other)
+    assert end == 10
+    assert "producer id 999" in (reason or "")
+    assert fences(bench)[0].header.base_offset == 13
+
+
+@on_bench
+async def test_what_was_misplaced_behind_foreign_records_is_not_mirrored(bench: Bench) -> None:
+    owned = await bench.owner()
+    await removed(owned)
+    producer = owned.shard.data_producer
+    for _ in range(NEAR + 100):
+        append(bench, producer)
+    append(bench, -1)
+    for _ in range(5):
+        append(bench, producer)
+    assert (await stopped(bench, owned))[0] == NEAR + 100
+
+
+@on_bench
+async def test_a_long_foreign_tail_is_followed_to_its_begin(bench: Bench) -> None:
+    owned = await bench.owner()
+    await removed(owned)
+    for _ in range(20):
+        append(bench, owned.shard.data_producer, 10)
+    for _ in range(3 * NEAR):
+        append(bench, -1)
+    assert (await stopped(bench, owned))[0] == 200
+
+
+@on_bench
+async def test_below_what_is_proven_nothing_is_foreign(bench: Bench) -> None:
+    """Users of an earlier failover wrote it, and the source has taken it over since."""
+    owned = await bench.owner()
+    await removed(owned)
+    for _ in range(50):
+        append(bench, -1)
+    await know(owned, 50)
+    assert await stopped(bench, owned) == (50, None)
+
+
+def held(end: int, *, compared: bool = True) -> HeldPartition:
+    """The partition as an engine has it, placed at the log's end."""
+    append = PartitionAppend(0.0)
+    append.place(position_of(Offset(end), (), ProducerId(1)), 0.0, compared=compared)
+    spec = PartitionSpec(partition=KEY, source_topic_id=uuid.UUID(int=1), shard=0, compacted=False)
+    return HeldPartition(spec=spec, append=append)
+
+
+@pytest.mark.parametrize(("compared", "mirrored"), [(False, 10), (True, 14)])
+def test_a_position_proves_only_what_was_compared(compared: bool, mirrored: int) -> None:
+    """Goal: a foreign record in place of one that the source has no more is named at the stop.
+
+    The owner before has proven offsets up to 5.
+    """
+
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        await owned.enter({NAME: State.PREPARING})
+        await know(owned, 5)
+        append(bench, owned.shard.data_producer, 10)
+        for _ in range(4):
+            append(bench, -1)
+        owned.mirrored(NAME, held(14, compared=compared))
+        await owned.enter({NAME: State.STOPPING})
+        assert (await stopped(bench, owned))[0] == mirrored
+
+    on_bench(story)()
+
+
+@pytest.mark.parametrize(("transient", "mirrored"), [(False, 10), (True, 14)])
+def test_what_stands_behind_a_difference_is_not_mirrored(transient: bool, mirrored: int) -> None:
+    """A marker of a foreign transaction shifts our data, which bears our id all the same.
+
+    Where the source was refused there is no difference, and the marker is one of ours.
+    """
+
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        await owned.enter({NAME: State.PREPARING})
+        append(bench, owned.shard.data_producer, 10)
+        partition = held(10)
+        owned.mirrored(NAME, partition)
+        partition_there = bench.cluster.partition(KEY)
+        partition_there.log.append_marker(Marker(999, 0, committed=True), bench.cluster.now_ms)
+        append(bench, owned.shard.data_producer, 3)
+        partition.append.fail()
+        partition.stage, partition.transient = Stage.FAILED, transient
+        owned.observe(NAME.mirror, partition)
+        await owned.enter({NAME: State.STOPPING})
+        assert await stopped(bench, owned) == (mirrored, None)
+
+    on_bench(story)()
+
+
+@on_bench
+async def test_a_recreated_topic_is_not_mirrored_up_to_the_former_end(bench: Bench) -> None:
+    owned = await bench.owner()
+    await know(owned, 3)
+    for _ in range(5):
+        append(bench, -1)
+    del bench.topic._logs[0].epochs[NAME]  # the command that added the recreated topic
+    owned.forget_ends({(NAME.mirror, NAME.topic)})
+    await removed(owned)
+    assert (await stopped(bench, owned))[0] == 0
+
+
+@on_bench
+async def test_an_id_that_was_given_up_is_still_the_mirrors(bench: Bench) -> None:
+    """Its epochs were used up, or it had expired at its coordinator, before this takeover."""
+    owned = await bench.owner()
+    former = owned.shard.data_producer
+    await owned.prepare("mirror", [KEY])
+    append(bench, former, 10)
+    await owned.close()
+    del bench.cluster.coordinator._ids["twinlog.0"]
+    other = await bench.owner("other")
+    assert other.shard.data_producer != former
+    for state in (State.MIRRORING, State.STOPPING):
+        await other.enter({NAME: state})
+    assert await stopped(bench, other) == (10, None)
+
+
+@on_bench
+async def test_what_was_never_begun_with_gets_no_marker(bench: Bench) -> None:
+    """Its state is UNKNOWN, since it was never written or was lost: users may write to it."""
+    bench.user_writes()
+    owned = await bench.owner()
+    await owned.enter({NAME: State.STOPPED})
+    assert bench.topic.last()[NAME].state is State.STOPPED
+    assert "not" in (bench.topic.last()[NAME].reason or "")
+    assert NAME not in bench.ends
+    assert not fences(bench)
+
+
+@pytest.mark.parametrize("known", [-1, 7])
+def test_the_floor_is_within_the_log(known: int) -> None:
+    """A rebuilt log may be shorter than what is known of the former one."""
+
+    async def story(bench: Bench) -> None:
+        owned = await bench.owner()
+        await removed(owned)
+        append(bench, owned.shard.data_producer, 2)
+        append(bench, -1)
+        await know(owned, known)
+        assert (await stopped(bench, owned))[0] == 2
+
+    on_bench(story)()

@@ -1,0 +1,94 @@
+"""That whatever state a partition is in, it gets to what is wanted, by allowed steps only."""
+
+from itertools import pairwise
+
+import pytest
+
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State, may_follow
+from twinlog.runtime.ownership import Step, next_step, way
+from twinlog.store.config_records import Wanted
+from twinlog.store.state_records import PartitionState
+
+PARTITION = MirrorPartition("m", "t", 0)
+RESTS = {
+    Wanted.MIRRORING: {State.MIRRORING},
+    Wanted.PAUSED: {State.PAUSED, State.UNKNOWN, State.FAILED, State.STOPPED},
+    Wanted.STOPPED: {State.STOPPED},
+}
+"""What a partition ends in. One that never began, or is FAILED, has nothing to pause."""
+
+
+def written(wanted: Wanted, state: State) -> list[State]:
+    """The states that are written from this one on, as a lane does it, until there is no more."""
+    states = [state]
+
+    def enter(new: State) -> None:
+        if new is not states[-1]:
+            old = PartitionState(PARTITION, states[-1])
+            states.extend(one.state for one in way(old, PartitionState(PARTITION, new)))
+
+    for _ in range(4):
+        match next_step(wanted, states[-1]):
+            case Step.RUN:
+                if states[-1] not in {State.PAUSED, State.PAUSING}:
+                    enter(State.PREPARING)
+                enter(State.MIRRORING)
+                if wanted is Wanted.MIRRORING:
+                    break
+            case Step.PAUSE:
+                enter(State.PAUSING)
+                enter(State.PAUSED)
+            case Step.STOP:
+                enter(State.STOPPING)
+                enter(State.STOPPED)
+            case Step.FORGO:
+                enter(State.STOPPED)
+            case Step.REST:
+                break
+    return states
+
+
+@pytest.mark.parametrize("wanted", Wanted)
+@pytest.mark.parametrize("state", State)
+def test_every_state_leads_to_what_is_wanted(wanted: Wanted, state: State) -> None:
+    states = written(wanted, state)
+    assert states[-1] in RESTS[wanted]
+    for old, new in pairwise(states):
+        assert may_follow(old, new), [one.name for one in states]
+
+
+def test_what_is_removed_too_early_says_why() -> None:
+    """It is FAILED for a moment, and whoever reads the log finds the reason."""
+    preparing, stopping = (
+        PartitionState(PARTITION, state) for state in (State.PREPARING, State.STOPPING)
+    )
+    first, last = way(preparing, stopping)
+    assert (first.state, last.state) == (State.FAILED, State.STOPPING)
+    assert "removed" in (first.reason or "")
+
+
+@pytest.mark.parametrize("old", State)
+@pytest.mark.parametrize("new", State)
+def test_nothing_that_is_not_allowed_is_written(old: State, new: State) -> None:
+    """Whatever stands there and whatever is said: allowed steps, or none."""
+    states = [
+        one.state for one in way(PartitionState(PARTITION, old), PartitionState(PARTITION, new))
+    ]
+    assert not states or states[-1] is new
+    for before, after in pairwise([old, *states]):
+        assert may_follow(before, after), (before, after)
+
+
+def test_a_new_reason_is_written_and_the_same_is_not() -> None:
+    failed = PartitionState(PARTITION, State.FAILED, "one")
+    assert way(failed, failed) == []
+    other = PartitionState(PARTITION, State.FAILED, "another")
+    assert way(failed, other) == [other]
+
+
+def test_what_has_no_state_is_never_fenced() -> None:
+    """It was never begun with, or its state was lost and its topic is its users'."""
+    assert next_step(Wanted.STOPPED, State.UNKNOWN) is Step.FORGO
+    written = way(None, PartitionState(PARTITION, State.STOPPED))
+    assert [one.state for one in written] == [State.FAILED, State.STOPPING, State.STOPPED]

@@ -1,0 +1,244 @@
+"""Twin of twinlog.runtime.session: what a user sees of Spark, and what a user's settings win."""
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from spark_cluster import SparkCluster
+
+from twinlog.kafka.errors import UserError
+from twinlog.local.ports import PortClaim
+from twinlog.runtime import session
+
+_QUIET = """
+from twinlog.runtime.session import map_tasks, start_spark, stop_spark
+
+spark = start_spark("local[1]", {})
+assert map_tasks(spark, len, ["one", "eleven"]) == [3, 6]
+stop_spark(spark)
+"""
+
+
+def test_the_users_jvm_options_come_last() -> None:
+    """Of an option that is given twice, the JVM takes the last."""
+    ours, _, theirs = session._jvm_options("-Xss4m").rpartition(" ")
+    assert ours.startswith("-Dlog4j2.configurationFile=file:///")
+    assert theirs == "-Xss4m"
+
+
+def test_a_master_that_is_none() -> None:
+    """Goal: one line with what is allowed, where Spark itself would print a trace of its own."""
+    with pytest.raises(UserError, match=r"'nonsense': allowed is local\[N\]"):
+        session.start_spark("nonsense", {})
+
+
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "spark://nowhere", "spark://h:x"])
+def test_a_master_that_does_not_answer(master: str) -> None:
+    """Goal: at once, and with the address; Spark takes a minute to give it up."""
+    with pytest.raises(UserError, match=f"no Spark master answers at {master}: "):
+        session.start_spark(master, {"spark.authenticate.secret": "s"})
+
+
+@pytest.mark.spark
+def test_a_session_says_nothing() -> None:
+    """Spark's own lines (profiles, host names, modules) do not reach the terminal."""
+    done = subprocess.run(
+        [sys.executable, "-c", _QUIET], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+_ATTACKED = r"""
+import os, socket, stat, struct
+from pathlib import Path
+from twinlog.runtime.session import map_tasks, start_spark, stop_spark
+
+def utf(text):
+    return struct.pack(">H", len(text)) + text.encode()
+
+def ask(port):
+    "Sends an object to an endpoint of the driver, as any process on this machine can."
+    object_ = b"\xac\xed\x00\x05t" + utf("anything")
+    receiver = b"\x01" + utf("127.0.0.1") + struct.pack(">i", port) + utf("endpoint-verifier")
+    body = b"\x00" + receiver + object_
+    message = struct.pack(">bqi", 3, 42, len(body)) + body
+    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+        connection.sendall(struct.pack(">q", 8 + len(message)) + message)
+        connection.settimeout(10)
+        answer = connection.makefile("rb")
+        return answer.read(struct.unpack(">q", answer.read(8))[0] - 8)
+
+def umask(_):
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+spark = start_spark("local[1]", CONF)
+(mask,) = map_tasks(spark, umask, [0])
+settings = dict(spark.getConf().getAll())
+answer = ask(int(settings["spark.driver.port"]))
+command = Path(f"/proc/{spark._gateway.proc.pid}/cmdline").read_text()
+print("deserialized" if b"org.apache.spark.rpc.netty.RpcFailure" in answer else "refused")
+print("AuthRpcHandler" if b"AuthRpcHandler.doAuthChallenge" in answer else "")
+print(oct(mask), "spark.authenticate.secret" in command)
+stop_spark(spark)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({}, ["refused", "AuthRpcHandler", "0o77 False"]),
+        ({"spark.authenticate": "false"}, ["deserialized", "", "0o77 False"]),
+    ],
+)
+def test_whoever_cannot_authenticate_is_refused(conf: dict[str, str], said: list[str]) -> None:
+    """Goal: another user of this machine gets no object deserialized by the driver.
+
+    With `spark.authenticate=false` the same attack is carried out.
+    """
+    program = _ATTACKED.replace("CONF", repr(conf))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr
+
+
+_OVERHEARD = r"""
+import socket, threading
+from twinlog.runtime.session import map_tasks, start_spark, stop_spark
+
+MASTER, CONF, PORTS, ARGUMENT = ...
+
+heard = []
+
+def pass_on(one, other):
+    part = bytearray()
+    heard.append(part)
+    while data := one.recv(1 << 16):
+        part += data
+        other.sendall(data)
+    other.shutdown(socket.SHUT_WR)
+
+def relay(listener, port):
+    while True:
+        near = listener.accept()[0]
+        far = socket.create_connection(("127.0.0.1", port))
+        for ends in ((near, far), (far, near)):
+            threading.Thread(target=pass_on, args=ends, daemon=True).start()
+
+for port in PORTS:
+    listener = socket.create_server(("127.0.0.2", port))
+    threading.Thread(target=relay, args=(listener, port), daemon=True).start()
+
+spark = start_spark(MASTER, CONF)
+print(map_tasks(spark, len, [ARGUMENT]))
+stop_spark(spark)
+print(sum(map(len, heard)) > 1000)
+print(any(ARGUMENT.encode() in part for part in heard))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("encrypted", "read"), [(True, False), (False, True)])
+def test_whoever_listens_reads_nothing(tmp_path: Path, encrypted: bool, read: bool) -> None:
+    """Goal: C5: a lane's arguments, which have secrets, cross the network encrypted.
+
+    Executors reach the driver through a relay that listens. With authentication alone, the same
+    argument is read there.
+    """
+    argument = "no-one-may-read-this"
+    settings = {} if encrypted else {"spark.network.crypto.enabled": "false"}
+    shared = {**session.AUTHENTICATED, **settings}
+    with (
+        closing(PortClaim.fresh(2)) as claim,
+        SparkCluster(tmp_path, 1, shared) as cluster,
+    ):
+        conf = {
+            "spark.authenticate.secret": cluster.secret,
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.2",
+            "spark.driver.port": str(claim.ports[0]),
+            "spark.driver.blockManager.port": str(claim.ports[1]),
+            "spark.executor.memory": "512m",
+            **settings,
+        }
+        given = repr((cluster.master, conf, claim.ports, argument))
+        done = subprocess.run(
+            [sys.executable, "-c", _OVERHEARD.replace("...", given)],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [f"[{len(argument)}]", "True", str(read)],
+    ), done.stderr
+
+
+def test_a_cluster_with_a_secret_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: without the secret one line says where it belongs; with it, Spark is asked."""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    master = "spark://127.0.0.1:1"
+    with pytest.raises(UserError, match=r"spark\.authenticate\.secret is not set") as caught:
+        session.start_spark(master, {})
+    assert str(tmp_path / "spark-defaults.conf") in str(caught.value)
+    asked = "no Spark master answers"
+    for conf in ({"spark.authenticate": "false"}, {"spark.authenticate.secret": "s"}):
+        with pytest.raises(UserError, match=asked):
+            session.start_spark(master, conf)
+    (tmp_path / "spark-defaults.conf").write_text("# shared\n  spark.authenticate.secret  geheim\n")
+    with pytest.raises(UserError, match=asked) as caught:
+        session.start_spark(master, {})
+    assert "geheim" not in str(caught.value)
+
+
+_HOPELESS = """
+from twinlog.operations.verification import VerifyConfig, _compare
+from twinlog.verify.job import ANY_TOPICS, Sides, VerifyTask
+
+task = VerifyTask(
+    source={"bootstrap.servers": "nonsense"},
+    destination={},
+    cluster_ids=Sides("a", "b"),
+    topic_ids=ANY_TOPICS,
+    stretches=[],
+)
+try:
+    _compare(VerifyConfig(destination={}, master=MASTER), [task], lambda _: None)
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("master", ["local[1]", "local"])
+def test_a_batch_job_whose_task_fails_ends(master: str) -> None:
+    """Goal: `verify` gives a task up that fails again and again, as no lane is given up (E3).
+
+    Under each name of the local master: Spark itself tries a task of `local` once.
+    """
+    program = _HOPELESS.replace("MASTER", repr(master))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert f"failed {session.BATCH_FAILURES} times; aborting job" in done.stderr
+    [line] = done.stdout.splitlines()
+    assert "UserError: bootstrap.servers is ''" in line
+
+
+def test_what_spark_says_when_it_gives_a_job_up() -> None:
+    """Goal: one line with the reason, whether a task has raised or an executor was lost."""
+    called = "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collect.\n"
+    stack = "\tat org.apache.spark.Some.thing(Some.scala:1)\nCaused by: another\n"
+    raised = f"{called}: x.PythonException: Traceback:\n  File\nValueError: bad\n SQLSTATE: 38000\n"
+    lost = f"{called}: x.SparkException: ExecutorLostFailure: gone\nDriver stacktrace:\n"
+    assert session._reason(raised + stack) == "ValueError: bad"
+    assert session._reason(lost + stack) == "x.SparkException: ExecutorLostFailure: gone"
+    assert session._reason("") == "no reason"

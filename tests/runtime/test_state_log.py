@@ -1,0 +1,77 @@
+"""A state partition on real brokers: what an owner reads of it when it takes it over."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from clients import client
+
+from twinlog.kafka.errors import Fenced, Retriable
+from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.runtime import state_log as statelog
+from twinlog.runtime.state_log import StateLog
+from twinlog.store.control_topics import (
+    CONFIG_WRITER,
+    ControlTopics,
+    create_control_topics,
+    forget_entry,
+)
+from twinlog.store.state_records import PartitionState, state_key
+from twinlog.store.topic_writer import TransactionalWriter
+
+pytestmark = pytest.mark.broker
+
+
+def test_what_a_killed_command_hides_is_not_taken_for_absent(
+    kafka: LocalCluster, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command died before it ended its transaction; what an owner wrote later stands behind it.
+
+    A takeover that did not see it would find no state, and stop the partition without a fence.
+    """
+    monkeypatch.setattr(statelog, "UNDECIDED", 0.5)
+
+    name = MirrorPartition(fresh_name("mirror"), "topic", 0)
+
+    async def story() -> None:
+        async with client(kafka) as cluster:
+            await create_control_topics(cluster, ControlTopics(state_partitions=1))
+            group = fresh_name("group")
+            former = StateLog(cluster, 0, group, lambda: True)
+            await former.take_over()
+            command = TransactionalWriter(cluster, CONFIG_WRITER)
+            await command.fence()
+            assert command._producer is not None
+            gone = forget_entry(state_key(name._replace(mirror=fresh_name("another"))), 0)
+            await command._prepare(command._producer, [gone])
+            await former.write([PartitionState(name, State.MIRRORING)], {})
+            successor = StateLog(cluster, 0, group, lambda: True)
+            with pytest.raises(Retriable, match="a transaction begins that is still open"):
+                await successor.take_over()
+            await command.fence()  # as the coordinator does, later
+            found = await successor.take_over()
+            assert found.state(name) is State.MIRRORING
+
+    asyncio.run(story())
+
+
+def test_nothing_is_sent_once_it_is_closed(
+    kafka: LocalCluster, fresh_name: Callable[[str], str]
+) -> None:
+    """What comes after it in a write that is under way would be the next owner's to write."""
+    name = MirrorPartition(fresh_name("mirror"), "topic", 0)
+
+    async def story() -> None:
+        async with client(kafka) as cluster:
+            await create_control_topics(cluster, ControlTopics(state_partitions=1))
+            states = StateLog(cluster, 0, fresh_name("group"), lambda: True)
+            await states.take_over()
+            states.close()
+            with pytest.raises(Fenced):
+                await states.write([PartitionState(name, State.MIRRORING)], {})
+            with pytest.raises(Fenced):
+                await states.take_over()
+
+    asyncio.run(story())

@@ -1,0 +1,204 @@
+"""Records of `__mirror_config`: there and back, readable, and any bytes at all."""
+
+from contextlib import suppress
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.kafka.errors import ProtocolError
+from twinlog.store.config_records import (
+    ConfigRecord,
+    Feature,
+    Followed,
+    MadeAcl,
+    MadeFor,
+    Mirror,
+    MirrorTopic,
+    NotMirrored,
+    Removed,
+    StopRequest,
+    Wanted,
+    decode,
+    encode,
+    encode_key,
+    key_of,
+    topic_id_of,
+    topic_id_text,
+)
+
+text = st.text(max_size=20)
+acls = st.builds(
+    Acl,
+    st.sampled_from(ResourceType),
+    text,
+    st.sampled_from(PatternType),
+    text,
+    text,
+    st.sampled_from(Operation),
+    st.sampled_from(Permission),
+)
+records = st.one_of(
+    st.builds(
+        Followed,
+        mirror=text,
+        topic=text,
+        destination_topic_id=st.none() | st.uuids(),
+        caught_up_ms=st.integers(0, 1 << 50),
+        retention_ms=st.integers(0, 1 << 50),
+        behind_ms=st.integers(0, 1 << 50),
+    ),
+    st.builds(
+        NotMirrored,
+        mirror=text,
+        topics=st.dictionaries(text, text, max_size=4).map(
+            lambda found: tuple(sorted(found.items()))
+        ),
+        total=st.integers(0, 10_000),
+    ),
+    st.builds(
+        Mirror,
+        name=text,
+        source=st.dictionaries(text, text, max_size=4),
+        source_cluster_id=text,
+        topic_patterns=st.lists(text, max_size=3).map(tuple),
+        replication_factor=st.none() | st.integers(1, 9),
+    ),
+    st.builds(
+        MirrorTopic,
+        mirror=text,
+        topic=text,
+        topic_id=st.uuids(),
+        partitions=st.integers(1, 10_000),
+        wanted=st.sampled_from(Wanted),
+        source_deleted=st.booleans(),
+        origins=st.lists(text, max_size=3).map(tuple),
+        set_back=st.none()
+        | st.dictionaries(text, text, max_size=3).map(lambda found: tuple(sorted(found.items()))),
+        destination_topic_id=st.none() | st.uuids(),
+    ),
+    st.builds(MadeAcl, mirror=text, acl=acls, made_for=st.sampled_from(MadeFor)),
+    st.builds(StopRequest, node=text, requested_ms=st.integers(0, 2**62)),
+    st.builds(Feature, name=text, level=st.integers(0, 2**15)),
+)
+
+
+@given(records)
+def test_records_come_back(record: ConfigRecord) -> None:
+    key, value = encode(record)
+    assert decode(key, value) == record
+    assert decode(key, None) == Removed(key_of(record))
+    assert key == encode_key(key_of(record))
+
+
+def test_a_topic_is_readable_with_any_consumer() -> None:
+    """The exact bytes: they are stored, so they never change."""
+    topic = MirrorTopic(mirror="m", topic="orders", topic_id=UUID(int=(1 << 64) + 2), partitions=3)
+    assert encode(topic) == (
+        b'["topic","m","orders"]',
+        b'{"partitions":3,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","version":1,"wanted":"MIRRORING"}',
+    )
+    assert encode(replace(topic, origins=("b", "a")))[1].startswith(b'{"origins":["b","a"],"part')
+    known = replace(topic, destination_topic_id=UUID(int=3))
+    assert encode(known)[1].startswith(b'{"destination_topic_id":"AAAAAAAAAAAAAAAAAAAAAw","part')
+
+
+def test_the_format_says_its_level_in_all_formats() -> None:
+    """The exact bytes: whoever does not know the level has to be able to read that."""
+    assert encode(Feature(name="mirror.version", level=2)) == (
+        b'["feature","mirror.version"]',
+        b'{"level":2,"version":1}',
+    )
+
+
+def test_the_same_acl_in_both_clusters() -> None:
+    """Stands under two keys; the exact bytes of the source's."""
+    acl = Acl(
+        *(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:p", "*"),
+        *(Operation.WRITE, Permission.DENY),
+    )
+    there, here = (
+        MadeAcl(mirror="m", acl=acl, made_for=one)
+        for one in (MadeFor.SWITCHOVER, MadeFor.READ_ONLY)
+    )
+    assert encode(there) == (
+        b'["source-acl","m","TOPIC","t","LITERAL","User:p","*","WRITE","DENY"]',
+        b'{"made_for":"SWITCHOVER","version":1}',
+    )
+    assert key_of(there) != key_of(here)
+
+
+def test_a_mirror_keeps_references_to_secrets_and_shows_none() -> None:
+    """What the user wrote is what is stored; `repr` leaves the properties out."""
+    source = {"bootstrap.servers": "h:1", "ssl.key.password": "${file:/etc/s.properties:key}"}
+    mirror = Mirror(name="m", source=source, source_cluster_id="id")
+    decoded = decode(*encode(mirror))
+    assert isinstance(decoded, Mirror)
+    assert decoded.source == source
+    assert "password" not in repr(mirror)
+
+
+def test_kinds_of_later_versions_are_left_alone() -> None:
+    assert decode(b'["flow","f"]', b"whatever") is None
+    assert decode(b'["mirror","m","n"]', b"whatever") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "trouble"),
+    [
+        (None, b"{}", "no JSON"),
+        (b"{}", b"{}", "no list of strings"),
+        (b"[1]", b"{}", "no list of strings"),
+        (b'["mirror","m"]', b"[]", "no JSON object"),
+        (b'["mirror","m"]', b'{"version":2}', "version is 2, wanted is 1"),
+        (b'["stop","n"]', b'{"version":1,"requested_ms":"1"}', "requested_ms is '1'"),
+        (
+            b'["topic","m","t"]',
+            b'{"version":1,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","partitions":1,"wanted":"GONE"}',
+            "wanted is 'GONE', wanted is MIRRORING, PAUSED, STOPPED",
+        ),
+        (b'["topic","m","t"]', b'{"version":1,"topic_id":"AA","partitions":1}', "1 bytes"),
+        # A partition takes memory in whoever reads this, of a mirror's source as well.
+        (
+            b'["topic","m","t"]',
+            b'{"version":1,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","partitions":1000001}',
+            "partitions is 1000001, wanted is a number from 0 to 1000000",
+        ),
+        # Half of a character cannot be sent: it ended each lane that was to write of it.
+        (rb'["topic","\ud800","t"]', b"{}", "surrogates not allowed"),
+        (b'["mirror","m"]', rb'{"version":1,"source":{"\uDFFF":"\ud83d\ude00"}}', "surrogates"),
+        (
+            b'["source-acl","m","TOPIC","t","LITERAL","User:p","*","WRITE","DENY"]',
+            b'{"version":1,"made_for":"READ_ONLY"}',
+            "made_for is 'READ_ONLY', wanted is what suits a key that begins with source-acl",
+        ),
+    ],
+)
+def test_what_is_refused(key: bytes | None, value: bytes, trouble: str) -> None:
+    with pytest.raises(ProtocolError, match=trouble):
+        decode(key, value)
+
+
+@given(st.uuids())
+def test_topic_ids_are_in_kafkas_form(topic_id: UUID) -> None:
+    assert topic_id_of(topic_id_text(topic_id)) == topic_id
+    assert len(topic_id_text(topic_id)) == 22
+
+
+@given(
+    st.none() | st.binary(max_size=60) | st.sampled_from([b'["mirror","m"]', b'["topic","m","t"]']),
+    st.none() | st.binary(max_size=60) | st.text().map(str.encode),
+)
+def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
+    """A record, None, or ProtocolError."""
+    with suppress(ProtocolError):
+        decode(key, value)
+
+
+@given(st.text(max_size=30))
+def test_any_text_as_a_topic_id(text: str) -> None:
+    with suppress(ProtocolError):
+        topic_id_of(text)

@@ -1,0 +1,125 @@
+"""`__mirror_state` folded: what counts where a partition has had more than one state partition."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import cast
+
+import pytest
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.types import LeaderEpoch, Offset
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.store import control_topics as mirrorlog
+from twinlog.store.config_records import Mirror, Removed, key_of
+from twinlog.store.control_topics import (
+    CONFIG_TOPIC,
+    STATE_TOPIC,
+    config_entry,
+    epoch_entry,
+    fold_states,
+    forget_entry,
+    state_entry,
+)
+from twinlog.store.snapshot import Snapshot, Written
+from twinlog.store.state_records import LastMirrored, PartitionState, epochs_key, state_key
+from twinlog.store.topic_reader import ControlRecord
+from twinlog.store.topic_writer import Entry
+
+NAME = MirrorPartition("m", "t", 0)
+FORMER, NOW = 20, 48
+END = LastMirrored(LeaderEpoch(3), Offset(100))
+
+
+def state(place: int, state: State) -> Entry:
+    return state_entry(PartitionState(NAME, state), place)
+
+
+IN_FORMER = (
+    state(FORMER, State.MIRRORING),
+    epoch_entry(NAME, LastMirrored(LeaderEpoch(1), Offset(7)), FORMER),
+    state(FORMER, State.STOPPED),
+    forget_entry(state_key(NAME), FORMER),
+    forget_entry(epochs_key(NAME), FORMER),
+)
+"""A topic that was made again since: its states are forgotten where they stood."""
+IN_THIS = (
+    state(NOW, State.PREPARING),
+    epoch_entry(NAME, END, NOW),
+    state(NOW, State.STOPPED),
+)
+
+
+def as_read(*logs: Iterable[Entry]) -> list[ControlRecord]:
+    return [
+        ControlRecord(entry.partition, offset, 0, entry.key, entry.value)
+        for log in logs
+        for offset, entry in enumerate(log)
+    ]
+
+
+@pytest.mark.parametrize("logs", [(IN_FORMER, IN_THIS), (IN_THIS, IN_FORMER)])
+def test_a_former_state_partition_forgets_only_its_own(logs: tuple[tuple[Entry, ...], ...]) -> None:
+    """Partitions are read in any order, and a tombstone hides nothing that stands elsewhere."""
+    found = fold_states(as_read(*logs))
+    assert found.states == {NAME: PartitionState(NAME, State.STOPPED)}
+    assert found.epochs == {NAME: END}
+
+
+@pytest.mark.parametrize("read_before", range(len(IN_FORMER) + len(IN_THIS) + 1))
+def test_followed_it_is_the_same(read_before: int) -> None:
+    """As it was written: first there, then here; some of it was there when we began to follow."""
+    records = as_read(IN_FORMER, IN_THIS)
+    found = fold_states(records[:read_before])
+    for record in records[read_before:]:
+        found = fold_states([record], found)
+    assert (found.state(NAME), found.epochs) == (State.STOPPED, {NAME: END})
+
+
+def test_what_is_forgotten_where_it_stands_is_gone() -> None:
+    found = fold_states(())
+    for record in as_read(IN_FORMER):
+        found = fold_states([record], found)
+    assert (found.states, found.epochs, dict(found.places)) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_a_record_that_cannot_be_read_ends_what_stood_before_it(followed: bool) -> None:
+    """For who has read that, and for who begins to read now; until there is one that can be."""
+    records = as_read([*IN_THIS, Entry("", NOW, state_key(NAME), b"\x00\x09")])
+    found = fold_states(records[:-1] if followed else ())
+    found = fold_states(records[-1:] if followed else records, found)
+    assert (found.state(NAME), found.epochs) == (State.UNKNOWN, {NAME: END})
+    assert "version 9" in found.unread(NAME)
+    assert not found.unread(NAME._replace(partition=1))
+    mended = fold_states(as_read([state(NOW, State.STOPPED)]), found)
+    assert (mended.state(NAME), mended.unread(NAME), dict(mended.unreadable)) == (
+        *(State.STOPPED, ""),
+        {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "key"), [(CONFIG_TOPIC, b'["topic","m","t"]'), (STATE_TOPIC, state_key(NAME))]
+)
+def test_what_cannot_be_read_shows_that_there_were_mirrors(
+    monkeypatch: pytest.MonkeyPatch, topic: str, key: bytes
+) -> None:
+    """So the other control topic, which is missing, is not created as an empty one."""
+
+    async def read(_: KafkaCluster, name: str) -> list[ControlRecord]:
+        return as_read([Entry(name, 0, key, b"\x00\x09")])
+
+    monkeypatch.setattr(mirrorlog, "read_whole", read)
+    cluster = cast(KafkaCluster, None)
+    found = asyncio.run(mirrorlog._evidence(cluster, {topic}))
+    assert found == f"{topic} holds 1 record(s) that cannot be read"
+
+
+def test_a_key_keeps_its_partition_when_partitions_are_added() -> None:
+    mirror = Mirror(name="m", source={}, source_cluster_id="c")
+    first = config_entry(mirror, 8)
+    snapshot = Snapshot().after([Written(first.partition, 0, first.key, first.value)])
+    moved = next(n for n in range(9, 100) if config_entry(mirror, n).partition != first.partition)
+    for change in (mirror, Removed(key_of(mirror))):
+        assert config_entry(change, moved, snapshot.places).partition == first.partition

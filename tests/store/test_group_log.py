@@ -1,0 +1,71 @@
+"""What `__mirror_groups` is taken to hold; on brokers: sync/test_groups_on_brokers.py."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from twinlog.kafka.errors import Retriable
+from twinlog.store import group_log as grouplog
+from twinlog.store.group_log import GROUPS_TOPIC, Remembered, read_groups
+from twinlog.store.group_records import GroupMemory, LastCheck, encode, encode_key
+from twinlog.store.topic_reader import ControlRecord
+
+
+class Topic:
+    """The topic as one broker knows it, and whether another one does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count: int | None = 1
+        self.elsewhere = True
+        self.records: list[ControlRecord] = []
+        monkeypatch.setattr(grouplog, "partition_count", self.partition_count)
+        monkeypatch.setattr(grouplog, "absent_everywhere", self.absent_everywhere)
+        monkeypatch.setattr(grouplog, "read_whole", self.read_whole)
+
+    def write(self, key: bytes, value: bytes) -> None:
+        self.records.append(ControlRecord(0, len(self.records), 0, key, value))
+
+    def read(self) -> Remembered:
+        nobody: Any = None
+        return asyncio.run(read_groups(nobody, "m"))
+
+    async def partition_count(self, *_: Any) -> int | None:
+        return self.count
+
+    async def absent_everywhere(self, _: Any, names: list[str]) -> set[str]:
+        assert names == [GROUPS_TOPIC]
+        return set() if self.elsewhere else set(names)
+
+    async def read_whole(self, *_: Any) -> list[ControlRecord]:
+        return self.records
+
+
+@pytest.fixture
+def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
+    return Topic(monkeypatch)
+
+
+def test_one_broker_that_does_not_know_the_topic(topic: Topic) -> None:
+    """It has just started, perhaps: what is remembered would be taken for nothing."""
+    topic.count = None
+    with pytest.raises(Retriable, match=GROUPS_TOPIC):
+        topic.read()
+    topic.elsewhere = False
+    assert topic.read() == Remembered()
+
+
+def test_whose_records_cannot_be_decoded(topic: Topic) -> None:
+    """Another mirror's are not its business."""
+    group = GroupMemory(mirror="m", group="g", kind="classic")
+    topic.write(*encode(group))
+    topic.write(encode_key("m", "h"), b"of a later version")
+    topic.write(encode_key("other", "i"), b"of a later version")
+    found = topic.read()
+    assert found.groups == {"g": group}
+    assert found.undecoded == {"h"}
+    assert len(found.unreadable) == 1
+    topic.write(encode_key("m"), b"of a later version")
+    assert topic.read().undecoded == {"h", None}
+    topic.write(*encode(LastCheck(mirror="m", time_ms=1)))
+    assert topic.read().undecoded == {"h"}

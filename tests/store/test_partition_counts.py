@@ -1,0 +1,106 @@
+"""Partitions that are added to a control topic, by which mirror partitions would change owners."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import cast
+
+import librdkafka_tools as outside
+import pytest
+from clients import client
+
+from twinlog.engines.exact.settings import LaneSettings
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UnsupportedVersion, UserError
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.processes import SHORT_LIVED
+from twinlog.runtime.lane import Lane, LaneConfig
+from twinlog.store import control_topics as mirrorlog
+from twinlog.store.config_records import STATE_COUNT, Feature, Mirror, encode_key
+from twinlog.store.control_topics import (
+    STATE_PARTITIONS,
+    STATE_TOPIC,
+    check_state_partitions,
+)
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot, Written
+
+REFUSED = "INVALID_PARTITIONS: {} has {} partitions, expected {}"
+
+
+def mirror(name: str) -> Mirror:
+    return Mirror(name=name, source={"bootstrap.servers": "h:1"}, source_cluster_id="c")
+
+
+def check(
+    monkeypatch: pytest.MonkeyPatch, stored: dict[str, int], found: int | None
+) -> list[Feature]:
+    async def count(_: KafkaCluster) -> int | None:
+        return found
+
+    monkeypatch.setattr(mirrorlog, "partition_count", count)
+    records = {("feature", name): Feature(name=name, level=n) for name, n in stored.items()}
+    return asyncio.run(check_state_partitions(None, Snapshot(records)))  # type: ignore[arg-type]
+
+
+def test_a_count_that_is_not_stored_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: mirrors of an older version are taken as they are; the count is stored next."""
+    assert check(monkeypatch, {}, 50) == [Feature(name=STATE_COUNT, level=50)]
+    assert not check(monkeypatch, {STATE_COUNT: 50}, 50)
+    assert not check(monkeypatch, {STATE_COUNT: 50}, None)
+
+
+def test_another_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: it is refused, with both counts and the topic's name."""
+    with pytest.raises(UserError, match=REFUSED.format(STATE_TOPIC, 60, 50)):
+        check(monkeypatch, {STATE_COUNT: 50}, 60)
+
+
+def test_a_count_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: it is not taken for one that was never stored."""
+    check(monkeypatch, {}, 50)
+    snapshot = Snapshot().after([Written(0, 0, encode_key(("feature", STATE_COUNT)), b"{")])
+    with pytest.raises(UnsupportedVersion, match="__mirror_config-0, offset 0"):
+        asyncio.run(check_state_partitions(cast(KafkaCluster, None), snapshot))
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker whose control topics are changed."""
+    directory = tmp_path_factory.mktemp("own")
+    with LocalCluster.start(1, directory=directory, jvm_flags=SHORT_LIVED) as cluster:
+        yield cluster
+
+
+@pytest.mark.broker
+def test_partitions_that_are_added(own_kafka: LocalCluster) -> None:
+    """Goal: commands change nothing any more and lanes do not begin, before and after."""
+
+    async def story() -> None:
+        async with client(own_kafka) as cluster:
+            store = MirrorStore(cluster)
+            await store.create_mirror(mirror("first"))
+            counts = await store.snapshot()
+            assert counts.count(STATE_COUNT) == STATE_PARTITIONS
+            await store.create_mirror(mirror("second"))
+            await asyncio.to_thread(
+                outside.grow_topic,
+                own_kafka.bootstrap_servers,
+                STATE_TOPIC,
+                STATE_PARTITIONS + 10,
+            )
+            refused = REFUSED.format(STATE_TOPIC, STATE_PARTITIONS + 10, STATE_PARTITIONS)
+            with pytest.raises(UserError, match=refused):
+                await store.create_mirror(mirror("third"))
+            config = LaneConfig(
+                node="node",
+                index=0,
+                lanes=1,
+                destination={"bootstrap.servers": own_kafka.bootstrap_servers},
+                settings=LaneSettings(),
+                group_id="twinlog",
+                session_timeout_s=10.0,
+            )
+            with pytest.raises(UserError, match=refused):
+                await Lane(config).run()
+
+    asyncio.run(story())

@@ -1,0 +1,150 @@
+"""Control topics that are read again and again, on real brokers."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from clients import client, make_topic
+from waiting import until_async
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.topics import delete_topics
+from twinlog.local.cluster import LocalCluster
+from twinlog.store.polling_reader import ControlReader, at_the_last
+from twinlog.store.topic_reader import ControlRecord, Tail, read_last, read_whole
+from twinlog.store.topic_writer import ALL, Entry, append
+
+pytestmark = pytest.mark.broker
+
+LOOKS = 20
+
+Folded = tuple[tuple[bytes | None, ...], ...]
+
+
+def reader(cluster: KafkaCluster, topic: str) -> ControlReader[Folded]:
+    """Keeps the values of each read apart."""
+
+    def fold(records: Sequence[ControlRecord], before: Folded) -> Folded:
+        return (*before, tuple(record.value for record in records))
+
+    return ControlReader(cluster, topic, fold, ())
+
+
+async def write(cluster: KafkaCluster, topic: str, *values: bytes) -> None:
+    """Write these to partition 0."""
+    answers = await append(cluster, [Entry(topic, 0, b"k", value) for value in values], acks=ALL)
+    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+
+
+def test_readers_that_come_and_go_open_no_connections(trio: LocalCluster, topic: str) -> None:
+    """A node reads control topics each second: connections and memory do not grow with that."""
+
+    async def run() -> None:
+        async with client(trio) as cluster:
+            await make_topic(cluster, topic, 6)
+            wanted = [Entry(topic, index, b"k", b"v") for index in range(6)]
+            await append(cluster, wanted, acks=ALL)
+            kept = reader(cluster, topic)
+
+            async def look() -> None:
+                assert len(await read_whole(cluster, topic)) == 6
+                assert len(await read_last(cluster, topic)) == 6
+                await kept.read()
+
+            await look()
+            opened, slots = cluster.counters.opened, len(cluster._pool._slots)
+            for _ in range(LOOKS):
+                await look()
+            assert cluster.counters.opened == opened
+            assert len(cluster._pool._slots) == slots
+
+    asyncio.run(run())
+
+
+def test_readers_at_the_same_time_have_connections_of_their_own(
+    kafka: LocalCluster, topic: str
+) -> None:
+    """A long poll holds up nobody; a reader that was cancelled in one leaves nothing behind."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic)
+            await write(cluster, topic, b"1")
+            following = Tail(cluster, topic).follow()
+            first = await anext(following)
+            assert [record.value for record in first] == [b"1"]
+            waiting = asyncio.create_task(anext(following))
+            await asyncio.sleep(0.1)
+            lent = set(cluster._borrowed)
+            assert len(lent) == 1
+            async with asyncio.timeout(0.9):
+                assert len(await read_whole(cluster, topic)) == 1
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await following.aclose()
+            assert cluster._borrowed == set()
+            async with asyncio.timeout(0.9):
+                assert len(await read_whole(cluster, topic)) == 1
+
+    asyncio.run(run())
+
+
+def test_only_what_is_new_is_read(any_kafka: LocalCluster, topic: str) -> None:
+    """The second read is of what was written after the first."""
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            await make_topic(cluster, topic)
+            kept = reader(cluster, topic)
+            await write(cluster, topic, b"1", b"2")
+            assert await kept.read() == ((b"1", b"2"),)
+            assert await kept.read() == ((b"1", b"2"),)
+            await write(cluster, topic, b"3")
+            assert await kept.read() == ((b"1", b"2"), (b"3",))
+            assert kept.partitions == 1
+            last = ControlReader(cluster, topic, lambda records, _: records, (), at_the_last)
+            assert [record.value for record in await last.read()] == [b"3"]
+
+    asyncio.run(run())
+
+
+def test_another_topic_of_that_name_is_read_anew(kafka: LocalCluster, topic: str) -> None:
+    """It was deleted and created again, and its log is longer: nothing of the first one is kept."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            kept = reader(cluster, topic)
+            assert await kept.read() == ()
+            assert kept.partitions is None
+            await make_topic(cluster, topic)
+            await write(cluster, topic, b"old")
+            assert await kept.read() == ((b"old",),)
+            await delete_topics(cluster, [topic])
+
+            async def gone() -> bool:
+                return topic not in (await cluster.refresh([topic])).topics
+
+            await until_async(gone, what="the deletion")
+            await make_topic(cluster, topic)
+            await write(cluster, topic, b"1", b"2")
+            assert await kept.read() == ((b"1", b"2"),)
+
+    asyncio.run(run())
+
+
+def test_a_log_that_has_lost_its_end_is_read_anew(kafka: LocalCluster, topic: str) -> None:
+    """As after an unclean election: what was read may be gone, so it is forgotten."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic)
+            await write(cluster, topic, b"1")
+            kept = reader(cluster, topic)
+            await kept.read()
+            assert kept._tail is not None
+            kept._tail.positions[0] = 7  # up to here the log went
+            kept._known = ((b"1", b"lost"),)
+            assert await kept.read() == ((b"1",),)
+
+    asyncio.run(run())

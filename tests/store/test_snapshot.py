@@ -1,0 +1,160 @@
+"""The snapshot: the last record of a key holds, tombstones take away, nothing is lost silently."""
+
+from dataclasses import replace
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.errors import UnsupportedVersion
+from twinlog.mirror.placement import MirrorPartition, state_partition
+from twinlog.store.config_records import (
+    MIRROR_VERSION,
+    ConfigRecord,
+    Feature,
+    Mirror,
+    MirrorTopic,
+    StopRequest,
+    Wanted,
+    encode,
+    encode_key,
+    key_of,
+)
+from twinlog.store.snapshot import Snapshot, Written
+
+MIRROR = Mirror(name="m", source={"bootstrap.servers": "h:1"}, source_cluster_id="c")
+TOPIC = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=7), partitions=3)
+
+
+def written(record: ConfigRecord, offset: int = 0) -> Written:
+    return Written(0, offset, *encode(record))
+
+
+def test_the_last_record_of_a_key_holds() -> None:
+    paused = MirrorTopic(
+        mirror="m", topic="t", topic_id=UUID(int=7), partitions=4, wanted=Wanted.PAUSED
+    )
+    first = Snapshot().after([written(MIRROR), written(TOPIC)])
+    second = first.after([written(paused)])
+    assert first.topics == [TOPIC]
+    assert second.topics == [paused]
+    assert second.mirror_of("t") == paused
+    assert second.mirror_of("u") is None
+
+
+def test_a_tombstone_takes_away() -> None:
+    """A topic whose mirror is gone does not count, in whatever order the tombstones come."""
+    full = Snapshot().after([written(MIRROR), written(TOPIC)])
+    assert full.after([Written(0, 2, encode_key(key_of(TOPIC)), None)]).topics == []
+    without = full.after([Written(0, 2, encode_key(key_of(MIRROR)), None)])
+    assert (without.mirrors, without.topics) == ({}, [])
+
+
+def test_what_cannot_be_read_is_kept_until_it_is_overwritten() -> None:
+    key, _ = encode(TOPIC)
+    broken = Snapshot().after([written(MIRROR), Written(3, 9, key, b"{")])
+    assert broken.mirrors == {"m": MIRROR}
+    (why,) = broken.unreadable.values()
+    assert why.startswith("__mirror_config-3, offset 9: ")
+    mended = broken.after([Written(3, 10, *encode(TOPIC))])
+    assert (dict(mended.unreadable), mended.topics) == ({}, [TOPIC])
+
+
+def test_what_stood_before_a_record_that_cannot_be_read_holds_no_longer() -> None:
+    """Neither for who has read it, nor for who begins to read after the topic was compacted."""
+    key, _ = encode(TOPIC)
+    broken = Written(0, 9, key, b"{")
+    followed = Snapshot().after([written(MIRROR), written(TOPIC)]).after([broken])
+    assert followed.topics == []
+    assert followed.records == Snapshot().after([written(MIRROR), broken]).records
+    assert set(followed.unread) == {key_of(TOPIC)}
+
+
+def test_a_record_that_cannot_be_read_deletes_nothing() -> None:
+    """Whoever goes by a topic's states keeps them until its record is gone."""
+    key, _ = encode(TOPIC)
+    full = Snapshot().after([written(MIRROR), written(TOPIC)])
+    broken = full.after([Written(0, 9, key, b"{"), Written(0, 10, b"no key", b"{")])
+    assert full.deleted(broken) == set()
+    gone = broken.after([Written(0, 11, key, None)])
+    assert broken.deleted(gone) == full.deleted(gone) == {("m", "t")}
+
+
+def test_a_topic_is_recreated_where_both_ids_are_known() -> None:
+    ids = [None, UUID(int=1), UUID(int=1), UUID(int=2), None, UUID(int=2)]
+    topics = [replace(TOPIC, destination_topic_id=one) for one in ids]
+    seen = [Snapshot().after([written(MIRROR), written(topic)]) for topic in topics]
+    changes = [before.recreated(now) for before, now in pairwise(seen)]
+    assert changes == [set(), set(), {("m", "t")}, set(), set()]
+    assert Snapshot().recreated(seen[1]) == set()
+
+
+def test_kinds_of_later_versions_are_left_alone() -> None:
+    after = Snapshot().after([Written(0, 0, b'["flow","f"]', b"{}")])
+    assert (after.records, after.unreadable) == ({}, {})
+
+
+def test_what_it_holds_is_known() -> None:
+    """Also where a record says nothing to us: a reader asks whether he has come so far."""
+    first = Snapshot().after([Written(0, 4, b'["flow","f"]', b"{}"), written(MIRROR)])
+    assert first.ends[0] in {1, 5}
+    assert first.after([Written(2, 7, None, None)]).ends[2] == 8
+
+
+def test_partitions_by_their_owner() -> None:
+    """Each mirror partition is in exactly the state partition that the hash gives."""
+    owned = Snapshot().after([written(MIRROR), written(TOPIC)]).owned(50)
+    assert {(place, one) for place, group in owned.items() for one, _ in group} == {
+        (state_partition("m", UUID(int=7), index, 50), MirrorPartition("m", "t", index))
+        for index in range(3)
+    }
+
+
+def test_stop_requests() -> None:
+    stop = StopRequest(node="n", requested_ms=5)
+    assert Snapshot().after([written(stop)]).stops == {"n": stop}
+
+
+def test_without_mirror_version_the_format_is_the_first() -> None:
+    old = Snapshot().after([written(MIRROR)])
+    assert old.level is None
+    assert old.known() is old
+    first = old.after([written(Feature(name=MIRROR_VERSION, level=1))])
+    assert first.level == 1
+    assert first.known() is first
+    assert first.after([written(Feature(name="another.version", level=9))]).known().level == 1
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_a_format_that_is_not_known_is_refused(level: int) -> None:
+    """Level 0 is KIP-1279's for mirroring that is switched off."""
+    with pytest.raises(UnsupportedVersion) as caught:
+        Snapshot().after([written(Feature(name=MIRROR_VERSION, level=level))]).known()
+    assert str(caught.value) == (
+        f"UNSUPPORTED_VERSION: the control topics have a mirror.version {level}, "
+        "this twinlog knows 1; use a twinlog that knows it"
+    )
+    assert caught.value.code == 35
+
+
+def test_a_format_that_cannot_be_read_is_refused() -> None:
+    key, value = encode(Feature(name=MIRROR_VERSION, level=1))
+    assert Snapshot().after([Written(0, 0, key, value)]).known()
+    with pytest.raises(UnsupportedVersion, match="that cannot be read"):
+        Snapshot().after(
+            [Written(0, 0, key, value.replace(b'"version":1', b'"version":2'))]
+        ).known()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_removal_holds_against_an_older_record_in_another_partition(in_order: bool) -> None:
+    """Partitions were added to the topic, and its partitions are read in any order."""
+    key, value = encode(TOPIC)
+    removed = encode(replace(TOPIC, wanted=Wanted.STOPPED))[1]
+    older, newer = Written(1, 5, key, value, 100), Written(9, 0, key, removed, 200)
+    found = Snapshot().after([written(MIRROR), *([older, newer] if in_order else [newer, older])])
+    assert found.topics[0].wanted is Wanted.STOPPED
+    assert found.places[key].partition == 9
+    gone = Written(9, 1, key, None, 300)
+    records = [older, gone] if in_order else [gone, older]
+    assert Snapshot().after([written(MIRROR), *records]).topics == []

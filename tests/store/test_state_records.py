@@ -1,0 +1,136 @@
+"""Records of `__mirror_state`: the KIP's bytes, our extension, and any bytes at all."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.types import LeaderEpoch, Offset
+from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
+from twinlog.store.state_records import (
+    LAST_MIRROR_EPOCHS,
+    MAX_REASON,
+    MIRROR_PARTITION_STATE,
+    Forgotten,
+    LastMirrored,
+    LastMirroredEpochs,
+    PartitionState,
+    decode,
+    encode_epoch,
+    encode_state,
+    epochs_key,
+    state_key,
+)
+
+PARTITION = MirrorPartition("my-mirror", "my-topic", 0)
+
+names = st.text(st.characters(codec="utf-8"), max_size=30)
+partitions = st.builds(MirrorPartition, names, names, st.integers(0, 2**31 - 1))
+
+
+def test_the_kips_dump() -> None:
+    """KIP-1279 shows a dump with a key of 13 bytes and a value of 17: these very fields."""
+    key, value = encode_state(PartitionState(PARTITION, State.PREPARING))
+    assert key[:13] == b"\0\x02\0\x09my-mirror"
+    assert value == b"\0\0\x09my-topic\0\0\0\0\x01\0"
+    assert len(value) == 17
+    assert key[13:] == b"\0\x08my-topic\0\0\0\0"
+
+
+def test_the_kips_own_key_is_read() -> None:
+    """A writer that does not know our extension names topic and partition in the value."""
+    key, value = encode_state(PartitionState(PARTITION, State.MIRRORING))
+    assert decode(key[:13], value) == PartitionState(PARTITION, State.MIRRORING)
+    assert decode(key[:13], None) == Forgotten(MIRROR_PARTITION_STATE, "my-mirror", None)
+
+
+@given(
+    partitions,
+    st.sampled_from(State),
+    st.none() | st.text(st.characters(codec="utf-8"), max_size=100),
+)
+def test_states_come_back(partition: MirrorPartition, state: State, reason: str | None) -> None:
+    record = PartitionState(partition, state, reason)
+    assert decode(*encode_state(record)) == record
+    assert decode(state_key(partition), None) == Forgotten(2, partition.mirror, partition)
+
+
+def test_a_long_reason_is_cut() -> None:
+    """A reason must not make a record too large for its topic."""
+    record = decode(*encode_state(PartitionState(PARTITION, State.FAILED, "x" * 10_000)))
+    assert isinstance(record, PartitionState)
+    assert record.reason == "x" * MAX_REASON
+
+
+@given(
+    partitions,
+    st.integers(-1, 2**31 - 1),
+    st.integers(-1, 2**63 - 1),
+    st.lists(st.integers(0, 2**63 - 1), max_size=64),
+)
+def test_epochs_come_back(
+    partition: MirrorPartition, epoch: int, end: int, producers: list[int]
+) -> None:
+    last = LastMirrored(LeaderEpoch(epoch), Offset(end), tuple(producers))
+    record = decode(*encode_epoch(partition, last))
+    assert record == LastMirroredEpochs(((partition, last),))
+    assert decode(epochs_key(partition), None) == Forgotten(
+        LAST_MIRROR_EPOCHS, partition.mirror, partition
+    )
+
+
+def test_a_value_of_the_kip_may_list_many_partitions() -> None:
+    value = (
+        b"\0\0" + b"\x02" + b"\x02t" + b"\x03" + b"\0\0\0\0\0\0\0\5\0\0\0\0\1\0\0\0\6\0" + b"\0\0"
+    )
+    assert decode(b"\0\x01\0\1m", value) == LastMirroredEpochs(
+        (
+            (MirrorPartition("m", "t", 0), LastMirrored(LeaderEpoch(5), Offset(-1))),
+            (MirrorPartition("m", "t", 1), LastMirrored(LeaderEpoch(6), Offset(-1))),
+        )
+    )
+
+
+def test_record_types_of_later_versions_are_left_alone() -> None:
+    assert decode(b"\0\x03whatever", b"") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "trouble"),
+    [
+        (None, b"", "no key"),
+        (b"\0", b"", "cut off"),
+        (state_key(PARTITION) + b"\0", None, "too many"),
+        (state_key(PARTITION), b"\0\1", "version 1"),
+        (state_key(PARTITION), b"\0\0\x09my-topic\0\0\0\0\x08\0", "state is 8"),
+        (state_key(PARTITION), b"\0\0\x09my-topic\0\0\0\1\x01\0", "says my-mirror/my-topic-0 and"),
+        (state_key(PARTITION), b"\0\0\x09my-topic\0\0\0\0\x01\0\0", "too many"),
+        (epochs_key(PARTITION), b"\0\0\xff\xff\xff\xff\x07", "elements"),
+    ],
+)
+def test_what_the_schemas_do_not_allow(key: bytes | None, value: bytes, trouble: str) -> None:
+    with pytest.raises(ProtocolError, match=trouble):
+        decode(key, value)
+
+
+@given(
+    st.none() | st.binary(max_size=60) | st.builds(state_key, partitions),
+    st.none() | st.binary(max_size=60) | st.binary(max_size=60).map(lambda tail: b"\0\0" + tail),
+)
+def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
+    """A record, None, or ProtocolError."""
+    with suppress(ProtocolError):
+        decode(key, value)
+
+
+@given(st.integers(0, 60), st.integers(0, 255), st.booleans())
+def test_one_byte_changed(at: int, byte: int, in_key: bool) -> None:
+    """A valid record with one byte wrong."""
+    key, value = encode_state(PartitionState(PARTITION, State.FAILED, "why"))
+    broken = bytearray(key if in_key else value)
+    broken[at % len(broken)] = byte
+    with suppress(ProtocolError):
+        decode(bytes(broken) if in_key else key, value if in_key else bytes(broken))

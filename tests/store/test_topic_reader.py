@@ -1,0 +1,333 @@
+"""Control topics on real brokers: read whole, tailed within milliseconds, written atomically."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from clients import client, make_topic
+
+from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError, UserError
+from twinlog.kafka.requests.transactions import add_partitions_to_txn, end_txn
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.store import topic_reader as controllog
+from twinlog.store import topic_writer as controlwriter
+from twinlog.store.topic_reader import ControlRecord, Tail, latest, read_last, read_whole
+from twinlog.store.topic_writer import ALL, Entry, TransactionalWriter, append
+
+pytestmark = pytest.mark.broker
+
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+def values(records: list[ControlRecord]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def entries(topic: str, *wanted: tuple[int, bytes, bytes | None]) -> list[Entry]:
+    return [Entry(topic, partition, key, value) for partition, key, value in wanted]
+
+
+def test_last_values() -> None:
+    """Per partition and key; a tombstone takes the key away."""
+    records = [
+        ControlRecord(0, 0, 0, b"a", b"1"),
+        ControlRecord(0, 1, 0, b"b", b"1"),
+        ControlRecord(1, 0, 0, b"a", b"other"),
+        ControlRecord(0, 2, 0, b"a", b"2"),
+        ControlRecord(0, 3, 0, b"b", None),
+    ]
+    assert latest(records) == {(0, b"a"): records[3], (1, b"a"): records[2]}
+
+
+def test_written_atomically_and_read_whole(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """Several transactions over several partitions; what is committed is read, in order."""
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            await make_topic(cluster, topic, 3, configs=COMPACTED)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
+            for number in (b"1", b"2", b"3"):
+                wanted = entries(topic, (0, b"k", number), (2, b"k", number), (2, b"l", None))
+                offsets = await writer.write(wanted)
+                assert set(offsets) == {TopicPartition(topic, 0), TopicPartition(topic, 2)}
+            records = await read_whole(cluster, topic)
+            by_partition = {i: [r for r in records if r.partition == i] for i in range(3)}
+            assert values(by_partition[0]) == [b"1", b"2", b"3"]
+            assert values(by_partition[1]) == []
+            assert values(by_partition[2]) == [b"1", None, b"2", None, b"3", None]
+            assert by_partition[2][-1].offset == offsets[TopicPartition(topic, 2)]
+
+    asyncio.run(run())
+
+
+def test_a_fenced_writer_leaves_nothing(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """Who has been fenced cannot write; what it had begun is aborted and never read."""
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            await make_topic(cluster, topic, 1, configs=COMPACTED)
+            name = fresh_name("id")
+            old, new = TransactionalWriter(cluster, name), TransactionalWriter(cluster, name)
+            await old.fence()
+            # As far as a writer comes that dies before EndTxn.
+            await old._prepare(old._producer, entries(topic, (0, b"k", b"half")))
+            await new.fence()
+            with pytest.raises(Fenced):
+                await old.write(entries(topic, (0, b"k", b"late")))
+            assert not old.ready
+            await new.write(entries(topic, (0, b"k", b"new")))
+            assert values(await read_whole(cluster, topic)) == [b"new"]
+            await old.fence()
+            with pytest.raises(Fenced):
+                await new.write(entries(topic, (0, b"k", b"newer")))
+
+    asyncio.run(run())
+
+
+def test_a_transaction_begins_after_a_throttle(
+    kafka: LocalCluster,
+    topic: str,
+    fresh_name: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The coordinator would abort one that waits for a quota for longer than its timeout."""
+    throttled: list[bool] = []
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic, 1, configs=COMPACTED)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
+            await writer.write(entries(topic, (0, b"k", b"1")))
+            (node,) = cluster.metadata.brokers
+            connection = cluster.connected(node, controlwriter._LANE)
+            assert connection is not None
+
+            async def add(*args: Any, **options: Any) -> Any:
+                throttled.append(connection.throttled)
+                return await add_partitions_to_txn(*args, **options)
+
+            monkeypatch.setattr(controlwriter, "add_partitions_to_txn", add)
+            connection.throttle(500)
+            await writer.write(entries(topic, (0, b"k", b"2")))
+            assert throttled == [False]
+            assert values(await read_whole(cluster, topic)) == [b"1", b"2"]
+
+    asyncio.run(run())
+
+
+def test_a_refused_write_leaves_nothing_open(
+    kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """One partition does not exist: all is refused, and nobody has to wait for a timeout."""
+
+    async def run() -> None:
+        async with client(kafka) as patient:  # the first one may have to wait for the coordinator
+            await TransactionalWriter(patient, fresh_name("id")).fence()
+        async with client(kafka, api_timeout=5.0) as cluster:
+            await make_topic(cluster, topic, 1, configs=COMPACTED)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
+            with pytest.raises(TwinlogError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                await writer.write(entries(topic, (0, b"k", b"1"), (7, b"k", b"1")))
+            assert not writer.ready
+            await writer.fence()
+            await writer.write(entries(topic, (0, b"k", b"2")))
+            before = time.monotonic()
+            assert values(await read_whole(cluster, topic)) == [b"2"]
+            assert time.monotonic() - before < controllog.UNDECIDED
+
+    asyncio.run(run())
+
+
+def test_what_is_undecided_is_waited_for(
+    kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """A transaction that is open when reading begins, and committed while it goes on, is read."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic, 1, configs=COMPACTED)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
+            producer = writer._producer
+            assert producer is not None
+            await writer._prepare(producer, entries(topic, (0, b"k", b"1")))
+            reading = asyncio.create_task(read_whole(cluster, topic))
+            await asyncio.sleep(0.3)
+            assert not reading.done()
+            await end_txn(cluster, writer.transactional_id, producer, commit=True)
+            assert values(await reading) == [b"1"]
+
+    asyncio.run(run())
+
+
+def test_what_a_transaction_without_end_may_hide_is_not_taken_for_absent(
+    kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """Its writer has died. What another one has written behind it is not seen: that is an error."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic, 1, configs=COMPACTED)
+            await append(cluster, entries(topic, (0, b"k", b"1")), acks=ALL)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
+            assert writer._producer is not None
+            await writer._prepare(writer._producer, entries(topic, (0, b"k", b"2")))
+            await append(cluster, entries(topic, (0, b"other", b"3")), acks=ALL)
+            with pytest.raises(Retriable, match="beyond offset 1, where a transaction begins"):
+                await read_whole(cluster, topic, patience=0.5)
+            await writer.fence()  # what aborts it
+            assert values(await read_whole(cluster, topic)) == [b"1", b"3"]
+
+    asyncio.run(run())
+
+
+async def first_news(news: AsyncIterator[list[ControlRecord]], value: bytes) -> float:
+    """When `value` arrives."""
+    async for records in news:
+        if value in values(records):
+            return time.monotonic()
+    raise AssertionError("the tail has ended")
+
+
+def test_a_tail_hears_within_milliseconds(
+    any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """From the answer to the write to the reader's having it: the median under 50 ms."""
+
+    async def run() -> None:
+        async with client(any_kafka) as reading, client(any_kafka) as cluster:
+            await make_topic(cluster, topic, 8, configs=COMPACTED)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
+            await writer.write(entries(topic, (0, b"k", b"before")))
+            tail = Tail(reading, topic)
+            assert values(await tail.catch_up()) == [b"before"]
+            delays = []
+            async with aclosing(tail.follow()) as news:
+                for number in range(15):
+                    value = b"%d" % number
+                    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+                        arrival = tasks.create_task(first_news(news, value))
+                        await asyncio.sleep(0.02)
+                        await writer.write(entries(topic, (number % 8, b"k", value)))
+                        written = time.monotonic()
+                    delays.append(arrival.result() - written)
+            assert sorted(delays)[len(delays) // 2] < 0.05, delays
+            assert reading._borrowed == set()
+
+    asyncio.run(run())
+
+
+def test_a_tail_leaves_out_what_is_aborted(
+    kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """Aborted data and markers move the position and nothing else."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic, 1, configs=COMPACTED)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
+            producer = writer._producer
+            assert producer is not None
+            await add_partitions_to_txn(
+                cluster, writer.transactional_id, producer, [TopicPartition(topic, 0)]
+            )
+            await writer._prepare(producer, entries(topic, (0, b"k", b"never")))
+            await end_txn(cluster, writer.transactional_id, producer, commit=False)
+            await writer.fence()
+            await writer.write(entries(topic, (0, b"k", b"always")))
+            async with aclosing(Tail(cluster, topic).follow()) as news:
+                async with asyncio.timeout(10):
+                    assert values(await anext(news)) == [b"always"]
+
+    asyncio.run(run())
+
+
+def test_the_last_record_of_each_partition(kafka: LocalCluster, topic: str) -> None:
+    """However many there are before it; an empty partition has none."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic, 3, configs=COMPACTED)
+            for number in range(5):
+                wanted = entries(topic, (0, b"0", b"%d" % number), (2, b"2", b"%d" % (number + 1)))
+                assert set((await append(cluster, wanted, acks=ALL)).values()) == {number}
+            records = await read_last(cluster, topic)
+            assert sorted((r.partition, r.value) for r in records) == [(0, b"4"), (2, b"5")]
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_is_not_there(kafka: LocalCluster, topic: str) -> None:
+    """An error with the topic's name, once it has had time to come into being."""
+
+    async def run() -> None:
+        async with client(kafka, api_timeout=2.0) as cluster:
+            with pytest.raises(TwinlogError, match=f"{topic}.*UNKNOWN_TOPIC_OR_PARTITION"):
+                await read_whole(cluster, topic)
+
+    asyncio.run(run())
+
+
+def test_a_large_log_is_read_to_its_end(kafka: LocalCluster, topic: str) -> None:
+    """More than one Fetch holds."""
+
+    async def run() -> None:
+        async with client(kafka) as cluster:
+            await make_topic(cluster, topic, 2, configs=COMPACTED)
+            block = b"x" * 200_000
+            for number in range(30):
+                wanted = entries(
+                    topic, (0, b"%d" % number, block), (1, b"%d" % number, b"%d" % number)
+                )
+                await append(cluster, wanted, acks=ALL)
+            records = await read_whole(cluster, topic)
+            assert [r.key for r in records if r.partition == 0] == [b"%d" % i for i in range(30)]
+            assert [r.offset for r in records if r.partition == 1] == list(range(30))
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str]) -> None:
+    """The leader is killed: the same writer writes on, the same tail reads it."""
+
+    async def run() -> None:
+        topic = fresh_name("topic")
+        async with client(trio) as cluster:
+            await make_topic(cluster, topic, 1, replication_factor=3, configs=COMPACTED)
+            writer = TransactionalWriter(cluster, fresh_name("id"))
+            await writer.fence()
+            async with aclosing(Tail(cluster, topic).follow()) as news:
+                await writer.write(entries(topic, (0, b"k", b"1")))
+                assert values(await anext(news)) == [b"1"]
+                leader = cluster.leader(TopicPartition(topic, 0))
+                node = leader.node_id  # type: ignore[union-attr]
+                try:
+                    async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+                        arrival = tasks.create_task(anext(news))
+                        await asyncio.to_thread(trio.kill, node)
+                        await writer.write(entries(topic, (0, b"k", b"2")))
+                    assert values(arrival.result()) == [b"2"]
+                finally:
+                    await asyncio.to_thread(trio.start_broker, node)
+
+    asyncio.run(run())
+
+
+def test_no_right_is_an_error_of_the_user() -> None:
+    """A refusal of a whole kind becomes what the user can act on (the table in kafka/errors.py)."""
+    with pytest.raises(UserError, match="TOPIC_AUTHORIZATION_FAILED"):
+        dict(controllog._granted({TopicPartition("t", 0): Refusal(29)}, "read it"))

@@ -1,0 +1,129 @@
+"""Our own client on the tests' clusters, topics made with it, and who is the controller."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from kafka.protocol.admin import CreateTopicsRequest, DescribeQuorumRequest
+from waiting import until_async
+
+from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.exact.ports import Markers, ProducerIdentity
+from twinlog.kafka.client.cluster import CONTROLLER, KafkaCluster
+from twinlog.kafka.client.configuration import Address, ClusterConfig
+from twinlog.kafka.errors import Refusal, check
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+from twinlog.mirror.placement import state_partition
+from twinlog.mirror.states import State
+from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.store.control_topics import epoch_entry, partition_count, state_entry
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.state_records import LastMirrored, PartitionState
+from twinlog.store.topic_writer import ALL, append
+
+
+def client(cluster: LocalCluster, name: str | None = None, **settings: float) -> KafkaCluster:
+    """A client that is not started yet."""
+    hosts = (server.rpartition(":") for server in cluster.bootstrap_servers.split(","))
+    servers = tuple(Address(host, int(port)) for host, _, port in hosts)
+    return KafkaCluster(ClusterConfig(bootstrap_servers=servers, **settings), name=name)
+
+
+async def make_topic(
+    cluster: KafkaCluster,
+    name: str,
+    partitions: int = 1,
+    *,
+    replication_factor: int = 1,
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    """Create a topic, and wait until each partition has a leader."""
+    topic = CreateTopicsRequest.CreatableTopic
+    item = topic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[],
+        configs=[
+            topic.CreatableTopicConfig(name=key, value=value)
+            for key, value in (configs or {}).items()
+        ],
+    )
+    request = CreateTopicsRequest(topics=[item], timeout_ms=30_000, validate_only=False)
+    response = await cluster.call(request, node=CONTROLLER)
+    check(response.topics[0].error_code, f"create {name}", response.topics[0].error_message)
+    wanted = [TopicPartition(name, index) for index in range(partitions)]
+
+    async def led() -> bool:
+        leaders = await cluster.leaders(wanted)
+        return all(hasattr(leader, "node_id") for leader in leaders.values())
+
+    await until_async(led, what=f"leaders of {name}")
+
+
+class Quorum(NamedTuple):
+    """A cluster's controllers: the active one, and how far each voter has the metadata log."""
+
+    leader: int
+    high_watermark: int
+    ends: Mapping[int, int]
+
+
+async def describe_quorum(cluster: LocalCluster) -> Quorum:
+    """The controllers as the active one sees them: metadata names any broker in its place."""
+    topic = DescribeQuorumRequest.TopicData
+    asked = topic(
+        topic_name="__cluster_metadata", partitions=[topic.PartitionData(partition_index=0)]
+    )
+    async with client(cluster) as kafka:
+        response = await kafka.call(DescribeQuorumRequest(topics=[asked]))
+    found = response.topics[0].partitions[0]
+    check(found.error_code, "describe the quorum")
+    ends = {voter.replica_id: voter.log_end_offset for voter in found.current_voters}
+    return Quorum(found.leader_id, found.high_watermark, ends)
+
+
+async def write_state(
+    cluster: KafkaCluster,
+    topic: MirrorTopic,
+    state: State,
+    ends: Mapping[int, LastMirrored] | None = None,
+) -> None:
+    """Say that all partitions of a topic are in this state, where no lane does; and some's ends.
+
+    What is STOPPED has nothing to be set back either, as after a node.
+    """
+    count = await partition_count(cluster) or 0
+    entries = []
+    for name in topic.mirror_partitions:
+        place = state_partition(name.mirror, topic.topic_id, name.partition, count)
+        entries.append(state_entry(PartitionState(name, state), place))
+        if (last := (ends or {}).get(name.partition)) is not None:
+            entries.append(epoch_entry(name, last, place))
+    answers = await append(cluster, entries, acks=ALL)
+    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+    if state is State.STOPPED:
+        await MirrorStore(cluster).change(
+            lambda now: [
+                replace(one, set_back=None)
+                for one in now.topics
+                if (one.mirror, one.topic, one.wanted)
+                == (topic.mirror, topic.topic, Wanted.STOPPED)
+                and one.set_back is not None
+            ]
+        )
+
+
+async def none_refused(_mirror: str, _topics: Collection[str]) -> Collection[str]:
+    """Stand for who sets configurations back, where none is to be."""
+    return ()
+
+
+async def write_markers(cluster: KafkaCluster, topic: str, count: int) -> None:
+    """Write markers of a producer that nobody else is, to partition 0."""
+    port = KafkaDestination(cluster, lambda: True)
+    await port.leaders([topic])
+    wanted = {TopicPartition(topic, 0): Markers(count, 0)}
+    answers = await port.write_markers(wanted, ProducerIdentity("markers", 987_654, 0))
+    assert set(answers.values()) == {0}

@@ -1,0 +1,114 @@
+"""A wall clock of its own for some processes, which a test sets without any right (libfaketime).
+
+Preloaded into each of them, it answers what they ask the system's clock, as far from the truth as
+a file says that is read again each second. The monotonic clocks are left as they are, as they are
+by whoever sets a system's clock.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Final
+
+import libfaketime
+import librdkafka_tools as outside
+import process_tree as running
+import transition_faults as passages
+from chaos_harness import Ordeal
+from kills import LANES
+from waiting import until
+
+HOUR: Final = 3600
+JUMPS: Final = (13 * HOUR, -13 * HOUR, 48 * HOUR, 0)
+"""Seconds from the truth, in turns: over half a day, which is the margin of the one decision that
+needs the time of day; and days, which is more than brokers take of a record's timestamp."""
+_SHOWN_SECONDS: Final = 60.0
+_SHARED: Final = Path("/dev/shm")
+
+
+class Clock:
+    """See the module. `environment` is what the processes are started with."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.offset_s = 0
+        self.set(0)
+        _, preloaded = libfaketime.get_reload_information()
+        self.environment = {
+            **preloaded,
+            "FAKETIME_TIMESTAMP_FILE": str(file),
+            # Else the file is read whenever anybody asks for the time.
+            "FAKETIME_NO_CACHE": "0",
+            "FAKETIME_CACHE_DURATION": "0",
+        }
+
+    def set(self, offset_s: int) -> None:
+        """Let it show the true time and so much more, within two seconds."""
+        self.offset_s = offset_s
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{offset_s:+d}\n")
+        new.replace(self._file)
+
+
+def start_node(mirror: Ordeal) -> Clock:
+    """Start a node whose processes have a clock of their own."""
+    clock = Clock(mirror.stage.directory / "clock")
+    mirror.stage.start_node("node", "--lanes", f"{LANES}", environment=clock.environment)
+    return clock
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Remove what the library leaves behind of processes that run and end in the block."""
+    began = time.time()
+    try:
+        yield
+    finally:
+        # What processes share is left behind by those that have become others: shells. Whoever
+        # has it open keeps it.
+        for path in (*_SHARED.glob("sem.faketime_sem_*"), *_SHARED.glob("faketime_shm_*")):
+            if path.stat().st_mtime >= began - 1:
+                path.unlink(missing_ok=True)
+
+
+def jump(mirror: Ordeal, clock: Clock, times: int) -> None:
+    """Let the node's clock jump so many times: alone, before a lane dies, while a topic is removed.
+
+    Each time all resumes, and all lanes say the time that their clock shows.
+    """
+    ways = cycle((_alone, _before_a_lane_dies, _while_a_topic_is_removed))
+    for _, offset_s, way in zip(range(times), cycle(JUMPS), ways, strict=False):
+        mirror.say(f"the clock jumps to {offset_s / HOUR:+g} h, {way.__name__.strip('_')}")
+        way(mirror, clock, offset_s)
+        until(lambda: _shown(mirror, clock), _SHOWN_SECONDS, "the lanes' time")
+
+
+def _alone(mirror: Ordeal, clock: Clock, offset_s: int) -> None:
+    mirror.kill(lambda: clock.set(offset_s))
+
+
+def _before_a_lane_dies(mirror: Ordeal, clock: Clock, offset_s: int) -> None:
+    lanes = running.await_lanes(mirror.stage.nodes["node"].pid, LANES)
+
+    def strike() -> None:
+        clock.set(offset_s)
+        running.end(mirror.random.choice(lanes))
+
+    mirror.kill(strike)
+
+
+def _while_a_topic_is_removed(mirror: Ordeal, clock: Clock, offset_s: int) -> None:
+    passages.remove(mirror, lambda: clock.set(offset_s))
+
+
+def _shown(mirror: Ordeal, clock: Clock) -> bool:
+    """Whether all partitions' owners have written a status by this clock."""
+    rows = [row for row in outside.all_described(mirror.stage) if row["state"] == "MIRRORING"]
+    return all(_agrees(row, time.time() + clock.offset_s) for row in rows)
+
+
+def _agrees(row: Mapping[str, int | None], now: float) -> bool:
+    said = row["status_time_ms"]
+    return said is not None and abs(said / 1000 - now) < HOUR

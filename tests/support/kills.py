@@ -1,0 +1,181 @@
+"""One kill of each kind: at a random moment, and done when every partition has resumed."""
+
+import asyncio
+import time
+from collections.abc import Collection
+
+import librdkafka_tools as outside
+import process_tree as running
+from chaos_harness import Ordeal, await_in_sync, leaders
+from clients import Quorum, describe_quorum
+from spark_cluster import SparkCluster
+from waiting import until
+
+from twinlog.kafka.errors import Retriable
+from twinlog.local.cluster import LocalCluster
+from twinlog.local.identity import Identity
+
+LANES = 2
+
+
+def kill_lane(mirror: Ordeal, node: str) -> None:
+    """Kill a Python worker, which is a lane."""
+    found = running.await_lanes(mirror.stage.nodes[node].pid, LANES)
+    mirror.kill(lambda: running.end(mirror.random.choice(found)))
+
+
+def kill_daemon(mirror: Ordeal, node: str) -> None:
+    """Kill what the lanes are forked from: they end by themselves, and have another one then."""
+    pid = mirror.stage.nodes[node].pid
+    before = running.await_lanes(pid, LANES)
+    (daemon,) = running.daemons(pid)
+
+    def strike() -> None:
+        running.end(daemon)
+        until(lambda: not any(lane.alive() for lane in before), what="the end of the former lanes")
+
+    mirror.kill(strike)
+
+
+def kill_driver(mirror: Ordeal, node: str, *arguments: str) -> None:
+    """Kill a node's own process, and start the node again at once."""
+    driver = mirror.stage.nodes[node]
+    running.await_lanes(driver.pid, LANES)
+
+    def strike() -> None:
+        driver.kill()
+        mirror.stage.start_node(node, *arguments)
+
+    mirror.kill(strike)
+
+
+def kill_jvm(mirror: Ordeal, node: str, *arguments: str) -> None:
+    """Kill a node's JVM: the node ends and says why; then it is started again."""
+    driver = mirror.stage.nodes[node]
+    running.await_lanes(driver.pid, LANES)
+    jvm = running.jvm(driver.pid)
+
+    def strike() -> None:
+        running.end(jvm)
+        until(lambda: not driver.alive, 60, "the end of a node that has lost its JVM")
+        said = driver.log.read_text(errors="replace").splitlines()
+        assert any(line.startswith("Error: Spark's JVM has died") for line in said), said
+        mirror.stage.start_node(node, *arguments)
+
+    mirror.kill(strike)
+
+
+def kill_executor(mirror: Ordeal, spark: SparkCluster) -> None:
+    """Kill one executor."""
+
+    def there() -> list[Identity]:
+        found = [one for number in spark.workers for one in spark.executors(number)]
+        return found if len(found) == LANES else []
+
+    found = until(there, 60, "an executor for each lane")
+    mirror.kill(lambda: running.end(mirror.random.choice(found)))
+
+
+def kill_spark_worker(mirror: Ordeal, spark: SparkCluster) -> None:
+    """Kill a worker that has lanes; the lanes of the other one go on; then start it again."""
+
+    def with_lanes() -> list[int]:
+        every = {number: spark.lanes(number) for number in spark.workers}
+        return [number for number, lanes in every.items() if lanes]
+
+    victim = mirror.random.choice(until(with_lanes, 60, "a worker with lanes"))
+    others = [one for number in spark.workers if number != victim for one in spark.lanes(number)]
+    mirror.kill(lambda: spark.kill_worker(victim))
+    assert all(lane.alive() for lane in others), "lanes of another worker were touched"
+    spark.start_worker(victim)
+
+
+def kill_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
+    """Kill a broker that leads something; start it again, and let it catch up."""
+    victim = mirror.random.choice(leaders(cluster))
+    mirror.kill(lambda: cluster.kill(victim))
+    cluster.start_broker(victim)
+    await_in_sync(cluster)
+
+
+def kill_controller(mirror: Ordeal, cluster: LocalCluster) -> None:
+    """Kill the active controller, perhaps with a broker; start them again."""
+    victims = controller_and_perhaps_a_broker(mirror, cluster)
+    mirror.kill(lambda: kill_all(cluster, victims))
+    start_again(cluster, victims)
+
+
+def controller_and_perhaps_a_broker(mirror: Ordeal, cluster: LocalCluster) -> list[int]:
+    """The active controller, and every other time a broker that leads something."""
+    brokers = mirror.random.choice(([], [mirror.random.choice(leaders(cluster))]))
+    victims = [await_quorum(cluster).leader, *brokers]
+    mirror.say(f"to be killed: {victims}")
+    return victims
+
+
+def kill_all(cluster: LocalCluster, victims: Collection[int]) -> None:
+    """Kill these nodes, one right after the other."""
+    for victim in victims:
+        cluster.kill(victim)
+
+
+def start_again(cluster: LocalCluster, victims: Collection[int]) -> None:
+    """Start nodes when another controller is the active one, and let all of them catch up."""
+    assert await_quorum(cluster, without=victims).leader not in victims
+    for victim in victims:
+        cluster.start_broker(victim)
+    await_quorum(cluster)
+    await_in_sync(cluster)
+
+
+def await_quorum(cluster: LocalCluster, without: Collection[int] = ()) -> Quorum:
+    """Wait until there is an active controller, and all the others have what it had by then."""
+
+    def ask() -> Quorum | None:
+        try:
+            found = asyncio.run(describe_quorum(cluster))
+        except Retriable:
+            return None
+        return found if found.leader >= 0 and found.leader not in without else None
+
+    first = until(ask, 60, "an active controller")
+
+    def caught_up() -> Quorum | None:
+        found = ask()
+        if found is None or any(
+            end < first.high_watermark for node, end in found.ends.items() if node not in without
+        ):
+            return None
+        return found
+
+    return until(caught_up, 60, "controllers that have all of the metadata log")
+
+
+def kill_only_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
+    """Kill a cluster's only broker, and start it again at once."""
+    (broker,) = cluster.brokers
+
+    def strike() -> None:
+        cluster.kill(broker.node_id)
+        cluster.start_broker(broker.node_id)
+
+    mirror.kill(strike)
+
+
+def pause_lane(mirror: Ordeal, seconds: float) -> None:
+    """Let the only lane of one of two nodes stand still; the other node takes over; it goes on.
+
+    Done when both nodes have state partitions again.
+    """
+    stage = mirror.stage
+    outside.await_shares(stage, len(stage.nodes))
+    owners = {row["node"] for row in outside.all_described(stage)} & set(stage.nodes)
+    (lane,) = running.await_lanes(stage.nodes[mirror.random.choice(sorted(owners))].pid, 1)
+    mirror.await_moment()
+    with running.paused(lane):
+        since = time.monotonic()
+        mirror.await_resumed(since)
+        time.sleep(max(0.0, since + seconds - time.monotonic()))  # the length is what is tried
+        assert lane.alive(), "what stood still was ended"
+    outside.await_shares(stage, len(stage.nodes))
+    mirror.await_all()

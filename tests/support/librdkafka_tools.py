@@ -1,0 +1,224 @@
+"""librdkafka on the clusters of a stage: what a user's applications and tools would do."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+from waiting import until
+
+from twinlog.local import commands
+from twinlog.local.commands import Done
+from twinlog.local.stage import Stage
+
+SECONDS = 30.0
+_BEGAN_MS = int(time.time() * 1000)
+"""Of the process: what is years old the brokers delete."""
+
+
+def admin(servers: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": servers})
+
+
+def make_topic(
+    servers: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+) -> None:
+    client = admin(servers)
+    new = NewTopic(name, num_partitions=partitions, config=dict(config or {}))
+    client.create_topics([new])[name].result(SECONDS)
+    _await_partitions(client, name, partitions)
+
+
+def grow_topic(servers: str, name: str, partitions: int) -> None:
+    client = admin(servers)
+    client.create_partitions([NewPartitions(name, partitions)])[name].result(SECONDS)
+    _await_partitions(client, name, partitions)
+
+
+def _await_partitions(client: AdminClient, name: str, partitions: int) -> None:
+    """Wait until the brokers' metadata has them, which is after the controller's answer."""
+
+    def there() -> bool:
+        found = client.list_topics(timeout=SECONDS).topics.get(name)
+        return found is not None and len(found.partitions) == partitions
+
+    until(there, what=f"all partitions of {name}")
+
+
+def delete_topic(servers: str, name: str) -> None:
+    client = admin(servers)
+    client.delete_topics([name])[name].result(SECONDS)
+    until(lambda: name not in client.list_topics(timeout=SECONDS).topics, what=f"no {name}")
+
+
+def configs(servers: str, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    client = admin(servers)
+    found = client.describe_configs([resource])[resource].result(SECONDS)
+    return {name: entry.value for name, entry in found.items()}
+
+
+def write(servers: str, topic: str, records: Iterable[Sequence[Any]], **settings: Any) -> None:
+    """Write (partition, key, value, headers)s and wait for all acknowledgements."""
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+    )
+    failures: list[str] = []
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            failures.append(f"{error.name()}: {error}")  # type: ignore[attr-defined]
+
+    for partition, key, value, headers in records:
+        producer.produce(
+            topic, partition=partition, key=key, value=value, headers=headers, on_delivery=delivered
+        )
+        producer.poll(0)
+    assert producer.flush(SECONDS) == 0
+    assert not failures, failures[0]
+
+
+def write_same(servers: str, topic: str, partition: int, start: int, end: int) -> None:
+    """Write what is the same in each cluster at these offsets, timestamps too, in one producer."""
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    for at in range(start, end):
+        value = f"v{at}"
+        producer.produce(topic, partition=partition, value=value, timestamp=_BEGAN_MS + at)
+    assert producer.flush(SECONDS) == 0
+
+
+def until_written(topic: str, client: Mapping[str, Any]) -> None:
+    """Wait until somebody may write; it is one record."""
+
+    def written() -> bool:
+        try:
+            write("", topic, simple(1), **client)
+        except AssertionError:
+            return False
+        return True
+
+    until(written, 2 * SECONDS, "a write")
+
+
+def simple(count: int, partition: int = 0, text: str = "v") -> list[Sequence[Any]]:
+    return [(partition, f"k{at}", f"{text}{at}", None) for at in range(count)]
+
+
+@contextmanager
+def consumer(servers: str, group: str, protocol: str = "classic") -> Iterator[Consumer]:
+    one = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "group.protocol": protocol,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def commit(servers: str, group: str, topic: str, offsets: dict[int, int]) -> None:
+    """Commit as somebody who is no member."""
+    with consumer(servers, group) as one:
+        one.commit(
+            offsets=[TopicPartition(topic, index, offset) for index, offset in offsets.items()],
+            asynchronous=False,
+        )
+
+
+def committed(servers: str, group: str, topic: str) -> dict[int, int]:
+    with consumer(servers, group) as one:
+        found = one.committed([TopicPartition(topic, index) for index in (0, 1)], timeout=30)
+    return {part.partition: part.offset for part in found if part.offset >= 0}
+
+
+def twinlog(*arguments: str, seconds: float = 120.0) -> Done:
+    """Run `twinlog`."""
+    return commands.run(commands.TWINLOG, *arguments, seconds=seconds)
+
+
+def alter(stage: Stage, *lines: str) -> None:
+    """Change properties of the mirror `everything`."""
+    file = stage.directory / "altered.properties"
+    file.write_text("\n".join(lines) + "\n")
+    arguments = ("--alter", "--mirror", "everything", "--mirror-config", str(file))
+    done = stage.mirrors(*arguments)
+    assert done.status == 0, done.errors
+
+
+def all_described(stage: Stage) -> list[dict[str, Any]]:
+    """What `kafka-mirrors --describe` says of all partitions."""
+    done = stage.mirrors("--describe", "--json")
+    assert done.status == 0, done.errors
+    rows: list[dict[str, Any]] = json.loads(done.output)
+    return rows
+
+
+def described(stage: Stage, topic: str) -> dict[int, dict[str, Any]]:
+    """What it says of a topic's partitions."""
+    return {row["partition"]: row for row in all_described(stage) if row["topic"] == topic}
+
+
+def await_state(
+    stage: Stage, topic: str, partition: int, state: str, seconds: float = 120.0
+) -> dict[str, Any]:
+    """Wait until a partition has a state; what is said of it then."""
+    return until(
+        lambda: described(stage, topic).get(partition, {}),
+        seconds,
+        f"{topic}-{partition} {state}",
+        good=lambda row: row.get("state") == state,
+    )
+
+
+def await_shares(stage: Stage, count: int) -> None:
+    """Wait until the group of the lanes has so many members, and each of them has partitions."""
+    client = admin(stage.destination.bootstrap_servers)
+
+    def shared() -> bool:
+        group = client.describe_consumer_groups(["twinlog"])["twinlog"].result(SECONDS)
+        shares = [len(member.assignment.topic_partitions) for member in group.members]
+        return len(shares) == count and all(shares)
+
+    until(shared, 120, f"state partitions at each of {count} lanes")
+
+
+def transactions(where: str, topic: str, count: int) -> None:
+    """So many transactions of one record each."""
+    producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-lone"})
+    producer.init_transactions(SECONDS)
+    for at in range(count):
+        producer.begin_transaction()
+        producer.produce(topic, partition=0, value=f"lone-{at}")
+        producer.commit_transaction(SECONDS)
+
+
+def transaction(where: str, topic: str, name: str, *, commit: bool) -> None:
+    """Ten records in one transaction."""
+    producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-{name}"})
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    for at in range(10):
+        producer.produce(topic, partition=0, value=f"{name}-{at}")
+    producer.flush(SECONDS)
+    if commit:
+        producer.commit_transaction(SECONDS)
+    else:
+        producer.abort_transaction(SECONDS)

@@ -1,0 +1,102 @@
+"""The processes below a node or a Spark worker, found as an operator finds them: by `ps`.
+
+twinlog run ── JVM ── Python daemon ── lane, lane, ...                   local[N]
+Spark worker ── executor JVM ── Python daemon ── lane, lane, ...         a standalone cluster
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from waiting import until
+
+from twinlog.local.identity import Identity, identity_of
+
+DAEMON = "-m twinlog.runtime.daemon"
+DRIVER = "org.apache.spark.deploy.SparkSubmit"
+EXECUTOR = "CoarseGrainedExecutorBackend"
+START_SECONDS = 90.0
+
+
+class Found(NamedTuple):
+    """A process that ran when it was looked for."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+def below(pid: int) -> list[Found]:
+    """All processes that descend from one."""
+    told = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    fields = [line.split(None, 2) for line in told.splitlines()]
+    everything = [Found(int(one[0]), int(one[1]), one[2]) for one in fields if len(one) == 3]
+    found: list[Found] = []
+    parents = {pid}
+    while new := [one for one in everything if one.parent in parents]:
+        found += new
+        parents = {one.pid for one in new}
+    return found
+
+
+def _named(pid: int, text: str) -> list[Found]:
+    return [one for one in below(pid) if text in one.command]
+
+
+def _identities(found: list[Found]) -> list[Identity]:
+    return [known for one in found if (known := identity_of(one.pid)) is not None]
+
+
+def daemons(pid: int) -> list[Identity]:
+    """The processes that lanes are forked from."""
+    every = _named(pid, DAEMON)
+    theirs = {one.pid for one in every}
+    return _identities([one for one in every if one.parent not in theirs])
+
+
+def lanes(pid: int) -> list[Identity]:
+    """The lanes that there are now."""
+    every = _named(pid, DAEMON)
+    theirs = {one.pid for one in every}
+    return _identities([one for one in every if one.parent in theirs])
+
+
+def await_lanes(pid: int, count: int) -> list[Identity]:
+    """The lanes, when there are so many of them."""
+
+    def there() -> list[Identity]:
+        found = lanes(pid)
+        return found if len(found) == count else []
+
+    return until(there, START_SECONDS, f"{count} lanes below {pid}")
+
+
+def jvm(pid: int) -> Identity:
+    """Spark's driver JVM below a node."""
+    return until(lambda: _identities(_named(pid, DRIVER)), START_SECONDS, "a driver's JVM")[0]
+
+
+def executors(pid: int) -> list[Identity]:
+    """The executors below a Spark worker."""
+    return _identities(_named(pid, EXECUTOR))
+
+
+def end(process: Identity) -> None:
+    """Kill it (SIGKILL), and wait until it is gone."""
+    assert process.signal(signal.SIGKILL), f"{process} was gone already"
+    until(lambda: not process.alive(), what=f"the end of {process}")
+
+
+@contextmanager
+def paused(process: Identity) -> Iterator[None]:
+    """Let it stand still (SIGSTOP) for as long as the block runs."""
+    assert process.signal(signal.SIGSTOP), f"{process} was gone already"
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)

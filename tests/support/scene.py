@@ -1,0 +1,185 @@
+"""A mirror between two real clusters without lanes: what they would have written is by hand."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+
+import librdkafka_tools as outside
+from clients import client, make_topic, write_state
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from waiting import until
+
+from conftest import Pair
+from twinlog.interfaces.cli.readiness import find_readiness
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.requests.partitions import Refusal
+from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.mirror.placement import MirrorPartition, state_partition
+from twinlog.mirror.states import State
+from twinlog.operations.readiness.verdict import Readiness, Reason
+from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.control_topics import LANES_GROUP, ControlTopics, partition_count, status_entry
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.status_records import PartitionStatus, Status
+from twinlog.store.topic_writer import ALL, Entry, append
+
+RECORDS = 20
+"""Of each partition of a topic that is mirrored to its end."""
+STATE_PARTITIONS = 5
+"""Of a destination whose first mirror is a scene's: readiness reads them all, each time."""
+NOWHERE = "127.0.0.1:1"
+
+
+class Scene:
+    """A mirror of the source, and lanes' records for its topics."""
+
+    def __init__(self, pair: Pair, source: KafkaCluster, destination: KafkaCluster, name: str):
+        self.source, self.destination, self.mirror = source, destination, name
+        self.servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+        self.store = MirrorStore(destination)
+        self.user = {"bootstrap.servers": self.servers[1]}
+        """The client properties of whoever asks for the readiness."""
+        self._rows: defaultdict[int, dict[MirrorPartition, PartitionStatus]] = defaultdict(dict)
+
+    async def topic(self, name: str) -> MirrorTopic | None:
+        """What is stored of a topic of the mirror."""
+        topics = (await self.store.snapshot()).topics
+        found = [one for one in topics if (one.mirror, one.topic) == (self.mirror, name)]
+        return found[0] if found else None
+
+    async def mirrored(self, name: str, partitions: int = 1) -> MirrorTopic:
+        """A topic with the same records in both clusters."""
+        await make_topic(self.source, name, partitions)
+        for index in range(partitions):
+            outside.write_same(self.servers[0], name, index, 0, RECORDS)
+        await add_topics(self.destination, self.mirror, name)
+        for index in range(partitions):
+            outside.write_same(self.servers[1], name, index, 0, RECORDS)
+        topic = await self.topic(name)
+        assert topic is not None
+        return topic
+
+    async def report(
+        self, topic: MirrorTopic, state: State, *, age_s: float = 0.0, end: int = RECORDS
+    ) -> None:
+        """Write state and status of its partitions, as their owners would have."""
+        await write_state(self.destination, topic, state)
+        count = await partition_count(self.destination) or 0
+        time_ms = int((time.time() - age_s) * 1000)
+        written = set()
+        for name in topic.mirror_partitions:
+            number = state_partition(self.mirror, topic.topic_id, name.partition, count)
+            written.add(number)
+            self._rows[number][name] = PartitionStatus(
+                partition=name,
+                state=State.MIRRORING,
+                source_end=RECORDS,
+                source_last_stable=RECORDS,
+                destination_end=end,
+                source_time_ms=time_ms,
+            )
+        await write(self.destination, *(self._status(number, time_ms) for number in written))
+
+    def _status(self, number: int, time_ms: int) -> Entry:
+        """A lane's status of a state partition: of all topics of the mirror that are in it."""
+        rows = tuple(self._rows[number].values())
+        status = Status(
+            state_partition=number, lane="lane", node="node", time_ms=time_ms, partitions=rows
+        )
+        return status_entry(status)
+
+    async def forget_statuses(self) -> None:
+        """Remove those that were reported: readiness waits for stale ones to be written again."""
+        stale = [self._status(number, 0)._replace(value=None) for number in self._rows]
+        await write(self.destination, *stale)
+        self._rows.clear()
+
+    async def asked_while_reported(self, topic: MirrorTopic, end: int) -> Readiness:
+        """What readiness finds while a lane goes on to report this log end."""
+        asking = asyncio.create_task(self.readiness())
+        while not asking.done():
+            await asyncio.sleep(1)
+            await self.report(topic, State.MIRRORING, end=end)
+        return asking.result()
+
+    async def source_dies(self) -> None:
+        """Its addresses lead nowhere from now on."""
+        await self.store.change(lambda now: [dead(now.mirrors[self.mirror])])
+
+    async def readiness(self, topic: str = ".*") -> Readiness:
+        return await find_readiness(self.user, self.mirror, topic)
+
+
+def dead(mirror: Mirror) -> Mirror:
+    return replace(mirror, source={**mirror.source, "bootstrap.servers": NOWHERE})
+
+
+async def write(destination: KafkaCluster, *entries: Entry) -> None:
+    answers = await append(destination, entries, acks=ALL)
+    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+
+
+@asynccontextmanager
+async def scene(
+    pair: Pair,
+    name: str,
+    properties: Mapping[str, str] | None = None,
+    *,
+    replication_factor: int | None = None,
+) -> AsyncIterator[Scene]:
+    """A mirror without topics; `properties`: beside, or instead of, the usual ones."""
+    usual = {
+        "bootstrap.servers": pair.source.bootstrap_servers,
+        "mirror.metadata.refresh.interval.ms": "1000",
+    }
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        await create_mirror(
+            destination,
+            name,
+            {**usual, **(properties or {})},
+            replication_factor=replication_factor,
+            topics=ControlTopics(state_partitions=STATE_PARTITIONS),
+        )
+        one = Scene(pair, source, destination, name)
+        yield one
+        await one.forget_statuses()
+
+
+@contextmanager
+def foreign_member(one: Scene, topic: str, protocol: str = "classic") -> Iterator[None]:
+    """A consumer of a topic of the destination with the lanes' group.id."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": one.servers[1],
+            "group.id": LANES_GROUP,
+            "group.protocol": protocol,
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        until(lambda: (consumer.poll(0.1), consumer.assignment())[1], 30, "membership")
+        yield
+    finally:
+        consumer.close()
+        delete_lanes_group(one.servers[1])
+
+
+def delete_lanes_group(servers: str) -> None:
+    """Delete it once it has no member: an empty one shows that no node runs."""
+    groups = outside.admin(servers)
+
+    def deleted() -> bool:
+        try:
+            groups.delete_consumer_groups([LANES_GROUP])[LANES_GROUP].result(outside.SECONDS)
+        except KafkaException as error:
+            return error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
+        return True
+
+    until(deleted, what="no lanes' group")
+
+
+def reasons(found: Readiness) -> dict[Reason, str]:
+    return {finding.reason: finding.text for finding in found.all_findings()}

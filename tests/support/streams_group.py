@@ -1,0 +1,84 @@
+"""A streams group (KIP-1071), as a client of Kafka Streams makes one; no client in Python does."""
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+from clients import client
+from kafka.protocol.api_message import ApiMessage
+
+import schemas
+from twinlog.kafka.client.cluster import Coordinator
+from twinlog.kafka.errors import check
+from twinlog.kafka.groups.offsets import Committed, commit_offsets
+from twinlog.kafka.types import TopicPartition
+from twinlog.local.cluster import LocalCluster
+
+_JOIN, _LEAVE = 0, -1
+
+
+class StreamsGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """API 88."""
+
+
+class StreamsGroupHeartbeatResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
+    """Its answer."""
+
+
+def _heartbeat(group: str, member: str, epoch: int, topic: str | None) -> Any:
+    topology = None
+    if topic is not None:
+        kind = StreamsGroupHeartbeatRequest.Topology
+        part = kind.Subtopology(
+            subtopology_id="0",
+            source_topics=[topic],
+            source_topic_regex=[],
+            state_changelog_topics=[],
+            repartition_sink_topics=[],
+            repartition_source_topics=[],
+            copartition_groups=[],
+        )
+        topology = kind(epoch=0, subtopologies=[part])
+    tasks: list[Any] | None = [] if topic is not None else None
+    return StreamsGroupHeartbeatRequest(
+        group_id=group,
+        member_id=member,
+        member_epoch=epoch,
+        endpoint_information_epoch=0,
+        instance_id=None,
+        rack_id=None,
+        rebalance_timeout_ms=30_000,
+        topology=topology,
+        active_tasks=tasks,
+        standby_tasks=tasks,
+        warmup_tasks=tasks,
+        process_id=member,
+        user_endpoint=None,
+        client_tags=[],
+        task_offsets=None,
+        task_end_offsets=None,
+        shutdown_application=False,
+        max_version=0,
+    )
+
+
+def make_streams_group(
+    cluster: LocalCluster, group: str, offsets: dict[TopicPartition, int]
+) -> None:
+    """A streams group without members that has committed these offsets, all of one topic."""
+    [topic] = {partition.topic for partition in offsets}
+
+    async def run() -> None:
+        async with client(cluster) as kafka:
+            member = str(uuid4())
+            for epoch, name in ((_JOIN, topic), (_LEAVE, None)):
+                request = _heartbeat(group, member, epoch, name)
+                answer = await kafka.call_coordinator(Coordinator.GROUP, group, request)
+                check(answer.error_code, "heartbeat", answer.error_message)
+            committed = {one: Committed(offset) for one, offset in offsets.items()}
+            refused = [
+                one for one in (await commit_offsets(kafka, group, committed)).values() if one
+            ]
+            assert not refused, refused
+
+    asyncio.run(run())

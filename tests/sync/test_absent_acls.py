@@ -1,0 +1,105 @@
+"""A source that lists fewer ACLs than it has: no copy is removed for want of an answer."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.mirror.settings import ACLS_EMPTY, parse_settings
+from twinlog.sync import acls as acl_sync
+from twinlog.sync.acls import ABSENT_S, AclSync
+
+
+def acl(name: str) -> Acl:
+    kind, pattern = ResourceType.TOPIC, PatternType.LITERAL
+    return Acl(kind, name, pattern, "User:alice", "*", Operation.READ, Permission.ALLOW)
+
+
+ONE, OTHER = frozenset({acl("one")}), frozenset({acl("other")})
+NONE: frozenset[Acl] = frozenset()
+
+
+class Source:
+    """Each broker lists what it is told to; None: it has no authorizer."""
+
+    def __init__(self, *brokers: frozenset[Acl] | None) -> None:
+        self.brokers = brokers
+
+    async def refresh(self, _topics: list[str]) -> Any:
+        return SimpleNamespace(brokers=range(len(self.brokers)))
+
+
+@pytest.fixture(autouse=True)
+def _listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def describe(source: Source, node: int) -> frozenset[Acl] | None:
+        return source.brokers[node]
+
+    monkeypatch.setattr(acl_sync, "describe_acls", describe)
+
+
+class Looks:
+    """Looks of a node at a source that does not list ONE."""
+
+    def __init__(self, **settings: str) -> None:
+        self.now = 0.0
+        nothing: Any = None
+        self._sync = AclSync(nothing, nothing, nothing, lambda: self.now)
+        self._settings = parse_settings(settings)
+
+    def gone(
+        self, *brokers: frozenset[Acl] | None, absent: frozenset[Acl] = ONE, after: float = 0
+    ) -> frozenset[Acl]:
+        self.now += after
+        source: Any = Source(*brokers)
+        return asyncio.run(self._sync._gone(source, "m", absent, self._settings))
+
+
+def test_two_looks_and_every_broker() -> None:
+    looks = Looks()
+    assert looks.gone(OTHER, OTHER) == NONE, "the first look"
+    assert looks.gone(OTHER, OTHER, after=ABSENT_S / 2) == NONE, "too early"
+    assert looks.gone(OTHER, ONE | OTHER, after=ABSENT_S) == NONE, "a broker lists it"
+    assert looks.gone(OTHER, OTHER, after=1) == ONE
+
+
+@pytest.mark.parametrize("brokers", [(NONE,), (OTHER, NONE), (OTHER, None), ()])
+def test_a_broker_that_lists_nothing_proves_nothing(
+    brokers: tuple[frozenset[Acl] | None, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often; it is logged once, with the setting that would believe it."""
+    looks = Looks()
+    for _ in range(4):
+        assert looks.gone(*brokers, after=ABSENT_S) == NONE
+    (line,) = caplog.messages
+    assert f"{ACLS_EMPTY}=true" in line
+    assert "1 copied ACL(s) are kept" in line
+
+
+def test_an_empty_source_may_be_trusted() -> None:
+    """By a setting; a source without an authorizer never is."""
+    looks = Looks(**{ACLS_EMPTY: "true"})
+    assert looks.gone(NONE) == NONE
+    assert looks.gone(None, after=ABSENT_S) == NONE
+    assert looks.gone(NONE, after=ABSENT_S) == ONE
+
+
+def test_what_comes_back_begins_anew() -> None:
+    looks = Looks()
+    assert looks.gone(OTHER) == NONE
+    assert looks.gone(OTHER, absent=NONE, after=ABSENT_S) == NONE
+    assert looks.gone(OTHER, after=ABSENT_S) == NONE
+    assert looks.gone(OTHER, after=ABSENT_S) == ONE
+
+
+def test_what_is_told_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Goal: a source that shows other ACLs at each look does not fill a node's memory."""
+    looks = Looks()
+    for number in range(10):
+        denying = frozenset({acl(f"denied-{number}")})
+        found: Any = SimpleNamespace(denying=denying, missed=NONE, withheld=NONE)
+        for _ in range(2):
+            looks._sync._report("m", found)
+    assert len(caplog.messages) == 10
+    assert len(looks._sync._told) == 1

@@ -1,0 +1,374 @@
+"""ACLs follow, on real brokers; what of them is to be done: tests/kafka/test_acls.py."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from clients import client, none_refused
+from secured_clusters import Secured, sasl
+from waiting import until_async
+
+from conftest import Pair
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.requests.acls import create_acls, delete_acls, describe_acls
+from twinlog.lifecycle.changes import delete_mirror
+from twinlog.mirror.settings import ACLS, MirrorSettings, parse_settings
+from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
+from twinlog.store.mirrors import MirrorStore
+from twinlog.sync.acls import ABSENT_S, AclSync
+from twinlog.sync.read_only import ReadOnly
+
+pytestmark = pytest.mark.broker
+
+
+def acl(name: str, principal: str = "User:alice", operation: Operation = Operation.READ) -> Acl:
+    kind, pattern = ResourceType.TOPIC, PatternType.PREFIXED
+    return Acl(kind, name, pattern, principal, "*", operation, Permission.ALLOW)
+
+
+def read_only(destination: KafkaCluster) -> ReadOnly:
+    """Whose mirrors are none of ours: tests/end_to_end/test_read_only.py has them."""
+
+    async def nobody(_mirror: str) -> bool:
+        return False
+
+    store = MirrorStore(destination)
+    return ReadOnly(destination, store, nobody, lambda _mirror, _count: None, none_refused)
+
+
+class Both:
+    """A mirror of its own between both clusters, and the ACLs of one test."""
+
+    def __init__(self, name: str, source: KafkaCluster, destination: KafkaCluster) -> None:
+        self.name, self.source, self.destination = name, source, destination
+        self.store = MirrorStore(destination)
+        self.settings = parse_settings({ACLS: f"TOPIC;{name}.*"})
+        self.now = 0.0
+        guarding = read_only(destination)
+        self._sync = AclSync(destination, self.store, guarding, lambda: self.now)
+
+    async def sync(self, settings: MirrorSettings | None = None) -> int:
+        """As often as it takes to see that something is absent."""
+        for _ in range(2):
+            failed = await self.look(settings)
+        made = (await self.store.snapshot()).made_acls(self.name, MadeFor.SOURCE)
+        await self._seen(self.destination, made)
+        return failed
+
+    async def look(self, settings: MirrorSettings | None = None) -> int:
+        """Once, as long after the last one as an ACL has to be absent."""
+        settings = self.settings if settings is None else settings
+        failed = await self._sync.sync(self.source, self.name, settings)
+        self.now += ABSENT_S
+        return failed
+
+    async def mirror_topic(self) -> None:
+        """Give the mirror a topic, of the mirror's name."""
+        topic = MirrorTopic(mirror=self.name, topic=self.name, topic_id=uuid4(), partitions=1)
+        await self.store.change(lambda _: [topic])
+
+    async def made(self) -> frozenset[Acl]:
+        return (await self.store.snapshot()).made_acls(self.name, MadeFor.SOURCE)
+
+    async def here(self) -> set[Acl]:
+        return await self._ours(self.destination)
+
+    async def give(self, cluster: KafkaCluster, *acls: Acl) -> None:
+        await create_acls(cluster, acls)
+        await self._seen(cluster, acls)
+
+    async def take(self, cluster: KafkaCluster, *acls: Acl) -> None:
+        await delete_acls(cluster, acls)
+
+        async def gone() -> bool:
+            return not set(acls) & await self._ours(cluster)
+
+        await until_async(gone)
+
+    async def _seen(self, cluster: KafkaCluster, acls: Collection[Acl]) -> None:
+        async def seen() -> bool:
+            return set(acls) <= (await describe_acls(cluster) or frozenset())
+
+        await until_async(seen)
+
+    async def _ours(self, cluster: KafkaCluster) -> set[Acl]:
+        found = await describe_acls(cluster) or frozenset()
+        return {one for one in found if one.resource_name.startswith(self.name)}
+
+
+@asynccontextmanager
+async def both(pair: tuple[Secured, Secured], name: str) -> AsyncIterator[Both]:
+    async with pair[0].root() as source, pair[1].root() as destination:
+        one = Both(name, source, destination)
+        await one.store.create_mirror(Mirror(name=name, source={}, source_cluster_id="s"))
+        yield one
+
+
+def test_acls_follow(secured_pair: tuple[Secured, Secured], topic: str) -> None:
+    """Made and removed as on the source; what was there before, and what is others', stays."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            first, second, foreign = (acl(f"{topic}-{n}") for n in ("first", "second", "foreign"))
+            await it.give(it.source, first, second, acl("other", f"User:{topic}"))
+            await it.give(it.destination, second, foreign)
+            assert await it.sync() == 0
+            assert await it.here() == {first, second, foreign}
+            assert await it.made() == {first}
+            await it.give(it.source, acl(f"{topic}-third"))
+            assert await it.sync(parse_settings({ACLS: ""})) == 0
+            assert await it.here() == {first, second, foreign}, "without a rule"
+            await it.take(it.source, acl(f"{topic}-third"))
+            await it.take(it.source, first, second)
+            assert await it.look() == 0
+            assert await it.here() == {first, second, foreign}, "one look proves nothing"
+            assert await it.made() == {first}
+            assert await it.sync() == 0
+            assert await it.here() == {second, foreign}
+            assert await it.made() == frozenset()
+            await it.give(it.source, first)
+            await it.sync(parse_settings({ACLS: "GROUP"}))
+            assert await it.here() == {second, foreign}, "the rules do not have it"
+
+    asyncio.run(run())
+
+
+def test_what_the_sources_own_mirrors_have_made_is_not_copied(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """Two clusters mirror from each other: what guards a topic in one would lock it in the other.
+
+    And what the source has from us comes not back, so that it can be removed here.
+    """
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            there, back = MirrorStore(it.source), f"{topic}-back"
+            await there.create_mirror(
+                Mirror(name=back, source={}, source_cluster_id=it.destination.cluster_id)
+            )
+            guard = acl(f"{topic}-theirs")._replace(permission=Permission.DENY)
+            copied, own = acl(f"{topic}-copied"), acl(f"{topic}-own")
+            made = [
+                MadeAcl(mirror=back, acl=guard, made_for=MadeFor.READ_ONLY),
+                MadeAcl(mirror=back, acl=copied, made_for=MadeFor.SOURCE),
+            ]
+            await there.change(lambda _: made)
+            await it.give(it.source, guard, copied, own)
+            assert await it.sync() == 0
+            assert await it.here() == {own}
+            await there.delete_mirror(back, lambda *_: None)
+            assert await it.sync() == 0
+            assert await it.here() == {own, guard, copied}, "they are the source's own now"
+
+    asyncio.run(run())
+
+
+def test_the_sources_administrators_are_none_of_the_destinations(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """With the default rules: ALL on the cluster, control topics, every group, every id.
+
+    And the usual way to freeze a source, a denial of everybody, stops no node, and takes nothing
+    away that was copied before. What comes with such a denial is not copied without it.
+    """
+    mallory = f"User:{topic}"
+
+    def everything(kind: ResourceType, name: str, pattern: PatternType) -> Acl:
+        return Acl(kind, name, pattern, mallory, "*", Operation.ALL, Permission.ALLOW)
+
+    literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
+    orders = everything(ResourceType.TOPIC, topic, literal)
+    attack = [
+        everything(ResourceType.CLUSTER, "kafka-cluster", literal),
+        everything(ResourceType.TOPIC, "__", prefixed),
+        everything(ResourceType.TOPIC, "*", literal),
+        everything(ResourceType.GROUP, "*", literal),
+        everything(ResourceType.TRANSACTIONAL_ID, "*", literal),
+        everything(ResourceType.TRANSACTIONAL_ID, "twinlog.", prefixed),
+    ]
+    freeze = orders._replace(principal="User:*", permission=Permission.DENY)
+    late = orders._replace(host="10.0.0.1")
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            await it.mirror_topic()
+            await it.give(it.source, orders, *attack)
+            for _ in range(2):
+                await it.sync(parse_settings({ACLS: "*"}))
+                there = await describe_acls(it.destination) or frozenset()
+                assert {one for one in there if one.principal == mallory} == {orders}
+                assert freeze not in there
+                await it.give(it.source, freeze, late)
+            await delete_acls(it.source, [orders, late, freeze, *attack])
+
+    asyncio.run(run())
+
+
+def test_a_denial_of_everybody_that_was_copied_before(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """Goal: C3: an earlier version has copied it, so that nodes may write nothing: it goes first.
+
+    What else is to be done has to be written down before, which it denies.
+    """
+    node, password = f"User:{topic}", "node-secret"
+    literal = PatternType.LITERAL
+    allowed = acl("__mirror", node, Operation.ALL)
+    of_node = [
+        allowed,
+        allowed._replace(resource_type=ResourceType.TRANSACTIONAL_ID, resource_name="twinlog."),
+        Acl(
+            *(ResourceType.CLUSTER, "kafka-cluster", literal, node, "*"),
+            *(Operation.ALTER, Permission.ALLOW),
+        ),
+    ]
+    frozen = Acl(
+        *(ResourceType.TOPIC, "*", literal, "User:*", "*", Operation.WRITE, Permission.DENY),
+    )
+    reader = acl(topic)
+
+    async def everything(it: Both) -> frozenset[Acl]:
+        return await describe_acls(it.destination) or frozenset()
+
+    async def run() -> None:
+        await secured_pair[1].set_password(topic, password, ["SCRAM-SHA-256"])
+        properties = sasl("SCRAM-SHA-256", topic, password)
+        async with (
+            both(secured_pair, topic) as it,
+            secured_pair[1].cluster("WORD", properties) as cluster,
+        ):
+            await it.mirror_topic()
+            await it.give(it.destination, *of_node)
+            try:
+                await it.give(it.source, frozen, reader)
+                copied = MadeAcl(mirror=topic, acl=frozen, made_for=MadeFor.SOURCE)
+                await it.store.change(lambda _: [copied])
+                await it.give(it.destination, frozen)
+                sync = AclSync(cluster, MirrorStore(cluster), read_only(cluster))
+                settings = parse_settings({ACLS: "*"})
+                assert await sync.sync(it.source, topic, settings) == 0
+
+                async def gone() -> bool:
+                    return frozen not in await everything(it)
+
+                await until_async(gone)
+
+                async def followed() -> bool:
+                    with suppress(UserError):  # a broker may go by the denial for a moment
+                        await sync.sync(it.source, topic, settings)
+                    return reader in await everything(it)
+
+                await until_async(followed)
+                assert await it.made() == {reader}
+                assert frozen not in await everything(it)
+            finally:
+                for one in (it.source, it.destination):
+                    await delete_acls(one, [frozen])
+
+    asyncio.run(run())
+
+
+def test_an_allow_comes_with_the_denial_that_limits_it(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """A prefix is copied; what the source denies below it, of no mirrored topic, is denied here."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            await it.mirror_topic()
+            prefix = acl(topic)._replace(pattern_type=PatternType.PREFIXED)
+            secret = acl(f"{topic}-secret")._replace(permission=Permission.DENY)
+            elsewhere = acl(f"{topic[:-1]}-other")._replace(permission=Permission.DENY)
+            await it.give(it.source, prefix, secret, elsewhere)
+            await it.sync(parse_settings({ACLS: "*"}))
+            there = await describe_acls(it.destination) or frozenset()
+            assert {prefix, secret} <= there
+            assert elsewhere not in there
+            await delete_acls(it.source, [prefix, secret, elsewhere])
+
+    asyncio.run(run())
+
+
+def test_what_was_taken_away_by_hand_comes_back(
+    secured_pair: tuple[Secured, Secured], topic: str
+) -> None:
+    """And a mirror that is deleted leaves the ACLs, and forgets that it made them."""
+
+    async def run() -> None:
+        async with both(secured_pair, topic) as it:
+            one = acl(topic)
+            await it.give(it.source, one)
+            await it.sync()
+            await it.take(it.destination, one)
+            await it.sync()
+            assert await it.here() == {one}
+            await it.store.change(lambda _: [])
+            assert await it.made() == {one}, "nothing was to be changed"
+            assert await delete_mirror(it.destination, topic) == {one}, "named: it follows no more"
+            assert await it.here() == {one}
+            assert await it.made() == frozenset()
+
+    asyncio.run(run())
+
+
+def test_rights_that_are_missing(
+    secured_pair: tuple[Secured, Secured], topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To see ACLs: an error that says so. To make them: each is counted, one line says why."""
+    mallory = sasl("SCRAM-SHA-256", topic, "mallory-secret")
+    kind, pattern = ResourceType.CLUSTER, PatternType.LITERAL
+    see = Acl(
+        kind, "kafka-cluster", pattern, f"User:{topic}", "*", Operation.DESCRIBE, Permission.ALLOW
+    )
+
+    async def run() -> None:
+        await secured_pair[1].set_password(topic, "mallory-secret")
+        async with (
+            both(secured_pair, topic) as it,
+            secured_pair[1].cluster("WORD", mallory) as weak,
+        ):
+            await it.give(it.source, acl(f"{topic}-1"), acl(f"{topic}-2"))
+            sync = AclSync(weak, it.store, read_only(weak))
+            with pytest.raises(UserError, match="read the ACLs: CLUSTER_AUTHORIZATION_FAILED"):
+                await sync.sync(it.source, topic, it.settings)
+            await create_acls(it.destination, [see])
+
+            async def counted() -> bool:
+                try:
+                    return await sync.sync(it.source, topic, it.settings) == 2
+                except UserError:
+                    return False
+
+            await until_async(counted)
+            assert await it.here() == set()
+            assert await it.sync() == 0, "with the right, all is made up for"
+            assert await it.here() == {acl(f"{topic}-1"), acl(f"{topic}-2")}
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    lines = [one for one in caplog.messages if one.startswith("ACLs cannot be made")]
+    assert len(lines) == 1
+    assert "CLUSTER_AUTHORIZATION_FAILED" in lines[0]
+
+
+def test_without_an_authorizer(pair: Pair, topic: str, caplog: Any) -> None:
+    """Nothing happens, and that is said once."""
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            sync = AclSync(destination, MirrorStore(destination), read_only(destination))
+            for _ in range(3):
+                assert await sync.sync(source, topic, parse_settings({})) == 0
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    assert caplog.messages == [
+        f"mirror {topic}: ACLs do not follow, as the source has no authorizer"
+    ]

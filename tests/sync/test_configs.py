@@ -1,0 +1,102 @@
+"""Configurations that we may not read, on real brokers; with lanes: end_to_end/test_configs.py."""
+
+import asyncio
+
+import pytest
+from clients import make_topic
+from secured_clusters import PASSWORDS, Secured, sasl
+from waiting import until_async
+
+from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Refusal, UserError
+from twinlog.kafka.requests.topics import (
+    Alteration,
+    AlterOperation,
+    describe_configs,
+    incremental_alter_configs,
+    topic_resource,
+)
+from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.operations.readiness.subject import subject_of
+from twinlog.operations.readiness.survey import survey
+from twinlog.operations.readiness.verdict import Reason, judge
+from twinlog.store.mirrors import MirrorStore
+from twinlog.sync.configs import sync_configs
+
+pytestmark = pytest.mark.broker
+
+
+async def retain(cluster: KafkaCluster, topics: list[str], milliseconds: int) -> None:
+    alteration = Alteration("retention.ms", AlterOperation.SET, str(milliseconds))
+    changes = {topic_resource(name): [alteration] for name in topics}
+    assert set((await incremental_alter_configs(cluster, changes)).values()) == {None}
+
+
+async def retained(cluster: KafkaCluster, topic: str) -> str | None:
+    resource = topic_resource(topic)
+    entries = (await describe_configs(cluster, [resource], ["retention.ms"]))[resource]
+    assert not isinstance(entries, Refusal), entries
+    return entries["retention.ms"].value
+
+
+def test_one_topic_that_may_not_be_read(
+    secured_pair: tuple[Secured, Secured], topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others follow; it is counted, said and a reason of its own, and cannot be added."""
+    local, there = secured_pair[1], secured_pair[0]
+    names = [f"{topic}-closed", f"{topic}-open"]
+    kind, literal, prefixed = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
+    who = ("User:mirror", "*")
+    given = {Acl(kind, topic, prefixed, *who, Operation.DESCRIBE, Permission.ALLOW)} | {
+        Acl(kind, name, literal, *who, Operation.DESCRIBE_CONFIGS, Permission.ALLOW)
+        for name in names
+    }
+    closed = {one for one in given if one.resource_name == names[0]}
+    mirror = sasl("PLAIN", "mirror", PASSWORDS["mirror"])
+
+    async def run() -> None:
+        await there.give(given)
+        async with (
+            there.root() as root,
+            there.cluster("WORD", mirror) as source,
+            local.root() as destination,
+        ):
+            for name in names:
+                await make_topic(root, name)
+            await create_mirror(destination, topic, there.properties("WORD", mirror))
+            await add_topics(destination, topic, names)
+            await retain(root, names, 100_000_000)
+            await there.take(closed)
+            store = MirrorStore(destination)
+            topics = [one for one in (await store.snapshot()).topics if one.topic in names]
+            assert await sync_configs(source, destination, store, topics, []) == 1
+            told = f"{names[0]}: its configurations cannot be read on the source: TOPIC_AUTHOR"
+            assert told in caplog.text
+
+            async def followed() -> bool:  # a broker hears of it after the controller has answered
+                return await retained(destination, names[1]) == "100000000"
+
+            await until_async(followed)
+            assert await retained(destination, names[0]) != "100000000"
+
+            facts = await survey(destination, await subject_of(destination, topic, names))
+            found = {
+                one.topic: [finding.reason for finding in one.findings]
+                for one in judge(facts).topics
+            }
+            assert Reason.CONFIGURATION_UNREADABLE in found[names[0]]
+            assert Reason.CONFIGURATION_UNREADABLE not in found[names[1]]
+
+            more = [f"{topic}-closed-too", f"{topic}-open-too"]
+            for name in more:
+                await make_topic(root, name)
+            await there.give(
+                {Acl(kind, more[1], literal, *who, Operation.DESCRIBE_CONFIGS, Permission.ALLOW)}
+            )
+            with pytest.raises(UserError, match=f"{more[0]}: cannot read the configurations"):
+                await add_topics(destination, topic, more)
+            there_now = (await destination.refresh(more)).topics.keys()
+            assert not there_now & set(more), "nothing was created"
+
+    asyncio.run(run())

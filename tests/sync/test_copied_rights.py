@@ -1,0 +1,114 @@
+"""Rights that come from a source make nobody a node: what a node does about them, without brokers.
+
+What is concluded from ACLs: tests/mirror/test_acl_scope.py. On the destination's side a denial is
+lost if a copied right on `*`, whose denial on `__mirror` stands on the source alone, counts.
+"""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka import acls
+from twinlog.kafka.acls import Acl, AclChanges, Operation, PatternType, Permission, ResourceType
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.settings import parse_settings
+from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, encode
+from twinlog.store.snapshot import Snapshot, Written
+from twinlog.sync import acls as acl_sync
+from twinlog.sync import read_only
+from twinlog.sync.read_only import ReadOnly
+
+NOBODY: Any = None
+
+
+def allowed(name: str, principal: str, pattern: PatternType = PatternType.LITERAL) -> Acl:
+    kind, every, allow = ResourceType.TOPIC, Operation.ALL, Permission.ALLOW
+    return Acl(kind, name, pattern, principal, "*", every, allow)
+
+
+NODE = allowed("__mirror", "User:node", PatternType.PREFIXED)
+ANYWHERE = allowed("*", "User:mallory")
+
+
+def snapshot(*copied: Acl) -> Snapshot:
+    """A mirror `m` of `orders` that has copied these."""
+    records = (
+        Mirror(name="m", source={}, source_cluster_id="s"),
+        MirrorTopic(mirror="m", topic="orders", topic_id=UUID(int=1), partitions=1),
+        *(MadeAcl(mirror="m", acl=acl, made_for=MadeFor.SOURCE) for acl in copied),
+    )
+    return Snapshot().after(Written(0, at, *encode(one)) for at, one in enumerate(records))
+
+
+@pytest.mark.parametrize("already", [False, True], ids=["about to be copied", "copied before"])
+def test_who_got_it_from_the_source_is_denied(
+    already: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: he may not write to a mirror topic at any moment: the denials are made before it."""
+    done: list[frozenset[Acl]] = []
+
+    async def carry_out(*arguments: Any) -> int:
+        changes: AclChanges = arguments[3]
+        done.append(changes.make)
+        return 0
+
+    async def copying() -> int:
+        done.append(frozenset({ANYWHERE}))
+        return 0
+
+    monkeypatch.setattr(read_only, "carry_out", carry_out)
+
+    async def run() -> None:
+        one = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
+        one._snapshot = snapshot(*([ANYWHERE] if already else []))
+        there, news = {NODE}, {ANYWHERE}
+        if already:
+            there, news = there | news, set()
+        await one.allow("m", frozenset(there), frozenset(news), copying)
+
+    asyncio.run(run())
+    denials, copied = done
+    assert copied == {ANYWHERE}
+    assert {one.operation for one in denials if one.principal == "User:mallory"} == {
+        *(Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS)
+    }
+    assert {one.resource_name for one in denials} == {"orders"}
+    assert {one.permission for one in denials} == {Permission.DENY}
+
+
+def test_rights_that_would_need_too_many_denials_are_not_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a source fills neither a node's memory nor the destination's ACLs with its own.
+
+    Each right on a prefix needs up to four denials for each topic. What is not guarded against is
+    not copied.
+    """
+    monkeypatch.setattr(acls, "MAX_DENIALS", 8)
+    monkeypatch.setattr(read_only, "carry_out", NOBODY)
+
+    async def copying() -> int:
+        raise AssertionError("copied")
+
+    one = ReadOnly(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
+    one._snapshot = snapshot()
+    news = frozenset(allowed("ord", f"User:{who}", PatternType.PREFIXED) for who in "abc")
+    with pytest.raises(UserError, match="more than 8 ACLs are needed to keep 1 topics read-only"):
+        asyncio.run(one.allow("m", frozenset({NODE}), news, copying))
+
+
+def test_what_the_source_denies_him_is_copied() -> None:
+    """Goal: a denial is left out for the sake of nodes alone."""
+    ours = {NODE, ANYWHERE}
+
+    async def nodes(known: Snapshot) -> frozenset[str]:
+        settings = parse_settings({})
+        found = await acl_sync._scope(NOBODY, known, "m", settings, about=[], ours=ours)
+        return found.nodes
+
+    assert asyncio.run(nodes(snapshot(ANYWHERE))) == {"User:node"}
+    assert asyncio.run(nodes(snapshot())) == {"User:node", "User:mallory"}, (
+        "it is the destination's"
+    )

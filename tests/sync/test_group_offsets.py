@@ -1,0 +1,571 @@
+"""Group offsets follow: on groups in memory, with a clock of the test's; then on real brokers."""
+
+import asyncio
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.types import TopicPartition
+from twinlog.store.group_log import Remembered
+from twinlog.store.group_records import (
+    GroupMemory,
+    LastCheck,
+    PartitionMemory,
+    decode,
+    encode,
+)
+from twinlog.sync import group_offsets as group_sync
+from twinlog.sync.group_offsets import (
+    DEFAULT_REPEAT_S,
+    FORGET_S,
+    MAX_REPEAT_S,
+    GroupSync,
+    repeat_interval,
+)
+from twinlog.sync.group_rules import Bounds, Log
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+TOPIC_ID = UUID(int=7)
+QUIET_S = 300.0
+ALL = [re.compile(".*", re.DOTALL)]
+
+
+class Cluster:
+    """Groups of one cluster: a name for the patched functions below to work on."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[TopicPartition, Committed]] = {}
+        self.kinds: dict[str, str] = {}
+        self.members: set[str] = set()
+        self.hidden: set[str] = set()
+        self.silent: set[str] = set()
+        self.topic_id = TOPIC_ID
+        self.commits: list[dict[TopicPartition, Committed]] = []
+        self.lose_answers = False
+        self.meanwhile: Iterator[Any] = iter(())
+        """What happens before the next commits, one each."""
+        self.log: dict[bytes, bytes] = {}
+        self.log_refuses: Exception | None = None
+        self.log_unread: Exception | None = None
+        self.undecoded: set[str | None] = set()
+
+    def commit(
+        self, group: str, offset: int, partition: TopicPartition = A, epoch: int = 4
+    ) -> None:
+        """What a consumer does."""
+        self.groups.setdefault(group, {})[partition] = Committed(offset, "", epoch)
+
+    def offset(self, group: str, partition: TopicPartition = A) -> int | None:
+        found = self.groups.get(group, {}).get(partition)
+        return None if found is None else found.offset
+
+    async def refresh(self, names: Collection[str]) -> Any:
+        topic = SimpleNamespace(error=0, topic_id=self.topic_id)
+        return SimpleNamespace(topics=dict.fromkeys(names, topic))
+
+
+class World:
+    """A source, a destination, a node, and a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.source, self.destination = Cluster(), Cluster()
+        self.end = 1000
+        self.refused: dict[TopicPartition, Refusal] = {}
+        self.now = 1_000_000.0
+        self.wanted: Collection[str] = {"t"}
+        self.node = self.new_node()
+        for name, function in {
+            "list_groups": self._list,
+            "group_offsets": self._offsets,
+            "commit_offsets": self._commit,
+            "set_start_offsets": self._commit,
+            "log_bounds": self._bounds,
+            "read_groups": self._read,
+            "write_groups": self._write,
+            "create_groups_topic": self._nothing,
+        }.items():
+            monkeypatch.setattr(group_sync, name, function)
+        monkeypatch.setattr(GroupSync, "_repeat_interval", self._repeat)
+
+    def new_node(self) -> GroupSync:
+        """A node that knows nothing but what is written."""
+        self.node = GroupSync(self.destination, clock=lambda: self.now)  # type: ignore[arg-type]
+        return self.node
+
+    def check(self, *, quiet_s: float = QUIET_S, after_s: float = 30.0, **settings: Any) -> int:
+        """A check by the node, some time after the one before; how many groups failed."""
+        self.now += after_s
+        return asyncio.run(
+            self.node.sync(
+                self.source,  # type: ignore[arg-type]
+                "m",
+                settings.get("include", ALL),
+                {A: TOPIC_ID, B: TOPIC_ID},
+                quiet_s=quiet_s,
+                wanted=lambda: self.wanted,
+            )
+        )
+
+    @property
+    def written(self) -> dict[str, GroupMemory]:
+        records = [decode(key, value) for key, value in self.destination.log.items()]
+        return {one.group: one for one in records if isinstance(one, GroupMemory)}
+
+    @property
+    def last_check(self) -> LastCheck:
+        [found] = [
+            one
+            for key, value in self.destination.log.items()
+            if isinstance(one := decode(key, value), LastCheck)
+        ]
+        return found
+
+    async def _list(self, cluster: Cluster) -> dict[str, Group]:
+        return {
+            name: Group(
+                name,
+                "Stable" if name in cluster.members else "Empty",
+                cluster.kinds.get(name, "classic"),
+            )
+            for name in cluster.groups.keys() | cluster.members
+            if name not in cluster.hidden
+        }
+
+    async def _offsets(self, cluster: Cluster, group: Group) -> dict[TopicPartition, Committed]:
+        if group.name in cluster.silent:
+            raise Retriable("no coordinator")
+        return dict(cluster.groups.get(group.name, {}))
+
+    async def _commit(
+        self, cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]
+    ) -> dict[TopicPartition, Refusal | None]:
+        next(cluster.meanwhile, None)
+        if group in cluster.members:
+            return dict.fromkeys(offsets, Refusal(25))
+        cluster.commits.append(dict(offsets))
+        cluster.groups.setdefault(group, {}).update(offsets)
+        if cluster.lose_answers:
+            raise Retriable("lost")
+        return dict.fromkeys(offsets)
+
+    async def _bounds(self, _: Cluster, partitions: Collection[TopicPartition]) -> Any:
+        known = [one for one in partitions if one not in self.refused]
+        return Bounds(dict.fromkeys(known, Log(0, self.end)), self.refused)
+
+    async def _read(self, cluster: Cluster, _mirror: str) -> Remembered:
+        if cluster.log_unread:
+            raise cluster.log_unread
+        kept = {name: one for name, one in self.written.items() if name not in cluster.undecoded}
+        return Remembered(groups=kept, undecoded=frozenset(cluster.undecoded))
+
+    async def _write(
+        self,
+        cluster: Cluster,
+        _mirror: str,
+        records: Sequence[GroupMemory | LastCheck],
+        forgotten: Collection[str],
+    ) -> None:
+        if cluster.log_refuses:
+            raise cluster.log_refuses
+        cluster.log.update(map(encode, records))
+        for name in forgotten:
+            del cluster.log[encode(GroupMemory(mirror="m", group=name, kind=""))[0]]
+
+    async def _nothing(self, _: Cluster) -> None:
+        pass
+
+    async def _repeat(self) -> float:
+        return DEFAULT_REPEAT_S
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_a_rewound_group_is_followed(world: World) -> None:
+    """Also by a node that has started since: what was committed is written down."""
+    world.source.commit("g", 90)
+    world.check()
+    assert world.destination.offset("g") == 90
+    world.new_node()
+    world.source.commit("g", 20)
+    world.check()
+    assert world.destination.offset("g") == 20
+
+
+def test_what_the_group_has_committed_itself_is_not_lowered(world: World) -> None:
+    """KIP-545. The very same offset, committed by a consumer, is its own, too."""
+    world.source.commit("g", 90)
+    world.check()
+    for own in (95, 90, 60):
+        world.destination.commit("g", own)
+        world.source.commit("g", 20)
+        for _ in range(20):
+            world.check()
+        assert world.destination.offset("g") == own
+
+
+def test_after_a_crash_in_front_of_the_record_nothing_is_lowered(world: World) -> None:
+    """The offset on the destination is not known to be the mirror's: the safe side."""
+    world.source.commit("g", 90)
+    world.destination.log_refuses = Retriable("gone")
+    assert world.check() == 1
+    assert world.destination.offset("g") == 90
+    world.destination.log_refuses = None
+    world.new_node()
+    world.source.commit("g", 20)
+    for _ in range(20):
+        world.check()
+    assert world.destination.offset("g") == 90
+    world.source.commit("g", 95)
+    world.check()
+    world.source.commit("g", 30)
+    world.check()
+    assert world.destination.offset("g") == 30, "the next copy is the mirror's own again"
+
+
+def test_a_lost_answer_is_no_other_hand(world: World) -> None:
+    """The commit may have landed or not: neither keeps the group from being followed."""
+    world.source.commit("g", 90)
+    world.destination.lose_answers = True
+    assert world.check() == 1
+    world.destination.lose_answers = False
+    world.source.commit("g", 20)
+    assert world.check() == 0
+    assert world.destination.offset("g") == 20
+
+
+def test_without_the_right_to_the_topic_groups_are_copied(world: World) -> None:
+    """Only a new node does not know what is the mirror's own."""
+    world.destination.log_refuses = UserError("no right", code=29)
+    for offset in (90, 20, 95):
+        world.source.commit("g", offset)
+        assert world.check() == 1
+        assert world.destination.offset("g") == offset
+
+
+def test_what_could_not_be_read_is_not_overwritten(world: World) -> None:
+    """The check fails and writes nothing; the next one knows what is the mirror's own."""
+    world.source.commit("g", 90)
+    world.check()
+    before = dict(world.destination.log)
+    world.new_node()
+    world.destination.log_unread = UserError("no right", code=29)
+    world.source.commit("g", 20)
+    world.source.commit("h", 70)
+    assert world.check() == 1
+    assert world.destination.log == before
+    assert [world.destination.offset(name) for name in ("g", "h")] == [90, 70]
+    world.destination.log_unread = None
+    assert world.check() == 0
+    assert world.destination.offset("g") == 20
+    assert world.written.keys() == {"g", "h"}
+
+
+def test_a_record_of_a_later_version_stays(world: World) -> None:
+    """It is neither overwritten nor removed; the check says that it does not know the group."""
+    for name in ("g", "h"):
+        world.source.commit(name, 90)
+    world.check()
+    before = world.written["g"]
+    world.new_node()
+    world.destination.undecoded = {"g"}
+    for name in ("g", "h"):
+        world.source.commit(name, 95)
+    assert world.check() == 1
+    assert world.last_check.failed == ("g",)
+    assert world.written["g"] == before
+    assert world.written["h"].partitions[A].source == 95
+    world.check(include=[re.compile("h")])
+    assert world.written["g"] == before
+    check = world.last_check
+    world.new_node()
+    world.destination.undecoded = {None}
+    assert world.check() == 1
+    assert world.last_check == check
+
+
+def test_a_group_that_becomes_active_in_between_is_not_disturbed(world: World) -> None:
+    """The broker refuses the commit; then it is left alone until it was quiet for a while."""
+    world.source.commit("g", 90)
+    world.check()
+    world.source.commit("g", 20)
+    world.destination.meanwhile = (world.destination.members.add("g") for _ in range(1))
+    assert world.check() == 0
+    assert world.destination.offset("g") == 90
+    world.destination.members.clear()
+    world.check()
+    assert world.destination.offset("g") == 90
+    world.check(after_s=QUIET_S)
+    assert world.destination.offset("g") == 20
+
+
+def test_what_is_lowered_is_read_again_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that commits between the first look and the commit keeps its offset."""
+    world.source.commit("g", 90)
+    world.check()
+    world.source.commit("g", 20)
+    asked = itertools.count()
+
+    async def offsets(cluster: Cluster, group: Group) -> dict[TopicPartition, Committed]:
+        if cluster is world.destination and next(asked) == 1:
+            cluster.commit("g", 93)
+        return dict(cluster.groups.get(group.name, {}))
+
+    monkeypatch.setattr(group_sync, "group_offsets", offsets)
+    world.check()
+    assert world.destination.offset("g") == 93
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_later_offset_that_was_copied_meanwhile_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """A switchover copies offsets, too: with an earlier one the group would read records again."""
+    if copied:
+        world.source.commit("g", 80)
+        world.check()
+    world.source.commit("g", 90)
+    asked = itertools.count()
+
+    async def offsets(cluster: Cluster, group: Group) -> dict[TopicPartition, Committed]:
+        if cluster is world.destination and next(asked) == 1:
+            cluster.commit("g", 100, epoch=-1)
+        return dict(cluster.groups.get(group.name, {}))
+
+    monkeypatch.setattr(group_sync, "group_offsets", offsets)
+    world.check()
+    assert world.destination.offset("g") == 100
+
+
+def test_a_rolling_restart_of_a_read_replica(world: World) -> None:
+    """Its consumers read on the destination, far behind; for a moment the group has no member."""
+    world.source.commit("g", 900)
+    world.destination.members.add("g")
+    for offset in range(0, 100, 10):
+        world.destination.commit("g", offset)
+        world.check()
+    world.destination.members.clear()
+    world.check()
+    world.new_node()
+    world.check()
+    assert world.destination.offset("g") == 90, "nothing is skipped"
+    world.check(after_s=QUIET_S)
+    assert world.destination.offset("g") == 900, "it does not read there any more"
+
+
+def test_a_consumer_without_membership_is_seen_by_its_commits(world: World) -> None:
+    """assign() and commit(): the group never has a member."""
+    world.source.commit("g", 900)
+    for offset in range(0, 200, 10):
+        world.destination.commit("g", offset, epoch=-1)
+        world.check()
+        assert world.destination.offset("g") == offset
+
+
+def test_the_way_back(world: World) -> None:
+    """What the group had committed here long ago is raised, after a while of quiet."""
+    world.destination.commit("g", 100)
+    world.source.commit("g", 500)
+    world.check()
+    assert world.destination.offset("g") == 100
+    world.check(after_s=QUIET_S)
+    assert world.destination.offset("g") == 500
+    world.destination.commit("h", 100)
+    world.source.commit("h", 500)
+    world.check(quiet_s=0)
+    assert world.destination.offset("h") == 500, "a switchover does not wait"
+
+
+def test_a_stale_check_after_a_removal_commits_nothing(world: World) -> None:
+    """What is wanted is asked when the commit is sent, not when the check began."""
+    world.source.commit("g", 90)
+    world.wanted = set()
+    world.check()
+    assert world.destination.offset("g") is None
+
+
+def test_offsets_of_a_recreated_topic_are_not_copied(world: World) -> None:
+    world.source.commit("g", 90)
+    world.source.topic_id = UUID(int=8)
+    world.check()
+    assert world.destination.offset("g") is None
+
+
+def test_a_quiet_partition_is_committed_again(world: World) -> None:
+    """Before the brokers expire it, and only what is the mirror's own."""
+    world.source.commit("g", 90)
+    world.source.commit("g", 40, B)
+    world.check()
+    world.destination.commit("g", 45, B)
+    world.check(after_s=DEFAULT_REPEAT_S / 2)
+    world.check(after_s=QUIET_S)
+    assert len(world.destination.commits) == 1
+    world.new_node()
+    world.check(after_s=DEFAULT_REPEAT_S / 2)
+    assert world.destination.commits[1:] == [{A: Committed(90)}]
+    world.check()
+    assert len(world.destination.commits) == 2
+    world.check(after_s=DEFAULT_REPEAT_S)
+    assert len(world.destination.commits) == 3
+    del world.source.groups["g"]
+    world.check(after_s=DEFAULT_REPEAT_S)
+    assert len(world.destination.commits) == 3, "the source has expired it, too"
+
+
+@pytest.mark.parametrize(
+    ("minutes", "seconds"),
+    [
+        ([], DEFAULT_REPEAT_S),
+        ([None], DEFAULT_REPEAT_S),
+        (["10080"], MAX_REPEAT_S),
+        (["10080", "60"], 900.0),
+        (["4"], 60.0),
+    ],
+)
+def test_how_often(minutes: list[str | None], seconds: float) -> None:
+    assert repeat_interval(minutes) == seconds
+
+
+def test_what_the_last_check_saw_is_written(world: World) -> None:
+    """For readiness, when the source is dead; a record that has not changed is not written."""
+    world.end = 50
+    world.source.commit("g", 90)
+    world.check()
+    first = world.last_check
+    assert first.time_ms == int(world.now * 1000)
+    assert world.written["g"].partitions[A].source == 90
+    assert world.written["g"].partitions[A].copied == 50
+    before = dict(world.destination.log)
+    world.check()
+    changed = [key for key, value in world.destination.log.items() if before.get(key) != value]
+    assert [decode(key, world.destination.log[key]) for key in changed] == [world.last_check]
+    assert world.last_check.time_ms > first.time_ms
+
+
+def test_a_group_that_fails_is_named(world: World) -> None:
+    world.source.commit("g", 90)
+    world.source.commit("h", 90)
+    world.destination.lose_answers = True
+    assert world.check() == 2
+    assert world.last_check.failed == ("g", "h")
+
+
+def test_a_log_that_is_not_known_makes_the_check_incomplete(world: World) -> None:
+    """Of the partition nothing is concluded; what else the group has is copied."""
+    world.source.commit("g", 90, A)
+    world.source.commit("g", 80, B)
+    world.source.commit("h", 70, A)
+    world.refused = {B: Refusal(6)}
+    assert world.check() == 1
+    assert world.last_check.failed == ("g",)
+    offsets = [world.destination.offset(*place) for place in (("g", A), ("g", B), ("h", A))]
+    assert offsets == [90, None, 70]
+    world.refused = {}
+    assert world.check() == 0
+    assert world.destination.offset("g", B) == 80
+
+
+def test_a_group_is_forgotten_when_it_is_gone_for_long(world: World) -> None:
+    """That it is not listed once proves nothing; one that is not served any more is.
+
+    While its offsets are left on the destination, they are known to be the mirror's own: the group
+    would go on from them, which readiness has to tell (GROUP_DELETED).
+    """
+    world.source.commit("g", 90)
+    world.check()
+    world.source.hidden.add("g")
+    world.check()
+    for _ in range(3):
+        world.check(after_s=FORGET_S + 1)
+        assert world.written["g"].partitions[A].copied == 90
+    del world.destination.groups["g"]
+    world.check(after_s=FORGET_S / 2)
+    assert "g" in world.written, "it is not asked for each time"
+    world.check(after_s=FORGET_S)
+    assert "g" not in world.written
+    world.source.hidden.clear()
+    world.check()
+    assert "g" in world.written
+    world.check(include=[re.compile("other")])
+    assert "g" not in world.written
+
+
+def test_what_was_deleted_on_the_source_is_noted(world: World) -> None:
+    """For the time when it is dead. Groups that are not listed are asked for, until it is known."""
+    for group in ("g", "h"):
+        world.source.commit(group, 90)
+        world.source.commit(group, 80, B)
+    world.check()
+    del world.source.groups["g"]
+    del world.source.groups["h"][B]
+    world.source.silent.add("g")
+    world.check()
+    assert world.written["g"].partitions[A] == PartitionMemory(90, 90), "nothing was answered"
+    assert world.written["h"].partitions[A] == PartitionMemory(90, 90)
+    assert world.written["h"].partitions[B] == PartitionMemory(-1, 80, deleted=1)
+    world.source.silent.clear()
+    world.check()
+    assert world.written["g"].partitions[A] == PartitionMemory(-1, 90, deleted=1)
+    assert world.written["g"].partitions[B] == PartitionMemory(-1, 80, deleted=1)
+    world.source.silent.add("g")
+    world.source.commit("g", 95)
+    world.source.hidden.add("g")
+    world.check()
+    assert world.written["g"].partitions[A].deleted, "it is not asked for again"
+    world.source.silent.clear()
+    world.source.hidden.clear()
+    world.check()
+    assert world.written["g"].partitions[A] == PartitionMemory(95, 95)
+
+
+def test_a_group_that_is_not_listed_and_has_offsets(world: World) -> None:
+    world.source.commit("g", 90)
+    world.check()
+    world.source.hidden.add("g")
+    world.check()
+    assert world.written["g"].partitions[A] == PartitionMemory(90, 90)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_group_that_has_moved_on_there_is_forgotten(world: World, own: bool) -> None:
+    """Its offsets are its own by now; not where the destination does not tell."""
+    world.source.commit("g", 90)
+    world.check()
+    world.source.hidden.add("g")
+    world.check()
+    if own:
+        world.destination.commit("g", 95)
+    else:
+        world.destination.silent.add("g")
+    world.check(after_s=FORGET_S + 1)
+    assert ("g" in world.written) is not own
+
+
+def test_offsets_are_committed_in_parts(world: World) -> None:
+    """What is not wanted any more when its part is due stays away; the rest is remembered."""
+    many = [TopicPartition(f"{'t' * 200}-{number}", 0) for number in range(5000)]
+    world.source.groups["g"] = dict.fromkeys(many, Committed(5))
+    world.now += 1
+    wanted = {one.topic for one in many}
+    partitions = dict.fromkeys(many, TOPIC_ID)
+    copying = world.node.sync(
+        world.source,  # type: ignore[arg-type]
+        "m",
+        ALL,
+        partitions,
+        wanted=lambda: wanted,
+    )
+    assert asyncio.run(copying) == 0
+    sizes = [len(part) for part in world.destination.commits]
+    assert len(sizes) > 5
+    assert sum(sizes) == 5000
+    assert max(sizes) * 300 < 300_000

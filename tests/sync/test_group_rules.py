@@ -1,0 +1,129 @@
+"""What is committed for a group; with brokers: test_group_sync.py."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.kafka.groups.offsets import Committed
+from twinlog.kafka.types import TopicPartition
+from twinlog.store.group_records import GroupMemory, PartitionMemory, metadata_checksum
+from twinlog.sync.group_rules import Log, due_offsets, moved_by_others, own_offsets, remembered
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+partitions = st.sampled_from([A, B, TopicPartition("u", 0)])
+committed = st.builds(Committed, st.integers(0, 50), st.sampled_from(["", "m", "n"]), st.just(-1))
+offsets = st.dictionaries(partitions, committed)
+logs = st.dictionaries(
+    partitions,
+    st.tuples(st.integers(0, 20), st.integers(0, 30)).map(lambda t: Log(t[0], t[0] + t[1])),
+)
+
+
+def memory(partitions: Mapping[TopicPartition, PartitionMemory]) -> GroupMemory:
+    return GroupMemory(mirror="m", group="g", kind="classic", partitions=partitions)
+
+
+def test_it_is_copied_as_it_is() -> None:
+    """With what the application has written beside it, but not the source's leader epoch."""
+    source = {A: Committed(7, "seen", 3)}
+    assert due_offsets(source, {}, {A: Log(0, 10)}) == {A: Committed(7, "seen")}
+
+
+def test_it_goes_up_to_what_is_there() -> None:
+    """An offset that is not there yet would be reset by the consumer's client.
+
+    Its metadata may speak of that very offset, and stays away until the offset itself follows.
+    """
+    source = {A: Committed(7, "of 7"), B: Committed(1, "of 1")}
+    due = due_offsets(source, {}, {A: Log(0, 5), B: Log(3, 9)})
+    assert due == {A: Committed(5), B: Committed(3)}
+    assert due_offsets(source, due, {A: Log(0, 7), B: Log(3, 9)}) == {A: Committed(7, "of 7")}
+
+
+@given(offsets, offsets, logs)
+def test_never_back_and_never_outside(
+    source: Mapping[TopicPartition, Committed],
+    destination: Mapping[TopicPartition, Committed],
+    logs: Mapping[TopicPartition, Log],
+) -> None:
+    """Where the offsets on the destination are not known to be the mirror's own."""
+    due = due_offsets(source, destination, logs)
+    for partition, (offset, *_) in due.items():
+        assert partition in source
+        assert logs[partition].start <= offset <= logs[partition].end
+        assert partition not in destination or offset > destination[partition].offset
+    for partition in source.keys() & logs.keys() - due.keys():
+        assert destination[partition].offset >= min(source[partition].offset, logs[partition].end)
+    after = {**destination, **due}
+    assert not due_offsets(source, after, logs), "the next check finds nothing to do"
+
+
+@given(offsets, offsets, logs)
+def test_its_own_offsets_follow_backwards(
+    source: Mapping[TopicPartition, Committed],
+    destination: Mapping[TopicPartition, Committed],
+    logs: Mapping[TopicPartition, Log],
+) -> None:
+    """They end as the source's are, metadata included, but for what a log's end holds back."""
+    due = due_offsets(source, destination, logs, own=destination.keys())
+    after = {**destination, **due}
+    for partition in source.keys() & logs.keys():
+        start, end = logs[partition]
+        if start <= source[partition].offset <= end:
+            assert after[partition] == source[partition]
+    assert not due_offsets(source, after, logs, own=after.keys()), "the next check does nothing"
+
+
+def test_a_log_end_that_falls_back_lowers_nothing() -> None:
+    """After an election the high watermark is lower for a moment; the source did not rewind."""
+    assert not due_offsets({A: Committed(9)}, {A: Committed(8)}, {A: Log(0, 5)}, own={A})
+
+
+@pytest.mark.parametrize(
+    ("found", "is_own"),
+    [
+        (Committed(7, "m"), True),
+        (Committed(8, "m"), False),
+        (Committed(6, "m"), False),
+        (Committed(7, ""), False),
+        (Committed(7, "m", 0), False),  # a consumer's: the mirror commits no leader epoch
+    ],
+)
+def test_whose_an_offset_is(found: Committed, *, is_own: bool) -> None:
+    known = memory({A: PartitionMemory(7, 7, metadata_checksum("m"))})
+    assert own_offsets({A: found}, known) == (frozenset({A}) if is_own else frozenset())
+    assert own_offsets({A: found}, None) == frozenset()
+
+
+def test_another_hand_is_seen_by_what_has_changed() -> None:
+    known = memory({A: PartitionMemory(7, 7), B: PartitionMemory(9, -1, 0, 5)})
+    same = {A: Committed(7), B: Committed(5)}
+    assert not moved_by_others(same, own_offsets(same, known), known)
+    for moved in ({A: Committed(8)}, {B: Committed(4)}, {TopicPartition("u", 0): Committed(1)}):
+        assert moved_by_others(moved, own_offsets(moved, known), known)
+    assert moved_by_others(same, frozenset(), None), "seen for the first time"
+    assert not moved_by_others({}, frozenset(), None)
+
+
+def test_what_is_remembered() -> None:
+    """A partition that was not checked keeps what was copied, and has no offset of the source.
+
+    One that was checked, and has none, was deleted there, until it has one again.
+    """
+    paused, gone = TopicPartition("paused", 0), TopicPartition("gone", 0)
+    copies = {A: PartitionMemory(7, 7), paused: PartitionMemory(3, 3), gone: PartitionMemory(4, 4)}
+    source = {A: Committed(8), B: Committed(9)}
+    destination = {A: Committed(7), B: Committed(5)}
+    after = {
+        A: PartitionMemory(8, 7),
+        B: PartitionMemory(9, -1, 0, 5),
+        paused: PartitionMemory(-1, 3),
+        gone: PartitionMemory(-1, 4, deleted=1),
+    }
+    assert remembered(source, destination, {A}, memory(copies), {A, B, gone}) == after
+    assert remembered(source, destination, {A}, memory(after), {A, B}) == after
+    back = source | {gone: Committed(5)}
+    known = memory(after)
+    assert not remembered(back, destination, {A}, known, {A, B, gone})[gone].deleted

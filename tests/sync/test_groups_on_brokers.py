@@ -1,0 +1,242 @@
+"""Group offsets follow, and what readiness finds about groups, on real brokers, without lanes."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+import librdkafka_tools as outside
+import pytest
+from clients import client, write_state
+from confluent_kafka.admin import AdminClient
+from streams_group import make_streams_group
+from waiting import until, until_async
+
+from conftest import Pair
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import Retriable
+from twinlog.kafka.groups.offsets import (
+    Committed,
+    commit_offsets,
+    committed_offsets,
+    in_parts,
+    list_groups,
+)
+from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.mirror.states import State
+from twinlog.operations.readiness.subject import subject_of
+from twinlog.operations.readiness.survey import survey
+from twinlog.operations.readiness.verdict import MirrorFacts, Reason, judge
+from twinlog.store.group_log import read_groups
+from twinlog.store.mirrors import MirrorStore
+from twinlog.sync.group_offsets import GroupSync
+
+pytestmark = pytest.mark.broker
+
+
+async def topic_id(cluster: KafkaCluster, topic: str) -> UUID:
+    return (await cluster.refresh([topic])).topics[topic].topic_id
+
+
+async def commit(
+    cluster: KafkaCluster, group: str, offsets: dict[TopicPartition, Committed]
+) -> None:
+    """Commit as a client that is no member."""
+    assert not any((await commit_offsets(cluster, group, offsets)).values())
+
+
+def found(facts: MirrorFacts) -> dict[Reason, list[str]]:
+    """The findings, by reason."""
+    texts: dict[Reason, list[str]] = {}
+    for one in judge(facts).all_findings():
+        texts.setdefault(one.reason, []).append(one.text)
+    return texts
+
+
+def test_a_rewound_group_is_followed_back(
+    pair: Pair, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """While the offset on the destination is the mirror's own, also by another node.
+
+    An offset that was clamped has no metadata: it would speak of the original one.
+    """
+    group, mirror = fresh_name("group"), fresh_name("mirror")
+    partition = TopicPartition(topic, 0)
+    for cluster, count in ((pair.source, 10), (pair.destination, 5)):
+        outside.make_topic(cluster.bootstrap_servers, topic)
+        outside.write(cluster.bootstrap_servers, topic, outside.simple(count))
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            partitions = {partition: await topic_id(source, topic)}
+            include = [re.compile(re.escape(group))]
+
+            async def follow(offset: int, node: GroupSync | None = None) -> Committed:
+                """What the destination has after the source's was set, and a check."""
+                await commit(source, group, {partition: Committed(offset, f"of {offset}")})
+                sync = node or GroupSync(destination)
+                assert await sync.sync(source, mirror, include, partitions) == 0
+                return (await committed_offsets(destination, group))[partition]
+
+            node = GroupSync(destination)
+            assert await follow(8, node) == Committed(5)
+            assert await follow(4, node) == Committed(4, "of 4")
+            assert await follow(2) == Committed(2, "of 2"), "by another node"
+            with outside.consumer(pair.destination.bootstrap_servers, group) as member:
+                member.subscribe([topic])
+                # A commit needs a record that was read; an assignment comes before.
+                until(lambda: member.poll(0.2), 60, "a record")
+                assert await follow(1, node) == Committed(2, "of 2"), "it has a member"
+                member.commit(asynchronous=False)
+            own = (await committed_offsets(destination, group))[partition]
+            assert own.offset >= 2
+            assert await follow(1, node) == own, "the group has committed it itself"
+            assert await follow(1) == own
+            remembered = (await read_groups(destination, mirror)).groups[group]
+            assert remembered.partitions[partition].source == 1
+            assert remembered.partitions[partition].other == own.offset
+
+    asyncio.run(run())
+
+
+def test_a_group_with_thousands_of_partitions(
+    pair: Pair, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    """More than one batch of __consumer_offsets takes: in one request all of them are refused."""
+    group, mirror, count = fresh_name("group"), fresh_name("mirror"), 1500
+    places = [TopicPartition(topic, index) for index in range(count)]
+    for cluster in (pair.source, pair.destination):
+        outside.make_topic(cluster.bootstrap_servers, topic, count)
+    offsets = dict.fromkeys(places, Committed(0, "m" * 900))
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+
+            async def refused() -> bool:
+                """Brokers are busy with the new partitions for a while."""
+                try:
+                    answers = await commit_offsets(source, group, offsets)
+                except Retriable:
+                    return False
+                return all(answers.values())
+
+            await until_async(refused, 120, what="the commit of all in one request is refused")
+            for part in in_parts(group, offsets):
+                await commit(source, group, part)
+            partitions = dict.fromkeys(places, await topic_id(source, topic))
+            sync = GroupSync(destination)
+            include = [re.compile(re.escape(group))]
+
+            async def complete() -> bool:
+                """Not before the destination's brokers lead all of the new partitions."""
+                return await sync.sync(source, mirror, include, partitions) == 0
+
+            await until_async(complete, 60, "a complete check")
+            assert await committed_offsets(destination, group) == offsets
+            size = len((await read_groups(destination, mirror)).groups[group].partitions)
+            assert size == count
+
+    asyncio.run(run())
+    for cluster in (pair.source, pair.destination):
+        outside.delete_topic(cluster.bootstrap_servers, topic)
+
+
+def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str], str]) -> None:
+    """Every group that would read records again or skip some, copied or not.
+
+    With a dead source, what the last check saw, with its age.
+    """
+    mirror = fresh_name("mirror")
+    names = {
+        name: f"{mirror}-{name}"
+        for name in ("behind", "rewound", "own", "streams", "outside", "ok", "deleted")
+    }
+    partition = TopicPartition(topic, 0)
+    outside.make_topic(pair.source.bootstrap_servers, topic)
+    outside.write(pair.source.bootstrap_servers, topic, outside.simple(10))
+
+    async def prepare() -> None:
+        async with client(pair.destination) as destination:
+            properties = {
+                "bootstrap.servers": pair.source.bootstrap_servers,
+                "mirror.groups.include": f"(?!.*outside){re.escape(mirror)}.*",
+            }
+            await create_mirror(destination, mirror, properties)
+            await add_topics(destination, mirror, topic)
+            [one] = [
+                t for t in (await MirrorStore(destination).snapshot()).topics if t.topic == topic
+            ]
+            await write_state(destination, one, State.MIRRORING)
+
+    asyncio.run(prepare())
+    outside.write(pair.destination.bootstrap_servers, topic, outside.simple(10))
+    make_streams_group(pair.source, names["streams"], {partition: 5})
+
+    async def facts(destination: KafkaCluster, servers: str = "") -> MirrorFacts:
+        subject = await subject_of(destination, mirror, [topic])
+        if servers:
+            dead = replace(subject.mirror, source={"bootstrap.servers": servers})
+            subject = replace(subject, mirror=dead)
+        return await survey(destination, subject)
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            assert (await list_groups(source))[names["streams"]].kind == "streams"
+            unknown = found(await facts(destination, "127.0.0.1:1"))
+            assert "no complete check" in "".join(unknown[Reason.GROUP_UNREADABLE])
+            for name, offset in (
+                ("behind", 3),
+                ("rewound", 9),
+                ("own", 2),
+                ("outside", 4),
+                ("ok", 6),
+                ("deleted", 5),
+            ):
+                await commit(source, names[name], {partition: Committed(offset)})
+            await commit(destination, names["own"], {partition: Committed(7)})
+            node, ids = GroupSync(destination), {partition: await topic_id(source, topic)}
+            include = (await subject_of(destination, mirror, [topic])).settings.groups_include
+            assert await node.sync(source, mirror, include, ids) == 0
+            await commit(source, names["behind"], {partition: Committed(8)})
+            await commit(source, names["rewound"], {partition: Committed(1)})
+            admin = AdminClient({"bootstrap.servers": pair.source.bootstrap_servers})
+            admin.delete_consumer_groups([names["deleted"]])[names["deleted"]].result(30)
+
+            live = found(await facts(destination))
+            assert Reason.GROUP_UNREADABLE not in live, "without an authorizer all are listed"
+            [behind] = live[Reason.GROUP_BEHIND]
+            assert names["behind"] in behind
+            assert "5 offsets again" in behind
+            [rewound] = live[Reason.GROUP_REWOUND]
+            assert f"{names['rewound']} was rewound" in rewound
+            assert f"{partition} (source 1, destination 9)" in rewound
+            [skips] = live[Reason.GROUP_SKIPS]
+            assert f"group {names['own']} would skip" in skips
+            assert f"{partition} (source 2, destination 7)" in skips
+            [deleted] = live[Reason.GROUP_DELETED]
+            assert f"group {names['deleted']} has no offsets" in deleted
+            assert f"{partition} (5)" in deleted
+            aside = "\n".join(sorted(live[Reason.GROUP_NOT_COPIED]))
+            assert len(live[Reason.GROUP_NOT_COPIED]) == 2
+            assert re.search(rf"{names['outside']}.*read 4 offsets again", aside)
+            assert re.search(rf"{names['streams']}.*streams groups.*read 5 offsets again", aside)
+            assert names["ok"] not in str(live)
+
+            dead = found(await facts(destination, "127.0.0.1:1"))
+            [age] = dead[Reason.GROUP_UNREADABLE]
+            assert re.search(r"5 were last checked on the source \d+ s ago", age)
+            assert Reason.GROUP_BEHIND not in dead, "as the last check saw it"
+            assert Reason.GROUP_DELETED not in dead, "it was there at the last check"
+            assert names["own"] in "".join(dead[Reason.GROUP_SKIPS])
+
+            assert await node.sync(source, mirror, include, ids) == 0
+            after = found(await facts(destination))
+            assert not {Reason.GROUP_BEHIND, Reason.GROUP_REWOUND} & after.keys()
+            assert (await committed_offsets(destination, names["rewound"]))[partition].offset == 1
+            assert after[Reason.GROUP_DELETED] == [deleted], "the check deletes nothing"
+            dead = found(await facts(destination, "127.0.0.1:1"))
+            assert dead[Reason.GROUP_DELETED] == [deleted], "the check has seen that it is gone"
+
+    asyncio.run(run())

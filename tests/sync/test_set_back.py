@@ -1,0 +1,135 @@
+"""When a due set-back is done with; with brokers: tests/end_to_end/test_configs.py."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.topics import Resource
+from twinlog.store.config_records import MirrorTopic, Wanted
+from twinlog.sync import configs as config_sync
+from twinlog.sync.configs import Difference, set_configs_back
+
+UNKNOWN, DENIED, INVALID = 3, 29, 40
+ID = UUID(int=1)
+
+
+@pytest.mark.parametrize("side", ["source", "destination", "record", "neither"])
+def test_what_was_read_of_another_topic_is_not_written_down(
+    monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """It was recreated on either side, or added anew, after its configurations were read."""
+    read = MirrorTopic(
+        mirror="m", topic="t", topic_id=ID, partitions=1, destination_topic_id=ID, set_back=()
+    )
+    other = UUID(int=2)
+    there = replace(read, topic_id=other) if side == "record" else read
+    found = Difference({}, {}, (("retention.ms", "5"),))
+    written: list[MirrorTopic] = []
+
+    async def compare(*_: Any) -> dict[str, Difference]:
+        return {"t": found}
+
+    def cluster(name: str) -> Any:
+        async def refresh(_: Any) -> Any:
+            topic = SimpleNamespace(topic_id=other if name == side else ID)
+            return SimpleNamespace(topics={"t": topic})
+
+        return SimpleNamespace(refresh=refresh)
+
+    async def change(decide: Any) -> None:
+        written.extend(decide(SimpleNamespace(topics=[there])))
+
+    monkeypatch.setattr(config_sync, "compare_configs", compare)
+    store: Any = SimpleNamespace(change=change)
+    clusters = cluster("source"), cluster("destination")
+    assert asyncio.run(config_sync.sync_configs(*clusters, store, [read], [])) == 0
+    noted = [replace(read, set_back=found.set_back)] if side == "neither" else []
+    assert written == noted
+
+
+class Destination:
+    """A topic that is STOPPED and due, and what the brokers say of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.listed = True
+        self.topic_id = ID
+        self.gone = False
+        self.refused: Refusal | None = None
+        self.topic = MirrorTopic(
+            mirror="m",
+            topic="t",
+            topic_id=ID,
+            partitions=1,
+            wanted=Wanted.STOPPED,
+            set_back=(("retention.ms", "5"),),
+            destination_topic_id=ID,
+        )
+        self.set = 0
+        for name in ("known_configs", "incremental_alter_configs", "absent_everywhere"):
+            monkeypatch.setattr(config_sync, name, getattr(self, name))
+
+    def set_back(self) -> tuple[set[str], bool]:
+        """What could not be, and whether it is still due."""
+        failed = asyncio.run(set_configs_back(self, self, "m", ["t"]))  # type: ignore[arg-type]
+        return failed, self.topic.set_back is not None
+
+    async def known_configs(self, _: Any) -> Collection[str]:
+        return {"retention.ms"}
+
+    async def refresh(self, names: Collection[str]) -> Any:
+        topic = SimpleNamespace(topic_id=self.topic_id)
+        return SimpleNamespace(topics=dict.fromkeys(names, topic) if self.listed else {})
+
+    async def incremental_alter_configs(
+        self, _: Any, changes: Mapping[Resource, Any]
+    ) -> dict[Resource, Refusal | None]:
+        self.set += len(changes)
+        return dict.fromkeys(changes, self.refused)
+
+    async def absent_everywhere(self, _: Any, names: Collection[str]) -> set[str]:
+        return set(names) if self.gone else set()
+
+    async def states(self) -> Any:
+        return SimpleNamespace(stopped=lambda _: True)
+
+    async def change(self, decide: Callable[[Any], Awaitable[list[MirrorTopic]]]) -> None:
+        topics = await decide(SimpleNamespace(topics=[self.topic]))
+        self.topic = next(iter(topics), self.topic)
+
+
+@pytest.fixture
+def destination(monkeypatch: pytest.MonkeyPatch) -> Destination:
+    return Destination(monkeypatch)
+
+
+def test_one_broker_that_does_not_know_a_topic(destination: Destination) -> None:
+    """It has just started, perhaps: the set-back stays due until every broker says so."""
+    destination.listed = False
+    assert destination.set_back() == ({"t"}, True)
+    destination.listed, destination.refused = True, Refusal(UNKNOWN)
+    assert destination.set_back() == ({"t"}, True)
+    destination.gone = True
+    assert destination.set_back() == (set(), False)
+
+
+@pytest.mark.parametrize(
+    ("code", "due"), [(None, False), (DENIED, True), (INVALID, False)], ids=str
+)
+def test_what_the_brokers_answer(destination: Destination, code: int | None, due: bool) -> None:
+    """What they will never take is done with; a right may be given."""
+    destination.refused = None if code is None else Refusal(code)
+    assert destination.set_back() == ({"t"} if due else set(), due)
+    assert destination.set == 1
+
+
+def test_another_topic_under_the_name(destination: Destination) -> None:
+    """Its configurations are its users'."""
+    destination.topic_id = UUID(int=2)
+    assert destination.set_back() == (set(), False)
+    assert destination.set == 0

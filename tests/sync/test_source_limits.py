@@ -1,0 +1,105 @@
+"""A source with more and more topics and partitions: how far its mirror follows."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import librdkafka_tools as outside
+import pytest
+from clients import client
+
+from conftest import Pair
+from twinlog.mirror.settings import PARTITIONS
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.mirrors import MirrorStore
+from twinlog.sync import topics as topic_sync
+from twinlog.sync.topics import Room, add_new_topics, grow_topics
+
+
+def mirror(limit: int, name: str = "m", **named: Any) -> Mirror:
+    return Mirror(name=name, source={PARTITIONS: str(limit)}, source_cluster_id="s", **named)
+
+
+def topic(name: str, partitions: int, **named: Any) -> MirrorTopic:
+    return MirrorTopic(
+        mirror=named.pop("of", "m"),
+        topic=name,
+        topic_id=UUID(int=1),
+        partitions=partitions,
+        **named,
+    )
+
+
+def test_what_there_is_room_for() -> None:
+    """What is removed, and what other mirrors have, takes none."""
+    topics = [topic("a", 3), topic("b", 2, wanted=Wanted.PAUSED)]
+    topics += [topic("c", 9, wanted=Wanted.STOPPED), topic("d", 9, of="other")]
+    room = Room(mirror(7), topics)
+    assert room.refuses(2) == ""
+    assert room.refuses(3) == (
+        f"{PARTITIONS} is 7, the mirror has 5 partition(s), and these are 3 more"
+    )
+    room.take(1)
+    assert room.refuses(1) == ""
+    assert room.refuses(2)
+
+
+def test_a_topic_does_not_grow_beyond(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither cluster is asked to do anything; it is counted, and said with the setting."""
+    nobody: Any = None
+    topics = [topic("a", 2)]
+    growth = grow_topics(
+        nobody, nobody, topics, {"a": 1000}, {"a": 2}, room=Room(mirror(100), topics)
+    )
+    assert asyncio.run(growth) == 1
+    assert f"a cannot grow to 1000 partitions: {PARTITIONS} is 100" in caplog.text
+
+
+@pytest.mark.parametrize("again", ["topic_id", "destination_topic_id"])
+def test_a_topic_that_was_made_again_meanwhile_has_not_grown(
+    monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """Only the topic that the partitions were counted of."""
+    known = [topic(name, 2, destination_topic_id=UUID(int=1)) for name in "ab"]
+    other: Any = {again: UUID(int=2)}
+    now = [replace(known[0], **other), known[1]]
+    written: list[MirrorTopic] = []
+
+    async def create(*_: Any) -> dict[str, None]:
+        return {}
+
+    async def change(decide: Any) -> None:
+        written.extend(decide(SimpleNamespace(topics=now)))
+
+    monkeypatch.setattr(topic_sync.admin, "create_partitions", create)
+    store: Any = SimpleNamespace(change=change)
+    counts = dict.fromkeys("ab", 3)
+    growth = grow_topics(store, store, known, counts, {}, room=Room(mirror(100), known))
+    assert asyncio.run(growth) == 0
+    assert written == [replace(known[1], partitions=3)]
+
+
+@pytest.mark.broker
+def test_new_topics_are_not_added_beyond(pair: Pair, topic: str) -> None:
+    """What matches and has no room is not mirrored, which readiness reports with the setting."""
+    names = [f"{topic}-{number}" for number in range(4)]
+    for name in names:
+        outside.make_topic(pair.source.bootstrap_servers, name, 2)
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            store = MirrorStore(destination)
+            one = mirror(5, topic, topic_patterns=(f"{topic}-.*",))
+            await store.create_mirror(one)
+            one = (await store.snapshot()).mirrors[topic]
+            missed = await add_new_topics(source, destination, store, one, await store.snapshot())
+            snapshot = await store.snapshot()
+            assert [t.topic for t in snapshot.topics if t.mirror == topic] == names[:2]
+            assert missed == 2
+            reasons = dict(snapshot.not_mirrored(topic).topics)
+            assert reasons.keys() == set(names[2:])
+            assert all(PARTITIONS in why for why in reasons.values())
+
+    asyncio.run(run())

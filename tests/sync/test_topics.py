@@ -1,0 +1,72 @@
+"""Which source topics a mirror stands for and does not mirror; with brokers: test_refresh.py."""
+
+from dataclasses import replace
+from types import MappingProxyType
+from uuid import UUID
+
+import pytest
+
+from twinlog.kafka.client.metadata import Topic
+from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, encode
+from twinlog.store.snapshot import Snapshot, Written
+from twinlog.sync.topics import not_mirrored
+
+MIRROR = Mirror(name="m", source={}, source_cluster_id="s", topic_patterns=("t.*",))
+OTHER = Mirror(name="o", source={}, source_cluster_id="s")
+FOREIGN = Mirror(name="f", source={}, source_cluster_id="elsewhere")
+OURS = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=1), partitions=1)
+REMOVED = replace(OURS, wanted=Wanted.STOPPED)
+
+
+def topic(name: str, topic_id: int = 1, *, internal: bool = False) -> Topic:
+    return Topic(name, UUID(int=topic_id), internal, MappingProxyType({}))
+
+
+def missed(
+    *records: ConfigRecord, mirror: Mirror = MIRROR, topic_id: int = 1, loops: tuple[str, ...] = ()
+) -> dict[str, str]:
+    snapshot = Snapshot().after(
+        Written(0, 0, *encode(one)) for one in (mirror, OTHER, FOREIGN, *records)
+    )
+    return not_mirrored(mirror, snapshot, {"t": topic("t", topic_id), "u": topic("u")}, loops)
+
+
+def test_what_matches_a_pattern() -> None:
+    """Not what is internal, and not what matches none."""
+    assert missed() == {"t": ""}
+    assert missed(OURS) == {}
+    assert missed(loops=("t",)) == {}
+    assert missed(mirror=replace(MIRROR, topic_patterns=())) == {}
+    internal = {"__t": topic("__t"), "ti": topic("ti", internal=True)}
+    everything = replace(MIRROR, topic_patterns=(".*",))
+    assert not_mirrored(everything, Snapshot(), internal, ()) == {}
+
+
+@pytest.mark.parametrize(
+    ("record", "topic_id", "why"),
+    [
+        (REMOVED, 1, None),
+        (REMOVED, 2, "was deleted and recreated"),
+        (replace(REMOVED, source_deleted=True), 1, "removed while the source did not list it"),
+        (replace(REMOVED, source_deleted=True), 2, "was deleted and recreated"),
+        (replace(OURS, mirror="o"), 1, None),
+        (replace(REMOVED, mirror="o"), 1, ""),
+        (replace(OURS, mirror="f"), 1, "belongs to mirror f"),
+    ],
+)
+def test_why(record: MirrorTopic, topic_id: int, why: str | None) -> None:
+    """An operator's removal is meant; what another mirror has of the same source is mirrored."""
+    found = missed(record, topic_id=topic_id)
+    if why is None:
+        assert found == {}
+    else:
+        assert found.keys() == {"t"}
+        assert why in found["t"]
+
+
+def test_a_topic_that_was_added_by_name() -> None:
+    """Without a pattern, too, if it was taken from the mirror because the source had it no more."""
+    named = replace(MIRROR, topic_patterns=())
+    assert missed(REMOVED, mirror=named, topic_id=2) == {}
+    lost = replace(REMOVED, source_deleted=True)
+    assert missed(lost, mirror=named, topic_id=2).keys() == {"t"}

@@ -1,0 +1,234 @@
+"""`verify` on real brokers: what a mirror may get wrong, written there by hand, has to be found."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import librdkafka_tools as outside
+import pytest
+from clients import client, make_topic
+from kafka.protocol.admin import AlterClientQuotasRequest
+from waiting import until_async
+
+from conftest import Pair
+from twinlog.engines.exact.kafka_ports import KafkaDestination
+from twinlog.engines.exact.ports import Markers, ProducerIdentity
+from twinlog.kafka.client.cluster import CONTROLLER, KafkaCluster
+from twinlog.kafka.requests.partitions import delete_records
+from twinlog.kafka.types import TopicPartition
+from twinlog.operations.verification import NOT_SEEN, SAME, Verification, verification
+from twinlog.verify.job import Comparison, Extent, Stretch, extent
+from twinlog.verify.log_reader import Below, Bytes, LogReader, Nothing, read_bounds
+from twinlog.verify.verdict import LATEST, LOG_START, LOST
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+BEGAN_MS = 1_700_000_000_000
+
+
+class Logs:
+    """One partition of each cluster, written by hand."""
+
+    def __init__(self, pair: Pair, source: KafkaCluster, destination: KafkaCluster, topic: str):
+        self.source, self.destination, self.topic = source, destination, topic
+        self.partition = TopicPartition(topic, 0)
+        self.servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+
+    async def make(self, **configs: str) -> None:
+        """The topic, on both."""
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        for cluster in (self.source, self.destination):
+            await make_topic(cluster, self.topic, configs=named)
+
+    async def extent(self) -> Extent:
+        """The bounds, as `verify_mirrors` reads them."""
+        found = [await read_bounds(each, [self.partition]) for each in self.clusters]
+        return extent(self.partition, found[1][self.partition], found[0][self.partition])
+
+    @property
+    def clusters(self) -> tuple[KafkaCluster, KafkaCluster]:
+        """In the order in which bounds are read."""
+        return self.destination, self.source
+
+    async def verify(
+        self, known: Extent | None = None, *, compacted: bool = False, patience: float = 60.0
+    ) -> Verification:
+        """As the command does, without Spark."""
+        known = known or await self.extent()
+        comparison = Comparison(self.source, self.destination, patience=patience)
+        stretch = Stretch(self.partition, known.start, known.end, compacted)
+        found = verification([known], [await comparison.compare(stretch)])
+        assert found.counts.length == known.length, found.counts
+        return found
+
+    async def markers(self, count: int) -> None:
+        """Control records on the destination, as a mirror fills gaps."""
+        port = KafkaDestination(self.destination, lambda: True)
+        await port.leaders({self.topic})
+        wanted = {self.partition: Markers(count, 0)}
+        answers = await port.write_markers(wanted, ProducerIdentity("marker", 987_654, 0))
+        assert set(answers.values()) == {0}
+
+    async def quota(self, rate: float | None) -> None:
+        """`consumer_byte_rate` of the source for our client id."""
+        entry = AlterClientQuotasRequest.EntryData
+        op = entry.OpData(key="consumer_byte_rate", value=rate or 0.0, remove=rate is None)
+        entity = entry.EntityData(entity_type="client-id", entity_name="twinlog")
+        request = AlterClientQuotasRequest(
+            entries=[entry(entity=[entity], ops=[op])], validate_only=False
+        )
+        response = await self.source.call(request, node=CONTROLLER)
+        assert response.entries[0].error_code == 0
+
+    def write_both(self, start: int, end: int, size: int = 1) -> None:
+        """The same records at the same offsets on both."""
+        for servers in self.servers:
+            outside.write(
+                servers,
+                self.topic,
+                [(0, f"k{at}", f"{at:0{size}d}", None) for at in range(start, end)],
+                message_max_bytes=8_000_000,
+            )
+
+
+@asynccontextmanager
+async def logs(pair: Pair, topic: str, **configs: str) -> AsyncIterator[Logs]:
+    # A client's timestamps differ between the two writes, so that brokers' are compared: none.
+    async with client(pair.source) as source, client(pair.destination) as destination:
+        made = Logs(pair, source, destination, topic)
+        await made.make(max_message_bytes="8000000", **configs)
+        yield made
+
+
+def same_but_for_times(found: Verification) -> bool:
+    """Whether nothing but timestamps differs: two producers wrote these logs."""
+    return {one.reason for one in found.differences} <= {"the timestamp differs"}
+
+
+def test_control_records_in_place_of_data(pair: Pair, topic: str) -> None:
+    """Goal: A1: five lost records, with a control record at each offset, are a difference."""
+
+    async def run() -> None:
+        async with logs(pair, topic) as made:
+            for servers in made.servers:
+                outside.write_same(servers, topic, 0, 0, 10)
+            outside.write_same(made.servers[0], topic, 0, 10, 15)
+            await made.markers(5)
+            for servers in made.servers:
+                outside.write_same(servers, topic, 0, 15, 20)
+            found = await made.verify()
+            assert [one[1:] for one in found.differences] == [(10, 15, LOST)]
+            assert (found.counts.compared, found.counts.differs) == (15, 5)
+
+    asyncio.run(run())
+
+
+def test_a_quota_and_a_log_start_that_moves(pair: Pair, topic: str) -> None:
+    """Goal: A1, E3: slow reads are waited for, and what retention takes meanwhile is absent."""
+
+    async def run() -> None:
+        async with logs(pair, topic) as made:
+            for servers in made.servers:
+                for at in range(12):
+                    outside.write_same(servers, topic, 0, at, at + 1)
+            made.write_both(12, 18, 1_500_000)
+            await made.quota(3_000_000)
+            try:
+                known = await made.extent()
+                for cluster in made.clusters:
+                    await delete_records(cluster, {made.partition: 7})
+                found = await made.verify(known)
+            finally:
+                await made.quota(None)
+            assert same_but_for_times(found), found.differences
+            assert found.counts.not_seen == 0
+            assert found.counts.absent == {LOG_START: 7}
+            assert found.counts.compared + found.counts.differs == 11
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_seen_in_time_is_not_the_same(pair: Pair, topic: str) -> None:
+    """Goal: a source that throttles longer than we wait: the rest is not seen, with the reason."""
+
+    async def run() -> None:
+        async with logs(pair, topic) as made:
+            for servers in made.servers:
+                outside.write_same(servers, topic, 0, 0, 5)
+            await made.quota(1.0)
+            try:
+                known = await made.extent()
+
+                async def throttled() -> bool:
+                    reader = LogReader(made.source, made.partition, patience=0.5)
+                    return isinstance(await reader.chunk(0), Nothing)
+
+                await until_async(throttled, 60, "the quota's effect")
+                found = await made.verify(known, patience=0.5)
+            finally:
+                await made.quota(None)
+            assert found.verdict == NOT_SEEN
+            assert found.counts.not_seen == 5
+            assert "source: " in found.unseen[0].reason
+            assert "throttle" in found.unseen[0].reason
+
+    asyncio.run(run())
+
+
+def test_the_destination_s_log_start_alone_has_moved(pair: Pair, topic: str) -> None:
+    """Goal: what the source still has and the destination has not is a difference."""
+
+    async def run() -> None:
+        async with logs(pair, topic) as made:
+            for servers in made.servers:
+                outside.write_same(servers, topic, 0, 0, 9)
+            known = await made.extent()
+            await delete_records(made.destination, {made.partition: 4})
+            assert await LogReader(made.destination, made.partition).chunk(1) == Below(4)
+            found = await made.verify(known)
+            assert [one[1:3] for one in found.differences] == [(0, 4)]
+            assert found.counts.compared == 5
+            await delete_records(made.source, {made.partition: 4})
+            found = await made.verify(known)
+            assert (found.verdict, found.counts.absent) == (SAME, {LOG_START: 4})
+
+    asyncio.run(run())
+
+
+COMPACTED: Mapping[str, str] = {
+    "cleanup_policy": "compact",
+    "delete_retention_ms": "0",
+    "min_cleanable_dirty_ratio": "0.01",
+    "segment_ms": "100",
+    "max_compaction_lag_ms": "100",
+    "file_delete_delay_ms": "100",
+}
+
+
+def test_a_tombstone_that_was_cleaned_away(pair: Pair, topic: str) -> None:
+    """Goal: E2: a key that the source has deleted, its tombstone gone, and the destination not."""
+
+    async def run() -> None:
+        async with logs(pair, topic, **COMPACTED) as made:
+            source, destination = made.servers
+            outside.write(source, topic, [(0, "k1", "old", None)])
+            outside.write(source, topic, [(0, "k1", None, None)])
+            outside.write(destination, topic, [(0, "k1", "old", None)])
+            await made.markers(1)
+            reader = LogReader(made.source, made.partition)
+
+            async def cleaned() -> bool:
+                end = (await read_bounds(made.source, [made.partition]))[made.partition]
+                outside.write_same(source, topic, 0, 0, 0)
+                outside.write(source, topic, [(0, "last", f"{end.high_watermark}", None)])
+                span = await reader.span(0, 1)
+                fresh = await LogReader(made.source, made.partition).span(0, 1)
+                assert span.start == 0
+                return isinstance(await reader.chunk(0), Bytes) and fresh.record(0) is None
+
+            await until_async(cleaned, 150, "the cleaner")
+            known = await made.extent()
+            found = await made.verify(known, compacted=True)
+            assert (0, 1, LATEST) in [one[1:] for one in found.differences]
+
+    asyncio.run(run())

@@ -1,0 +1,160 @@
+"""What verify reads, how it cuts it, and that its counts are the log's length: its pure parts."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twinlog.engines.exact.ports import Bounds
+from twinlog.interfaces.cli.verify import _as_json, _as_text
+from twinlog.kafka.types import TopicPartition
+from twinlog.operations.verification import DIFFERS, NOT_SEEN, SAME, verification
+from twinlog.verify.job import (
+    BEYOND,
+    OPEN_TRANSACTION,
+    STRETCH,
+    Compared,
+    Extent,
+    Stretch,
+    extent,
+    stretches,
+)
+from twinlog.verify.verdict import LOG_START, Tally
+
+ONE = TopicPartition("topic", 0)
+
+
+def bounds(start: int, end: int, last_stable: int | None = None) -> Bounds:
+    return Bounds(0, start, end, end if last_stable is None else last_stable)
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "read", "behind", "below", "beyond"),
+    [
+        # The same, behind, and behind an open transaction of the source.
+        (bounds(0, 9), bounds(0, 9), (0, 9), 0, 0, []),
+        (bounds(0, 9), bounds(0, 4), (0, 4), 5, 0, []),
+        (bounds(0, 9, 6), bounds(0, 6), (0, 6), 0, 0, []),
+        (bounds(0, 0), bounds(0, 0), (0, 0), 0, 0, []),
+        # The source's log begins later: by retention, before the mirror began, or past its end.
+        (bounds(5, 9), bounds(0, 9), (5, 9), 0, 5, []),
+        (bounds(5, 9), bounds(5, 9), (5, 9), 0, 0, []),
+        (bounds(5, 9), bounds(0, 3), (5, 5), 4, 5, []),
+        (bounds(9, 9), bounds(9, 9), (9, 9), 0, 0, []),
+        # The destination's begins later: the source is read there, for what is lost.
+        (bounds(0, 9), bounds(4, 9), (0, 9), 0, 0, []),
+        (bounds(0, 9), bounds(9, 9), (0, 9), 0, 0, []),
+        # The destination has more than the source has decided.
+        (bounds(0, 9), bounds(0, 12), (0, 9), 0, 0, [(9, 12)]),
+        (bounds(0, 9, 6), bounds(0, 9), (0, 6), 0, 0, [(6, 9)]),
+        (bounds(2, 9), bounds(12, 12), (2, 9), 0, 0, [(9, 12)]),
+    ],
+)
+def test_what_is_read(
+    *,
+    source: Bounds,
+    destination: Bounds,
+    read: tuple[int, int],
+    behind: int,
+    below: int,
+    beyond: list[tuple[int, int]],
+) -> None:
+    """Goal: where each log begins and ends, in all orders."""
+    found = extent(ONE, source, destination)
+    assert (found.start, found.end, found.behind) == (*read, behind)
+    assert found.tally.absent[LOG_START] == below
+    assert found.tally.differences == [(*one, BEYOND) for one in beyond]
+
+
+def test_an_open_transaction_on_the_destination() -> None:
+    """Goal: what it has not decided was not seen."""
+    found = extent(ONE, bounds(0, 9), bounds(0, 8, 5))
+    assert (found.end, found.behind) == (5, 1)
+    assert found.tally.unseen == [(5, 8, OPEN_TRANSACTION)]
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_bounds_that_cannot_be_read(side: str) -> None:
+    """Goal: not compared is not the same; of both logs nothing was seen."""
+    good, bad = bounds(0, 9), Bounds(3, -1, -1, -1)
+    found = extent(ONE, *((bad, good) if side == "source" else (good, bad)))
+    [unseen] = found.tally.unseen
+    assert unseen[:2] == (0, 9)
+    assert f"{side}: UNKNOWN_TOPIC_OR_PARTITION (3)" in unseen.reason
+    both = extent(ONE, bad, bad)
+    assert verification([both], []).verdict == NOT_SEEN
+
+
+def edges() -> st.SearchStrategy[Bounds]:
+    return st.lists(st.integers(0, 12), min_size=3, max_size=3).map(
+        lambda three: Bounds(0, min(three), max(three), sorted(three)[1])
+    )
+
+
+@given(edges(), edges())
+def test_the_counts_are_the_length(source: Bounds, destination: Bounds) -> None:
+    """Goal: from the lower log start to the higher end, whatever the bounds; nothing twice."""
+    found = extent(ONE, source, destination)
+    end = max(source.last_stable, destination.high_watermark)
+    assert found.length == end - min(source.start, destination.start)
+    tally = Tally(compared=found.end - found.start)
+    stretch = Stretch(ONE, found.start, found.end, compacted=False)
+    whole = verification([found], [Compared(stretch, tally)])
+    assert whole.counts.length == found.length
+    assert whole.counts.not_seen == found.tally.not_seen
+    assert (whole.verdict == SAME) == (not found.tally.differs and not found.tally.not_seen)
+
+
+def test_a_task_that_says_nothing() -> None:
+    """Goal: what no task reports was not seen; a difference counts for more."""
+    found = extent(ONE, bounds(0, 9), bounds(0, 9))
+    whole = verification([found], [])
+    assert (whole.verdict, whole.counts.not_seen, whole.counts.length) == (NOT_SEEN, 9, 9)
+    assert whole.unseen
+    tally = Tally()
+    tally.differ(0, 1, "why")
+    worse = verification([found], [Compared(Stretch(ONE, 0, 1, compacted=False), tally)])
+    assert (worse.verdict, worse.counts.not_seen) == (DIFFERS, 8)
+
+
+def of(partition: TopicPartition, start: int, end: int) -> Extent:
+    return Extent(
+        partition=partition,
+        start=start,
+        end=end,
+        length=end - start,
+        behind=0,
+        tally=Tally(),
+    )
+
+
+def test_a_configuration_that_cannot_be_read() -> None:
+    """Goal: what nobody could compare is named, and the rest is not called the same."""
+    known = bounds(0, 5)
+    tally = Tally(compared=5)
+    compared = [Compared(Stretch(ONE, 0, 5, compacted=False), tally)]
+    same = verification([extent(ONE, known, known)], compared)
+    assert same.verdict == SAME
+    found = replace(same, unreadable=("__mirror_config-3, offset 7: a newer version",))
+    assert (found.verdict, found.equal) == (NOT_SEEN, False)
+    text = _as_text(found)
+    assert "NOT SEEN what this record is about: __mirror_config-3, offset 7" in text
+    assert "nor what 1 unreadable record(s) are about" in text
+    assert _as_json(found)["unreadable"] == list(found.unreadable)
+
+
+def test_stretches() -> None:
+    """Goal: a million offsets a task, but a compacted partition whole, for its keys; none empty."""
+    other, empty = TopicPartition("compacted", 1), TopicPartition("topic", 2)
+    end = 2 * STRETCH + 6
+    cut = stretches(
+        [of(ONE, 5, end), of(other, 7, 3 * STRETCH), of(empty, 4, 4)],
+        {"topic": False, "compacted": True},
+    )
+    assert cut == [
+        Stretch(ONE, 5, STRETCH + 5, compacted=False),
+        Stretch(ONE, STRETCH + 5, 2 * STRETCH + 5, compacted=False),
+        Stretch(ONE, 2 * STRETCH + 5, end, compacted=False),
+        Stretch(other, 7, 3 * STRETCH, compacted=True),
+    ]
