@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, TwinlogError, UserError
 from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import (
@@ -45,19 +46,18 @@ from twinlog.store.mirrors import MirrorStore
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_TOPIC_AUTHORIZATION: Final = 29
-_TOPIC_ALREADY_EXISTS: Final = 36
 _CREATE: Final = "create the topic on the destination"
 _LONGEST_STEM: Final = 240
 """Characters of a topic's name that leave room for a suffix of nine."""
 _EXCLUDE: Final = f"nothing was added; {EXCLUDE} leaves configurations out"
-_HINTS: Final = {
-    38: "nothing was added; set --replication-factor to what the destination's brokers can hold",
-    40: _EXCLUDE,
-    44: _EXCLUDE,
+_HINTS: Final[Mapping[int, str]] = {
+    ErrorCode.INVALID_REPLICATION_FACTOR: "nothing was added; set --replication-factor to what the "
+    "destination's brokers can hold",
+    ErrorCode.INVALID_CONFIG: _EXCLUDE,
+    ErrorCode.POLICY_VIOLATION: _EXCLUDE,
 }
 """What can be done about INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION."""
-_REFUSED_VALUE: Final = frozenset({40, 44})
+_REFUSED_VALUE: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.POLICY_VIOLATION})
 """INVALID_CONFIG, POLICY_VIOLATION."""
 _CHUNK: Final = 200
 """Topics in one request about topics or configurations."""
@@ -323,7 +323,11 @@ async def try_out(
         others = [replace(unused[name], name=name) for name in names]
         answers = await create_topics(destination, others, validate_only=True)
         # Who may create topics of certain names only may not try another one.
-        tried = {unused[n].name: a for n, a in answers.items() if not _is(a, _TOPIC_AUTHORIZATION)}
+        tried = {
+            unused[n].name: a
+            for n, a in answers.items()
+            if not _is(a, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        }
         _refuse(tried, _CREATE)
     await _configure(destination, wanted, validate_only=True)
 
@@ -333,7 +337,7 @@ def _is(answer: object, code: int) -> bool:
 
 
 def _is_there(name: str, answer: object, to_be_deleted: Collection[str]) -> bool:
-    return name in to_be_deleted and _is(answer, _TOPIC_ALREADY_EXISTS)
+    return name in to_be_deleted and _is(answer, ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
 async def prepare(
@@ -394,7 +398,7 @@ async def _configure(
 def _refuse(answers: Mapping[str, Any], what: str) -> None:
     for name, answer in answers.items():
         if isinstance(answer, Refusal):
-            if answer.code == _TOPIC_ALREADY_EXISTS:
+            if answer.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise MirrorError.TOPIC_ALREADY_EXISTS.error(
                     f"somebody has created {name} on the destination meanwhile",
                     hint="nothing was added; try again",

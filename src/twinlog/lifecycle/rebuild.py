@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets
@@ -27,8 +28,7 @@ from twinlog.kafka.requests.topics import delete_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.verify.log_reader import READ_UNCOMMITTED, Below, LogReader, Nothing
 
-_UNKNOWN: Final = 3
-_GONE: Final = frozenset({_UNKNOWN, 100})
+_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 100})
 """UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
 _REPEAT: Final = (
     "repeat the same --add once this is mended: it creates what is missing, and mirrors what "
@@ -109,7 +109,9 @@ async def _deleted(
         left = {name: found[name] for name in names if name in found}
         if not sent and len(left) < len(names):
             gone = min(set(names) - left.keys())
-            raise Refusal(_UNKNOWN).error("read the log's end", topic=gone)
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION).error(
+                "read the log's end", topic=gone
+            )
         await _unchanged(destination, left, tails)
         sent = True
         ids = {name: topic.topic_id for name, topic in left.items()}

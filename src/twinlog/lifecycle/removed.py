@@ -24,6 +24,7 @@ from typing import Final
 
 from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
@@ -39,7 +40,6 @@ FURTHER: Final = 4
 """By how much more is compared, each time that all of it differs."""
 AT_ONCE: Final = 20
 """Partitions that are compared side by side."""
-_UNKNOWN_TOPIC: Final = 3
 
 
 async def whole_logs(destination: KafkaCluster, topics: Mapping[str, int]) -> list[Tail]:
@@ -136,7 +136,9 @@ async def _moved(
     async def moved(tail: Tail) -> Tail:
         here, there = ours[tail.partition], theirs[tail.partition]
         for bounds in (here, there):
-            if bounds.error and (bounds is here or bounds.error != _UNKNOWN_TOPIC):
+            if bounds.error and (
+                bounds is here or bounds.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ):
                 raise Refusal(bounds.error).error(
                     "read the bounds of a log that is to be compared", topic=tail.partition.topic
                 )

@@ -8,9 +8,8 @@ WriteTxnMarkers is not among them: where it is missing or refused, empty transac
 from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import UserError
-
-_UNSUPPORTED_VERSION: Final = 35
 
 
 class Api(NamedTuple):
@@ -50,5 +49,5 @@ async def check_apis(destination: KafkaCluster) -> None:
             f"UNSUPPORTED_VERSION: the destination's broker {connection.address} does not have "
             f"{', '.join(missing)}",
             hint="the destination has to be Kafka 2.8 or newer, or a service that has these APIs",
-            code=_UNSUPPORTED_VERSION,
+            code=ErrorCode.UNSUPPORTED_VERSION,
         )

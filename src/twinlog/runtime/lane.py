@@ -39,6 +39,7 @@ from twinlog.engines.exact.shard import Shard
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config, parse_source
 from twinlog.kafka.client.references import NOTHING
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     ControlTopicLost,
     Fenced,
@@ -89,8 +90,6 @@ AGAIN_S: Final = 1.0
 """How long a lane waits that cannot go on before it ends: Spark starts it again at once."""
 EXPIRATION_S: Final = 60.0
 """How often it is asked how long brokers remember a producer."""
-
-_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,7 +415,7 @@ class Lane:
             answers = await admin.describe_configs(self._cluster, [resource], ["cleanup.policy"])
             entries = answers[resource]
             if isinstance(entries, Refusal):
-                if entries.code == _UNKNOWN_TOPIC_OR_PARTITION:
+                if entries.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     return False  # the engine says so of each of its partitions
                 raise Retriable(f"the cleanup.policy of {topic} is not known: {entries}")
             policy = entries["cleanup.policy"].value or ""

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     ControlTopicLost,
     ProtocolError,
@@ -76,9 +77,6 @@ NO_PLACES: Final[Places] = MappingProxyType({})
 
 _LOOKS: Final = 3
 _LOOK_S: Final = 0.3
-_ALREADY_EXISTS: Final = 36
-_INVALID_PARTITIONS: Final = 37
-_UNKNOWN_TOPIC: Final = 3
 _STAMPED: Final = {
     # By the brokers: a record of CreateTime is refused whose writer's clock is more than
     # message.timestamp.after.max.ms ahead, an hour by default since Kafka 4.0.
@@ -170,7 +168,7 @@ async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) ->
         ],
     )
     for name, answer in answers.items():
-        if isinstance(answer, Refusal) and answer.code != _ALREADY_EXISTS:
+        if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             with cluster.needing("CREATE", f"the topic {name}"):
                 answer.fail(f"create the control topic {name}")
     await _led(cluster, {name: topics[name][0] for name in missing})
@@ -289,7 +287,7 @@ async def check_state_partitions(cluster: KafkaCluster, snapshot: Snapshot) -> l
         f"INVALID_PARTITIONS: {STATE_TOPIC} has {found} partitions, expected {stored}: "
         f"partitions were added to it after the first mirror was created",
         hint=f"stop all nodes, and restore {STATE_TOPIC} with {stored} partitions from a backup",
-        code=_INVALID_PARTITIONS,
+        code=ErrorCode.INVALID_PARTITIONS,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, Refusal, Retriable, UserError
 from twinlog.kafka.requests.topics import NewTopic, absent_everywhere, create_topics
 from twinlog.mirror.placement import config_partition
@@ -35,7 +36,6 @@ MAX_REPLICATION: Final = 3
 MAX_BATCH: Final = 512 * 1024
 """Bytes of one write; the topic takes 1 MiB."""
 
-_ALREADY_EXISTS: Final = 36
 _CONFIGS: Final = {
     "message.timestamp.type": "LogAppendTime",
     "cleanup.policy": "compact",
@@ -82,7 +82,7 @@ async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | N
         name=GROUPS_TOPIC, partitions=PARTITIONS, replication_factor=factor, configs=configs
     )
     answer = (await create_topics(cluster, [topic]))[GROUPS_TOPIC]
-    if isinstance(answer, Refusal) and answer.code != _ALREADY_EXISTS:
+    if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
         with cluster.needing("CREATE", f"the topic {GROUPS_TOPIC}"):
             answer.fail(f"create the control topic {GROUPS_TOPIC}")
 

@@ -36,6 +36,7 @@ from kafka.protocol.consumer import FetchRequest
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.pool import Backoff, Lane
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     ProtocolError,
     Reaction,
@@ -76,7 +77,6 @@ RECORD_COST: Final = 256
 """Bytes that a record takes in memory besides its key and its value."""
 
 _SHORT_POLL: Final = 0.05
-_OUT_OF_RANGE: Final = 1
 _FETCH_VERSION: Final = 12  # the last with topic names; Kafka 2.8 has it
 
 
@@ -355,7 +355,9 @@ class Tail:
         failure: Refusal | None = None
         for topic in response.responses:
             for part in topic.partitions:
-                if part.error_code == _OUT_OF_RANGE or _diverges(part.diverging_epoch):
+                if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or _diverges(
+                    part.diverging_epoch
+                ):
                     self.positions.update(await self._restart(part.partition_index))
                 elif part.error_code:
                     failure = Refusal(part.error_code)
@@ -481,7 +483,10 @@ class _Patience:
 def _granted(answers: Answers[ListedOffset], what: str) -> Iterator[tuple[int, int]]:
     for (topic, index), answer in answers.items():
         if isinstance(answer, Refusal):
-            if answer.reaction in {Reaction.RETRY, Reaction.METADATA} or answer.code == 13:
+            if (
+                answer.reaction in {Reaction.RETRY, Reaction.METADATA}
+                or answer.code == ErrorCode.NETWORK_EXCEPTION
+            ):
                 raise Retriable(f"cannot {what}: {answer}", topic=topic, partition=index)
             answer.fail(what, topic=topic, partition=index)
         else:

@@ -29,6 +29,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from twinlog.kafka.client.cluster import BeforeSend, KafkaCluster, nothing
 from twinlog.kafka.client.metadata import Leader
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, TRANSACTIONAL
 from twinlog.kafka.log.compression import Codec
@@ -54,9 +55,7 @@ ALL: Final = -1
 LEADER_ONLY: Final = 1
 
 _LANE: Final = "control writes"
-_NETWORK_EXCEPTION: Final = 13
-_NOT_ATTEMPTED: Final = 55
-_UNKNOWN_OUTCOME: Final = frozenset({7, _NETWORK_EXCEPTION, 20})
+_UNKNOWN_OUTCOME: Final = frozenset({7, ErrorCode.NETWORK_EXCEPTION, 20})
 
 
 class Entry(NamedTuple):
@@ -312,7 +311,9 @@ def _raise_first(answers: Mapping[TopicPartition, object], what: str) -> None:
     refusals = [(p, answer) for p, answer in answers.items() if isinstance(answer, Refusal)]
     if not refusals:
         return
-    partition, refusal = min(refusals, key=lambda item: item[1].code == _NOT_ATTEMPTED)
+    partition, refusal = min(
+        refusals, key=lambda item: item[1].code == ErrorCode.OPERATION_NOT_ATTEMPTED
+    )
     if refusal.code in _UNKNOWN_OUTCOME:
         raise Retriable(f"cannot {what}: {refusal}", topic=partition.topic, code=refusal.code)
     refusal.fail(what, topic=partition.topic, partition=partition.partition)

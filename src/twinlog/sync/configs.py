@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.topics import (
     Alteration,
@@ -45,8 +46,7 @@ from twinlog.store.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN_TOPIC: Final = 3
-_NEVER: Final = frozenset({40, 44})
+_NEVER: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.POLICY_VIOLATION})
 """A value, or a policy, that refuses."""
 
 
@@ -227,13 +227,19 @@ async def set_configs_back(
             and not is_another(one.destination_topic_id, there[one.topic].topic_id)
         }
         refused = await _change(destination, changes, "back")
-        absent = {name for name, one in refused.items() if one.code == _UNKNOWN_TOPIC}
+        absent = {
+            name
+            for name, one in refused.items()
+            if one.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
         absent |= {one.topic for one in due} - there.keys()
         gone = await absent_everywhere(destination, absent) if absent else set()
         failed.clear()
         failed.update(absent - gone)
         failed.update(
-            name for name, one in refused.items() if one.code not in {_UNKNOWN_TOPIC, *_NEVER}
+            name
+            for name, one in refused.items()
+            if one.code not in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *_NEVER}
         )
         return [replace(topic, set_back=None) for topic in due if topic.topic not in failed]
 

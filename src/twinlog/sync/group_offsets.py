@@ -20,6 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import (
     Committed,
@@ -66,7 +67,9 @@ MAX_REPEAT_S: Final = 24 * 3600.0
 DEFAULT_REPEAT_S: Final = 6 * 3600.0
 """Seconds between two commits of the same offset: a quarter of offsets.retention.minutes, a day at
 most; where the brokers do not tell theirs, a quarter of what was the default before Kafka 2.0."""
-_ACTIVE: Final = frozenset({22, 25, 68})
+_ACTIVE: Final = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP}
+)
 """ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, NON_EMPTY_GROUP: the group has members."""
 _RETENTION: Final = "offsets.retention.minutes"
 

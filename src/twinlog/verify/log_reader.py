@@ -22,6 +22,7 @@ from kafka.protocol.consumer import FetchRequest
 from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Leader
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import CorruptBatch, Reaction, Refusal, TwinlogError
 from twinlog.kafka.requests.partitions import Isolation, OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
@@ -42,7 +43,6 @@ _MAX_WAIT_MS: Final = 500
 _BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 0.5
 _BEFORE_IDS: Final = 12
-_OFFSET_OUT_OF_RANGE: Final = 1
 _NO_REPLICA: Final = -1
 
 
@@ -213,7 +213,7 @@ class LogReader:
 
     async def _judge(self, at: int, part: Any, throttle_ms: int) -> Bytes | Below | Nothing:
         """What one partition's answer proves."""
-        if part.error_code == _OFFSET_OUT_OF_RANGE:
+        if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._out_of_range(at)
         if part.error_code:
             refusal = Refusal(part.error_code)

@@ -58,6 +58,7 @@ from twinlog.engines.exact.ports import (
 from twinlog.engines.exact.settings import LaneSettings
 from twinlog.engines.exact.shard import Shard
 from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     Disconnected,
     Fenced,
@@ -707,7 +708,7 @@ class Engine:
         """What a round has made of one gap; whether the log's end moved."""
         if end is None or not self.holds(partition):
             self.advance(partition)
-        elif end.error == _NETWORK_EXCEPTION:
+        elif end.error == ErrorCode.NETWORK_EXCEPTION:
             self._lose_markers(partition, "the connection was lost")
         elif end.error:
             self.trouble(partition, "a gap cannot be filled", end.error)
@@ -797,7 +798,7 @@ class Engine:
             self._asked_destination = set()
 
     def _source_leader(self, partition: MirrorPartition, leader: Leader | None) -> None:
-        if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:
+        if leader is None or leader.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self.fail(partition, "the source does not have this partition", transient=True)
             return
         if leader.error == 0 and leader.topic_id != partition.spec.source_topic_id:
@@ -900,13 +901,9 @@ class Engine:
                     )
 
 
-_UNKNOWN_TOPIC_OR_PARTITION = 3
-_NETWORK_EXCEPTION = 13
-
-
 def _lost(known: UUID | None, leader: Leader | None) -> str:
     """Why the destination has no topic of the mirror's; empty where it has, as far as is told."""
-    if leader is None or leader.error == _UNKNOWN_TOPIC_OR_PARTITION:
+    if leader is None or leader.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return "the destination does not have this partition"
     if known is None or not is_another(known, leader.topic_id):
         return ""

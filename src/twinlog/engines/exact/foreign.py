@@ -26,6 +26,7 @@ from typing import Final, NamedTuple, Protocol
 
 from twinlog.engines.exact.append import MAX_IN_FLIGHT
 from twinlog.engines.exact.ports import Bounds
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.protocol.fetch import Fetched
@@ -43,7 +44,6 @@ READ_TRIES: Final = 100
 READ_PAUSE_S: Final = 0.05
 MOST_CONTROL: Final = 100_000
 """Offsets of nothing but control records behind which no foreign transaction is looked for."""
-_OUT_OF_RANGE: Final = 1
 
 
 class Log(Protocol):
@@ -144,7 +144,7 @@ async def _headers(
     while start < upto:
         answer = (await log.read({partition: start}, partition_max_bytes=READ_BYTES))[partition]
         headers = list(batches(answer.records))
-        if answer.error == _OUT_OF_RANGE:
+        if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             # Retention has moved the log's start meanwhile.
             start = max(start, (await log.bounds([partition]))[partition].start)
         elif answer.error:

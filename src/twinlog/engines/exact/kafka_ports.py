@@ -32,6 +32,7 @@ from twinlog.engines.exact.ports import (
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Leader as KnownLeader
 from twinlog.kafka.client.metadata import Metadata
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     Disconnected,
     Fenced,
@@ -64,11 +65,11 @@ _LIST_OFFSETS: Final = 2
 _LOCAL_START_VERSION: Final = 8
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _TRIES: Final = 3
-_NOT_ATTEMPTED: Final = 55
-_UNSUPPORTED_VERSION: Final = 35
-_OF_A_TOPIC: Final = frozenset({3, 29})
+_OF_A_TOPIC: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+)
 """UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED."""
-_LEFT_OUT: Final = Refusal(13, "the broker's answer leaves it out")
+_LEFT_OUT: Final = Refusal(ErrorCode.NETWORK_EXCEPTION, "the broker's answer leaves it out")
 
 
 class KafkaSource:
@@ -351,9 +352,9 @@ class KafkaDestination:
             try:
                 return await self._write_markers(node, wanted, template)
             except UserError as error:
-                if error.code != _UNSUPPORTED_VERSION:
+                if error.code != ErrorCode.UNSUPPORTED_VERSION:
                     raise
-                return dict.fromkeys(asked, Refusal(_UNSUPPORTED_VERSION, error.message))
+                return dict.fromkeys(asked, Refusal(ErrorCode.UNSUPPORTED_VERSION, error.message))
 
         answers = await questions.by_leader(self._cluster, partitions, ask, tries=1)
         return {p: _code(answer) for p, answer in answers.items()}
@@ -461,7 +462,7 @@ def _refused(answers: Mapping[TopicPartition, Refusal | None]) -> dict[TopicPart
     all of them, and that is raised.
     """
     codes = {p: answer.code for p, answer in answers.items() if answer is not None}
-    own = {p: code for p, code in codes.items() if code != _NOT_ATTEMPTED}
+    own = {p: code for p, code in codes.items() if code != ErrorCode.OPERATION_NOT_ATTEMPTED}
     each_alone = len(own) < len(codes) or _OF_A_TOPIC.issuperset(own.values())
     if codes and not (own and each_alone):
         Refusal(min((own or codes).values())).fail("add partitions to a transaction")

@@ -43,19 +43,23 @@ from twinlog.engines.exact.ports import (
     ProducerIdentity,
     Producers,
 )
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Disconnected, Retriable
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.plan import Gap
 
 log = logging.getLogger(__name__)
 
-NETWORK_EXCEPTION: Final = 13
-_FORBIDDEN: Final = frozenset({31, 35})
+_FORBIDDEN: Final = frozenset(
+    {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION}
+)
 """CLUSTER_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION, from a service that does not have the API."""
-_OUTRUN: Final = frozenset({47, 52})
+_OUTRUN: Final = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+)
 """INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: another attempt has landed."""
 
-_NEXT_EPOCH: Final = frozenset({NETWORK_EXCEPTION, 47})
+_NEXT_EPOCH: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.INVALID_PRODUCER_EPOCH})
 """After a lost answer, and where a former owner has taken a newer epoch within its lease."""
 
 Lasts = dict[TopicPartition, LastMarker]
@@ -164,7 +168,9 @@ class MarkerWriter:
         if _FORBIDDEN.intersection(codes.values()):
             return fenced  # nor would the broker carry out a late one
         errors = {p: end.error for p, end in found.items()} | dict(codes)
-        return fenced | {p: NETWORK_EXCEPTION if e in _OUTRUN else e for p, e in errors.items()}
+        return fenced | {
+            p: ErrorCode.NETWORK_EXCEPTION if e in _OUTRUN else e for p, e in errors.items()
+        }
 
     async def producer_id(self) -> int:
         """Whose id the markers carry."""

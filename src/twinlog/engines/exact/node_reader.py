@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.connection import Connection
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Disconnected, ProtocolError, Refusal, check
 from twinlog.kafka.protocol import fetch
 from twinlog.kafka.protocol.fetch import Fetched
@@ -16,7 +17,6 @@ MAX_READ: Final = 64 << 20
 """Bytes of one answer to `read`."""
 READ_LANE: Final = "read"
 
-_UNKNOWN_TOPIC: Final = 3
 _NOTHING: Final = memoryview(b"")
 
 
@@ -86,7 +86,7 @@ class NodeReader:
         if not missing:
             return {}
         self._keys.learn(await self._cluster.refresh(missing), self._renew)
-        gone = failed(_UNKNOWN_TOPIC)
+        gone = failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return {p: gone for p in wanted if p.topic not in self._keys}
 
     async def read(
@@ -133,7 +133,7 @@ class NodeReader:
         await connection.ready()
         self._keys.learn(self._cluster.metadata, self._renew)
         if partition.topic not in self._keys:
-            return failed(_UNKNOWN_TOPIC), 0, UNKNOWN_EPOCH
+            return failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0, UNKNOWN_EPOCH
         wanted = {partition: FetchPosition(Offset(offset), leader_epoch=leader.epoch)}
         response, _ = await self.exchange(connection, wanted, (), (0, fetch.NO_SESSION), limits)
         check(response.error, "read")

@@ -42,6 +42,7 @@ from twinlog.engines.exact.marker_writer import MarkerWriter
 from twinlog.engines.exact.ports import Bounds, DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.exact.settings import LaneSettings
 from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.log.records import decode, raw_records
@@ -50,8 +51,6 @@ from twinlog.mirror.plan import Gap
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN_TOPIC_OR_PARTITION = 3
-_REQUEST_TIMED_OUT = 7
 _LAST_EPOCHS = 32_000
 """From here on a data id is used up until it has another producer id: 767 requests, once."""
 _COMMIT = (1).to_bytes(2)
@@ -355,7 +354,9 @@ class Shard:
         bounds = await self._destination.bounds(partitions)
         others = await self._made_again(partitions, topic_ids)
         # A broker that lags does not know of a new topic yet, or tells of the one before it.
-        absent = {p for p, one in bounds.items() if one.error == _UNKNOWN_TOPIC_OR_PARTITION}
+        absent = {
+            p for p, one in bounds.items() if one.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
         lost = self._others.last(partitions, others) | self._absent.last(partitions, absent)
         found: dict[TopicPartition, Offset | Refusal] = dict.fromkeys(lost, Offset(-1))
         asked = {p: one for p, one in bounds.items() if p not in others | absent}
@@ -412,7 +413,7 @@ class Shard:
             codes = await self._destination.empty_transaction(identity, free) if free else {}
             put = {p: end for p, end in free.items() if not codes[p]}
             stand, _ = await self._completed(put, identity)
-        moved = {p: LogEnd(e.error or _REQUEST_TIMED_OUT, -1, -1) for p, e in ends.items()}
+        moved = {p: LogEnd(e.error or ErrorCode.REQUEST_TIMED_OUT, -1, -1) for p, e in ends.items()}
         refused = {p: LogEnd(code, -1, -1) for p, code in codes.items() if code}
         found = {p: LogEnd(0, offset + 1, -1) for p, offset in stand.items()}
         return {p: end for p, end in moved.items() if p not in free} | refused | found

@@ -22,6 +22,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from twinlog.kafka.client.kerberos import Gssapi
 from twinlog.kafka.client.security import TOKEN_URL, Sasl
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError, UserError
 from twinlog.text import few
 
@@ -37,8 +38,6 @@ _HINTS: Final = {
 }
 _SETTINGS: Final = {"OAUTHBEARER": TOKEN_URL}
 """What our messages are made of, where it is not sasl.jaas.config."""
-_UNSUPPORTED_MECHANISM: Final = 33
-_AUTHENTICATION_FAILED: Final = 58
 
 Exchange = Callable[[Any], Awaitable[Any]]
 
@@ -54,11 +53,11 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
         ProtocolError: the broker's part of the mechanism's exchange is wrong.
     """
     handshake = await exchange(SaslHandshakeRequest(mechanism=sasl.mechanism, min_version=1))
-    if handshake.error_code == _UNSUPPORTED_MECHANISM:
+    if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = few(handshake.mechanisms)
         raise UserError(
             f"sasl.mechanism is {sasl.mechanism}, the listener has: {offered}",
-            code=_UNSUPPORTED_MECHANISM,
+            code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
         )
     if handshake.error_code:
         Refusal(handshake.error_code).fail("begin SASL authentication")
@@ -118,7 +117,7 @@ def _ours(sasl: Sasl, function: Callable[..., Any], *arguments: Any) -> Any:
         setting = _SETTINGS.get(sasl.mechanism, "sasl.jaas.config")
         raise UserError(
             f"{setting} cannot be used for {sasl.mechanism}: {type(error).__name__}",
-            code=_AUTHENTICATION_FAILED,
+            code=ErrorCode.SASL_AUTHENTICATION_FAILED,
         ) from None
 
 
@@ -127,10 +126,10 @@ def _theirs(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except TwinlogError as error:
-        error.code = _AUTHENTICATION_FAILED
+        error.code = ErrorCode.SASL_AUTHENTICATION_FAILED
         raise
     except Exception as error:
         raise ProtocolError(
             f"the broker's part of the SASL exchange is wrong: {type(error).__name__}",
-            code=_AUTHENTICATION_FAILED,
+            code=ErrorCode.SASL_AUTHENTICATION_FAILED,
         ) from None

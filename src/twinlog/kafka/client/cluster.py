@@ -37,6 +37,7 @@ from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.client.connection import Connection, Counters
 from twinlog.kafka.client.metadata import EMPTY, Leader, Metadata, merge
 from twinlog.kafka.client.pool import Backoff, Key, Lane, Pool
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     DENIED,
     Disconnected,
@@ -69,7 +70,6 @@ asked: any broker can tell the same. That one has request.timeout.ms, for a clus
 SILENT: Final = 1.0
 """Seconds without an answer after which other brokers are preferred."""
 
-_CONCURRENT_TRANSACTIONS: Final = 51
 _CONCURRENT_BACKOFF: Final = Backoff(0.002, 0.1)
 
 
@@ -424,7 +424,7 @@ class KafkaCluster:
         return error
 
     def _pause(self, failure: TwinlogError, tries: int) -> float:
-        concurrent = failure.code == _CONCURRENT_TRANSACTIONS
+        concurrent = failure.code == ErrorCode.CONCURRENT_TRANSACTIONS
         return (_CONCURRENT_BACKOFF if concurrent else self._backoff).delay(tries, self.rng)
 
     async def _find_coordinator(self, kind: Coordinator, key: str, node: int | None = None) -> int:

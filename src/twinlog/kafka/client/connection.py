@@ -45,6 +45,7 @@ from twinlog.kafka.client.authentication import authenticate
 from twinlog.kafka.client.dial import Options, dial, dial_error
 from twinlog.kafka.client.receiver import Receiver
 from twinlog.kafka.client.security import Security
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     Disconnected,
     ProtocolError,
@@ -72,8 +73,6 @@ LARGE: Final = 32 << 10
 """Bytes of a request's part that is worth a system call of its own."""
 CLOSE_TIMEOUT: Final = 5.0
 MIN_REAUTHENTICATION: Final = 1.0
-
-_UNSUPPORTED_VERSION: Final = 35
 
 
 @dataclass(slots=True)
@@ -255,7 +254,7 @@ class Connection:
             raise UserError(
                 f"{self.address}: API {api_key} is needed in a version from {lowest} to {highest}, "
                 f"the broker has {broker_lowest} to {broker_highest}",
-                code=_UNSUPPORTED_VERSION,
+                code=ErrorCode.UNSUPPORTED_VERSION,
             )
         return version
 
@@ -377,7 +376,7 @@ class Connection:
             )
             response = await self._exchange(request, version, None, urgent=True)
             ranges = {k.api_key: (k.min_version, k.max_version) for k in response.api_keys}
-            if response.error_code != _UNSUPPORTED_VERSION:
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
                 break
             version = min(version, ranges.get(frames.API_VERSIONS, (0, 0))[1])
         check(response.error_code, f"ask {self.address} for its versions")
@@ -419,7 +418,9 @@ class Connection:
         try:
             return int(self._broker_versions.api_version(request))
         except IncompatibleBrokerVersion as error:
-            raise UserError(f"{self.address}: {error}", code=_UNSUPPORTED_VERSION) from error
+            raise UserError(
+                f"{self.address}: {error}", code=ErrorCode.UNSUPPORTED_VERSION
+            ) from error
 
     async def _exchange(
         self, request: Any, version: int, timeout: float | None, *, urgent: bool = False

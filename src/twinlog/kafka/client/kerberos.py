@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from twinlog.kafka.client.security import Kerberos
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, Refusal, TwinlogError, UserError
 
 _NO_LAYER: Final = 1
 _OFFER_SIZE: Final = 4
-_AUTHENTICATION_FAILED: Final = 58
 
 
 class Gssapi:
@@ -118,7 +118,9 @@ def _credentials(gssapi: Any, kerberos: Kerberos) -> Any:
 def _no_ticket(service: str, error: Any) -> TwinlogError:
     """In the words of Kerberos (the minor status), as those of GSS say nothing."""
     said = error.get_all_statuses(error.min_code or error.maj_code, not error.min_code)
-    refusal = Refusal(_AUTHENTICATION_FAILED, f"no ticket for {service}: {'; '.join(said)}")
+    refusal = Refusal(
+        ErrorCode.SASL_AUTHENTICATION_FAILED, f"no ticket for {service}: {'; '.join(said)}"
+    )
     found = refusal.error("authenticate")
     found.hint = "look at keyTab and principal in sasl.jaas.config, at krb5.conf, and at the KDC"
     return found

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, Refusal, UserError
 from twinlog.kafka.types import TopicPartition
 
@@ -18,10 +19,6 @@ NO_TOPIC_ID = UUID(int=0)
 MAX_BROKERS: Final = 1000
 """Brokers that a cluster may have. Some questions go to each of them at the same time, over a
 connection of its own: a source whose answer names millions would exhaust what all mirrors need."""
-
-_UNKNOWN_TOPIC = 3
-_LEADER_NOT_AVAILABLE = 5
-_INCONSISTENT_CLUSTER_ID = 104
 
 
 class Broker(NamedTuple):
@@ -76,14 +73,17 @@ class Metadata:
         """The leader of a partition, or why there is none."""
         topic = self.topics.get(partition.topic)
         if topic is None:
-            return Refusal(_UNKNOWN_TOPIC, "the topic is not in the metadata")
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic is not in the metadata")
         if topic.error:
             return Refusal(topic.error)
         state = topic.partitions.get(partition.partition)
         if state is None:
-            return Refusal(_UNKNOWN_TOPIC, f"the topic has {len(topic.partitions)} partitions")
+            return Refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"the topic has {len(topic.partitions)} partitions",
+            )
         if state.leader < 0:
-            return Refusal(state.error or _LEADER_NOT_AVAILABLE)
+            return Refusal(state.error or ErrorCode.LEADER_NOT_AVAILABLE)
         return Leader(state.leader, state.leader_epoch)
 
 
@@ -113,11 +113,11 @@ def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
         raise UserError(
             f"the addresses now lead to cluster {response.cluster_id}, before to {old.cluster_id}",
             hint="compare bootstrap.servers and the brokers' advertised.listeners",
-            code=_INCONSISTENT_CLUSTER_ID,
+            code=ErrorCode.INCONSISTENT_CLUSTER_ID,
         )
     topics: dict[str, Topic] = {} if everything else dict(old.topics)
     for item in response.topics:
-        if item.error_code == _UNKNOWN_TOPIC:
+        if item.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             topics.pop(item.name, None)
         else:
             topics[item.name] = _topic(item, old.topics.get(item.name))

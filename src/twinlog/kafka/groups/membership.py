@@ -53,6 +53,7 @@ from kafka.protocol.consumer import (
 
 from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
 from twinlog.kafka.client.pool import Backoff, Lane
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     ProtocolError,
     Reaction,
@@ -76,10 +77,6 @@ WITNESSES: Final = 4
 
 _NEVER: Final = float("-inf")
 _NO_GENERATION: Final = -1
-_ILLEGAL_GENERATION: Final = 22
-_UNKNOWN_MEMBER: Final = 25
-_REBALANCE: Final = 27
-_MEMBER_ID_REQUIRED: Final = 79
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +203,7 @@ class GroupMember:
             await _cancel(living, stopping)
             failed = [t for t in tasks if t.done() and not t.cancelled()]
             if failed:
-                await self._lose(_UNKNOWN_MEMBER)
+                await self._lose(ErrorCode.UNKNOWN_MEMBER_ID)
                 failed[0].result()
             await self._release()
         finally:
@@ -258,7 +255,7 @@ class GroupMember:
             self._joining = True
             try:
                 response = await self._ask(self._join_request(), "join", self._patience)
-                if response.error_code == _MEMBER_ID_REQUIRED:
+                if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                     self.identity = Identity(response.member_id)
                     continue
                 self._judge(response.error_code, "join the group")
@@ -271,7 +268,7 @@ class GroupMember:
     async def _enter(self, new: Identity) -> None:
         """Take on the identity of a new generation, after dropping what a gap has lost us."""
         if self.owned and new.generation != self.identity.generation + 1:
-            await self._lose(_ILLEGAL_GENERATION)
+            await self._lose(ErrorCode.ILLEGAL_GENERATION)
         self.identity = new
         self._synced = False
         self.rounds += 1
@@ -340,14 +337,16 @@ class GroupMember:
                 await self._callbacks.on_revoked(set(partitions))
         except TimeoutError as error:
             log.warning("group %s: giving up partitions took too long", self.config.group_id)
-            raise _LostError(_ILLEGAL_GENERATION) from error
+            raise _LostError(ErrorCode.ILLEGAL_GENERATION) from error
         self.owned -= partitions
 
     async def _lose(self, code: int) -> None:
         """Nothing is ours any more; the member id stays unless the coordinator has forgotten it."""
         self._lease_until = self._settled_at = _NEVER
         self._member.clear()
-        self.identity = Identity("" if code == _UNKNOWN_MEMBER else self.identity.member_id)
+        self.identity = Identity(
+            "" if code == ErrorCode.UNKNOWN_MEMBER_ID else self.identity.member_id
+        )
         lost, self.owned = self.owned, frozenset()
         if lost:
             log.warning("group %s: lost %s", self.config.group_id, sorted(lost))
@@ -423,11 +422,11 @@ class GroupMember:
             self._settle(sent)
             if self._counted not in (0, self._count_now()):
                 self._wake.set()
-        elif code == _REBALANCE:
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._extend(sent)
             if not self._joining:
                 self._wake.set()
-        elif code not in (_ILLEGAL_GENERATION, _UNKNOWN_MEMBER):
+        elif code not in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID):
             self._judge(code, "send a heartbeat to the group")
         elif not self._joining:
             self._lease_until = _NEVER
@@ -508,7 +507,7 @@ class GroupMember:
 
     def _judge(self, code: int, what: str) -> None:
         """Raise what an error code of the coordinator means for a member."""
-        if code in (_UNKNOWN_MEMBER, _ILLEGAL_GENERATION):
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             raise _LostError(code)
         reaction = code_of(code).reaction
         if reaction is Reaction.COORDINATOR:

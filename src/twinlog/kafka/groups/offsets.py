@@ -26,6 +26,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from twinlog.kafka.acls import Operation
 from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
 from twinlog.kafka.client.metadata import Leader
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import DENIED, Refusal, Retriable, check
 from twinlog.kafka.groups.assignor import PROTOCOL_TYPE, decode_partitions
 from twinlog.kafka.protocol.group_messages import (
@@ -50,14 +51,12 @@ COMMIT_S: Final = 10.0
 _NO_MEMBER: Final = -1
 NO_EPOCH: Final = -1
 _BROKER_DEFAULT: Final = -1
-_TOPIC_GONE: Final = frozenset({3, 100})
+_TOPIC_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 """UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID: brokers drop its offsets, too."""
 _COORDINATED: Final = ("__consumer_offsets", "__share_group_state")
 """Whoever leads a partition of these topics coordinates the groups in it."""
 ELECTION_S: Final = 15.0
 """Seconds for which a list of all groups waits for leaders of these partitions."""
-_GROUP_DENIED: Final = 30
-_GROUP_ID_NOT_FOUND: Final = 69
 
 
 class Group(NamedTuple):
@@ -246,7 +245,7 @@ async def _assigned_by_the_broker(cluster: KafkaCluster, group: str) -> frozense
         Coordinator.GROUP, group, request, code=lambda told: told.groups[0].error_code
     )
     [found] = response.groups
-    if found.error_code == _GROUP_ID_NOT_FOUND:
+    if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         raise Retriable(f"group {group} was listed, and is no consumer group any more")
     with cluster.needing("DESCRIBE", f"the group {group} and its topics"):
         check(found.error_code, f"describe group {group}", found.error_message)
@@ -355,7 +354,7 @@ async def commit_offsets(
         response = await cluster.call_coordinator(
             Coordinator.GROUP, group, request, code=_about_all, timeout=COMMIT_S
         )
-        if denied := _all_codes(response) & {_GROUP_DENIED}:
+        if denied := _all_codes(response) & {ErrorCode.GROUP_AUTHORIZATION_FAILED}:
             check(denied.pop(), f"commit for group {group}")
     return {
         TopicPartition(topic.name, part.partition_index): Refusal(part.error_code)
@@ -389,7 +388,13 @@ def _commit_request(group: str, offsets: Mapping[TopicPartition, Committed]) -> 
     )
 
 
-_ABOUT_ALL: Final = frozenset({14, 15, 16})
+_ABOUT_ALL: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 
 
@@ -420,7 +425,7 @@ async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartitio
             Coordinator.GROUP, group, request, code=lambda found: found.groups[0].error_code
         )
         [found] = response.groups
-        if found.error_code != _GROUP_ID_NOT_FOUND:
+        if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             check(found.error_code, what)
     for topic in found.topics:
         for part in topic.partitions:

@@ -16,10 +16,10 @@ from kafka.protocol.admin import (
 
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import CONTROLLER, SLOW, KafkaCluster
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, check
 from twinlog.kafka.requests.topics import refusal_of
 
-SECURITY_DISABLED: Final = 54
 CHUNK: Final = 1000
 """ACLs in one request."""
 _ANY: Final = 1
@@ -44,7 +44,7 @@ async def describe_acls(cluster: KafkaCluster, node: int | None = None) -> froze
         permission_type=_ANY,
     )
     response = await cluster.call(request, node=node)
-    if response.error_code == SECURITY_DISABLED:
+    if response.error_code == ErrorCode.SECURITY_DISABLED:
         return None
     check(response.error_code, "read the ACLs", response.error_message)
     return frozenset(

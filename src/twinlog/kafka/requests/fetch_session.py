@@ -20,9 +20,16 @@ again in every answer until it is well or forgotten.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.types import FetchPosition, TopicPartition
 
-SESSION_ERRORS: Final = frozenset({70, 71, 106})
+SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
 """FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
 
 _MAX_EPOCH: Final = (1 << 31) - 1

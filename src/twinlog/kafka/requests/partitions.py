@@ -21,6 +21,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequ
 from twinlog.kafka.client.cluster import CONTROL, SLOW, BeforeSend, KafkaCluster, nothing
 from twinlog.kafka.client.metadata import Leader
 from twinlog.kafka.client.pool import Backoff, Lane
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, Reaction, Refusal, Retriable
 from twinlog.kafka.types import EpochEnd, ProducerState, TopicPartition
 
@@ -36,9 +37,6 @@ CONSUMER: Final = -1
 """ListOffsets as a consumer: the answer is at most the high watermark."""
 DEBUGGING: Final = -2
 """ListOffsets as nobody: the answer is the leader's own log end."""
-
-_NETWORK_EXCEPTION: Final = 13
-_UNKNOWN_TOPIC: Final = 3
 
 
 class OffsetSpec(IntEnum):
@@ -302,7 +300,8 @@ async def _round(
     A partition that an answer leaves out is refused as unreachable.
     """
     answers: Answers[T] = {
-        p: Refusal(_NETWORK_EXCEPTION, "the broker's answer leaves it out") for p in questions
+        p: Refusal(ErrorCode.NETWORK_EXCEPTION, "the broker's answer leaves it out")
+        for p in questions
     }
     nodes: defaultdict[int, dict[TopicPartition, tuple[Leader, Q]]] = defaultdict(dict)
     for partition, leader in (await _leaders(cluster, questions)).items():
@@ -325,7 +324,7 @@ async def _round(
             task.cancel()
     hung = {p: node for node, asked in nodes.items() for p in asked}
     answers.update(
-        (p, Refusal(_NETWORK_EXCEPTION, f"node {node} does not answer, other brokers do"))
+        (p, Refusal(ErrorCode.NETWORK_EXCEPTION, f"node {node} does not answer, other brokers do"))
         for p, node in hung.items()
     )
     return answers, set(hung)
@@ -357,14 +356,14 @@ async def _leaders(
     try:
         return await cluster.leaders(wanted)
     except (Retriable, ProtocolError) as error:
-        return dict.fromkeys(wanted, Refusal(_NETWORK_EXCEPTION, str(error)))
+        return dict.fromkeys(wanted, Refusal(ErrorCode.NETWORK_EXCEPTION, str(error)))
 
 
 async def _ask_node(node: int, asked: Asked[Q], ask: Ask[Q, T]) -> Answers[T]:
     try:
         return await ask(node, asked)
     except (Retriable, ProtocolError) as error:
-        return dict.fromkeys(asked, Refusal(_NETWORK_EXCEPTION, str(error)))
+        return dict.fromkeys(asked, Refusal(ErrorCode.NETWORK_EXCEPTION, str(error)))
 
 
 async def _send(
@@ -391,7 +390,7 @@ def _again(answer: object) -> bool:
     """Whether the same question may have a better answer later."""
     if not isinstance(answer, Refusal):
         return False
-    return answer.code == _NETWORK_EXCEPTION or answer.reaction in (
+    return answer.code == ErrorCode.NETWORK_EXCEPTION or answer.reaction in (
         Reaction.METADATA,
         Reaction.RETRY,
     )

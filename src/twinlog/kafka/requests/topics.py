@@ -23,10 +23,10 @@ from kafka.protocol.metadata import MetadataRequest
 
 from twinlog.kafka.client.cluster import CONTROLLER, SLOW, KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
 
 _BROKER_DEFAULT = -1
-_UNKNOWN_TOPIC = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,11 @@ async def absent_everywhere(cluster: KafkaCluster, names: Collection[str]) -> se
         topics = [item(name=name) for name in sorted(names)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=4)
         response = await cluster.call(request, node=node)
-        return {topic.name for topic in response.topics if topic.error_code == _UNKNOWN_TOPIC}
+        return {
+            topic.name
+            for topic in response.topics
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
 
     return set(names).intersection(*await asyncio.gather(*map(absent, brokers)))
 

@@ -19,10 +19,10 @@ from kafka.protocol.producer import (
 
 from twinlog.kafka.client.cluster import CONTROL, BeforeSend, Coordinator, KafkaCluster, nothing
 from twinlog.kafka.client.pool import Lane
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Reaction, Refusal, check, code_of
 from twinlog.kafka.types import TopicPartition
 
-_NOT_ATTEMPTED: Final = 55
 _ABOUT_ALL: Final = (Reaction.COORDINATOR, Reaction.RETRY, Reaction.FENCED)
 
 
@@ -271,7 +271,14 @@ def _whole(response: Any) -> int:
         for t in response.results_by_topic_v3_and_below
         for p in t.results_by_partition
     )
-    return next((c for c in codes if code_of(c).reaction in _ABOUT_ALL and c != _NOT_ATTEMPTED), 0)
+    return next(
+        (
+            c
+            for c in codes
+            if code_of(c).reaction in _ABOUT_ALL and c != ErrorCode.OPERATION_NOT_ATTEMPTED
+        ),
+        0,
+    )
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, list[int]]]:

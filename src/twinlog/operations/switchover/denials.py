@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 from twinlog.kafka.acls import Acl, AclChanges, Guard, Operation, acl_changes, guard
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.references import EVERYTHING, Grants
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.requests.acls import describe_acls, may_alter_acls
 from twinlog.lifecycle.creation import compiled, connected_source
@@ -38,7 +39,6 @@ from twinlog.sync.created_acls import carry_out
 from twinlog.text import few
 
 NO_AUTHORIZER: Final = "the source has no authorizer"
-_CLUSTER_AUTHORIZATION_FAILED: Final = 31
 _NONE: Final[frozenset[Acl]] = frozenset()
 
 
@@ -123,7 +123,7 @@ class ProducerDenials:
         try:
             there = await describe_acls(self._source)
         except UserError as error:
-            if error.code != _CLUSTER_AUTHORIZATION_FAILED:
+            if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 raise
             return Outlook(beyond=error.message, forbidden=True)
         if there is None:
