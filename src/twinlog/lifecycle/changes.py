@@ -189,7 +189,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
 
 def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
     """What of a mirror's topics, all of which are removed, is not yet as its users have it."""
-    topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+    topics = snapshot.topics_of(mirror)
     if any(topic.wanted is not Wanted.STOPPED for topic in topics):
         return ""
     if snapshot.made_acls(mirror, MadeFor.READ_ONLY):
@@ -201,10 +201,7 @@ def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
 def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:
     """All partitions of a mirror's topics, with their topic."""
     return [
-        (topic, name)
-        for topic in snapshot.topics
-        if topic.mirror == mirror
-        for name in topic.mirror_partitions
+        (topic, name) for topic in snapshot.topics_of(mirror) for name in topic.mirror_partitions
     ]
 
 
@@ -260,10 +257,8 @@ def _without_patterns(
     before = snapshot.mirrors[mirror]
     left = [
         topic
-        for topic in snapshot.topics
-        if topic.mirror == mirror
-        and topic.wanted is not Wanted.STOPPED
-        and topic.topic not in removed
+        for topic in snapshot.topics_of(mirror)
+        if topic.wanted is not Wanted.STOPPED and topic.topic not in removed
     ]
     patterns = tuple(one for one in before.topic_patterns if left and one != topics)
     return [] if patterns == before.topic_patterns else [replace(before, topic_patterns=patterns)]
@@ -282,7 +277,7 @@ def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> l
     """
     if mirror not in snapshot.mirrors:
         raise unknown_mirror(mirror, snapshot)
-    known = {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror}
+    known = {topic.topic: topic for topic in snapshot.topics_of(mirror)}
     if not isinstance(topics, str):
         return _named(known, mirror, topics, refuse)
     pattern = compiled(topics)

@@ -148,8 +148,7 @@ def describe(
             replication_factor=mirror.replication_factor,
             topics=tuple(
                 _topic(topic, states, rows, log_ends or {}, ages)
-                for topic in snapshot.topics
-                if topic.mirror == name
+                for topic in snapshot.topics_of(name)
             ),
             not_mirrored=snapshot.not_mirrored(name),
         )

@@ -240,7 +240,7 @@ class MirrorAdmin:
             mirrors=tuple(
                 MirrorListing(
                     mirror=mirror.name,
-                    topics=sum(topic.mirror == mirror.name for topic in snapshot.topics),
+                    topics=len(snapshot.topics_of(mirror.name)),
                     source_cluster_id=mirror.source_cluster_id,
                     source_bootstrap=mirror.source.get("bootstrap.servers", ""),
                     config=shown(mirror.source),

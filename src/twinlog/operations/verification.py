@@ -11,6 +11,7 @@ from uuid import UUID
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.requests import topics as admin
 from twinlog.kafka.types import TopicPartition
@@ -34,7 +35,6 @@ from twinlog.verify.log_reader import PATIENCE_S, read_bounds
 SAME: Final = "the same"
 DIFFERS: Final = "differs"
 NOT_SEEN: Final = "not seen"
-_UNKNOWN_TOPIC: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +148,8 @@ async def verify_mirrors(
         for mirror in snapshot.mirrors.values():
             topics = [
                 topic
-                for topic in snapshot.topics
-                if topic.mirror == mirror.name
-                and topic.wanted is not Wanted.STOPPED
+                for topic in snapshot.topics_of(mirror.name)
+                if topic.wanted is not Wanted.STOPPED
                 and config.mirror in {None, mirror.name}
                 and (config.topic is None or config.topic.fullmatch(topic.topic))
             ]
@@ -282,7 +281,7 @@ async def _compacted(
         answers = await admin.describe_configs(cluster, resources, ["cleanup.policy"])
         for resource, entries in answers.items():
             if isinstance(entries, Refusal):
-                if entries.code == _UNKNOWN_TOPIC:
+                if entries.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue  # its bounds are not seen either
                 entries.fail("see the configuration", topic=resource.name)
             policy = entries["cleanup.policy"].value or ""

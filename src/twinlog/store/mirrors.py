@@ -25,6 +25,7 @@ from typing import Final, TypeAlias
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.pool import Backoff
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     Disconnected,
     Fenced,
@@ -78,7 +79,13 @@ from twinlog.text import few
 
 log = logging.getLogger(__name__)
 
-_AUTHORIZATION_FAILED: Final = frozenset({29, 31, 53})
+_AUTHORIZATION_FAILED: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 """No right to the topic, the cluster, the transactional id."""
 _OF_NO_MIRROR: Final = frozenset({"stop", "feature"})
 """Keys that begin with these name no mirror."""
@@ -254,7 +261,7 @@ class MirrorStore:
             for key, why in snapshot.unread.items():
                 if key[0] not in _OF_NO_MIRROR and key[1] == mirror:
                     raise _not_overwritten(why)
-            topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+            topics = snapshot.topics_of(mirror)
             states = await self.states()
             forgotten = await self._without_states(topics, states)
             check(snapshot, states)
@@ -279,7 +286,7 @@ class MirrorStore:
             Retriable, UserError: the destination does not answer, or refuses.
         """
         new = {topic.topic: topic for topic in topics}
-        former = [one for one in snapshot.topics if one.mirror == mirror and one.topic in new]
+        former = [one for one in snapshot.topics_of(mirror) if one.topic in new]
         there = [one for one in former if one.topic_id == new[one.topic].topic_id]
         others = [one for one in former if one not in there]
         recreated = [one for one in there if new[one.topic].is_recreated(one)]

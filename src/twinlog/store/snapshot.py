@@ -6,12 +6,15 @@ to see, and the others hold. What stood under such a record's key before holds n
 reads the topic from its start would not see it either.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from twinlog.kafka.acls import Acl
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, UnsupportedVersion
 from twinlog.mirror.placement import MirrorPartition, state_partition
 from twinlog.store.config_records import (
@@ -35,7 +38,6 @@ from twinlog.store.config_records import (
 LEVEL: Final = 1
 """The level of `mirror.version` that is written here, and the only one that is known."""
 _FORMAT: Final = ("feature", MIRROR_VERSION)
-_UNSUPPORTED_VERSION: Final = 35
 
 
 class Written(NamedTuple):
@@ -55,9 +57,12 @@ class Place(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
-    """What is wanted. Records stand under their keys (see store/config_records.py)."""
+    """What is wanted. Records stand under their keys (see store/config_records.py).
+
+    Mirrors, topics and ACLs are indexed once, when they are first asked for.
+    """
 
     records: Mapping[tuple[str, ...], ConfigRecord] = field(
         default_factory=lambda: MappingProxyType({})
@@ -74,39 +79,50 @@ class Snapshot:
     one, and no order holds between the two. So a key keeps its partition; where an older version
     has written to both, the broker's time decides."""
 
-    @property
-    def mirrors(self) -> dict[str, Mirror]:
+    @cached_property
+    def mirrors(self) -> Mapping[str, Mirror]:
         """Mirrors by name, in the order of names."""
         found = [record for record in self.records.values() if isinstance(record, Mirror)]
-        return {mirror.name: mirror for mirror in sorted(found, key=lambda one: one.name)}
+        return MappingProxyType({one.name: one for one in sorted(found, key=lambda one: one.name)})
 
-    @property
-    def topics(self) -> list[MirrorTopic]:
+    @cached_property
+    def topics(self) -> tuple[MirrorTopic, ...]:
         """Topics of all mirrors that exist, in the order of mirror and name."""
         found = [
             record
             for record in self.records.values()
             if isinstance(record, MirrorTopic) and ("mirror", record.mirror) in self.records
         ]
-        return sorted(found, key=lambda one: (one.mirror, one.topic))
+        return tuple(sorted(found, key=lambda one: (one.mirror, one.topic)))
+
+    def topics_of(self, mirror: str) -> Sequence[MirrorTopic]:
+        """Topics of one mirror, in the order of names."""
+        return self._by_mirror.get(mirror, ())
+
+    @cached_property
+    def _by_mirror(self) -> Mapping[str, Sequence[MirrorTopic]]:
+        found: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
+        for topic in self.topics:
+            found[topic.mirror].append(topic)
+        return found
 
     def made_acls(self, mirror: str, made_for: MadeFor) -> frozenset[Acl]:
         """What ACLs a mirror has made."""
-        return frozenset(
-            record.acl
-            for record in self.records.values()
-            if isinstance(record, MadeAcl)
-            and (record.mirror, record.made_for) == (mirror, made_for)
-        )
+        return self._made_acls.get((mirror, made_for), frozenset())
+
+    @cached_property
+    def _made_acls(self) -> Mapping[tuple[str, MadeFor], frozenset[Acl]]:
+        found: defaultdict[tuple[str, MadeFor], set[Acl]] = defaultdict(set)
+        for record in self.records.values():
+            if isinstance(record, MadeAcl):
+                found[record.mirror, record.made_for].add(record.acl)
+        return {key: frozenset(acls) for key, acls in found.items()}
 
     @property
     def copied_acls(self) -> frozenset[Acl]:
         """What ACLs mirrors have copied from their sources, also one whose own record is unread."""
-        return frozenset(
-            record.acl
-            for record in self.records.values()
-            if isinstance(record, MadeAcl) and record.made_for is MadeFor.SOURCE
-        )
+        of_sources = [acls for key, acls in self._made_acls.items() if key[1] is MadeFor.SOURCE]
+        return frozenset[Acl]().union(*of_sources)
 
     def made_of(self, source_cluster_id: str, made_for: MadeFor) -> frozenset[Acl]:
         """What ACLs the mirrors of a source have made, there or here."""
@@ -161,17 +177,17 @@ class Snapshot:
             f"UNSUPPORTED_VERSION: the control topics have a {MIRROR_VERSION} {level}, "
             f"this twinlog knows {LEVEL}",
             hint="use a twinlog that knows it",
-            code=_UNSUPPORTED_VERSION,
+            code=ErrorCode.UNSUPPORTED_VERSION,
         )
 
-    @property
-    def unread(self) -> dict[tuple[str, ...], str]:
+    @cached_property
+    def unread(self) -> Mapping[tuple[str, ...], str]:
         """Why a record cannot be read, by its key; without those whose key cannot be read either.
 
         What is wanted of what such a key names is not known: it is neither begun nor ended.
         """
         found = ((_tombstone(key), why) for (_, key), why in self.unreadable.items())
-        return {gone.key: why for gone, why in found if gone is not None}
+        return MappingProxyType({gone.key: why for gone, why in found if gone is not None})
 
     def unread_topics(self, mirror: str) -> dict[str, str]:
         """Topics of a mirror of which it is not known what is wanted, and why: an unread record."""
@@ -191,8 +207,13 @@ class Snapshot:
 
     def mirror_of(self, topic: str) -> MirrorTopic | None:
         """The mirror that a destination topic belongs to, if it was not removed from it."""
-        found = (one for one in self.topics if one.topic == topic)
-        return next((one for one in found if one.wanted is not Wanted.STOPPED), None)
+        return self._mirroring.get(topic)
+
+    @cached_property
+    def _mirroring(self) -> Mapping[str, MirrorTopic]:
+        # The first of several mirrors counts.
+        wanted = (one for one in reversed(self.topics) if one.wanted is not Wanted.STOPPED)
+        return {one.topic: one for one in wanted}
 
     def deleted(self, now: "Snapshot") -> set[tuple[str, str]]:
         """Topics, with their mirror, that a later snapshot has no record of, readable or not."""

@@ -157,7 +157,7 @@ async def _scope(
     ours: Collection[Acl],
 ) -> AclScope:
     """What ACLs may concern: those of `about`. `ours` are the destination's."""
-    topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+    topics = snapshot.topics_of(mirror)
     mirrored = frozenset(t.topic for t in topics if t.wanted is Wanted.MIRRORING)
     nodes, _ = nodes_among(ours, STATE_TOPIC, snapshot.copied_acls)
     every = frozenset(topic.topic for topic in topics).union(snapshot.unread_topics(mirror))

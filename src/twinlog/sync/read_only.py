@@ -194,7 +194,7 @@ class ReadOnly:
 
     async def _guarded(self, snapshot: Snapshot, mirror: str) -> tuple[frozenset[str], bool]:
         """Which topics are to be read-only, and whether some are on their way to be no more."""
-        topics = [topic for topic in snapshot.topics if topic.mirror == mirror]
+        topics = snapshot.topics_of(mirror)
         mirrored = {topic.topic for topic in topics if topic.wanted is not Wanted.STOPPED}
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
         removed = [topic for topic in _removed(snapshot, mirror) if topic.topic in made]

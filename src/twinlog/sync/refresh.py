@@ -133,11 +133,7 @@ class Refresher:
         if mirror is None:
             return
         # What is paused or removed is left as it is (KIP-1279, "Pause Topics").
-        topics = [
-            topic
-            for topic in snapshot.topics
-            if topic.mirror == name and topic.wanted is Wanted.MIRRORING
-        ]
+        topics = [topic for topic in snapshot.topics_of(name) if topic.wanted is Wanted.MIRRORING]
         settings = parse_settings(mirror.source)
         async with connected_source(mirror, self._cluster.config.grants) as source:
             there = await self._sync_topics(source, mirror, snapshot, topics)
@@ -166,8 +162,8 @@ class Refresher:
         """The topics that are to be mirrored now, as `__mirror_config` is followed."""
         return {
             topic.topic
-            for topic in self._latest().topics
-            if topic.mirror == mirror and topic.wanted is Wanted.MIRRORING
+            for topic in self._latest().topics_of(mirror)
+            if topic.wanted is Wanted.MIRRORING
         }
 
     def _acls_failed(self, mirror: str, count: int) -> None:

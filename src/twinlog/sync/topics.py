@@ -72,7 +72,7 @@ def not_mirrored(
     Returns:
         Why, as far as `snapshot` tells; empty where nothing is known to keep it from being added.
     """
-    own = {topic.topic: topic for topic in snapshot.topics if topic.mirror == mirror.name}
+    own = {topic.topic: topic for topic in snapshot.topics_of(mirror.name)}
     others = {
         topic.topic: topic.mirror
         for topic in snapshot.topics

@@ -691,7 +691,7 @@ class _Switchover:
     def _of_mirror(self, snapshot: Snapshot) -> list[MirrorTopic]:
         """The topics as they are wanted now."""
         name, names = self._subject.mirror.name, self._subject.names
-        return [one for one in snapshot.topics if one.mirror == name and one.topic in names]
+        return [one for one in snapshot.topics_of(name) if one.topic in names]
 
     async def _left_behind(
         self, ends: Mapping[TopicPartition, int]
