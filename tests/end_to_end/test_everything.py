@@ -120,7 +120,7 @@ def test_a_topic_made_again(world: Stage, fresh_name: Callable[[str], str]) -> N
 
     def told() -> bool:
         row = outside.described(world, name)[0]
-        return row["state"] == "FAILED" and "deleted and made again" in (row["reason"] or "")
+        return row["state"] == "FAILED" and "deleted and recreated" in (row["reason"] or "")
 
     until(told, 90, "FAILED, and why")
     assert Log(world.destination.bootstrap_servers).ends([(name, 0)])[name, 0] == 20

@@ -164,7 +164,7 @@ def test_a_topic_that_was_made_again_was_not_failed_over(
             said = await old.refused(topic)
             assert said.startswith("TOPIC_ALREADY_EXISTS: "), said
             assert (
-                f"{topic}-0 is not empty, its log ends at 50; {topic} was made again since" in said
+                f"{topic}-0 is not empty, its log ends at 50; {topic} was recreated since" in said
             )
             assert old.ends(topic) == [50]
             await old.delete_here(topic)
@@ -563,6 +563,6 @@ def test_a_topic_that_was_made_again_where_it_was_failed_over_to(
             outside.write(old.servers_there, topic, outside.simple(80))
             said = await old.refused(topic)
             assert said.startswith("TOPIC_ALREADY_EXISTS: "), said
-            assert f"{topic} was made again since it was failed over" in said
+            assert f"{topic} was recreated since it was failed over" in said
 
     asyncio.run(run())

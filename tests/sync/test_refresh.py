@@ -153,7 +153,7 @@ def test_partitions_that_somebody_has_added(
 
                 await until_async(counted, what="both topics, twice")
                 for name in (empty, emptied):
-                    assert f"{name} has 3 partitions, of which 1 are mirrored" in caplog.text
+                    assert f"{name} has 3 partitions, 1 are mirrored" in caplog.text
                 await create_partitions(source, {empty: 2, emptied: 2})
 
                 async def grown() -> bool:

@@ -342,7 +342,7 @@ def guard(
             if len(denials) > MAX_DENIALS:
                 raise UserError(
                     f"more than {MAX_DENIALS} ACLs are needed to keep {len(topics)} topics "
-                    f"read-only: {len(allowed)} ACLs allow somebody to change topics",
+                    f"read-only: {len(allowed)} ACLs allow principals to change topics",
                     hint="copy fewer rights of the source (mirror.acl.include)",
                 )
         elif names and acl.principal not in named:

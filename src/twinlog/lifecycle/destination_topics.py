@@ -219,7 +219,7 @@ async def _check_empty(
             troubles += [_sizes(one)] if one.there != one.partitions else []
             troubles += held.get(one.name, ())
             if one.name in held and one.name in history.made_again:
-                troubles.append(f"{one.name} was made again since it was failed over")
+                troubles.append(f"{one.name} was recreated since it was failed over")
     if troubles:
         said = history.unknown and f" ({history.unknown})"
         raise MirrorError.TOPIC_ALREADY_EXISTS.error(
@@ -400,7 +400,7 @@ def _refuse(answers: Mapping[str, Any], what: str) -> None:
         if isinstance(answer, Refusal):
             if answer.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise MirrorError.TOPIC_ALREADY_EXISTS.error(
-                    f"somebody has created {name} on the destination meanwhile",
+                    f"{name} was created on the destination in the meantime",
                     hint="nothing was added; try again",
                 )
             error = answer.error(what, topic=name)

@@ -261,7 +261,7 @@ def name_extra(
     ]
     for topic in extra:
         log.warning(
-            "%s has %d partitions, of which %d are mirrored: somebody has added the others here",
+            "%s has %d partitions, %d are mirrored: the others were added on the destination",
             topic.topic,
             here[topic.topic],
             topic.partitions,
@@ -353,9 +353,9 @@ async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition])
             found[one.topic] = f"partition {one.partition} cannot be looked at"
         elif start.offset == end.offset > 0:
             found[one.topic] = (
-                f"partition {one.partition}, which somebody has added here, held records up to "
-                f"offset {end.offset}; remove the topic from the mirror, delete it here, and add "
-                f"it again"
+                f"partition {one.partition}, which was added on the destination, held records up "
+                f"to offset {end.offset}; remove the topic from the mirror, delete it on the "
+                f"destination, and add it again"
             )
     return found
 

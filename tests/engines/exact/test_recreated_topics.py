@@ -31,7 +31,7 @@ async def stays_failed(world: World) -> None:
         assert world.partition.append.phase is Phase.FAILED
         world.write("more")
         await asyncio.sleep(1.0)
-    assert "the destination's topic was deleted and made again" in reason
+    assert "the destination's topic was deleted and recreated" in reason
     assert world.partition.reason == reason
     assert 5 <= world.partition.attempts - tries <= 40, "with backoff"
     assert world.destination.log(KEY).end == 0
@@ -98,7 +98,7 @@ async def test_some_time_after_it_was_deleted(world: World) -> None:
     await world.until(lambda: "does not have this partition" in world.partition.reason)
     await asyncio.sleep(0.9)
     world.destination.create_topic(KEY.topic)
-    await world.until(lambda: "made again" in world.partition.reason)
+    await world.until(lambda: "recreated" in world.partition.reason)
     await stays_failed(world)
 
 
@@ -183,7 +183,7 @@ def test_another_topic_of_the_source_that_begins_above_the_position(*, busy: boo
             world.write(f"other {at}")
         world.source.log(KEY).delete_before(15)
         world.engine.trouble(world.partition, "an append was refused", NOT_ENOUGH_REPLICAS)
-        await world.until(lambda: "made again" in world.partition.reason)
+        await world.until(lambda: "recreated" in world.partition.reason)
         await asyncio.sleep(5)
         log = world.destination.log(KEY)
         assert (log.start, log.end) == (0, 5)

@@ -99,7 +99,7 @@ def test_what_is_left_behind_is_said(
 
 def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: who is named by the source's ACLs cannot hide himself from who is asked about him."""
-    why = "who may write cannot be denied it: User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J"
+    why = "a deny ACL cannot exclude them: User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J"
 
     @asynccontextmanager
     async def connected(*_: Any) -> AsyncIterator[None]:

@@ -113,7 +113,7 @@ def test_no_server_answers_says_which_and_why() -> None:
     [
         ("SSL", b"", "closed the connection in the TLS handshake; compare security.protocol"),
         ("PLAINTEXT", b"\x15\x03\x03\0\2\2\x46", "the answer is TLS, .*: set security.protocol"),
-        ("PLAINTEXT", b"HTTP/1.1 400", "a frame says 1213486160 bytes.*; compare bootstrap"),
+        ("PLAINTEXT", b"HTTP/1.1 400", "invalid frame length 1213486160 .*; compare bootstrap"),
     ],
 )
 def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -> None:

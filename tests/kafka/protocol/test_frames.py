@@ -76,7 +76,7 @@ def test_length_within_bounds(length: int) -> None:
 
 @pytest.mark.parametrize("length", [-(1 << 31), -1, 0, 3, 1001, (1 << 31) - 1])
 def test_length_out_of_bounds(length: int) -> None:
-    with pytest.raises(ProtocolError, match="allowed are 4 to 1000"):
+    with pytest.raises(ProtocolError, match="expected 4 to 1000"):
         frames.frame_length(frames.LENGTH.pack(length), 1000)
 
 

@@ -64,15 +64,15 @@ def denial(name: str, principal: str) -> Acl:
     ("found", "beyond"),
     [
         (Guard(frozenset({denial("a", "User:p"), denial("b", "User:p")}), NONE, NONE), []),
-        (Guard(frozenset({denial("a", "User:p")}), NONE, NONE), ["to be denied WRITE: b"]),
-        (Guard(frozenset(), NONE, NONE), ["to be denied WRITE: a, b"]),
+        (Guard(frozenset({denial("a", "User:p")}), NONE, NONE), ["known to have WRITE: b"]),
+        (Guard(frozenset(), NONE, NONE), ["known to have WRITE: a, b"]),
         (
             Guard(
                 frozenset({denial("a", "User:p"), denial("b", "User:p")}),
                 frozenset({"User:*"}),
                 frozenset({"User:any"}),
             ),
-            ["cannot be denied it: User:*, User:any"],
+            ["cannot exclude them: User:*, User:any"],
         ),
     ],
 )
@@ -94,9 +94,9 @@ STANDING = frozenset({denial("a", "User:p")})
         (STANDING | {acl("*", "User:any")}, set(), ""),
         ({acl("a", "User:p"), acl("*", "User:any")}, STANDING, ""),
         (STANDING | {acl("a", "User:q")}, {denial("a", "User:q")}, ""),
-        (STANDING | {acl("", "User:*", pattern=PREFIXED)}, set(), "cannot be denied it: User:*"),
-        (STANDING | {acl("*", "User:new")}, set(), "cannot be denied it: User:new"),
-        (set(), set(), "to be denied WRITE: a"),
+        (STANDING | {acl("", "User:*", pattern=PREFIXED)}, set(), "cannot exclude them: User:*"),
+        (STANDING | {acl("*", "User:new")}, set(), "cannot exclude them: User:new"),
+        (set(), set(), "known to have WRITE: a"),
         (None, STANDING, "no authorizer"),
     ],
 )

@@ -175,7 +175,8 @@ class Stored:
         return all(one.wanted is Wanted.STOPPED for one in self.topics.values())
 
     async def snapshot(self) -> Any:
-        return SimpleNamespace(topics=list(self.topics.values()))
+        topics = list(self.topics.values())
+        return SimpleNamespace(topics=topics, topics_of=lambda _: topics)
 
     async def states(self) -> Any:
         return SimpleNamespace(
@@ -209,11 +210,11 @@ def test_who_is_allowed_since_the_denials_and_cannot_be_denied(stored: Stored) -
 
     async def missing(before: Outlook) -> Outlook:
         assert before is known
-        return Outlook(beyond="who may write cannot be denied it: User:new")
+        return Outlook(beyond="a deny ACL cannot exclude them: User:new")
 
     denials: Any = SimpleNamespace(missing=missing)
     stored.steps._denials, stored.steps._denied, stored.steps._outlook = denials, frozenset(), known
-    with pytest.raises(SwitchoverFailed, match="cannot be denied it: User:new") as caught:
+    with pytest.raises(SwitchoverFailed, match="cannot exclude them: User:new") as caught:
         stored.fail_over()
     assert caught.value.gone_back
     assert stored.topics["t"].wanted is Wanted.MIRRORING
@@ -363,7 +364,8 @@ def test_a_failover_by_another_hand_while_denials_are_taken_back(
     with pytest.raises(DenialsStay, match="u were removed") as caught:
         asyncio.run(stored.steps.go_back(error))
     assert denials.standing == (frozenset() if refused else {"one"})
-    said = "cannot be denied it: no right" if refused else "write for a moment, and are denied"
+    denied_again = "write for a moment, and are denied"
+    said = "a deny ACL cannot exclude them: no right" if refused else denied_again
     assert said in str(caught.value)
 
 

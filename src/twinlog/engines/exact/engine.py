@@ -804,7 +804,7 @@ class Engine:
         if leader.error == 0 and leader.topic_id != partition.spec.source_topic_id:
             self.fail(
                 partition,
-                f"the source's topic was deleted and made again: it has the id {leader.topic_id}, "
+                f"the source's topic was deleted and recreated: it has the id {leader.topic_id}, "
                 f"the mirror was made for {partition.spec.source_topic_id}",
             )
             return
@@ -908,7 +908,7 @@ def _lost(known: UUID | None, leader: Leader | None) -> str:
     if known is None or not is_another(known, leader.topic_id):
         return ""
     return (
-        f"the destination's topic was deleted and made again: it has the id "
+        f"the destination's topic was deleted and recreated: it has the id "
         f"{topic_id_text(leader.topic_id)}, the mirror's was {topic_id_text(known)}; remove it "
         f"from the mirror, delete it there, and add it again"
     )

@@ -114,7 +114,7 @@ class NodeWriter:
         if given.answer.cancelled():
             return
         if given.generation != self._keys.generation:
-            _refuse(given, self._unsent("a topic was made again meanwhile"))
+            _refuse(given, self._unsent("a topic was recreated in the meantime"))
             return
         try:
             version = self._keys.version(

@@ -56,12 +56,12 @@ INTERRUPTED: Final = 130
     "them that cannot be denied to write.",
 )
 @click.option(
-    "--leave-acls", is_flag=True, help="Do not deny anybody to write to the source by its ACLs."
+    "--leave-acls", is_flag=True, help="Do not add ACLs on the source that deny producers to write."
 )
 @click.option(
     "--source-config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Client properties for the source, of somebody who may alter its ACLs; the mirror's own "
+    help="Client properties for a principal that may alter the source's ACLs; the mirror's own "
     "by default.",
 )
 @click.option(

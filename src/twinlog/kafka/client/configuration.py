@@ -311,7 +311,7 @@ def resolve(
     """A value with its references (`${env:NAME}`, ...) replaced by what they refer to.
 
     Raises:
-        UserError: a reference leads nowhere, to what is no text, or to what `grants` do not allow.
+        UserError: a reference cannot be resolved, is no text, or is not allowed by `grants`.
             What references gave is not in the message; nor is what looks like a reference, and may
             be a part of a secret.
     """
@@ -348,7 +348,7 @@ def _found(key: str, provider: str, argument: str, environment: Mapping[str, str
     try:
         return _PROVIDERS[provider](argument, environment)
     except LookupError as error:
-        raise UserError(f"{key}: {reference} leads nowhere: {error.args[0]}") from None
+        raise UserError(f"{key}: cannot resolve {reference}: {error.args[0]}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{key}: {reference} cannot be read: {why(error)}") from None
     except UserError as error:

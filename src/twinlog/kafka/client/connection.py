@@ -513,7 +513,7 @@ class Connection:
     def _longest(self) -> int:
         """How long the next response may be; it answers the oldest request."""
         if not self._in_flight:
-            raise ProtocolError(f"{self.address}: a response that nobody has asked for")
+            raise ProtocolError(f"{self.address}: a response that matches no request in flight")
         request = self._in_flight[0]
         longest = frames.longest_response(request.api_key, request.size)
         return min(self._options.max_frame, longest)

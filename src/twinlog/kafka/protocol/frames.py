@@ -88,7 +88,7 @@ def frame_length(prefix: memoryview | bytes | bytearray, maximum: int = MAX_FRAM
             "the answer is TLS, not Kafka's protocol",
             hint="this listener speaks TLS: set security.protocol to SSL or SASL_SSL",
         )
-    raise ProtocolError(f"a frame says {length} bytes, allowed are {MIN_RESPONSE} to {maximum}")
+    raise ProtocolError(f"invalid frame length {length} (expected {MIN_RESPONSE} to {maximum})")
 
 
 def longest_response(api_key: int, asked: int) -> int:

@@ -36,7 +36,7 @@ class Verdict(enum.IntEnum):
 class Reason(enum.Enum):
     """What may stand against a failover."""
 
-    NO_NODE = "nobody would carry the failover out"
+    NO_NODE = "no node is running that could carry out the failover"
     DESTINATION_UNREADABLE = "the destination's log cannot be looked at"
     DESTINATION_RECREATED = "the destination's topic was deleted and recreated"
     NOT_MIRRORING = "partitions that are not MIRRORING"
@@ -47,9 +47,9 @@ class Reason(enum.Enum):
     SOURCE_UNREACHABLE = "what the source holds by now is not known"
     SOURCE_UNREADABLE = "what some of its partitions hold by now is not known"
     TOPIC_GONE = "the source's topic was deleted"
-    TOPIC_MADE_AGAIN = "the source's topic was deleted and made again"
+    TOPIC_MADE_AGAIN = "the source's topic was deleted and recreated"
     NEW_PARTITIONS = "the source's topic has partitions that the mirror has not"
-    EXTRA_PARTITIONS = "somebody has added partitions to the destination's topic"
+    EXTRA_PARTITIONS = "partitions were added to the destination's topic"
     PURGED = "the source has deleted what was not mirrored yet"
     BEGINS_LATER = "the destination has deleted what the source keeps"
     DIVERGED = "the destination holds what the source does not"
@@ -493,7 +493,7 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
     if topic.on_source is SourceTopic.MADE_AGAIN:
         yield Finding(
             Reason.TOPIC_MADE_AGAIN,
-            "the source's topic of this name is another one, and nothing of it is mirrored",
+            "the source topic was deleted and recreated; the new topic is not mirrored",
         )
     count = len(topic.partitions)
     if (topic.source_partitions or 0) > count:
@@ -505,7 +505,7 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
         yield Finding(
             Reason.EXTRA_PARTITIONS,
             f"the destination has {topic.destination_partitions} partitions, {count} are "
-            f"mirrored: somebody has added the others",
+            f"mirrored: the others were added on the destination",
         )
     if topic.destination_recreated:
         yield Finding(

@@ -80,9 +80,12 @@ def _outlook(
 ) -> Outlook:
     parts = []
     if open_to:
-        parts.append(f"who may write cannot be denied it: {few(sorted(open_to))}")
+        parts.append(
+            "these principals keep WRITE because a deny ACL cannot exclude them: "
+            f"{few(sorted(open_to))}"
+        )
     if unguarded:
-        parts.append(f"no principal is there to be denied WRITE: {few(sorted(unguarded))}")
+        parts.append(f"no principal is known to have WRITE: {few(sorted(unguarded))}")
     return Outlook(denials=denials, beyond="; ".join(parts), open_to=open_to, unguarded=unguarded)
 
 

@@ -84,7 +84,7 @@ STILL_DENIED: Final = (
 )
 FAILED_OVER: Final = (
     "topics were failed over: see kafka-mirrors --describe; as long as producers are denied to "
-    "write to the source, it takes no records that nobody mirrors"
+    "write to the source, the source takes no records that no mirror copies"
 )
 TELL_S: Final = 2.0
 """Time between two words about what is waited for."""
@@ -124,7 +124,7 @@ class Step(enum.Enum):
     """See the module. The value is what is being done, for people."""
 
     READINESS = "looking whether the mirror is ready"
-    PRODUCERS = "nobody is to write to the source any more"
+    PRODUCERS = "producers must stop writing to the source"
     SILENCE = "waiting until nothing is written to the source any more"
     LAG = "waiting until everything is mirrored"
     GROUPS = "waiting until the groups' offsets are final, and copied"
@@ -414,7 +414,9 @@ class _Switchover:
             if allowed:
                 denied = "could write for a moment, and are denied again"
                 if trouble := await _deny_again(self._denials, allowed):
-                    denied = f"may be able to write, since they cannot be denied it: {trouble}"
+                    denied = (
+                        f"may be able to write, since a deny ACL cannot exclude them: {trouble}"
+                    )
             text = (
                 f"{why}; producers {denied}; {few(removed)} were removed from the mirror "
                 f"meanwhile, by another switchover or command"

@@ -1,0 +1,144 @@
+"""Rules that keep the code easy to find one's way in: sizes, names, cycles, unit tests, words.
+
+Each rule has a list of what does not follow it yet. The lists may only become shorter: an entry
+that is no longer needed fails the test, and so does a size above the one in the list.
+"""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+import pytest
+from checkout import DOCS, ROOT
+
+SOURCES: Final = ROOT / "src" / "twinlog"
+MODULES: Final = {
+    str(path.relative_to(SOURCES)): path.read_text() for path in sorted(SOURCES.rglob("*.py"))
+}
+TREES: Final = {name: ast.parse(text) for name, text in MODULES.items()}
+PAGES: Final = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+MAX_LINES: Final = 600
+LONG_MODULES: Final = {
+    "engines/exact/engine.py": 919,
+    "engines/exact/shard.py": 706,
+    "kafka/client/connection.py": 639,
+    "operations/readiness/verdict.py": 719,
+    "operations/switchover/switchover.py": 808,
+    "runtime/lane.py": 616,
+    "runtime/ownership.py": 602,
+}
+
+MAX_METHODS: Final = 25
+LARGE_CLASSES: Final = {
+    "engines/exact/engine.py:Engine": 57,
+    "engines/exact/fetcher.py:Fetcher": 28,
+    "engines/exact/shard.py:Shard": 33,
+    "kafka/client/cluster.py:KafkaCluster": 40,
+    "kafka/client/connection.py:Connection": 38,
+    "kafka/groups/membership.py:GroupMember": 29,
+    "local/cluster.py:LocalCluster": 36,
+    "operations/switchover/switchover.py:_Switchover": 28,
+    "runtime/lane.py:Lane": 33,
+    "runtime/ownership.py:OwnedShard": 37,
+}
+
+SHARED_NAMES: Final = {
+    *("Batch", "Below", "Bounds", "Broker", "Compared", "Difference", "Differs", "Entry"),
+    *("Extent", "Identity", "Leader", "Log", "MirrorPartition", "Node", "Producers", "Progress"),
+    *("Reader", "Record", "Removed", "ResourceType", "Seen", "Span", "Stage", "Step", "Tail"),
+    *("TransactionalWriter", "Verdict", "Written"),
+}
+"""Names of more than one class."""
+
+CYCLES: Final = {
+    "engines/exact/absence_reader.py",
+    "engines/exact/fetcher.py",
+    "engines/exact/placer.py",
+}
+"""Modules that import another one for its types only, because that one imports them."""
+LAZY_IMPORTS: Final = "__init__.py"
+"""It imports the public names when they are first used; type checkers see the imports."""
+
+PURE_FOLDERS: Final = ("mirror", "kafka/log", "kafka/protocol")
+WITHOUT_UNIT_TEST: Final = {"kafka/protocol/group_messages.py"}
+
+BANNED: Final = (
+    "a person has to",
+    "by and by",
+    "file-map.md",
+    "in silence",
+    "leads nowhere",
+    "nobody says",
+    "who may write cannot be denied",
+)
+"""Phrases that readers did not understand, and names of pages that are gone."""
+
+
+def test_modules_are_short() -> None:
+    """Goal: a module is read in one sitting; those in the list do not grow."""
+    lines = {name: text.count("\n") for name, text in MODULES.items()}
+    _hold(lines, MAX_LINES, LONG_MODULES)
+
+
+def test_classes_are_small() -> None:
+    """Goal: a class has one task."""
+    methods = {
+        f"{name}:{node.name}": sum(
+            isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) for part in node.body
+        )
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    _hold(methods, MAX_METHODS, LARGE_CLASSES)
+
+
+def test_a_name_means_one_class() -> None:
+    """Goal: whoever reads a class's name knows which one it is."""
+    places: defaultdict[str, set[str]] = defaultdict(set)
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].add(name)
+    assert {name for name, modules in places.items() if len(modules) > 1} == SHARED_NAMES
+
+
+def test_no_import_hides_a_cycle() -> None:
+    """Goal: the import graph has no cycle, also not one that only type checkers see."""
+    hidden = {
+        name
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for part in ast.walk(node)
+        if isinstance(part, ast.ImportFrom) and (part.module or "").startswith("twinlog")
+    }
+    assert hidden - {LAZY_IMPORTS} == CYCLES
+
+
+def test_pure_modules_have_a_unit_test() -> None:
+    """Goal: what is pure is tested without brokers, in a file that its name leads to."""
+    without = {
+        name
+        for name in MODULES
+        if name.startswith(tuple(f"{folder}/" for folder in PURE_FOLDERS))
+        and not name.endswith("__init__.py")
+        and not (ROOT / "tests" / Path(name).with_name(f"test_{Path(name).name}")).exists()
+    }
+    assert without == WITHOUT_UNIT_TEST
+
+
+@pytest.mark.parametrize("phrase", BANNED)
+def test_phrases_that_readers_did_not_understand(phrase: str) -> None:
+    """Goal: they do not come back, in code or on pages."""
+    texts = {**MODULES, **{str(page.relative_to(ROOT)): page.read_text() for page in PAGES}}
+    assert [name for name, text in texts.items() if phrase in text] == []
+
+
+def _hold(sizes: dict[str, int], most: int, known: dict[str, int]) -> None:
+    """No size is above `most`, except for those that are known, which do not grow."""
+    above = {name: size for name, size in sizes.items() if size > most}
+    assert above.keys() == known.keys(), "delete entries that are not needed any more"
+    assert {name: size for name, size in above.items() if size > known[name]} == {}
