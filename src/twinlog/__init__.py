@@ -1,7 +1,7 @@
 """twinlog: one Kafka log, in two clusters.
 
-The public API is what stands in `__all__` (docs/api.md). It is imported when it is first asked for,
-so that a lane, or a layer that wants a module of its own, does not load the control plane.
+The public API is the names in `__all__` (docs/api.md). They are imported on first use, so that a
+lane, or a layer that needs one module, does not load the control plane.
 """
 
 from importlib import import_module

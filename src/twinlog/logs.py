@@ -1,11 +1,11 @@
-"""How a process of twinlog logs: lines for people, or a JSON object on each line for programs.
+"""The log format of a twinlog process: text lines, or one JSON object on each line.
 
     {"time": "2026-01-31T12:00:00.123Z", "level": "WARNING", "logger": "twinlog.runtime.lane",
      "lane": "host-0", "message": "...", "shard": 3, "exception": "..."}
 
-`lane` is there in a lane's process only, `exception` where one was logged; other names are what the
-line's writer gave beside its message (`extra`). Nothing that is logged holds a secret: they are
-resolved where somebody connects and kept out of `repr` (kafka/client/configuration.py).
+`lane` appears only in a lane's process, `exception` only if one was logged. Other names are the
+fields that the caller passed with the message (`extra`). No log contains a secret: secrets are
+resolved when a connection is opened, and kept out of `repr` (kafka/client/configuration.py).
 """
 
 import json
@@ -23,14 +23,14 @@ _GIVEN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 
 
 class JsonFormatter(logging.Formatter):
-    """A line for programs; `context` is in each."""
+    """JSON lines; each contains `context`."""
 
     def __init__(self, context: Mapping[str, str]) -> None:
         super().__init__()
         self._context = context
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever the message holds."""
+        """Format one line, whatever the message contains."""
         at = datetime.fromtimestamp(record.created, UTC)
         fields: dict[str, object] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -47,15 +47,15 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: no message writes a second one, or to the terminal."""
+    """Text lines. No message can start a second line, or control the terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
-        """One line, whatever the message holds."""
+        """Format one line, whatever the message contains."""
         record.message = printable(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's name)
-        """As many lines as the traceback has."""
+        """Format a traceback with its own line ends only."""
         return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
@@ -63,9 +63,9 @@ def set_up(level: str, style: str, lane: str | None = None) -> None:
     """Log to standard error from now on.
 
     Args:
-        level: a name of logging's.
+        level: a level name of `logging`.
         style: one of FORMATS.
-        lane: the lane that this process is; None for a node.
+        lane: the name of this process's lane; None for a node.
     """
     handler = logging.StreamHandler()
     if style == "json":

@@ -1,18 +1,18 @@
-"""Text for people: lists of which the first few are read, and words of others without harm."""
+"""Text for people: abbreviated lists, and foreign text that is safe to print."""
 
 from collections.abc import Collection
 from itertools import islice
 from typing import Final
 
 SHOWN: Final = 5
-"""Items that a message names."""
+"""Items of a list that a message names."""
 
 
 def printable(text: str) -> str:
-    """The text with characters escaped that a terminal obeys instead of showing them.
+    """Escape the characters that a terminal obeys instead of showing them.
 
-    A broker's error message, a topic's or a group's name may hold escape sequences that rewrite
-    what stands on the terminal, or line ends that look like lines of their own.
+    A broker's error message, or the name of a topic or group, may contain escape sequences that
+    overwrite the terminal, or line ends that look like separate log lines.
     """
     if text.isprintable():
         return text
@@ -21,6 +21,6 @@ def printable(text: str) -> str:
 
 
 def few(items: Collection[object], separator: str = ", ") -> str:
-    """The first items, and how many more there are: `a, b, c, d, e and 7 more`."""
+    """The first items, and how many follow: `a, b, c, d, e and 7 more`."""
     more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
     return separator.join(map(str, islice(items, SHOWN))) + more

@@ -1,1 +1,1 @@
-"""What moves the partitions of a mirror."""
+"""The engines that move the partitions of a mirror."""

@@ -1,1 +1,1 @@
-"""How users reach operations. They parse, call an operation, and print."""
+"""The user interfaces: they parse arguments, call operations, and print results."""

@@ -1,18 +1,18 @@
-"""Access control lists: what one says, which are copied, and what is to be done (KIP-1279).
+"""Access control lists: their meaning, which are copied, and what has to change (KIP-1279).
 
-The destination's ACLs become the source's by their difference, as KIP-1279 has it, but for one
-thing: only what was made by this mirror before is ever removed. An ACL has no name and no owner:
-the same one made twice is one. So what was made is remembered (store/config_records.py), *before*
-it is made and only where it was not there: a crash in between leaves a memory of what is not
-there, which is dropped with the next look.
+The destination's ACLs follow the source's by their difference, as in KIP-1279, with one exception:
+only ACLs that this mirror has created are ever removed. An ACL has no name and no owner, and the
+same ACL created twice is one. So created ACLs are remembered (store/config_records.py), *before*
+they are created and only if they did not exist. A crash in between leaves an entry for an ACL that
+does not exist; the next check drops it.
 
-    source, by the rules   destination   made   then
+    source, by the rules   destination   made   action
     ---------------------  ------------  -----  ---------------------------------------
-    yes                    no            any    remembered, made
-    yes                    yes           any    nothing; whoever made it
-    no                     yes           yes    removed, forgotten
-    no                     yes           no     nothing: it is somebody else's
-    no                     no            yes    forgotten
+    yes                    no            any    remember, create
+    yes                    yes           any    nothing; its creator does not matter
+    no                     yes           yes    remove, forget
+    no                     yes           no     nothing: it is not the mirror's
+    no                     no            yes    forget
 """
 
 from collections.abc import Collection, Iterable
@@ -28,7 +28,7 @@ ANY_NAME: Final = "*"
 
 
 class _Kind(IntEnum):
-    """A number of the protocol; one that this version does not know is `UNKNOWN_<number>`."""
+    """A number of the protocol; one that is unknown to this version is `UNKNOWN_<number>`."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -40,7 +40,7 @@ class _Kind(IntEnum):
 
 
 class ResourceType(_Kind):
-    """What is guarded; the numbers are the protocol's, here and below."""
+    """The type of a resource; the numbers are the protocol's, here and below."""
 
     TOPIC = 2
     GROUP = 3
@@ -51,14 +51,14 @@ class ResourceType(_Kind):
 
 
 class PatternType(_Kind):
-    """Whether the resource's name is a whole name (`*`: all), or the beginning of one (KIP-290)."""
+    """Whether a resource name is a whole name (`*`: all) or a prefix (KIP-290)."""
 
     LITERAL = 3
     PREFIXED = 4
 
 
 class Operation(_Kind):
-    """What is allowed or denied."""
+    """An operation that is allowed or denied."""
 
     ALL = 2
     READ = 3
@@ -77,18 +77,18 @@ class Operation(_Kind):
 
 
 _IMPLIED: Final = frozenset({Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS})
-"""What comes with the right to READ, WRITE, ALTER and so on, and may be denied by itself."""
+"""Operations that READ, WRITE, ALTER and so on imply, and that may be denied separately."""
 
 
 class Permission(_Kind):
-    """A denial wins over whatever allows the same."""
+    """A permission. DENY wins over any ALLOW of the same."""
 
     DENY = 2
     ALLOW = 3
 
 
 class Acl(NamedTuple):
-    """One access control entry, with what it is for. All of it is its identity."""
+    """One access control entry and its resource. All fields together are its identity."""
 
     resource_type: ResourceType
     resource_name: str
@@ -100,24 +100,24 @@ class Acl(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether this version knows what it says."""
+        """Whether this version knows all of its values."""
         kinds = (self.resource_type, self.pattern_type, self.operation, self.permission)
         return all(kind.name in type(kind).__members__ for kind in kinds)
 
     def covers(self, name: str) -> bool:
-        """Whether it is about the resource of this name."""
+        """Whether it applies to the resource of this name."""
         if self.pattern_type is PatternType.PREFIXED:
             return name.startswith(self.resource_name)
         return self.resource_name in {name, ANY_NAME}
 
     def covered(self, names: Collection[str]) -> list[str]:
-        """Those of these names that it is about; looked up where it can be: there are thousands."""
+        """The names that it applies to; by set lookup where possible, as there are thousands."""
         if self.pattern_type is PatternType.PREFIXED or self.resource_name == ANY_NAME:
             return [name for name in names if self.covers(name)]
         return [self.resource_name] if self.resource_name in names else []
 
     def limits(self, allowing: "Acl") -> bool:
-        """Whether this is a denial, or may be one, of something that the other one allows."""
+        """Whether this is a denial, or may be one, of something that `allowing` allows."""
         return (
             self.permission is not Permission.ALLOW
             and self.resource_type == allowing.resource_type
@@ -144,28 +144,28 @@ MAX_PAIRS: Final = 2_000_000
 
 
 def limited(allowing: Collection[Acl], denials: Collection[Acl]) -> set[Acl]:
-    """Those that one of the denials limits; all of them where there are too many to be compared."""
+    """The ACLs of `allowing` that a denial limits; all if there are too many pairs to compare."""
     if len(allowing) * len(denials) > MAX_PAIRS:
         return set(allowing)
     return {acl for acl in allowing if any(denial.limits(acl) for denial in denials)}
 
 
 def limiting(denials: Collection[Acl], allowing: Collection[Acl]) -> set[Acl]:
-    """Those that limit one of the others; all of them where there are too many to be compared."""
+    """The denials that limit an ACL of `allowing`; all if there are too many pairs to compare."""
     if len(allowing) * len(denials) > MAX_PAIRS:
         return set(denials)
     return {denial for denial in denials if any(denial.limits(acl) for acl in allowing)}
 
 
 def _same_operation(denied: Operation, allowed: Operation) -> bool:
-    """Whether a denial of one may limit the other; what is not known may be anything."""
+    """Whether a denial of one may limit the other; an unknown operation may be any."""
     if Operation.ALL in {denied, allowed} or denied == allowed:
         return True
     return denied in _IMPLIED or denied.name not in Operation.__members__
 
 
 def _same_names(one: Acl, other: Acl) -> bool:
-    """Whether there may be a resource that both are about."""
+    """Whether there may be a resource that both apply to."""
     known = {PatternType.LITERAL, PatternType.PREFIXED}
     return (
         not known.issuperset({one.pattern_type, other.pattern_type})
@@ -176,7 +176,7 @@ def _same_names(one: Acl, other: Acl) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AclRule:
-    """Which ACLs are copied; None matches all."""
+    """A rule for the ACLs that are copied; None matches all."""
 
     resource_type: ResourceType | None = None
     resource_name: Pattern[str] | None = None
@@ -198,7 +198,7 @@ class AclRule:
 
 
 class AclChanges(NamedTuple):
-    """What is to be done, in this order: remember, make, remove, forget."""
+    """The changes, in this order: remember, create, remove, forget."""
 
     remember: frozenset[Acl]
     make: frozenset[Acl]
@@ -207,19 +207,19 @@ class AclChanges(NamedTuple):
 
 
 def included(acls: Iterable[Acl], rules: Collection[AclRule]) -> frozenset[Acl]:
-    """The ACLs that one of the rules matches."""
+    """The ACLs that match one of the rules."""
     return frozenset(acl for acl in acls if any(rule.matches(acl) for rule in rules))
 
 
 def acl_changes(
     wanted: Collection[Acl], there: Collection[Acl], made: Collection[Acl]
 ) -> AclChanges:
-    """What is to be done that the destination has what is wanted; see the module's table.
+    """The changes after which the destination has the wanted ACLs; see the module's table.
 
     Args:
-        wanted: the source's that are copied.
-        there: all of the destination.
-        made: what is remembered of having been made.
+        wanted: the source's ACLs that are copied.
+        there: all ACLs of the destination.
+        made: the ACLs that are remembered as created.
     """
     wanted, there, made = frozenset(wanted), frozenset(there), frozenset(made)
     return AclChanges(
@@ -236,28 +236,30 @@ _CHANGING: Final = (
     Operation.ALTER,
     Operation.ALTER_CONFIGS,
 )
-"""What changes a topic: records, its existence and their deletion, its partitions, and its
-configurations. The last one is denied only to whoever is denied WRITE as well: an application with
-ALL could set `message.timestamp.type` or `retention.ms`, and no partition survives that, while an
-administrator who may not write sets what is the destination's own (`min.insync.replicas`)."""
+"""What changes a topic: its records, its existence and their deletion, its partitions, and its
+configurations. ALTER_CONFIGS is denied only to principals that are denied WRITE as well. An
+application with ALL could set `message.timestamp.type` or `retention.ms`, and no partition survives
+that. An administrator that may not write sets the destination's own configurations
+(`min.insync.replicas`)."""
 
 
 def nodes_among(
     there: Iterable[Acl], states: str, copied: Collection[Acl] = ()
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Who may write to the topic of states, and so is a node.
+    """The principals that may write to the topic of states, and so are nodes.
 
-    A broker's denial wins over whatever allows the same, so whoever is denied it is none. Nor is
-    whoever is allowed it only by an ACL that was copied from a source: the source decides who gets
-    one, and a node has its rights from the destination's administrator.
+    A denial (for all hosts) wins over any permission, so a principal with one is no node. A
+    principal that is allowed only by an ACL copied from a source is no node either: the source
+    decides which principals get that ACL, while a node has its rights from the destination's
+    administrator.
 
     Args:
         there: all ACLs of the cluster.
         states: the topic that only nodes write to.
-        copied: those that mirrors have copied from their sources, or are about to.
+        copied: the ACLs that mirrors have copied from their sources, or are about to copy.
 
     Returns:
-        All of them, and those of them that are allowed by something else than `*`.
+        All nodes, and those of them that are allowed by something other than `*`.
     """
     writing = [
         acl
@@ -285,17 +287,17 @@ def nodes_among(
 
 MAX_DENIALS: Final = 500_000
 """Denials that guard a mirror's topics: 1000 topics, 125 principals with ALL. Their number is the
-product of topics and rights, and a source decides about both."""
+product of topics and rights, and a source determines both."""
 
 
 class Guard(NamedTuple):
-    """What keeps topics read-only, and whom it cannot keep out."""
+    """The denials that keep topics read-only, and the principals that they cannot keep out."""
 
     denials: frozenset[Acl]
     open_to: frozenset[str]
-    """Who is allowed, and cannot be told from nodes."""
+    """Principals that are allowed, and cannot be distinguished from nodes."""
     everywhere: frozenset[str]
-    """Who is allowed, and counts as a node only because he may write to every topic (`*`)."""
+    """Principals that are allowed, and are nodes only by an ACL for every topic (`*`)."""
 
 
 def guard(
@@ -305,19 +307,20 @@ def guard(
     operations: Collection[Operation] = _CHANGING,
     copied: Collection[Acl] = (),
 ) -> Guard:
-    """What denies everybody but nodes to change topics (docs/decisions/0006-read-only-topics.md).
+    """The denials that keep all but nodes from changing topics.
 
-    Nobody is denied who was not allowed, so that a topic without ACLs stays one without.
+    See docs/decisions/0006-read-only-topics.md. Only principals that were allowed are denied, so
+    that a topic without ACLs remains without ACLs.
 
     Args:
         there: all ACLs of the topics' cluster.
-        topics: those that are to be read-only.
-        states: the topic that only nodes write to; whoever may is one.
-        operations: what is denied, WRITE among it.
-        copied: ACLs that mirrors have copied from their sources: they make nobody a node.
+        topics: the topics that are to be read-only.
+        states: the topic that only nodes write to; a principal that may write to it is a node.
+        operations: the operations to deny, WRITE among them.
+        copied: ACLs that mirrors have copied from their sources: they make no principal a node.
 
     Raises:
-        UserError: it takes more than `MAX_DENIALS`.
+        UserError: more than `MAX_DENIALS` are needed.
     """
     there, topics = list(there), frozenset(topics)
     nodes, named = nodes_among(there, states, copied)
@@ -334,7 +337,7 @@ def guard(
     for acl in allowed:
         names = acl.covered(topics)
         if names and EVERYBODY in {acl.principal, *nodes}:
-            # A denial of everybody would be one of the nodes as well.
+            # A denial for `User:*` would deny the nodes as well.
             open_to.add(acl.principal)
         elif acl.principal not in nodes:
             denied = operations if acl.operation is Operation.ALL else (acl.operation,)

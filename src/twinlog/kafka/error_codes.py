@@ -1,4 +1,4 @@
-"""Kafka's error codes, each named once; `errors.py` has what each asks of us."""
+"""Kafka's error codes, each named once; `errors.py` has the reaction to each."""
 
 from enum import IntEnum
 

@@ -1,39 +1,39 @@
-"""What can go wrong, by what happens next.
+"""The errors, classified by what happens next.
 
-A mirror has few answers to trouble, so there are few classes. Whoever catches one knows what to do
-without knowing which of Kafka's 135 codes was behind it:
+There are few classes, because a mirror has few reactions to a failure. A caller that catches one
+knows what to do without knowing which of Kafka's 135 codes caused it:
 
     class             what happens next
     ----------------  ------------------------------------------------------------------------
     UserError         stop; the user changes a configuration, an argument or a grant
       Unsupported-    the same: what is stored is newer than this twinlog
       Version
-    Retriable         the same step again, bounded, with a pause
+    Retriable         retry the same step, bounded, with a backoff
       Disconnected    the same, but the outcome of what was sent is unknown: read it back first
-    Fenced            stop: another owner has it
-    PartitionFailed   this partition is FAILED and waits for a person; the others go on
-    ProtocolError     the peer sent nonsense: drop the connection
-      CorruptBatch    the nonsense is a record batch
+    Fenced            stop: there is a new owner
+    PartitionFailed   this partition is FAILED and waits for an operator; other partitions go on
+    ProtocolError     the peer sent invalid data: drop the connection
+      CorruptBatch    the invalid data is a record batch
 
-Kafka's codes are mapped by one table, `CODES`, to a `Reaction`, which is finer: it says *what* has
-to be asked for again before the step is tried again.
+One table, `CODES`, maps Kafka's codes to a `Reaction`, which is finer: it defines *what* has to be
+refreshed before the step is retried.
 
     Reaction      before the next try                                   becomes
     ------------  ----------------------------------------------------  ---------------
     OK            (no error)
     RETRY         wait                                                  Retriable
-    METADATA      ask for the topic's metadata: the leader has moved    Retriable
+    METADATA      refresh the topic's metadata: the leader has moved    Retriable
     COORDINATOR   find the coordinator: it has moved                    Retriable
-    REREAD        what we remember is wrong (a position, a fetch        Retriable
-                  session, a membership): drop it and ask the cluster
-    FENCED        nothing: another owner has it                         Fenced
+    REREAD        drop cached state that is wrong (a position, a fetch  Retriable
+                  session, a membership) and ask the cluster
+    FENCED        nothing: there is a new owner                         Fenced
     USER          nothing: the user has to act                          UserError
-    PARTITION     nothing: a person has to look at the partition        PartitionFailed
+    PARTITION     nothing: an operator has to check the partition       PartitionFailed
     PEER          open a new connection                                 ProtocolError
 
-A reaction is what suits *most* requests. Where a step knows better (TOPIC_ALREADY_EXISTS is fine
-for whoever wanted the topic to exist) it looks at the code first. A code that this table does not
-know comes from a newer broker; as nobody can say whether the step took effect, it is REREAD.
+A reaction suits *most* requests. If a step knows better (TOPIC_ALREADY_EXISTS is fine for a caller
+that wanted the topic to exist), it checks the code first. A code that is not in the table comes
+from a newer broker. It is REREAD, because it is unknown whether the step took effect.
 """
 
 import re
@@ -45,22 +45,22 @@ from typing import ClassVar, Final, NamedTuple, NoReturn, assert_never
 from twinlog.kafka.error_codes import ErrorCode
 
 MAX_MESSAGE: Final = 10_000
-"""Characters of an error's message: it is logged, and stored for each partition that it is about,
-and what it repeats of a peer's answer may have megabytes."""
+"""Characters of an error's message: it is logged, and stored for each partition that it concerns,
+and the part that it repeats of a peer's answer may be megabytes long."""
 MAX_SAID: Final = 1000
-"""Characters of a broker's own words that are repeated."""
+"""Characters of a broker's message that are repeated."""
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its beginning, marked as such."""
+    """The text, truncated to `most` characters and marked as such."""
     return text if len(text) <= most else f"{text[:most]}..."
 
 
 class TwinlogError(Exception):
-    """The base of all that twinlog raises on purpose. Fields say where, `hint` what to do.
+    """The base of all exceptions that twinlog raises. Fields name the place, `hint` what to do.
 
-    `code` is Kafka's error code where one was behind it. Whatever is not known is None.
-    Picklable, so that it crosses from a Spark task to its driver.
+    `code` is Kafka's error code, if one was the cause. A field that is not known is None.
+    The exception is picklable, so that it can pass from a Spark task to its driver.
     """
 
     exit_status: ClassVar[int] = 1
@@ -88,10 +88,10 @@ class TwinlogError(Exception):
         self.offset = offset
         self.code = code
         self.principal: str | None = None
-        """Who lacks a right, where one is missing and it is known."""
+        """The principal that lacks a right, if one is missing and it is known."""
 
     def __str__(self) -> str:
-        """One line: where, what, and what to do."""
+        """One line: the place, the message, and what to do."""
         place = self.topic if self.partition is None else f"{self.topic}-{self.partition}"
         labels = {
             "cluster ": self.cluster,
@@ -105,45 +105,45 @@ class TwinlogError(Exception):
 
 
 class UserError(TwinlogError):
-    """A configuration, an argument or a grant is wrong: only the user can change it."""
+    """A configuration, an argument or a grant is wrong; only the user can change it."""
 
     exit_status = 2
 
 
 class UnsupportedVersion(UserError):
-    """What is stored has a format that this version of twinlog does not know."""
+    """The stored data has a format that this version of twinlog does not know."""
 
 
 class ControlTopicLost(UserError):
-    """`__mirror_config` or `__mirror_state` was deleted, recreated or cut: nothing may go on."""
+    """`__mirror_config` or `__mirror_state` was deleted, recreated or truncated: all must stop."""
 
 
 class Retriable(TwinlogError):
-    """The step had no effect and may be tried again, a bounded number of times."""
+    """The step had no effect and may be retried, a bounded number of times."""
 
 
 class Disconnected(Retriable):
-    """The connection was lost or timed out: whether the step took effect is unknown."""
+    """The connection was lost or timed out: it is unknown whether the step took effect."""
 
 
 class Fenced(TwinlogError):
-    """Another owner has taken over: stop, and touch nothing."""
+    """A new owner has taken over: stop, and change nothing."""
 
 
 class PartitionFailed(TwinlogError):
-    """The partition cannot go on without a person; the others can."""
+    """The partition needs an operator; other partitions can go on."""
 
 
 class ProtocolError(TwinlogError):
-    """The peer sent what no Kafka broker sends: the connection is of no more use."""
+    """The peer sent what no Kafka broker sends: the connection cannot be used any more."""
 
 
 class CorruptBatch(ProtocolError):
-    """A record batch is not what its header says."""
+    """A record batch does not match its header."""
 
 
 class Reaction(Enum):
-    """What a Kafka error code asks of us (the table in the module's docstring)."""
+    """What a Kafka error code requires (the table in the module's docstring)."""
 
     OK = "ok"
     RETRY = "retry"
@@ -157,7 +157,7 @@ class Reaction(Enum):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same step may be tried again."""
+        """Whether the same step may be retried."""
         return self in _RETRIABLE
 
 
@@ -167,7 +167,7 @@ _RETRIABLE: Final = frozenset(
 
 
 class Code(NamedTuple):
-    """One of Kafka's error codes: its name in Kafka's own `Errors`, and our reaction."""
+    """One of Kafka's error codes: its name in Kafka's own `Errors`, and the reaction to it."""
 
     name: str
     reaction: Reaction
@@ -351,20 +351,20 @@ DENIED: Final = frozenset(
 
 
 def code_of(number: int) -> Code:
-    """Name and reaction of a code; one that we do not know is REREAD and says its number."""
+    """The name and reaction of a code; an unknown one is REREAD, and its name has the number."""
     known = CODES.get(number)
     return Code(f"UNKNOWN_CODE_{number}", Reaction.REREAD) if known is None else known
 
 
 _WHOLE_REQUEST: Final = re.compile(r"Request Request\(.*\) needs (\w+) permission\.?", re.DOTALL)
-"""A broker that misses a right on the cluster says so with all that it knows of the request."""
+"""A broker's message about a missing right on the cluster; it contains the whole request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A broker's refusal of one item (a partition, a topic) of a request that held several.
 
-    It is a value, not an exception, so that one item's trouble is never that of its neighbours:
+    It is a value, not an exception, so that one item's error never affects the other items:
     functions on many items return `T | Refusal` for each.
     """
 
@@ -381,7 +381,7 @@ class Refusal:
 
     @property
     def reaction(self) -> Reaction:
-        """What the code asks of us."""
+        """What the code requires."""
         return code_of(self.code).reaction
 
     def __str__(self) -> str:
@@ -392,7 +392,7 @@ class Refusal:
     def error(
         self, what: str, *, topic: str | None = None, partition: int | None = None
     ) -> TwinlogError:
-        """The exception that suits it. `what` is the step that was refused: `create the topic`."""
+        """The matching exception. `what` is the step that was refused: `create the topic`."""
         cls = _class_of(self.reaction)
         return cls(
             f"cannot {what}: {self}",
@@ -405,7 +405,7 @@ class Refusal:
     def fail(
         self, what: str, *, topic: str | None = None, partition: int | None = None
     ) -> NoReturn:
-        """Raise what `error` gives."""
+        """Raise the exception that `error` returns."""
         raise self.error(what, topic=topic, partition=partition)
 
 

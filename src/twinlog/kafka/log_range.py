@@ -1,4 +1,4 @@
-"""Reading a stretch of a partition once, from wherever it stands; no session, no state."""
+"""Reads a range of a partition once, from any offset; without session and state."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -13,28 +13,28 @@ READ_TRIES: Final = 50
 
 
 class Reader(Protocol):
-    """A cluster's logs, read as their consumers (`KafkaSource`) or as they are."""
+    """A reader of a cluster's logs: as consumers see them (`KafkaSource`), or unfiltered."""
 
     async def leaders(self, topics: Collection[str]) -> object:
-        """Ask anew who leads these topics' partitions."""
+        """Refresh the leaders of these topics' partitions."""
 
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
-        """What stands at these offsets now."""
+        """Read the partitions once at these offsets."""
 
 
 async def answers(reader: Reader, partition: TopicPartition, start: int) -> AsyncIterator[Fetched]:
-    """What is answered at this offset, without an error, a bounded number of times.
+    """Answers without an error at this offset, a bounded number of times.
 
     Args:
-        reader: has been told of the topic's leaders.
-        partition: which.
+        reader: it knows the topic's leaders.
+        partition: the partition to read.
         start: the offset.
 
     Raises:
         UserError: a right is missing.
-        Retriable: no answer was what the caller has been waiting for.
+        Retriable: no answer satisfied the caller.
     """
     for attempt in range(READ_TRIES):
         try:
@@ -46,7 +46,7 @@ async def answers(reader: Reader, partition: TopicPartition, start: int) -> Asyn
             yield answer
         elif answer is not None and Refusal(answer.error).reaction is Reaction.USER:
             Refusal(answer.error).fail("read the log", topic=partition.topic)
-        elif attempt:
+        elif attempt:  # not after the first try: the caller has refreshed the leaders
             await reader.leaders({partition.topic})
         await asyncio.sleep(min(0.05 * attempt, 1.0))
     raise Retriable(

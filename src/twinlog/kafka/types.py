@@ -1,17 +1,17 @@
-"""Names for the numbers that must not be mixed."""
+"""Types for numbers that must not be confused."""
 
 from typing import NamedTuple, NewType
 
 Offset = NewType("Offset", int)
-"""A record's place in a partition's log, from 0."""
+"""A record's position in a partition's log, from 0."""
 
 Sequence = NewType("Sequence", int)
-"""A producer's running number for a record in one partition, 0 to 2^31 - 1, then 0 again."""
+"""A producer's counter of records in one partition, 0 to 2^31 - 1, then 0 again."""
 
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
-"""Counts a partition's elections; each batch bears the one that its leader appended it in."""
+"""Counts a partition's elections; each batch carries the epoch in which its leader appended it."""
 
 UNKNOWN_EPOCH = LeaderEpoch(-1)
 
@@ -19,7 +19,7 @@ SEQUENCE_MODULUS = 1 << 31
 
 
 def advance(sequence: Sequence, count: int) -> Sequence:
-    """The sequence that stands `count` records after `sequence`; wraps at 2^31, as the broker's."""
+    """The sequence `count` records after `sequence`; wraps at 2^31, as in the broker."""
     return Sequence((sequence + count) % SEQUENCE_MODULUS)
 
 
@@ -34,11 +34,11 @@ class TopicPartition(NamedTuple):
 
 
 class FetchPosition(NamedTuple):
-    """Where a partition is to be read on, and what its leader is to compare first (KIP-320).
+    """The offset at which a partition is read next, and what its leader compares first (KIP-320).
 
-    `last_epoch` is the leader epoch of the record before `offset`: a leader whose log has that
-    epoch end before `offset` says so (`EpochEnd`), instead of sending records that follow upon
-    others. `leader_epoch` is the one that the leader is known by: one of another epoch refuses.
+    `last_epoch` is the leader epoch of the record before `offset`. A leader in whose log that epoch
+    ends before `offset` reports it (`EpochEnd`), instead of sending records that follow on other
+    records. `leader_epoch` is the leader's known epoch; a leader with another epoch refuses.
     """
 
     offset: int
@@ -47,25 +47,25 @@ class FetchPosition(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The largest leader epoch that is not above the one asked for, and the offset of its end."""
+    """The largest leader epoch that is not above the requested one, and the offset of its end."""
 
     leader_epoch: int
     end_offset: int
 
 
 class AbortedTransaction(NamedTuple):
-    """As a Fetch answer lists it: whose, and from which offset on."""
+    """An aborted transaction in a Fetch answer: its producer, and its first offset."""
 
     producer_id: int
     first_offset: int
 
 
 class ProducerState(NamedTuple):
-    """What DescribeProducers says of one producer in one partition.
+    """What DescribeProducers reports of one producer in one partition.
 
-    `last_sequence` is -1 where the producer's last batch in this epoch was a marker.
-    `last_timestamp` is of its last batch, in ms: the greatest of the *records'*, a marker's own.
-    `coordinator_epoch` is the one of its last marker; -1 where it has none.
+    `last_sequence` is -1 if the producer's last batch in this epoch was a marker.
+    `last_timestamp` is of its last batch, in ms: the greatest of the *records'*, or a marker's own.
+    `coordinator_epoch` is that of its last marker; -1 if it has none.
     """
 
     producer_id: int

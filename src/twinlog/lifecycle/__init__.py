@@ -1,1 +1,1 @@
-"""Mirrors and their topics are created, added, paused, removed, failed back, rebuilt."""
+"""Creates, pauses, removes, fails back and rebuilds mirrors and their topics."""

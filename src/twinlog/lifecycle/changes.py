@@ -1,9 +1,9 @@
-"""What becomes of a mirror's topics: paused, resumed, removed; and of the mirror: altered, deleted.
+"""Commands that pause, resume and remove a mirror's topics, and alter and delete a mirror.
 
-A command writes what is *wanted* of each topic, all of its topics or none; the lanes take the
-partitions there through their states (mirror/states.py).
+A command writes the *desired state* (`wanted`) of all of its topics, or of none. The lanes then
+take the partitions through their states (mirror/states.py).
 
-    command   topics that it is for    what is wanted then    otherwise
+    command   applies to topics        desired state          error otherwise
     --------  -----------------------  ---------------------  ----------------------------------
     pause     MIRRORING                PAUSED                 MIRROR_TOPIC_ALREADY_PAUSED,
                                                               MIRROR_TOPIC_BEING_REMOVED
@@ -11,12 +11,12 @@ partitions there through their states (mirror/states.py).
                                                               MIRROR_TOPIC_BEING_REMOVED
     remove    MIRRORING, PAUSED        STOPPED                MIRROR_TOPIC_BEING_REMOVED
 
-A removal by the expression that topics were added with ends that expression, too, and so does that
-of a mirror's last topic: no new topics are added by it any more.
+A removal by the expression that topics were added with also ends that expression. The removal of a
+mirror's last topic ends all of its expressions. An ended expression adds no more topics.
 
-An expression takes the topics of the mirror that it matches and that the command is for: in a
-disaster `--remove --topic '.*'` must not be held up by a topic that was removed before. Where it
-is for none of them, the error is that of the first one.
+An expression selects the mirror's topics that match it and that the command applies to: in a
+disaster, a topic that was removed before must not hold up `--remove --topic '.*'`. If the command
+applies to none of them, the error is that of the first one.
 """
 
 import logging
@@ -46,7 +46,7 @@ from twinlog.text import few
 log = logging.getLogger(__name__)
 
 Topics: TypeAlias = str | Collection[str]
-"""The name of a topic or else a regular expression; or names."""
+"""A topic name or otherwise a regular expression; or a collection of topic names."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 Refuse = Callable[[MirrorTopic], MirrorError | None]
 _STANDING: Final = {
@@ -64,12 +64,12 @@ _WAY_ON: Final = {
 
 
 async def pause_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
-    """Stop copying these topics; they stay read-only. Their names.
+    """Stop copying these topics, which stay read-only; return their names.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_ALREADY_PAUSED,
             MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
-        Retriable, UserError: the destination does not answer, or refuses.
+        Retriable, UserError: the destination is unreachable, or refuses.
     """
     refusals = {
         Wanted.PAUSED: MirrorError.MIRROR_TOPIC_ALREADY_PAUSED,
@@ -79,12 +79,12 @@ async def pause_topics(destination: KafkaCluster, mirror: str, topics: Topics) -
 
 
 async def resume_topics(destination: KafkaCluster, mirror: str, topics: Topics) -> list[str]:
-    """Go on with paused topics from where they are; their names.
+    """Resume paused topics from where they are; return their names.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_NOT_PAUSED,
             MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
-        Retriable, UserError: the destination does not answer, or refuses.
+        Retriable, UserError: the destination is unreachable, or refuses.
     """
     refusals = {
         Wanted.MIRRORING: MirrorError.MIRROR_TOPIC_NOT_PAUSED,
@@ -96,19 +96,19 @@ async def resume_topics(destination: KafkaCluster, mirror: str, topics: Topics) 
 async def remove_topics(
     destination: KafkaCluster, mirror: str, topics: Topics, expression: Topics | None = None
 ) -> list[str]:
-    """Fail over to the destination's topics: they are fenced and may be written to. Their names.
+    """Fail over to the destination's topics: they are fenced, then writable; return their names.
 
     Args:
         destination: the mirror's cluster.
-        mirror: its name.
-        topics: which.
-        expression: how the operator has named them, where `topics` was made of that; it adds no
+        mirror: the mirror's name.
+        topics: the topics to remove.
+        expression: how the operator has named them, if `topics` was derived from that; it adds no
             more topics then.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
             INVALID_REGULAR_EXPRESSION.
-        Retriable, UserError: the destination does not answer, or refuses.
+        Retriable, UserError: the destination is unreachable, or refuses.
     """
     refusals = {Wanted.STOPPED: MirrorError.MIRROR_TOPIC_BEING_REMOVED}
     ending = topics if expression is None else expression
@@ -116,12 +116,12 @@ async def remove_topics(
 
 
 async def alter_mirror(destination: KafkaCluster, name: str, properties: Mapping[str, str]) -> None:
-    """Change a mirror's properties: these are set, the others stay; its lanes connect anew.
+    """Set these properties of a mirror and keep the others; its lanes reconnect.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR.
         UserError: a setting is wrong, or the source is another cluster now.
-        Retriable: a cluster does not answer.
+        Retriable: a cluster is unreachable.
     """
     check_settings(properties)
     snapshot = await MirrorStore(destination).snapshot()
@@ -139,16 +139,17 @@ def _altered(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> Mi
 
 
 async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
-    """Delete a mirror without topics, or whose partitions are all STOPPED, and all that is known.
+    """Delete a mirror without topics, or whose partitions are all STOPPED, and its stored records.
 
     The destination's topics stay as they are, and so do the ACLs that the mirror has copied.
 
     Returns:
-        Those ACLs. No mirror removes them when the source revokes them later.
+        The copied ACLs that no other mirror has copied. No mirror removes them when the source
+        revokes them later.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, MIRROR_NOT_EMPTY.
-        Retriable, UserError: the destination does not answer, or refuses.
+        Retriable, UserError: the destination is unreachable, or refuses.
     """
     store = MirrorStore(destination)
     copied = frozenset[Acl]()
@@ -188,7 +189,7 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
 
 
 def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
-    """What of a mirror's topics, all of which are removed, is not yet as its users have it."""
+    """What is still to be restored for a mirror whose topics are all removed; empty: nothing."""
     topics = snapshot.topics_of(mirror)
     if any(topic.wanted is not Wanted.STOPPED for topic in topics):
         return ""
@@ -199,7 +200,7 @@ def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
 
 
 def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:
-    """All partitions of a mirror's topics, with their topic."""
+    """All partitions of a mirror's topics, each with its topic."""
     return [
         (topic, name) for topic in snapshot.topics_of(mirror) for name in topic.mirror_partitions
     ]
@@ -220,6 +221,7 @@ async def _change(
     unread: dict[str, str] = {}
 
     def decide(snapshot: Snapshot) -> list[ConfigChange]:
+        # `change` may call this more than once, so each run replaces the results of the last one.
         unread.clear()
         unread.update(_unread(snapshot, mirror, topics))
         chosen = choose(snapshot, mirror, topics, lambda topic: refusals.get(topic.wanted))
@@ -238,7 +240,7 @@ async def _change(
 
 
 def _unread(snapshot: Snapshot, mirror: str, topics: Topics) -> dict[str, str]:
-    """Topics of a mirror that may be meant, and whose record cannot be read, with the reason."""
+    """The mirror's topics that may be selected but have an unreadable record, with the reason."""
     its = snapshot.unread_topics(mirror)
     if isinstance(topics, str):
         pattern = compiled(topics)
@@ -249,10 +251,10 @@ def _unread(snapshot: Snapshot, mirror: str, topics: Topics) -> dict[str, str]:
 def _without_patterns(
     snapshot: Snapshot, mirror: str, topics: Topics, removed: Collection[str]
 ) -> list[ConfigChange]:
-    """The mirror without the patterns that end with this removal.
+    """The mirror without the patterns that this removal ends; nothing if it ends none.
 
-    The one that is removed by name; and all of them with the last topic, so that a failover of the
-    whole mirror is not followed by new topics.
+    A pattern ends when it is removed by name. All patterns end with the last topic, so that a
+    failover of the whole mirror is not followed by new topics.
     """
     before = snapshot.mirrors[mirror]
     left = [
@@ -265,15 +267,16 @@ def _without_patterns(
 
 
 def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> list[MirrorTopic]:
-    """The topics of a mirror that are meant, and that `refuse` lets through.
+    """The selected topics of a mirror that `refuse` accepts.
 
-    Of a text: the topic of exactly this name, if the mirror has it; else all whose whole name
-    matches and that are let through. A text that may be a topic's name and holds dots is taken for
-    an expression only if topics were added by it: `orders.eu` is not to fail over `orders-eu`. Of
-    names: each of them.
+    A text selects the topic of exactly this name, if the mirror has it; otherwise all accepted
+    topics whose whole name matches. A text that may be a topic name and contains dots is an
+    expression only if topics were added by it: `orders.eu` must not fail over `orders-eu`. Names
+    select exactly these topics.
 
     Raises:
-        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, or what `refuse` says of the first one.
+        MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, or the error of `refuse` for the first
+            one.
     """
     if mirror not in snapshot.mirrors:
         raise unknown_mirror(mirror, snapshot)
@@ -302,7 +305,7 @@ def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> l
 def _named(
     known: Mapping[str, MirrorTopic], mirror: str, names: Collection[str], refuse: Refuse
 ) -> list[MirrorTopic]:
-    """The topics of these names, if all of them are the mirror's and let through."""
+    """The topics of these names, if the mirror has all of them and `refuse` accepts them."""
     missing = sorted(set(names) - known.keys())
     if missing or not names:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
@@ -320,7 +323,7 @@ def _shows_topics(mirror: str) -> str:
 
 
 def _refused(topics: Sequence[MirrorTopic], refuse: Refuse) -> MirrorRefused:
-    """The error of the first one, with all that it is said of."""
+    """The error of the first topic, with all topics that have the same error."""
     kind = refuse(topics[0])
     assert kind is not None
     names = [topic.topic for topic in topics if refuse(topic) is kind]

@@ -1,17 +1,17 @@
-"""Whether two logs are one log below an offset, and where they part if they are not.
+"""Compares two logs below an offset, and finds where they diverge.
 
-A failback goes on in the log that is there, from the last common offset. That both sides say how
-far they have mirrored is no proof: what is stored may be wrong, and two logs of one length may
-differ. So the records themselves are compared, backwards from there:
+A failback continues the existing log from the last common offset. The last mirrored ends that both
+sides have stored prove nothing: they may be wrong, and two logs of the same length may differ. So
+the records themselves are compared, backwards from that offset:
 
     source       | records, the same on both sides | ... | last common offset
     destination  | records, the same on both sides | ... | last common offset | tail
                    <-- 160 -- <-- 40 -- <-- 10 offsets --
 
-Enough is `ENOUGH` records, or `ENOUGH_BYTES` of them, that are equal, with nothing that differs
-above them. What is only absent on both sides, and what an answer does not show, is no evidence
-(verify/agreement.py). Where retention has left nothing that both sides have, nothing can be
-compared, and a warning is logged; where something is there and cannot be seen, it is an error.
+The comparison ends after `ENOUGH` equal records, or `ENOUGH_BYTES` of them, with no difference
+above them. Offsets that are only absent on both sides, or that an answer does not show, are no
+evidence (verify/agreement.py). If retention has left nothing that both sides have, nothing can be
+compared, and a warning is logged. If something exists and cannot be read, that is an error.
 """
 
 import asyncio
@@ -34,27 +34,27 @@ log = logging.getLogger(__name__)
 FIRST_STEP: Final = 10
 """Offsets that are compared first."""
 FURTHER: Final = 4
-"""By how much more is compared each time."""
+"""Factor by which each step is larger than the one before."""
 ENOUGH: Final = 100
 ENOUGH_BYTES: Final = 1 << 20
 AT_ONCE: Final = 20
-"""Partitions that are compared side by side."""
+"""Partitions that are compared concurrently."""
 _EMPTY_ANSWERS: Final = 15
-"""In a row at one offset, after which it counts as unseen: some 5 s."""
+"""Empty answers in a row, after which an offset counts as not seen: about 5 s."""
 
 
 async def compared(
     source: KafkaCluster, destination: KafkaCluster, tails: Sequence[Tail]
 ) -> list[Tail]:
-    """The tails, each from where the two logs part, if that is earlier.
+    """The tails, each from where the two logs diverge, if that is earlier.
 
     Args:
         source: the new source, to which the topics were failed over.
-        destination: the cluster that goes on with its old logs.
-        tails: of all partitions, the empty ones, too.
+        destination: the cluster that continues its old logs.
+        tails: of all partitions, including the empty ones.
 
     Raises:
-        Retriable: a log cannot be read, or not be compared.
+        Retriable: a log cannot be read or compared.
         UserError: a right is missing.
     """
     asked = [tail.partition for tail in tails]
@@ -88,7 +88,7 @@ def _known(bounds: Mapping[TopicPartition, Bounds], partition: TopicPartition) -
 async def _part(
     source: KafkaSource, destination: KafkaSource, partition: TopicPartition, begin: int, end: int
 ) -> int | None:
-    """The first offset below `end` from where the logs differ; None where they do not."""
+    """The first offset below `end` from which the logs differ; None if they do not."""
     if begin >= end > 0:
         log.warning(
             "%s: nothing below offset %d is left on both sides to be compared; the stored last "
@@ -107,6 +107,7 @@ async def _part(
         )
         found = agreement(left, right, start, upto)
         if found.first_difference is not None:
+            # Only records below the lowest difference are evidence, so counting starts again.
             part, equal, size = found.first_difference, 0, 0
         else:
             equal, size = equal + found.equal, size + found.size

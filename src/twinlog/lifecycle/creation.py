@@ -1,18 +1,18 @@
-"""Creating a mirror and adding topics to it: everything is checked before anything is changed.
+"""Creates mirrors and adds topics to them; everything is checked before anything is changed.
 
     create   name, settings -> source reachable, another cluster -> write the mirror
     add      mirror known, source still the same cluster -> topics resolved, none in a mirror yet,
-             none mirrored from here by the source
+             none mirrored from the destination by the source
              -> each destination topic absent, or empty with as many partitions, or one that was
-                failed over to the source and holds nothing beyond (failback.py), or that may be
-                made anew (removed.py)
+                failed over to the source and has no divergent tail (failback.py), or that may be
+                recreated (removed.py)
              -> creation tried without effect -> (rebuild.py) -> topics created -> topics written
 
-What the topics are called by then is not enough: a topic that is deleted and made again has the
-same name, and is not the mirror's. So the destination's topic id is written down, too.
+A topic's name does not identify it: a recreated topic has the same name and is not the mirror's. So
+the destination's topic id is stored, too.
 
-The last two steps are two, in two places, so something may come in between. Whoever creates topics
-and is then refused deletes those that it has created and that no mirror has by then.
+The last two steps happen in two places, so another command may come in between. A command that
+creates topics and is then refused deletes those of them that no mirror has by then.
 """
 
 import logging
@@ -73,10 +73,10 @@ from twinlog.text import few
 log = logging.getLogger(__name__)
 
 MAX_NAME: Final = 249
-"""Characters of a topic's name, and so of a mirror's."""
+"""Characters of a topic name, and so of a mirror name."""
 FORBIDDEN_SUFFIXES: Final = (".removed", ".paused")
 CONNECT_TIMEOUT: Final = 10.0
-"""Seconds after which a cluster that does not answer is reported to the person who waits."""
+"""Seconds after which an unreachable cluster is reported to the waiting operator."""
 INTERNAL: Final = "__"
 BROKER_DEFAULT: Final = -1
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -89,7 +89,7 @@ _NOT_SEEN: Final = (
 
 
 def check_name(name: str) -> None:
-    """Refuse what may not be a mirror's name: the rules are those of a topic's name.
+    """Refuse an invalid mirror name: the rules are those of a topic name.
 
     Raises:
         MirrorRefused: INVALID_MIRROR_NAME.
@@ -113,18 +113,18 @@ def check_name(name: str) -> None:
 def check_properties(
     properties: Mapping[str, str], grants: Grants
 ) -> tuple[ClusterConfig, tuple[str, ...]]:
-    """A mirror's properties: its connection's configuration, and warnings.
+    """The connection's configuration from a mirror's properties, and warnings.
 
     Args:
-        properties: they.
-        grants: what they may read of this machine (kafka/client/references.py).
+        properties: the mirror's properties.
+        grants: what they may read on this machine (kafka/client/references.py).
 
     Raises:
         UserError: a setting is unknown or malformed, or reads what is not granted.
     """
     parse_settings(properties)
     connection = split_settings(properties)[1]
-    # What is unknown is said first: it may be why something else is missing.
+    # Unknown settings are reported first: a misspelt one may be why another one is missing.
     parsed = parse_source(_ANY_SERVER | connection, grants)
     unused = [
         warning.removesuffix(_UNUSED) for warning in parsed.warnings if warning.endswith(_UNUSED)
@@ -147,11 +147,11 @@ def check_properties(
 async def connected(
     config: ClusterConfig, name: str, patience: float = CONNECT_TIMEOUT
 ) -> AsyncIterator[KafkaCluster]:
-    """A cluster that answers soon, or an error: for a person who waits.
+    """Connect to a cluster that answers soon, or fail, because an operator is waiting.
 
     Raises:
         Retriable: it does not answer within `patience` seconds.
-        UserError: it refuses us.
+        UserError: it refuses the client.
     """
     cluster = KafkaCluster(config, name=name)
     await cluster.start(min(config.api_timeout, patience))
@@ -169,16 +169,16 @@ async def create_mirror(
     replication_factor: int | None = None,
     topics: ControlTopics | None = None,
 ) -> Mirror:
-    """Create a mirror of the cluster that `properties` lead to.
+    """Create a mirror of the cluster that `properties` connect to.
 
     Raises:
         MirrorRefused: INVALID_MIRROR_NAME, MIRROR_ALREADY_EXISTS.
-        UserError: a setting is wrong, the source refuses us, or is the destination itself.
-        Retriable: the source does not answer.
+        UserError: a setting is wrong, the source refuses the client, or is the destination itself.
+        Retriable: the source is unreachable.
     """
     check_name(name)
     check_settings(properties)
-    # The operator's own file may refer to what the operator may read. Nodes ask for grants.
+    # The operator's own file may refer to anything the operator can read; nodes need grants.
     config, _ = check_properties(properties, EVERYTHING)
     if name in (await MirrorStore(destination).snapshot()).mirrors:
         raise MirrorError.MIRROR_ALREADY_EXISTS.error(
@@ -207,16 +207,16 @@ async def create_mirror(
 async def connected_source(
     mirror: Mirror, grants: Grants, patience: float = CONNECT_TIMEOUT
 ) -> AsyncIterator[KafkaCluster]:
-    """A mirror's source, by its present properties, if it is the cluster that it was made for.
+    """Connect to a mirror's source, if it is the cluster that the mirror was created for.
 
     Args:
-        mirror: it.
-        grants: what its properties may read of this machine.
-        patience: seconds.
+        mirror: the mirror, with its present properties.
+        grants: what its properties may read on this machine.
+        patience: seconds to wait for an answer.
 
     Raises:
         Retriable: it does not answer within `patience` seconds.
-        UserError: it refuses us, or is another cluster.
+        UserError: it refuses the client, or is another cluster.
     """
     config, _ = check_properties(mirror.source, grants)
     async with connected(config, "source", patience) as source:
@@ -237,17 +237,17 @@ async def add_topics(
     replication_factor: int | None = None,
     rebuild: Rebuild | None = None,
 ) -> list[str]:
-    """Add topics of the source: a name or else a regular expression, or names; their names.
+    """Add source topics by a name or otherwise a regular expression, or by names; return the names.
 
-    Topics that match a regular expression later are added then (topics.py); those that match it
-    and that the source mirrors from this cluster are left out.
+    Topics that match a regular expression later are added then (topics.py). Topics that match it
+    and that the source mirrors from the destination are left out.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,
             MIRROR_TOPIC_BEING_REMOVED, TOPIC_ALREADY_EXISTS, INVALID_REGULAR_EXPRESSION,
             MIRROR_LOOP, MIRROR_TOPIC_DIVERGED.
         UserError: a right is missing, the source is another cluster, a configuration is refused.
-        Retriable: a cluster does not answer.
+        Retriable: a cluster is unreachable.
     """
     snapshot = await MirrorStore(destination).snapshot()
     mirror = _mirror(snapshot, mirror_name)
@@ -258,6 +258,7 @@ async def add_topics(
         pattern = wanted if isinstance(wanted, str) and names != [wanted] else None
         theirs = await read_their_mirrors(source, destination)
         if pattern is not None:
+            # If all of them are loops they are kept, so that MIRROR_LOOP names them.
             names = [name for name in names if name not in theirs.loops] or names
         await add_named(
             destination,
@@ -292,10 +293,10 @@ async def add_named(
         mirror_name: the mirror.
         names: the topics.
         theirs: what the source mirrors, and has mirrored, from the destination.
-        replication_factor: of topics that are created; else the mirror's.
-        pattern: what is kept with the mirror, for topics that come later.
-        rebuild: topics that have diverged may be deleted and made anew.
-        while_matching: the mirror's pattern that they are added by; not when it has ended.
+        replication_factor: of topics that are created; default: the mirror's.
+        pattern: stored with the mirror, to add later topics.
+        rebuild: permission to delete and recreate topics that have diverged.
+        while_matching: the mirror's pattern that adds them; if it has ended, they are not added.
 
     Raises:
         MirrorRefused, UserError, Retriable: as `add_topics`.
@@ -320,6 +321,7 @@ async def add_named(
         raise _diverged(tails)
     factor = replication_factor or mirror.replication_factor or BROKER_DEFAULT
     rebuilt = {tail.partition.topic for tail in tails}
+    # A topic that is rebuilt counts as absent: it is deleted before it is created.
     wanted = [
         replace(one, there=0, topic_id=None) if one.name in rebuilt else one for one in wanted
     ]
@@ -328,7 +330,7 @@ async def add_named(
         if rebuild.save_to is not None:
             tails = await not_proved_equal(source, destination, tails, rebuild.tell)
             await save_tails(destination, tails, rebuild.save_to)
-            # It takes its time: another command may have added them meanwhile.
+            # Saving takes time: another command may have added the topics meanwhile.
             await store.check_addable(await store.snapshot(), mirror_name, names)
         await delete_diverged(destination, tails)
     with deleted_before(rebuilt):
@@ -401,9 +403,9 @@ async def _look(
 
 
 def _taken_over(mirror: Mirror, names: Collection[str], theirs: TheirMirrors) -> list[MadeAcl]:
-    """What has denied our producers to write since they went over to the source.
+    """The ACLs that deny WRITE to the destination's producers since their switchover to the source.
 
-    Our failover takes it back, and the source need not be there.
+    The mirror takes them over: its own failover removes them, and does not need the source.
     """
     return [
         MadeAcl(mirror=mirror.name, acl=acl, made_for=MadeFor.READ_ONLY)
@@ -415,7 +417,7 @@ def _taken_over(mirror: Mirror, names: Collection[str], theirs: TheirMirrors) ->
 async def _readable_configs(
     source: KafkaCluster, names: Sequence[str]
 ) -> dict[str, dict[str, SourceConfig]]:
-    """All configurations of topics that are to be added, or none."""
+    """The configurations of the topics to be added; one that cannot be read is an error."""
     found = {}
     for name, entries in (await source_configs(source, names)).items():
         if isinstance(entries, Refusal):
@@ -425,16 +427,17 @@ async def _readable_configs(
 
 
 def _way(topic: str, origins: Sequence[str], cluster_id: str) -> str:
-    """How a topic has come from this cluster to the source."""
+    """How a topic came from this cluster to the source, as text."""
     through = ", ".join(origins[: origins.index(cluster_id)])
     return f"{topic} from this cluster{through and f', through cluster {through}'}"
 
 
 def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[str]:
-    """The names of the topics that are meant.
+    """The names of the selected topics.
 
-    Of a text: the topic of exactly this name, if there is one; else all whose whole name matches
-    it as a regular expression, without internal ones. Of names: all of them.
+    A text selects the topic of exactly this name, if there is one; otherwise all topics, without
+    internal ones, whose whole name matches it as a regular expression. Names select all of these
+    topics.
 
     Raises:
         MirrorRefused: INVALID_REGULAR_EXPRESSION, UNKNOWN_TOPIC_OR_PARTITION.
@@ -457,7 +460,7 @@ def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[
 
 
 def matching(expression: str, topics: Mapping[str, Topic]) -> list[str]:
-    """The topics, internal ones left out, whose whole name matches, in order.
+    """The topics whose whole name matches, sorted and without internal ones.
 
     Raises:
         MirrorRefused: INVALID_REGULAR_EXPRESSION.
@@ -471,7 +474,7 @@ def matching(expression: str, topics: Mapping[str, Topic]) -> list[str]:
 
 
 def compiled(expression: str) -> re.Pattern[str]:
-    """A regular expression of topics.
+    """Compile a regular expression for topic names.
 
     Raises:
         MirrorRefused: INVALID_REGULAR_EXPRESSION.
@@ -494,7 +497,7 @@ def _usable(topic: Topic) -> Topic:
 
 def _diverged(tails: Sequence[Tail]) -> UserError:
     beyond = [f"{t.partition} from offset {t.start} to {t.end - 1}" for t in tails if not t.empty]
-    # Retention may have taken a tail that still keeps the log from going on.
+    # Retention may have deleted the tail's records; its offsets still keep the log from continuing.
     named = few(beyond or [f"no records, yet {t.partition} ends at {t.end}" for t in tails], "; ")
     return MirrorError.MIRROR_TOPIC_DIVERGED.error(
         f"on the destination alone there are {named}",

@@ -1,7 +1,7 @@
-"""What a mirror's topics have to be on the destination, and making them so.
+"""Decides what a mirror's topics have to be on the destination, and creates or changes them.
 
-Everything is looked at first, then tried without effect (`try_out`), then done; what is refused
-half way is undone (`prepare`).
+Everything is read first, then tried without effect (`try_out`), then done. If a step is refused,
+the earlier ones are undone (`prepare`).
 """
 
 import logging
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _CREATE: Final = "create the topic on the destination"
 _LONGEST_STEM: Final = 240
-"""Characters of a topic's name that leave room for a suffix of nine."""
+"""Characters of a topic name that leave room for a suffix of nine."""
 _EXCLUDE: Final = f"nothing was added; {EXCLUDE} leaves configurations out"
 _HINTS: Final[Mapping[int, str]] = {
     ErrorCode.INVALID_REPLICATION_FACTOR: "nothing was added; set --replication-factor to what the "
@@ -56,9 +56,9 @@ _HINTS: Final[Mapping[int, str]] = {
     ErrorCode.INVALID_CONFIG: _EXCLUDE,
     ErrorCode.POLICY_VIOLATION: _EXCLUDE,
 }
-"""What can be done about INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION."""
+"""Hints for INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION."""
 _REFUSED_VALUE: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.POLICY_VIOLATION})
-"""INVALID_CONFIG, POLICY_VIOLATION."""
+"""Error codes of a refused value: INVALID_CONFIG, POLICY_VIOLATION."""
 _CHUNK: Final = 200
 """Topics in one request about topics or configurations."""
 
@@ -66,10 +66,10 @@ _CHUNK: Final = 200
 async def source_configs(
     source: KafkaCluster, names: Sequence[str]
 ) -> dict[str, dict[str, SourceConfig] | Refusal]:
-    """All configurations of the source's topics, by topic and name, or why it does not tell.
+    """All configurations of the source's topics, by topic and name, or the refusal.
 
     Raises:
-        Retriable: the source does not answer.
+        Retriable: the source is unreachable.
     """
     found: dict[str, dict[str, SourceConfig] | Refusal] = {}
     for group in chunks(names):
@@ -88,9 +88,9 @@ async def source_configs(
 
 @dataclass(frozen=True, slots=True)
 class DestinationTopic:
-    """A topic as it has to be on the destination, and how many partitions of it are there.
+    """A topic as it has to be on the destination, and how many partitions it has there.
 
-    `topic_id` is that of the destination's topic, None where it is not there or has none.
+    `topic_id` is that of the destination's topic; None if it does not exist or has no id.
     """
 
     name: str
@@ -99,32 +99,32 @@ class DestinationTopic:
     configs: Mapping[str, str]
     there: int
     set_back: tuple[tuple[str, str], ...]
-    """What its failover sets of its configurations."""
+    """The configurations that its failover sets."""
     source_batch_limit: int = 0
-    """The source's own `max.message.bytes`: the least that it may have."""
+    """The source's own `max.message.bytes`: the minimum on the destination."""
     anew: bool = False
-    """Whether it has to be made anew: it was removed from a mirror and holds something."""
+    """Whether it has to be recreated: it was removed from a mirror and is not empty."""
 
 
 class History(NamedTuple):
     """What is known of topics that the destination has."""
 
     ends: Ends
-    """Where what was failed over from here to the source ends."""
+    """Last mirrored ends of the topics that were failed over from the destination to the source."""
     made_again: Collection[str]
-    """Topics that were failed over, and are others by now."""
+    """Topics that were failed over, and recreated since."""
     removed: Collection[str]
-    """Topics that mirrors of the same source have had here."""
+    """Topics that mirrors of the same source have had on the destination."""
     unknown: str
-    """Why it cannot be known what was failed over; empty if it is."""
+    """Why it is unknown which topics were failed over; empty if it is known."""
 
 
 async def existing_topics(destination: KafkaCluster, names: Collection[str]) -> dict[str, Topic]:
-    """Those of these topics that the destination has, as it says now.
+    """Those of these topics that exist on the destination, by fresh metadata.
 
     Raises:
-        UserError: a topic may not be seen.
-        Retriable: the destination does not answer.
+        UserError: a topic may not be described.
+        Retriable: the destination is unreachable.
     """
     found = (await destination.refresh(names)).topics
     existing = {name: found[name] for name in names if name in found}
@@ -143,19 +143,19 @@ async def wanted_topics(
     *,
     history: History,
 ) -> list[DestinationTopic]:
-    """What has to be made of each topic on the destination.
+    """What each topic has to be on the destination.
 
     Args:
         destination: the mirror's cluster.
         mirror: the mirror.
-        topics: of its source.
+        topics: the source's topics.
         configs: their configurations (`source_configs`).
         existing: those of them that the destination has (`existing_topics`).
-        history: what is known of these.
+        history: what is known of the existing ones.
 
     Raises:
-        MirrorRefused: TOPIC_ALREADY_EXISTS: one is there, and is neither empty and of the same size
-            nor one that was failed over, or removed from a mirror.
+        MirrorRefused: TOPIC_ALREADY_EXISTS: a topic exists, and is neither empty with as many
+            partitions, nor failed over, nor removed from a mirror.
     """
     known = await known_configs(destination)
     exclude = parse_settings(mirror.source).topic_properties_exclude
@@ -177,12 +177,12 @@ async def wanted_topics(
 
 
 def known_id(topic_id: UUID) -> UUID | None:
-    """A topic's id; None of brokers before 2.8, whose topics have none."""
+    """A topic's id; None from brokers before 2.8, whose topics have none."""
     return None if topic_id == NO_TOPIC_ID else topic_id
 
 
 def still_here(ends: Ends, wanted: Iterable[DestinationTopic]) -> Ends:
-    """Of those partitions that the destination still has."""
+    """The ends of those partitions that the destination still has."""
     there = {one.name: one.there for one in wanted}
     return {p: last for p, last in ends.items() if p.partition < there.get(p.topic, 0)}
 
@@ -192,7 +192,7 @@ async def known_configs(destination: KafkaCluster) -> Collection[str]:
 
     Raises:
         UserError: a right is missing.
-        Retriable: the destination does not answer.
+        Retriable: the destination is unreachable.
     """
     resource = topic_resource(CONFIG_TOPIC)
     entries = (await describe_configs(destination, [resource]))[resource]
@@ -204,7 +204,7 @@ async def known_configs(destination: KafkaCluster) -> Collection[str]:
 async def _check_empty(
     destination: KafkaCluster, existing: Sequence[DestinationTopic], history: History
 ) -> frozenset[str]:
-    """See `wanted_topics`; what has to be made anew."""
+    """Check what `wanted_topics` requires; return the topics that have to be recreated."""
     troubles: list[str] = []
     others: list[DestinationTopic] = []
     for one in existing:
@@ -241,7 +241,7 @@ def _sizes(topic: DestinationTopic) -> str:
 async def _held(
     destination: KafkaCluster, topics: Iterable[DestinationTopic]
 ) -> dict[str, list[str]]:
-    """Which of their partitions are not empty, in words, by topic."""
+    """Descriptions of these topics' partitions that are not empty, by topic."""
     asked = [partition for topic in topics for partition in _partitions(topic)]
     log_ends = await list_offsets(destination, asked, OffsetSpec.LATEST, replica_id=DEBUGGING)
     held: dict[str, list[str]] = {}
@@ -260,13 +260,13 @@ async def fitted(
     factor: int,
     to_be_deleted: Collection[str] = (),
 ) -> list[DestinationTopic]:
-    """The topics as the destination takes them: tried out, with a `max.message.bytes` it accepts.
+    """The topics as the destination accepts them: tried out, with an accepted batch limit.
 
-    Managed services cap it. What is wanted is more than most topics need, so the largest of
-    `BATCH_LIMITS` that is accepted is taken, and at least the source's own.
+    Managed services cap `max.message.bytes`. The desired value is more than most topics need, so
+    the largest of `BATCH_LIMITS` that is accepted is used, and at least the source's own.
 
     Raises:
-        As `try_out`; of a configuration that is refused whatever the limit, the first refusal.
+        As `try_out`; if a configuration is refused whatever the limit, the first refusal.
     """
     refusal: UserError | None = None
     for limit in BATCH_LIMITS:
@@ -303,11 +303,11 @@ async def try_out(
 ) -> None:
     """Try without effect what `prepare` does.
 
-    A topic that is there until it is deleted is tried under a name that nobody has, too: brokers
-    (4.3.1 and 3.9.1) answer TOPIC_ALREADY_EXISTS for its own, whatever else is wrong.
+    A topic that exists until it is deleted is also tried under an unused name: for its own name,
+    brokers (4.3.1 and 3.9.1) answer TOPIC_ALREADY_EXISTS, whatever else is wrong.
 
     Raises:
-        MirrorRefused: TOPIC_ALREADY_EXISTS: one has come to be there since it was looked for.
+        MirrorRefused: TOPIC_ALREADY_EXISTS: a topic was created since it was checked.
         UserError: something is refused; nothing has been created.
     """
     missing = _missing(wanted, factor)
@@ -322,7 +322,7 @@ async def try_out(
     for names in chunks(list(unused)):
         others = [replace(unused[name], name=name) for name in names]
         answers = await create_topics(destination, others, validate_only=True)
-        # Who may create topics of certain names only may not try another one.
+        # A principal that may create topics of certain names only may not try another name.
         tried = {
             unused[n].name: a
             for n, a in answers.items()
@@ -343,11 +343,11 @@ def _is_there(name: str, answer: object, to_be_deleted: Collection[str]) -> bool
 async def prepare(
     destination: KafkaCluster, wanted: Sequence[DestinationTopic], factor: int
 ) -> dict[str, UUID]:
-    """Create the topics that are missing, configure those that are there; the created ones' ids.
+    """Create missing topics and configure existing ones; return the ids of the created ones.
 
     Raises:
-        MirrorRefused: TOPIC_ALREADY_EXISTS: one has come to be there since it was looked for.
-        UserError: something is refused; then nothing has been created.
+        MirrorRefused: TOPIC_ALREADY_EXISTS: a topic was created since it was checked.
+        UserError: something is refused; the created topics are deleted again.
     """
     grown = {one.name: one.partitions for one in wanted if 0 < one.there < one.partitions}
     created: dict[str, UUID] = {}
@@ -409,11 +409,11 @@ def _refuse(answers: Mapping[str, Any], what: str) -> None:
 
 
 async def undo(destination: KafkaCluster, created: Mapping[str, UUID]) -> None:
-    """Delete topics that we have created, but for those that are some mirror's by now.
+    """Delete the topics that this command has created, except those that a mirror has by now.
 
     Args:
-        destination: where they are.
-        created: their ids: what has been recreated since is another's.
+        destination: the cluster that holds them.
+        created: their ids: a topic that was recreated since is not deleted.
     """
     snapshot = await MirrorStore(destination).snapshot()
     ours = [name for name in created if snapshot.mirror_of(name) is None]
@@ -422,5 +422,5 @@ async def undo(destination: KafkaCluster, created: Mapping[str, UUID]) -> None:
 
 
 def chunks(items: Sequence[_T]) -> Iterable[Sequence[_T]]:
-    """As many topics as are asked for in one request."""
+    """Split topics into groups that fit into one request."""
     return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))

@@ -1,26 +1,29 @@
-"""Failback (KIP-1279, "Failback Process"): what was failed over is mirrored back, the delta only.
+"""Failback (KIP-1279, "Failback Process"): mirrors back what was failed over, only the delta.
 
-A topic of this cluster was mirrored to another one and removed from its mirror there. That one's
-`__mirror_state` says up to which offset each partition was mirrored, and from which leader epoch of
-ours its last record was. Mirrored back is into the very log that it came from:
+A topic of the destination was mirrored to the cluster that is now the source, and removed from its
+mirror there. The source's `__mirror_state` stores up to which offset each partition was mirrored,
+and the destination's leader epoch of its last record. The topic is mirrored back into the very log
+that it came from:
 
-    here     | what both clusters have       | tail: written here, mirrored by nobody |
-    there    | what both clusters have       | what was written since the failover    |
-             log start             last mirrored end
+    destination | what both clusters have       | tail: written there, mirrored nowhere    |
+    source      | what both clusters have       | what was written since the failover      |
+                log start             last mirrored end
 
-That this is so is not only said: the records of both logs are compared (common_log.py).
+The stored end is not proof: the records of both logs are compared (common_log.py).
 
-Without a tail the log goes on from where it is. With one it cannot: stock brokers let no client
-truncate a log. The topic has to be rebuilt (rebuild.py).
+Without a tail, the log continues from its end. With a tail it cannot, because stock brokers let no
+client truncate a log. The topic has to be rebuilt (rebuild.py).
 
-A log that has been cut by an unclean election and has grown again shows by leader epochs (KIP-320):
-where the epoch of the last mirrored record ends before the last mirrored end, the tail begins.
+Leader epochs show a log that was cut by an unclean election and has grown again (KIP-320): if the
+epoch of the last mirrored record ends before the last mirrored end, the tail begins there.
 
-All this is said of one log. A topic that was deleted here and made again has another one, of which
-its name tells nothing: what was failed over is told by the topic id that the mirror has kept.
+All this concerns one log. A topic that was recreated on the destination has another log, and its
+name does not show that. So topics that were failed over are recognised by the topic id that the
+mirror has stored.
 
-A topic that was failed over more than once may stand in several mirrors there. The log of one topic
-id never shrinks below what was mirrored of it, so the largest last mirrored end is the latest.
+A topic that was failed over more than once may be in several mirrors of the source. The log of one
+topic id never shrinks below what was mirrored of it, so the largest last mirrored end is the
+latest.
 """
 
 from collections import defaultdict
@@ -46,9 +49,9 @@ from twinlog.text import few
 Ends = dict[TopicPartition, LastMirrored]
 
 MAX_ORIGINS: Final = 100
-"""Clusters that a topic comes through, one after the other."""
+"""Clusters that a topic may come through, one after the other."""
 MAX_CLUSTER_ID: Final = 255
-"""Characters of a cluster's id. Kafka's have 22."""
+"""Characters of a cluster id. Kafka's have 22."""
 _UNBELIEVABLE: Final = (
     f"the source says that it has come through more than {MAX_ORIGINS} clusters, or through one "
     f"whose id has more than {MAX_CLUSTER_ID} characters"
@@ -56,47 +59,48 @@ _UNBELIEVABLE: Final = (
 
 
 class TheirMirrors(NamedTuple):
-    """What a source says of its own mirrors: whether it mirrors, or has mirrored, from us."""
+    """What the source's own mirrors mirror, or have mirrored, from the destination."""
 
     origins: Mapping[str, tuple[str, ...]]
-    """Of the topics that it mirrors now: the clusters that they come from, the nearest first."""
+    """The clusters that the topics come from that the source mirrors now, the nearest first."""
     loops: frozenset[str]
-    """Those of them that come from us, through others or not."""
+    """Those of them that come from the destination, directly or through other clusters."""
     failed_over: Mapping[str, tuple[MirrorTopic, ...]]
-    """Topics that it has mirrored from us, and that were removed there: in each of its mirrors."""
+    """Topics that the source has mirrored from the destination and removed, once for each of its
+    mirrors."""
     denied: frozenset[Acl] = frozenset()
-    """What switchovers of its mirrors deny here: who writes to a topic that it took over from us.
-    """
+    """ACLs on the destination by which switchovers of the source's mirrors deny WRITE on topics
+    that the source took over."""
     read_only: frozenset[Acl] = frozenset()
-    """What keeps topics read-only there that it mirrors from us."""
+    """ACLs on the source that keep topics read-only which it mirrors from the destination."""
     unread: Mapping[str, str] = MappingProxyType({})
-    """Topics of which it is not known whether a mirror there has them, and why."""
+    """Topics of which it is unknown whether a mirror of the source has them, with the reason."""
     unknown: str = ""
-    """Why all that cannot be read; empty where it can."""
+    """Why none of this can be read; empty if it can."""
     forbidden: bool = False
-    """Whether that is for want of a right, which a source need not give."""
+    """Whether that is for lack of a right, which a source need not grant."""
 
     def unsure(self, topic: str) -> str:
-        """Why it is not known whether the source mirrors a topic, where it has to be."""
+        """Why it is unknown whether the source mirrors a topic; empty if known or forbidden."""
         return self.unread.get(topic, "" if self.forbidden else self.unknown)
 
     def unsure_among(self, topics: Iterable[str]) -> dict[str, str]:
-        """Those of these topics of which it is not known, with the reason."""
+        """Those of these topics for which that is unknown, with the reason."""
         return {topic: why for topic in sorted(topics) if (why := self.unsure(topic))}
 
     def refuse_unsure(self, topics: Iterable[str], here: str, nothing: str) -> None:
-        """See that it is known of all of these topics whether the source mirrors them from here.
+        """Require that it is known of all of these topics whether the source mirrors them.
 
         Args:
             topics: their names.
-            here: this cluster, in the error's words.
-            nothing: what was not done then, for its hint.
+            here: the destination, in the error's words.
+            nothing: what was not done, for the error's hint.
 
         Raises:
-            UserError: it is not known.
+            UserError: it is unknown.
         """
         if unsure := self.unsure_among(topics):
-            # What is said of the whole source has a hint of its own in it.
+            # The error about the whole source contains a hint of its own.
             hint = nothing if self.unknown else f"{nothing}; use a twinlog that can read it"
             raise UserError(
                 f"whether the source mirrors {few(unsure)} from {here} is not known: "
@@ -106,7 +110,7 @@ class TheirMirrors(NamedTuple):
 
 
 def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
-    """What a snapshot of the source's mirrors says of those whose source is `cluster_id`."""
+    """What a snapshot of the source's mirrors shows of those whose source is `cluster_id`."""
     mirrors = snapshot.mirrors
     origins = {
         topic.topic: (mirrors[topic.mirror].source_cluster_id, *topic.origins)
@@ -127,12 +131,12 @@ def their_mirrors(snapshot: Snapshot, cluster_id: str) -> TheirMirrors:
 
 
 def _believable(clusters: Collection[str]) -> bool:
-    """Whether these may be the clusters that a topic has come through: they are stored here."""
+    """Whether a topic may have come through these clusters: the destination stores them."""
     return len(clusters) <= MAX_ORIGINS and all(len(one) <= MAX_CLUSTER_ID for one in clusters)
 
 
 def removed_topics(snapshot: Snapshot, source_id: str) -> dict[str, tuple[MirrorTopic, ...]]:
-    """The topics that mirrors of this source have had, and that were removed from them."""
+    """The topics that were removed from mirrors of this source."""
     found: defaultdict[str, list[MirrorTopic]] = defaultdict(list)
     for topic in snapshot.topics:
         its_source = snapshot.mirrors[topic.mirror].source_cluster_id
@@ -142,10 +146,10 @@ def removed_topics(snapshot: Snapshot, source_id: str) -> dict[str, tuple[Mirror
 
 
 async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) -> TheirMirrors:
-    """What the source says of its mirrors of the destination.
+    """Read what the source's own mirrors mirror, or have mirrored, from the destination.
 
     Raises:
-        Retriable: the source does not answer.
+        Retriable: the source is unreachable.
     """
     try:
         snapshot = await MirrorStore(source).snapshot()
@@ -156,18 +160,18 @@ async def read_their_mirrors(source: KafkaCluster, destination: KafkaCluster) ->
 
 
 class Removed(NamedTuple):
-    """Removed topics, told by their ids from others that have their names by now."""
+    """Removed topics, distinguished by id from recreated ones of the same names."""
 
     same: tuple[MirrorTopic, ...]
-    """What was removed, of topics that are still the same; of each in several mirrors perhaps."""
+    """Removed topics whose topic is still the same one; a topic may be in several mirrors."""
     made_again: frozenset[str]
-    """Names of topics that are others now than all that were removed."""
+    """Names of topics that were recreated since each removal."""
 
 
 def told_by_id(
     removed: Mapping[str, Collection[MirrorTopic]], existing: Mapping[str, Topic]
 ) -> Removed:
-    """Which of the existing topics are those that were removed; all where there are no ids."""
+    """Determine by id which existing topics are the removed ones; without ids, all are."""
     known = {name: removed[name] for name in existing if name in removed}
     same = {
         name: [one for one in topics if not is_another(one.topic_id, existing[name].topic_id)]
@@ -182,10 +186,10 @@ def told_by_id(
 def still_mirrored_to(
     removed: Mapping[str, Collection[MirrorTopic]], source: Iterable[Topic]
 ) -> dict[str, list[MirrorTopic]]:
-    """Without what was mirrored to topics that the source has not any more, but others of the name.
+    """Leave out what was mirrored to source topics that were recreated since.
 
     Args:
-        removed: what the source has mirrored, by name; a name stays, also with none left.
+        removed: what the source has mirrored, by name; a name stays even if nothing of it is left.
         source: the source's topics.
     """
     ids = {topic.name: topic.topic_id for topic in source}
@@ -200,14 +204,14 @@ def still_mirrored_to(
 
 
 async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) -> Ends:
-    """Up to where a cluster's STOPPED partitions of these topics were mirrored.
+    """Last mirrored ends of a cluster's STOPPED partitions of these topics.
 
-    Where several of its mirrors have had a partition, all of them have to be STOPPED, and what is
-    said of it in all of them readable.
+    If several of its mirrors have had a partition, it has to be STOPPED in all of them, with
+    readable records.
 
     Args:
-        cluster: whose mirrors' states are read.
-        topics: of its mirrors (`told_by_id`).
+        cluster: the cluster whose mirrors' states are read.
+        topics: topics of its mirrors (`told_by_id`).
 
     Raises:
         Retriable, UserError: its states cannot be read.
@@ -227,13 +231,14 @@ async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) 
 
 
 async def find_tails(source: KafkaCluster, destination: KafkaCluster, ends: Ends) -> list[Tail]:
-    """What topics that have diverged hold beyond, in order; nothing of those that go on.
+    """The tails of topics that have diverged, in order; none of topics that can continue.
 
-    All of a topic's partitions are in it where one of them has a tail; the others' are empty. Both
-    logs are compared below what is said to be common, whether there is a tail or not.
+    If one partition of a topic has a tail, all of its partitions are in the result, the others with
+    an empty tail. Both logs are compared below the stored common end, whether there is a tail or
+    not.
 
     Raises:
-        Retriable, UserError: a partition cannot be asked.
+        Retriable, UserError: a partition cannot be read.
     """
     asked = list(ends)
     log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)

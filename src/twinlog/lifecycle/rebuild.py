@@ -1,14 +1,14 @@
-"""Rebuilding a topic whose log has diverged: deleted, made anew, mirrored from the beginning.
+"""Rebuilds a topic whose log has diverged: deleted, recreated, mirrored from the beginning.
 
-Stock brokers let no client truncate a log, so this is what is left where the destination holds
-records that the source does not have. The operator allows it, and may have them saved before.
+Stock brokers let no client truncate a log, so a rebuild is the only way if the destination holds
+records that the source does not have. The operator has to allow it, and may have them saved first.
 
-    creation is tried without effect -> tails saved -> all log ends as they were -> deleted
+    creation is tried without effect -> tails saved -> all log ends unchanged -> deleted
                                                                 -> created, written (creation.py)
 
-A topic is deleted as a whole, so all of its partitions have to be what was named and saved: what
-has been written to any of them meanwhile would be lost, seen by nobody. From the deletion on,
-whatever fails says that the topic is gone.
+A topic is deleted as a whole, so all of its partitions have to be as they were reported and saved:
+records written to any of them meanwhile would be lost unseen. From the deletion on, every error
+reports that the topic is deleted.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.verify.log_reader import READ_UNCOMMITTED, Below, LogReader, Nothing
 
 _GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 100})
-"""UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
+"""The topic does not exist: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
 _REPEAT: Final = (
     "repeat the same --add once this is mended: it creates what is missing, and mirrors what "
     "--describe does not show from the beginning"
@@ -37,7 +37,7 @@ _REPEAT: Final = (
 
 
 class Tail(NamedTuple):
-    """Offsets `[start, end)` at a partition's end that the other cluster does not have, or none."""
+    """Offsets `[start, end)` at a partition's end that the other cluster lacks; may be empty."""
 
     partition: TopicPartition
     start: int
@@ -45,7 +45,7 @@ class Tail(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether the other cluster has all of the partition."""
+        """Whether the other cluster has the whole partition."""
         return self.start == self.end
 
 
@@ -54,25 +54,25 @@ def _tell_nobody(progress: str) -> None:
 
 
 class Rebuild(NamedTuple):
-    """What the operator allows: topics may be deleted."""
+    """The operator's permission to delete and recreate topics."""
 
     save_to: Path | None
-    """Where what differs is written before."""
+    """Where the tails are written first; None: they are not saved."""
     tell: Callable[[str], None] = _tell_nobody
-    """Hears how far the comparison has come."""
+    """Receives the progress of the comparison."""
 
 
 async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) -> None:
-    """Delete topics that are as they were seen; when this returns, they are gone.
+    """Delete topics that are as they were read; when this returns, they are gone.
 
     Args:
-        destination: where they are.
+        destination: the cluster that holds them.
         tails: of all of their partitions.
 
     Raises:
-        UserError: something was written to one of them meanwhile; then nothing is deleted. Or a
-            deletion is refused.
-        Retriable: the destination does not answer. What is deleted is: do it again.
+        UserError: one of them was written to meanwhile, and nothing is deleted; or a deletion is
+            refused.
+        Retriable: the destination is unreachable. What is deleted stays deleted: retry.
     """
     names = sorted({tail.partition.topic for tail in tails})
     answers = await _deleted(destination, names, tails)
@@ -96,10 +96,10 @@ async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) ->
 async def _deleted(
     destination: KafkaCluster, names: Collection[str], tails: Collection[Tail]
 ) -> dict[str, Refusal | None]:
-    """Delete topics; before each try they are seen to be as they were. What became of each.
+    """Delete topics, if unchanged before each attempt; return the result for each topic.
 
-    A try may reach no broker, or get no answer, for as long as a person waits: what is written
-    until the next one would be deleted with the rest.
+    An attempt may reach no broker, or get no answer, for as long as an operator waits: records
+    written before the next one would be deleted with the rest.
     """
     sent = False
 
@@ -113,6 +113,7 @@ async def _deleted(
                 "read the log's end", topic=gone
             )
         await _unchanged(destination, left, tails)
+        # Before the request: one of unknown outcome may still take effect.
         sent = True
         ids = {name: topic.topic_id for name, topic in left.items()}
         return await delete_topics(destination, left, ids=ids, once=True) if left else {}
@@ -137,7 +138,7 @@ async def _deleted(
 async def _unchanged(
     destination: KafkaCluster, topics: Mapping[str, Topic], tails: Collection[Tail]
 ) -> None:
-    """See `delete_diverged`."""
+    """Require that the log ends are unchanged; see `delete_diverged`."""
     seen = {tail.partition: tail.end for tail in tails if tail.partition.topic in topics}
     asked = seen.keys() | {
         TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions
@@ -146,6 +147,7 @@ async def _unchanged(
     for partition, log_end in sorted(log_ends.items()):
         if isinstance(log_end, Refusal):
             raise log_end.error("read the log's end", topic=partition.topic)
+        # A partition without a tail was created since, and has to be empty.
         if log_end.offset != seen.get(partition, 0):
             raise UserError(
                 f"{partition} is still being written to: its log ended at {seen.get(partition, 0)},"
@@ -155,14 +157,14 @@ async def _unchanged(
 
 
 class Interrupted(TwinlogError):
-    """Ctrl-C, after something was done that cannot be taken back; the hint completes it."""
+    """Ctrl-C after a step that cannot be undone; the hint says how to complete it."""
 
     exit_status = 130
 
 
 @contextmanager
 def deleted_before(names: Collection[str]) -> Iterator[None]:
-    """Whatever fails or interrupts within reports that these topics are deleted, and what to do."""
+    """Add to each error or interruption inside that these topics are deleted, and what to do."""
     gone = f"deleted already: {', '.join(sorted(names))}; {_REPEAT}"
     try:
         yield
@@ -179,15 +181,15 @@ def deleted_before(names: Collection[str]) -> Iterator[None]:
 async def save_tails(
     destination: KafkaCluster, tails: Collection[Tail], directory: Path
 ) -> list[Path]:
-    """Write each tail that holds anything to `DIRECTORY/TOPIC-PARTITION/START.log`; the files.
+    """Write each tail that is not empty to `DIRECTORY/TOPIC-PARTITION/START.log`; return the files.
 
-    They are segments: they hold the batches as they stand in the log, aborted transactions and
-    markers included, and are read with `kafka-dump-log --files`. When this returns, they and the
-    folders' entries are on the disk.
+    The files are log segments: they hold the batches as they are in the log, including aborted
+    transactions and markers, and `kafka-dump-log --files` reads them. When this returns, the files
+    and their directory entries are on disk.
 
     Raises:
         UserError: a file exists, or cannot be written.
-        Retriable: an offset of a tail could not be seen.
+        Retriable: an offset of a tail could not be read.
     """
     await destination.refresh({tail.partition.topic for tail in tails})
     return [await _save(destination, tail, directory) for tail in tails if not tail.empty]
@@ -213,7 +215,7 @@ async def _save(destination: KafkaCluster, tail: Tail, directory: Path) -> Path:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Create a folder with its parents; the folders whose entries have changed, or will."""
+    """Create a folder with its parents; return the folders whose entries change."""
     changed = [folder]
     while not folder.exists():
         folder = folder.parent
@@ -223,7 +225,7 @@ def _make_folders(folder: Path) -> list[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Put a folder's entries on the disk: fsync of a file does not (fsync(2))."""
+    """Put a folder's entries on disk: fsync of a file does not (fsync(2))."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -232,14 +234,14 @@ def _sync_folder(folder: Path) -> None:
 
 
 async def _read(reader: LogReader, tail: Tail, at: int) -> tuple[bytes, int]:
-    """Whole batches of the tail from `at` on, and the offset behind them.
+    """Whole batches of the tail from `at` on, and the offset after them.
 
     Raises:
-        Retriable: they could not be seen. An answer without bytes does not show that the log is
+        Retriable: they could not be read. An answer without bytes does not prove that the log is
             empty there, so nothing may be deleted.
     """
     answer = await reader.chunk(at)
-    if isinstance(answer, Below):  # retention was faster: it is gone whatever we do
+    if isinstance(answer, Below):  # retention has deleted them already
         return b"", min(answer.start, tail.end)
     if isinstance(answer, Nothing):
         raise Retriable(

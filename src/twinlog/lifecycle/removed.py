@@ -1,21 +1,23 @@
-"""Adding again what was removed: the way on for a partition that is FAILED (KIP-1279).
+"""Adds removed topics again: the recovery of a FAILED partition (KIP-1279).
 
-The KIP has the operator remove the topic from its mirror and add it again. Its brokers truncate the
-log then, which stock brokers let no client do. And what was removed holds more than its source: at
-least the marker that fences it, which stands where the source's next record would have to stand.
+In the KIP, the operator removes the topic from its mirror and adds it again, and the brokers then
+truncate the log. Stock brokers let no client do that. And a removed topic holds more than its
+source: at least the marker that fences it, at the offset of the source's next record.
 
-    source        | what both clusters have       | what comes next
-    destination   | what both clusters have       | tail: others' records, marker, what came since |
+    source        | what both clusters have       | the next records
+    destination   | what both clusters have       | tail: foreign records, marker, later records |
                   log start                       not after the last mirrored end
 
-So it is rebuilt (rebuild.py), if the operator allows it; a log that is empty is taken as it is.
+So the topic is rebuilt (rebuild.py), if the operator allows it; an empty log is used as it is.
 
-Where the tail begins is seen in the logs. The last mirrored end is where the marker stands, and a
-record of somebody else, for which the partition is FAILED, stands before it. So both logs are
-compared from there backwards, until they are equal. There are no leader epochs to go by: those that
-are kept are the source's. The whole log is the tail where the last mirrored end is not known, where
-no stretch is left that could be equal, as retention has taken it on the source, and where the
-source's topic was made again, so that it has nothing of all this.
+The logs show where the tail begins. The marker is at the last mirrored end, and a foreign record,
+which made the partition FAILED, is before it. So both logs are compared backwards from there until
+they are equal. Leader epochs do not help: those that are stored are the source's. The whole log is
+the tail if
+
+- the last mirrored end is unknown,
+- retention on the source has left no offsets that could be equal, or
+- the source's topic was recreated, so that it has none of these records.
 """
 
 import asyncio
@@ -35,22 +37,22 @@ from twinlog.verify.log_reader import read_bounds
 from twinlog.verify.verdict import LOG_START, NOTHING_TO_LOSE
 
 FIRST_STEP: Final = 1000
-"""Offsets that are compared first, at the end of what was mirrored."""
+"""Offsets that are compared first, at the end of the mirrored range."""
 FURTHER: Final = 4
-"""By how much more is compared, each time that all of it differs."""
+"""Factor by which the next step is larger if all of a step differs."""
 AT_ONCE: Final = 20
-"""Partitions that are compared side by side."""
+"""Partitions that are compared concurrently."""
 
 
 async def whole_logs(destination: KafkaCluster, topics: Mapping[str, int]) -> list[Tail]:
     """All that these topics hold, as a tail of each of their partitions, in order.
 
     Args:
-        destination: where they are.
+        destination: the cluster that holds them.
         topics: how many partitions each has.
 
     Raises:
-        Retriable, UserError: a partition cannot be asked.
+        Retriable, UserError: a partition cannot be read.
     """
     asked = [TopicPartition(name, at) for name in sorted(topics) for at in range(topics[name])]
     starts = await list_offsets(destination, asked, OffsetSpec.EARLIEST)
@@ -72,13 +74,13 @@ async def where_logs_part(
     """The tails, each from where the two logs begin to differ.
 
     Args:
-        source: the mirror's.
+        source: the mirror's source.
         destination: the mirror's cluster.
-        tails: what begins with a tail at most, as far as others know.
-        ends: where what our own mirrors have had of the source's topics ends.
+        tails: each with the first offset at which it may begin, as far as the callers know.
+        ends: last mirrored ends of the source's topics in the destination's own mirrors.
 
     Returns:
-        None of them begins before its log.
+        Tails that do not begin before their logs.
 
     Raises:
         Retriable: a log cannot be read.
@@ -99,9 +101,9 @@ async def not_proved_equal(
     tails: Sequence[Tail],
     tell: Callable[[str], None],
 ) -> list[Tail]:
-    """The tails, each from the first offset of its log on that is not proved to be equal.
+    """The tails, each from the first offset of its log that is not proven to be equal.
 
-    All of both logs is read. What retention has taken on the source is not proved.
+    Both logs are read completely. What retention has deleted on the source is not proven.
 
     Raises:
         Retriable: the bounds of a log cannot be read.
@@ -119,7 +121,7 @@ async def not_proved_equal(
 
 
 _Parts = Callable[[Comparison, Stretch, Bounds], Awaitable[int | None]]
-"""Where what differs begins in a stretch, its end at the latest; None where nothing is equal."""
+"""The offset from which a stretch differs, at most its end; None if nothing is equal."""
 
 
 async def _moved(
@@ -136,6 +138,7 @@ async def _moved(
     async def moved(tail: Tail) -> Tail:
         here, there = ours[tail.partition], theirs[tail.partition]
         for bounds in (here, there):
+            # A topic that the source does not have is equal nowhere; other errors prove nothing.
             if bounds.error and (
                 bounds is here or bounds.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             ):
@@ -154,13 +157,13 @@ async def _moved(
 
 
 async def _equal_before(comparison: Comparison, stretch: Stretch, source: Bounds) -> int | None:
-    """Compare backwards, until some record is equal with nothing behind it that differs."""
+    """Compare backwards until a record is equal and nothing after it differs."""
     lowest, start, step = max(stretch.start, source.start), stretch.end, FIRST_STEP
     upto = start
     while upto > lowest:
         begin = max(lowest, upto - step)
         found = await comparison.compare(stretch._replace(start=begin, end=upto))
-        if found.tally.absent[LOG_START]:  # it has moved on the source since it was asked for
+        if found.tally.absent[LOG_START]:  # the source's log start has moved since it was read
             return None
         first = _first_unequal(found)
         if first is not None:
@@ -172,7 +175,7 @@ async def _equal_before(comparison: Comparison, stretch: Stretch, source: Bounds
 
 
 async def _equal_from_start(comparison: Comparison, stretch: Stretch, source: Bounds) -> int | None:
-    """Compare all, and see what the source does not have any more as unequal."""
+    """Compare everything; what the source does not have any more counts as unequal."""
     if source.start > stretch.start:
         return None
     found = await comparison.compare(stretch)
@@ -181,9 +184,9 @@ async def _equal_from_start(comparison: Comparison, stretch: Stretch, source: Bo
 
 
 def _first_unequal(found: Compared) -> int | None:
-    """The first offset that is not proved equal; None where there is none.
+    """The first offset that is not proven to be equal; None if there is none.
 
-    An offset at which the destination has no record holds none that a rebuild would lose.
+    At an offset without a record on the destination, a rebuild loses nothing.
     """
     differing = [one for one in found.differences if one.reason not in NOTHING_TO_LOSE]
     return min((one.start for one in (*differing, *found.unseen)), default=None)

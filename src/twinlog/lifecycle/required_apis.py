@@ -1,8 +1,8 @@
 """The APIs that a destination's brokers must have, checked when a mirror is created or added to.
 
-Managed services and old brokers leave some out. Without one of these no position can be read, or no
-gap filled, and every partition would be FAILED later for a reason that names none of this.
-WriteTxnMarkers is not among them: where it is missing or refused, empty transactions fill gaps.
+Managed services and old brokers lack some. Without one of these, no position can be read or no gap
+filled, and every partition would be FAILED later for a reason that names none of this.
+WriteTxnMarkers is not required: if it is missing or refused, empty transactions fill gaps.
 """
 
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ from twinlog.kafka.errors import UserError
 
 
 class Api(NamedTuple):
-    """An API, the versions of it that are spoken here, and what it is needed for."""
+    """An API, the versions of it that twinlog supports, and what it is needed for."""
 
     key: int
     lowest: int
@@ -31,10 +31,10 @@ REQUIRED: Final = (
 
 
 async def check_apis(destination: KafkaCluster) -> None:
-    """Refuse a destination that cannot be mirrored to.
+    """Refuse a destination that lacks a required API.
 
     Raises:
-        UserError: UNSUPPORTED_VERSION, with what is missing.
+        UserError: UNSUPPORTED_VERSION, with the missing APIs.
         Retriable: no broker answers.
     """
     connection = await destination.any_connection()

@@ -1,13 +1,13 @@
-"""Kafka's classes, loaded ahead of time.
+"""Class data sharing: Kafka's classes are loaded ahead of time.
 
-A starting broker spends most of its time on loading and checking some 8000 classes. The JVM can
-keep them in a file that later starts map into memory (class data sharing, JEP 350). One broker of
-each version is run once to make that file; every start after it takes about half the time and half
-the CPU (docs/decisions/0003-java.md has the figures).
+A starting broker spends most of its time on loading and verifying some 8000 classes. The JVM can
+store them in a file that later starts map into memory (class data sharing, JEP 350). One broker of
+each version runs once to create that file; every later start takes about half the time and half the
+CPU (docs/decisions/0003-java.md has the figures).
 
-    cache/archives/kafka-<version>-java-<feature>-<key>.jsa   complete; empty: this Java cannot
+    cache/archives/kafka-<version>-java-<feature>-<key>.jsa   complete; empty if this Java cannot
 
-The JVM checks that an archive fits its own build and the jars, and goes on without it if not.
+The JVM checks that an archive fits its own build and the jars, and otherwise ignores it.
 """
 
 import fcntl
@@ -23,11 +23,11 @@ from twinlog.java import find_java
 from twinlog.local.artifacts import kafka_jars
 
 Train = Callable[[tuple[str, ...]], None]
-"""Runs one broker with the given JVM flags and ends it in an orderly way."""
+"""Runs one broker with the given JVM flags and shuts it down cleanly."""
 
 
 def archive_flags(version: str, train: Train) -> tuple[str, ...]:
-    """Give the JVM flags for a quick start of that version, after a training run if need be."""
+    """Return the JVM flags for a quick start of that version, after a training run if needed."""
     archive = _path(version)
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
 """Jars from Maven repositories, fetched once into the cache.
 
 Apache Kafka's artifact `kafka_2.13` with its dependencies is a complete broker, so there is nothing
-to unpack or install. Maven fetches it where it is installed, with the user's own settings (mirrors,
-proxies, credentials); else the Ivy that comes inside PySpark does. Both check the checksums.
+to unpack or install. If Maven is installed, it fetches the jars with the user's own settings
+(mirrors, proxies, credentials); otherwise PySpark's Ivy does. Both verify the checksums.
 
     cache/jars/<coordinates>/*.jar     complete, never changed again
-    cache/jars/<coordinates>.partial   a fetch in progress, or a broken-off one
-    cache/jars/.lock                   held during a fetch: neither tool's own cache bears two
+    cache/jars/<coordinates>.partial   a fetch in progress, or an aborted one
+    cache/jars/.lock                   held during a fetch: neither tool's cache supports two
 
 The rename from partial to complete is the commit.
 """
@@ -34,7 +34,7 @@ _DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 
 
 class _Artifact(NamedTuple):
-    """What to fetch; the classifier, mostly empty, names another jar of the same module."""
+    """A jar to fetch; the classifier, mostly empty, names another jar of the same module."""
 
     group: str
     name: str
@@ -48,17 +48,17 @@ class _Artifact(NamedTuple):
 _IVY_NAME = "[artifact]-[revision](-[classifier]).[ext]"
 
 LOGGING = "org.slf4j:slf4j-simple:1.7.36"
-"""Kafka brings no logging backend of its own; this one writes to standard error, configured by
-system properties, and fits 3.9 and 4.x alike."""
+"""Kafka has no logging backend; this one writes to standard error, is configured by system
+properties, and fits 3.9 and 4.x."""
 
 
 def kafka_jars(version: str) -> Path:
-    """Give the folder with the broker of that version."""
+    """Return the folder with the broker of that version."""
     return fetch(f"org.apache.kafka:kafka_2.13:{version}", LOGGING)
 
 
 def tools_jars(version: str) -> Path:
-    """Give the folder with the console tools of that version, and all that they work on.
+    """Return the folder with the console tools of that version and their dependencies.
 
     Main classes moved between versions: `DumpLogSegments` is in the package `kafka.tools` in 3.9.1
     and in `org.apache.kafka.tools` in 4.3.1.
@@ -68,7 +68,7 @@ def tools_jars(version: str) -> Path:
 
 
 def mirror_maker_jars(version: str) -> Path:
-    """Give the folder with MirrorMaker 2 of that version."""
+    """Return the folder with MirrorMaker 2 of that version."""
     return fetch(
         f"org.apache.kafka:connect-mirror:{version}",
         f"org.apache.kafka:connect-runtime:{version}",
@@ -77,10 +77,10 @@ def mirror_maker_jars(version: str) -> Path:
 
 
 def tiered_storage_jars(version: str) -> list[Path]:
-    """Give the jars with Kafka's LocalTieredStorage, remote storage in a folder, from its tests.
+    """Return the jars with Kafka's LocalTieredStorage (from its tests): remote storage in a folder.
 
-    They are `remote.log.storage.manager.class.path`. What they depend on is in the broker's own
-    jars, and must not come again: the class loader of remote storage looks into its own jars first.
+    They are `remote.log.storage.manager.class.path`. Their dependencies are in the broker's jars,
+    and must not be repeated: the class loader of remote storage searches its own jars first.
     """
     tests = (
         f"org.apache.kafka:{name}:{version}:test" for name in ("kafka-clients", "kafka-storage")
@@ -89,12 +89,12 @@ def tiered_storage_jars(version: str) -> list[Path]:
 
 
 def fetch(*coordinates: str) -> Path:
-    """Give the folder with the jars of `group:artifact:version`s and all that they depend on.
+    """Return the folder with the jars of `group:artifact:version`s and their dependencies.
 
     `group:artifact:version:classifier` is another jar of the same module.
 
     Raises:
-        LocalError: a coordinate is malformed, or the artifacts cannot be had.
+        LocalError: a coordinate is malformed, or the artifacts cannot be fetched.
     """
     parsed = [_parse(coordinate) for coordinate in coordinates]
     jars = cache_folder() / "jars"
@@ -165,7 +165,7 @@ def _with_ivy(target: Path, parsed: Sequence[_Artifact]) -> None:
         '<info organisation="twinlog" module="artifacts"/>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>\n"
     )
-    # Ivy reads ~/.m2 first, and a pom there without its jar breaks it: it gets an empty home.
+    # Ivy reads ~/.m2 first, and fails at a pom without its jar in it. So it gets an empty home.
     home = cache_folder() / "ivy"
     ivy_jar, java = _ivy_jar(), find_java()
     home.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def _with_ivy(target: Path, parsed: Sequence[_Artifact]) -> None:
 
 
 def _ivy_artifact(one: _Artifact) -> str:
-    """Name the jar where it is not the module's usual one."""
+    """The Ivy element for a jar with a classifier; empty for the module's usual jar."""
     if not one.classifier:
         return ""
     classifier = quoteattr(one.classifier)
@@ -213,7 +213,7 @@ def _run(command: list[str], parsed: Sequence[_Artifact]) -> None:
 
 
 def _cause(output: str) -> str:
-    """Give the line of Maven's or Ivy's output that says what went wrong."""
+    """Return the line of Maven's or Ivy's output that names the cause of a failure."""
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in output.splitlines()]
     for sign in ("access error", "[ERROR]", "not found", "FAILED", ""):
         for line in lines:

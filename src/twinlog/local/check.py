@@ -1,18 +1,17 @@
-"""Whether a mirror is one, as its consumers see it: an opinion that shares no code with the mirror.
+"""An independent check of a mirror, as consumers see it; it shares no code with the mirror.
 
-librdkafka consumers read every partition of both clusters with read_committed, and
+librdkafka consumers read every partition of both clusters with read_committed. The check is that
 
 - each offset has the same record: key, value, headers, timestamp;
 - each writer's numbers (load.py) go up by one: nothing is lost, doubled or out of order;
-- the last number of each writer is the one that the writer was told: nothing is missing at the end.
+- the last number of each writer is the last acknowledged one: nothing is missing at the end.
 
-On a compacted topic the cleaners of the two clusters run at different times, and take what has a
-later record of its key. There, a record that only one side has must have a later one of its key on
-the other side, numbers only go up, and what counts is that both sides end with the same record of
-every key.
+On a compacted topic the cleaners of the two clusters run at different times, and remove records
+that have a later record of their key. There, a record that only one cluster has must have a later
+record of its key on the other cluster, numbers only increase, and both clusters must end with the
+same record of every key.
 
-Both logs are read from one point in time: up to where the source had decided (its last stable
-offset) when the check began.
+Both logs are read up to the source's last stable offset at the start of the check.
 """
 
 import time
@@ -36,7 +35,7 @@ from twinlog.local.writers import Numbers
 
 ADMIN_SECONDS: Final = 20.0
 MAX_PROBLEMS: Final = 5
-"""Of a partition, that are named."""
+"""How many problems of a partition are reported."""
 _BATCH: Final = 2000
 _POLL_SECONDS: Final = 0.1
 
@@ -47,8 +46,8 @@ Written = Mapping[tuple[str, int, str], Numbers]
 class Seen(NamedTuple):
     """One record as a consumer saw it; value and headers are kept as this process's hashes.
 
-    The timestamp's type is left out: the mirror of a LogAppendTime topic has its times, as
-    CreateTime.
+    The timestamp's type is left out: the mirror of a LogAppendTime topic has the same timestamps,
+    as CreateTime.
     """
 
     offset: int
@@ -63,7 +62,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where a partition's log begins and ends; `stable`: up to where consumers can read."""
+    """A partition's log start offset, last stable offset, and end for read_uncommitted."""
 
     start: int
     stable: int
@@ -72,7 +71,7 @@ class Extent:
 
 @dataclass(slots=True)
 class Report:
-    """What was found. `gaps`: offsets that hold no record, the same number on both sides."""
+    """The result. `gaps`: offsets of the destination without a record in the compared range."""
 
     partitions: int = 0
     records: int = 0
@@ -86,7 +85,7 @@ class Report:
         return not self.problems
 
     def add(self, other: "Report") -> None:
-        """Count another one in."""
+        """Add another report to this one."""
         self.partitions += other.partitions
         self.records += other.records
         self.gaps += other.gaps
@@ -111,18 +110,18 @@ class Log:
         return [(topic, index) for topic in topics for index in sorted(found[topic].partitions)]
 
     def extents(self, partitions: Collection[Partition]) -> dict[Partition, Extent]:
-        """Where their logs begin and end now."""
+        """The current extents of these partitions' logs."""
         start = self._offsets(partitions, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
         stable = self.stable(partitions)
         end = self.ends(partitions)
         return {one: Extent(start[one], stable[one], end[one]) for one in partitions}
 
     def stable(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Their last stable offsets now."""
+        """The current last stable offsets of these partitions."""
         return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
 
     def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The ends of their logs now, as far as consumers may know."""
+        """The current ends of these partitions' logs for read_uncommitted consumers."""
         return self._offsets(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
 
     def _offsets(
@@ -138,7 +137,7 @@ class Log:
         }
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether a cleaner is at work on it."""
+        """Whether the topic is compacted."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         future = self._admin.describe_configs([resource])[resource]
         return "compact" in future.result(self._seconds)["cleanup.policy"].value
@@ -149,7 +148,7 @@ class Log:
         """The records in `[start, end)` of partitions, as a read_committed consumer sees them.
 
         Raises:
-            LocalError: they do not come before the deadline (monotonic).
+            LocalError: they are not read before the deadline (monotonic).
         """
         found: dict[Partition, list[Seen]] = {one: [] for one in ranges}
         left = {one: end for one, (start, end) in ranges.items() if start < end}
@@ -181,7 +180,7 @@ class Log:
 
 
 def _take(message: Message, found: dict[Partition, list[Seen]], left: dict[Partition, int]) -> None:
-    """Take one message in; `left` has the ends of the partitions that are not read yet."""
+    """Add one message; `left` has the ends of the partitions that are not read yet."""
     topic, index, offset = message.topic(), message.partition(), message.offset()
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
@@ -229,10 +228,10 @@ def check(
     Args:
         source: bootstrap servers.
         destination: bootstrap servers.
-        topics: which.
-        written: what their writers were told; None: not known.
+        topics: the topics.
+        written: the numbers that their writers know as written; None if unknown.
         numbered: whether the records have the load's numbers.
-        seconds: what it may take.
+        seconds: how long it may take.
 
     Raises:
         LocalError, KafkaException: a cluster cannot be read.
@@ -269,7 +268,7 @@ class Pair(NamedTuple):
 
     @property
     def mirrored(self) -> tuple[int, int]:
-        """What of them the destination has."""
+        """The part of them that the destination has."""
         start, end = self.common
         return start, min(end, self.destination.end)
 
@@ -288,7 +287,7 @@ class _Comparison:
         self._report = Report(partitions=1)
 
     def run(self, extents: Pair, there: Sequence[Seen], here: Sequence[Seen]) -> Report:
-        """Compare both sides' extents and records."""
+        """Compare the extents and records of both clusters."""
         theirs, ours = extents
         if ours.end < theirs.stable:
             self._problem(f"ends at {ours.end}, the source at {theirs.stable}")
@@ -346,7 +345,7 @@ class _Comparison:
         self._problem(f"offset {offset} differs in {', '.join(fields)}")
 
     def _count(self, here: Iterable[Seen], *, from_zero: bool) -> None:
-        """Each writer's numbers, in the order of the offsets."""
+        """Check each writer's numbers, in the order of the offsets."""
         numbers: dict[str, list[int]] = {}
         for one in here:
             numbers.setdefault(one.writer, []).append(one.number)

@@ -1,12 +1,12 @@
 """A real Kafka cluster on this machine.
 
-    directory/cluster.json                what runs: versions, ports, processes
+    directory/cluster.json                its version, ports, processes
               node-1/server.properties    one folder for each process
                      server.log
                      data/
 
 A cluster ends with the block that it was started for, or with the process that started it, however
-that ends; `release` lets it live on, and `LocalCluster.open` finds it again from its directory.
+that process ends. `release` lets it live on; `LocalCluster.open` finds it by its directory.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ STATE_FILE = "cluster.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """One broker, as a client or a reader of its log sees it."""
+    """One broker: its address and log file."""
 
     node_id: int
     port: int
@@ -64,7 +64,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How the nodes of a cluster are started."""
+    """The settings with which the nodes of a cluster are started."""
 
     version: str
     heap: str
@@ -76,7 +76,7 @@ class Settings:
 
 
 class _PortTakenError(LocalError):
-    """Another program bound a claimed port first: other ports are tried."""
+    """Another program bound a claimed port first; the start is retried with other ports."""
 
 
 class LocalCluster:
@@ -118,11 +118,17 @@ class LocalCluster:
     ) -> Self:
         """Start a cluster and wait until all its brokers serve.
 
-        `config` are broker properties (`{node}`: the node's id), `heap` is each broker's -Xmx,
-        `directory` an empty or new folder (default: a temporary one, removed by `stop`),
-        `listeners` the security protocols of listeners beside the usual one, by name; clients of
-        those in `proxied` are told other ports (see `proxy_ports`). `classpath`: folders and jars
-        of plugins. More than one controller: beside several brokers.
+        Args:
+            brokers: how many.
+            version: of Kafka.
+            config: broker properties (`{node}`: the node's id).
+            heap: each broker's -Xmx.
+            jvm_flags: more flags for each node's JVM.
+            directory: an empty or new folder (default: a temporary one, removed by `stop`).
+            listeners: the security protocols of additional listeners, by name.
+            controllers: how many; more than one only with several brokers.
+            proxied: listeners that advertise other ports (see `proxy_ports`).
+            classpath: folders and jars of plugins.
 
         Raises:
             LocalError, JavaError: it cannot be started; its directory with the logs is kept.
@@ -143,7 +149,7 @@ class LocalCluster:
 
     @classmethod
     def _train(cls, version: str, flags: tuple[str, ...]) -> None:
-        """Run one broker once, for archive.py."""
+        """Run one broker once, to create the class archive (archive.py)."""
         settings = Settings(version=version, heap="512m", config={}, jvm_flags=flags)
         with cls._start(1, settings, None) as cluster:
             cluster.shut_down(1)
@@ -183,7 +189,7 @@ class LocalCluster:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Find a released cluster again by its directory.
+        """Open a released cluster by its directory.
 
         Raises:
             LocalError: there is none.
@@ -217,18 +223,18 @@ class LocalCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """All brokers' addresses, as Kafka clients take them."""
+        """All brokers' addresses, as Kafka's `bootstrap.servers`."""
         return ",".join(broker.address for broker in self.brokers)
 
     def listener(self, name: str) -> str:
-        """All brokers' addresses at one of the listeners beside the usual one, as told clients."""
+        """All brokers' advertised addresses of one of the additional listeners."""
         every = [{**node.listeners, **node.advertised} for node in self._nodes.values()]
         return ",".join(f"{HOST}:{ports[name]}" for ports in every if name in ports)
 
     def proxy_ports(self, name: str) -> dict[int, tuple[int, int]]:
-        """For each broker: the port that clients of a proxied listener are told, and its own.
+        """The advertised port of a proxied listener, and the port it binds, for each broker.
 
-        Something has to listen at the first one and forward to the second.
+        A proxy has to listen at the first port and forward to the second.
         """
         return {
             node.node_id: (node.advertised[name], node.listeners[name])
@@ -242,43 +248,43 @@ class LocalCluster:
         return self.settings.version
 
     def alive(self, node_id: int) -> bool:
-        """Say whether a node's process is there (running or paused)."""
+        """Whether a node's process exists (running or paused)."""
         process = self._processes.get(self._node(node_id).node_id)
         return process is not None and process.alive
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """All nodes: the brokers, and the controllers where they are nodes of their own."""
+        """All nodes: the brokers, and the controllers that are nodes of their own."""
         return tuple(self._nodes)
 
     @property
     def living(self) -> tuple[int, ...]:
-        """The nodes whose process is there."""
+        """The nodes whose process exists."""
         return tuple(node_id for node_id in self._nodes if self.alive(node_id))
 
     def kill(self, node_id: int) -> None:
-        """End a node at once (SIGKILL)."""
+        """Kill a node (SIGKILL)."""
         self._running(node_id).kill()
 
     def shut_down(self, node_id: int) -> None:
-        """End a node as its operator would (SIGTERM): it hands its partitions over first."""
+        """Shut a node down as its operator would (SIGTERM): it moves its leaderships away first."""
         process = self._running(node_id)
         process.signal(signal.SIGTERM)
         process.wait(_SHUTDOWN_SECONDS)
 
     def pause(self, node_id: int) -> None:
-        """Freeze a node (SIGSTOP)."""
+        """Suspend a node (SIGSTOP)."""
         self._running(node_id).signal(signal.SIGSTOP)
 
     def resume(self, node_id: int) -> None:
-        """Let a frozen node go on (SIGCONT)."""
+        """Resume a suspended node (SIGCONT)."""
         self._running(node_id).signal(signal.SIGCONT)
 
     def start_broker(self, node_id: int) -> None:
-        """Start an ended node again, with its data and at its port, and wait until it serves.
+        """Restart an ended node, with its data and at its port, and wait until it serves.
 
         Raises:
-            LocalError: it runs, or it does not come up.
+            LocalError: it runs already, or it does not start.
         """
         node = self._node(node_id)
         if self.alive(node_id):
@@ -290,7 +296,7 @@ class LocalCluster:
         self._write_state()
 
     def stop(self) -> None:
-        """End all nodes at once and remove their data (a temporary directory: all of it)."""
+        """Kill all nodes and remove their data (and a temporary directory as a whole)."""
         self._end_processes()
         for node in self._nodes.values():
             shutil.rmtree(node.data, ignore_errors=True)
@@ -298,7 +304,7 @@ class LocalCluster:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def abandon(self) -> None:
-        """End what this process started, and keep the files."""
+        """Kill the nodes that this process started, and keep the files."""
         self._group.stop()
         self._release_ports()
 
@@ -372,7 +378,7 @@ class LocalCluster:
         )
 
     def _serves(self, node: Node, expected: set[int]) -> bool:
-        """Say whether a node lists the expected brokers; one that ended is an error."""
+        """Whether a node lists the expected brokers; a node that has ended is an error."""
         if not self.alive(node.node_id):
             cause = f"node {node.node_id} ended: {last_error(node.log)}"
             raise (_PortTakenError if "Address already in use" in cause else LocalError)(cause)
@@ -414,7 +420,7 @@ class LocalCluster:
         self.abandon()
 
     def _undo(self) -> None:
-        """Take back a start: nothing runs, and no file is left."""
+        """Undo a start: kill all nodes and remove all files."""
         self.stop()
         for node in self._nodes.values():
             shutil.rmtree(node.directory, ignore_errors=True)
@@ -440,12 +446,12 @@ class LocalCluster:
 
 
 def _random_id() -> str:
-    """Give a random Kafka id: 128 bits in base64; kafka-storage does not take a leading dash."""
+    """Return a random Kafka id: 128 bits in base64; kafka-storage rejects a leading dash."""
     while (text := urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
 
 
 def _archive_only(flags: Sequence[str]) -> list[str]:
-    """Give the flags that let another main class use the brokers' class archive."""
+    """Return the flags with which another main class uses the brokers' class archive."""
     return [flag for flag in flags if flag.startswith(("-XX:SharedArchiveFile", "-Xlog:disable"))]

@@ -1,7 +1,7 @@
-"""twinlog's own commands, run as a user runs them: as processes of their own.
+"""twinlog's own commands, run as a user runs them: each in a process of its own.
 
-Some go on for long and say where they are, as a JSON object on each line (`twinlog run --json`, the
-load): `Reporting` reads the last one. The others end by themselves: `run`.
+Long-running commands report their progress, as a JSON object on each line (`twinlog run --json`,
+the load): `Reporting` reads the last one. The others end by themselves: `run`.
 """
 
 import json
@@ -36,7 +36,7 @@ _KILL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended."""
+    """The result of a command."""
 
     status: int
     output: str
@@ -47,7 +47,7 @@ def run(command: Sequence[str], *arguments: str, seconds: float = 120.0) -> Done
     """Run a command to its end.
 
     Raises:
-        LocalError: it does not end in time, and was killed.
+        LocalError: it did not end in time, and was killed.
     """
     with subprocess.Popen(
         [*command, *arguments],
@@ -70,7 +70,7 @@ def run(command: Sequence[str], *arguments: str, seconds: float = 120.0) -> Done
 
 
 def _end_session(process: subprocess.Popen[str]) -> None:
-    """End a command with all that it has started: Spark's JVM, its tasks."""
+    """End a command; if it does not end, kill its whole session: Spark's JVM, its tasks."""
     process.terminate()
     try:
         process.wait(_KILL_SECONDS)
@@ -80,7 +80,7 @@ def _end_session(process: subprocess.Popen[str]) -> None:
 
 
 class Reporting:
-    """A command that goes on, and says where it is."""
+    """A long-running command that reports its progress."""
 
     def __init__(
         self,
@@ -100,31 +100,31 @@ class Reporting:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The command's pid."""
         return self._process.identity.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the command runs."""
         return self._process.alive
 
     def said(self) -> list[dict[str, Any]]:
-        """All that it has said, the oldest first."""
+        """All reports, the oldest first."""
         lines = self.output.read_text(errors="replace").split("\n")[:-1]
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def last(self) -> dict[str, Any]:
-        """What it has said last; nothing yet: empty."""
+        """The last report; empty if there is none yet."""
         said = self.said()
         return said[-1] if said else {}
 
     def wait_for(
         self, condition: Callable[[dict[str, Any]], bool], what: str, seconds: float
     ) -> dict[str, Any]:
-        """Wait until what it says last fulfils a condition, and give that.
+        """Wait until the last report fulfils a condition, and return that report.
 
         Raises:
-            LocalError: it has ended before, or it takes too long.
+            LocalError: the command has ended before, or it takes too long.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -139,15 +139,15 @@ class Reporting:
             time.sleep(_POLL_SECONDS)
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the command a signal."""
         self._process.signal(number)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the command (SIGKILL)."""
         self._process.kill()
 
     def end(self, seconds: float = 60.0) -> int | None:
-        """Let it end as a user does (SIGTERM); its exit status.
+        """End the command as a user does (SIGTERM); return its exit status.
 
         Raises:
             LocalError: it does not end.

@@ -1,4 +1,4 @@
-"""What can go wrong with a local cluster, as one line for the user."""
+"""The error of a local cluster: one line for the user."""
 
 
 class LocalError(Exception):

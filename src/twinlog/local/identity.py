@@ -1,8 +1,7 @@
-"""Which process a pid meant when it was noted.
+"""The identity of a process, as pids are reused.
 
-The system gives pids out again. A process is known by its pid *and* the time it was started, which
-exec does not change; who signals a noted process checks both first, so that a recycled pid is never
-hit.
+A process is identified by its pid *and* its start time, which exec does not change. Both are
+checked before a signal is sent, so that a reused pid never gets it.
 """
 
 import os
@@ -19,11 +18,11 @@ class Identity:
     started: str
 
     def alive(self) -> bool:
-        """Say whether it runs or is stopped (a zombie does neither)."""
+        """Whether the process runs or is stopped (a zombie does neither)."""
         return identity_of(self.pid) == self
 
     def signal(self, number: int) -> bool:
-        """Send a signal, and say whether the process was there to get it."""
+        """Send a signal, and return whether the process existed."""
         if not self.alive():
             return False
         try:
@@ -34,7 +33,7 @@ class Identity:
 
 
 def identity_of(pid: int) -> Identity | None:
-    """Give the identity of the process that has this pid now, None if there is none."""
+    """Return the identity of the process that has this pid now, None if there is none."""
     told = _from_proc(pid) if Path("/proc/self/stat").exists() else _from_ps(pid)
     if told is None or told[0] == "Z":
         return None

@@ -1,9 +1,8 @@
-"""What a local cluster consists of, and its nodes' properties. Pure.
+"""The nodes of a local cluster, and their properties. Pure.
 
-One broker is broker and controller in one process. With more, a controller of its own stands
-beside them: then any broker, and any number of them, may be killed and started while the cluster
-lives, and no controller election mixes into what a test wants to see. Where that is what it wants
-to see, there are three.
+A single broker is broker and controller in one process. Several brokers have a separate controller:
+then any number of brokers may be killed and restarted while the cluster lives, and no controller
+election disturbs a test. For tests of controller elections there are three controllers.
 
     --brokers 1       node 1: broker + controller
     --brokers 3       nodes 1, 2, 3: brokers       node 100: controller
@@ -36,9 +35,9 @@ class Node:
     controller_port: int | None
     directory: Path
     listeners: Mapping[str, int] = field(default_factory=dict)
-    """Ports of listeners beside the usual ones, by name."""
+    """Ports of additional listeners, by name."""
     advertised: Mapping[str, int] = field(default_factory=dict)
-    """Ports that clients are told instead: a proxy listens there, for these listeners."""
+    """Advertised ports of the listeners that have a proxy: the proxy listens there."""
 
     @property
     def roles(self) -> str:
@@ -48,7 +47,7 @@ class Node:
 
     @property
     def log(self) -> Path:
-        """Its log file."""
+        """The node's log file."""
         return self.directory / "server.log"
 
     @property
@@ -58,12 +57,12 @@ class Node:
 
     @property
     def properties(self) -> Path:
-        """Its configuration file."""
+        """The node's configuration file."""
         return self.directory / "server.properties"
 
 
 def port_count(brokers: int, listeners: int = 0, controllers: int = 1, proxied: int = 0) -> int:
-    """Say how many ports a cluster takes, with so many listeners beside the usual ones."""
+    """Return the number of ports that a cluster with these additional listeners needs."""
     return brokers * (1 + listeners + proxied) + controllers
 
 
@@ -76,9 +75,10 @@ def plan_nodes(
     *,
     proxied: Collection[str] = (),
 ) -> tuple[Node, ...]:
-    """Give the nodes of a cluster, the controllers first; `proxied` of the listeners have proxies.
+    """Return the nodes of a cluster, the controllers first.
 
-    `ports`: the controllers', the brokers', those of the listeners, those of the proxies.
+    `proxied` are the listeners that have proxies. `ports` are, in this order, those of the
+    controllers, of the brokers, of the listeners, and of the proxies.
     """
     left = iter(ports)
     controller_ports, broker_ports = (
@@ -109,7 +109,7 @@ def check_size(brokers: int, controllers: int = 1) -> None:
     """Check the number of brokers and of controllers.
 
     Raises:
-        LocalError: so many are not on offer.
+        LocalError: the number is not supported.
     """
     if not 1 <= brokers <= MOST_BROKERS:
         raise LocalError(f"{brokers} brokers: 1 to {MOST_BROKERS} are on offer")
@@ -124,7 +124,7 @@ def check_version(version: str) -> None:
     """Check a Kafka version by its form and age.
 
     Raises:
-        LocalError: it is not one, or too old to run without ZooKeeper.
+        LocalError: it is malformed, or too old to run without ZooKeeper.
     """
     match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", version)
     if match is None:
@@ -139,10 +139,10 @@ def render_properties(
     overrides: Mapping[str, str],
     protocols: Mapping[str, str] | None = None,
 ) -> str:
-    """Give the text of a node's configuration file; the overrides win.
+    """Return the text of a node's configuration file; the overrides win.
 
-    `protocols` are those of the listeners beside the usual ones, by name. `{node}` in an override
-    is the node's id: its rack, for instance.
+    `protocols` are the security protocols of the additional listeners, by name. `{node}` in an
+    override is the node's id: for a rack, for instance.
     """
     own = {name: value.replace("{node}", str(node.node_id)) for name, value in overrides.items()}
     properties = {**_place(node, nodes, protocols or {}), **_quick_start(nodes), **own}
@@ -173,7 +173,7 @@ OWN_LISTENERS: Final = ("CONTROLLER", "PLAINTEXT")
 
 
 def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) -> dict[str, str]:
-    """Give what places a node in its cluster."""
+    """Return the properties that place a node in its cluster."""
     listeners = {"PLAINTEXT": node.port, "CONTROLLER": node.controller_port, **node.listeners}
     spoken = {**dict.fromkeys(OWN_LISTENERS, "PLAINTEXT"), **protocols}
     urls = [f"{name}://{HOST}:{port}" for name, port in listeners.items() if port is not None]
@@ -195,7 +195,7 @@ def _place(node: Node, nodes: tuple[Node, ...], protocols: Mapping[str, str]) ->
 
 
 def _advertised(node: Node) -> dict[str, str]:
-    """Give what clients are told, where that is not what the node binds."""
+    """Return the advertised listeners of a node that has proxies; else nothing."""
     if not node.advertised:
         return {}
     ports = {"PLAINTEXT": node.port, **node.listeners, **node.advertised}
@@ -205,11 +205,11 @@ def _advertised(node: Node) -> dict[str, str]:
 
 _EXAMPLE: Final = plan_nodes(1, (1, 2), Path())
 PLACES: Final = frozenset((*_place(_EXAMPLE[0], _EXAMPLE, {}), "advertised.listeners"))
-"""Properties that place a node in its cluster: with others it would be looked for in vain."""
+"""Properties that place a node in its cluster: with other values it could not be found."""
 
 
 def _quick_start(nodes: tuple[Node, ...]) -> dict[str, str]:
-    """Give what makes a small cluster start fast and notice a killed broker soon."""
+    """Return properties with which a small cluster starts fast and notices a killed broker soon."""
     brokers = sum(node.port is not None for node in nodes)
     replicas, least = str(brokers), str(max(1, brokers - 1))
     return {
@@ -224,14 +224,14 @@ def _quick_start(nodes: tuple[Node, ...]) -> dict[str, str]:
         "share.coordinator.state.topic.min.isr": least,
         "share.coordinator.state.topic.num.partitions": "4",
         "group.initial.rebalance.delay.ms": "0",
-        # Stock: 9 s until a killed broker's partitions get new leaders, and as long until the
+        # Default: 9 s until a killed broker's partitions get new leaders, and as long until the
         # controller lets the same broker register again.
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
-        # Stock: 128 MB of the heap, filled with zeros at the start, for the log cleaner.
+        # Default: 128 MB of the heap, filled with zeros at the start, for the log cleaner.
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
-        # Stock: 10 MB for each of a segment's indexes, of which nothing is written at first. Where
-        # the disk reads ahead by megabytes, its first entry makes the system fill all that with
-        # zeros: 100 new partitions held up a broker for two seconds.
+        # Default: 10 MB for each of a segment's indexes, sparse at first. On a disk with megabytes
+        # of read-ahead, the first index entry makes the system fill all that with zeros: 100 new
+        # partitions held up a broker for two seconds.
         "log.index.size.max.bytes": str(1 << 20),
     }

@@ -1,6 +1,6 @@
-"""Load on a source cluster, as real applications make it, from a client that is not ours.
+"""Load on a source cluster, like that of real applications, from an independent client.
 
-Four topics, each with something that a mirror has to get right:
+It writes four topics, each with something that a mirror has to get right:
 
     orders      4 partitions   several transactional producers, their transactions interleaved in
                                every partition; about a third is aborted
@@ -10,19 +10,19 @@ Four topics, each with something that a mirror has to get right:
                                values that are null
     archive     2 partitions   begins above offset zero (DeleteRecords)
 
-With `--prefix` their names begin with it: loads of several sources then fit into one destination.
+`--prefix` is put before the topics' names: loads of several sources then fit into one destination.
 
-Every record says in its headers who wrote it (`writer`) and which of his records in its partition
-it is (`number`: 1, 2, 3, ...). Numbers of an aborted transaction are given again. So in offset
-order a read_committed consumer sees each writer's numbers without gap or repetition, but for what
-compaction and DeleteRecords took; check.py proves it.
+Each record's headers have its writer (`writer`) and its number among that writer's records in the
+partition (`number`: 1, 2, 3, ...). Numbers of an aborted transaction are used again. So in offset
+order a read_committed consumer sees each writer's numbers without gap or repetition, except what
+compaction and DeleteRecords removed; check.py checks that.
 
     python -m twinlog.local.load --bootstrap-servers HOST:PORT --rate 2000 --seconds 60
 
-It runs until SIGTERM or until its time is over, then ends what is under way. On standard output it
-says, as a JSON object each second, what has been written so far; the last one has `"done": true`
-and, in `written`, each writer's last number. The client is librdkafka: with idempotence on and no
-end to its retries, a broker that dies costs it time and nothing else.
+It runs until SIGTERM or until its time is over, then completes what is in flight. Each second it
+writes a JSON object with the totals to standard output. The last one has `"done": true` and, in
+`written`, each writer's last number. The client is librdkafka with idempotence and unlimited
+retries: a failed broker delays it, and has no other effect.
 """
 
 import argparse
@@ -40,9 +40,9 @@ from twinlog.local.writers import ARCHIVE, Archive, Clicks, Customers, Orders, T
 
 TICK_SECONDS: Final = 0.1
 SHARES: Final = {"orders": 0.4, "customers": 0.15, "clicks": 0.35, "archive": 0.1}
-"""Of the rate, by topic."""
+"""Each topic's share of the rate."""
 ARCHIVED: Final = 600
-"""Records of each archive partition before the load begins, of which `FORGOTTEN` are deleted."""
+"""Records in each archive partition before the load begins; the first `FORGOTTEN` are deleted."""
 FORGOTTEN: Final = 400
 
 TOPICS: Final = {
@@ -76,11 +76,11 @@ class Load:
         self.totals = Totals()
 
     def stop(self, *_: object) -> None:
-        """Ask it to end: a signal handler."""
+        """Ask the load to end: a signal handler."""
         self._stopping = True
 
     def run(self, seconds: float) -> None:
-        """Write until asked to stop, or for so long."""
+        """Write until asked to stop, at most for `seconds`."""
         new = create_topics(self._bootstrap_servers, self._prefix)
         make = (self._bootstrap_servers, self._seed, self.totals, self._prefix)
         archive = Archive(*make)
@@ -111,7 +111,7 @@ class Load:
         owed = dict.fromkeys(writers, 0.0)
         last, said = time.monotonic(), time.monotonic()
         while not self._stopping and (now := time.monotonic()) < end:
-            # What a dead broker held up is not made up for: it would come as one flood.
+            # Records that a failed broker held up are not made up for: that would be one burst.
             passed = min(now - last, 1.0)
             last = now
             for name, one in writers.items():
@@ -131,7 +131,7 @@ class Load:
 
 
 def create_topics(bootstrap_servers: str, prefix: str = "") -> set[str]:
-    """Create the topics that are not there; their names."""
+    """Create the missing topics; return their names."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     wanted = [
         NewTopic(prefix + name, num_partitions=partitions, config=dict(config))
@@ -150,7 +150,7 @@ def create_topics(bootstrap_servers: str, prefix: str = "") -> set[str]:
 
 
 def delete_before(bootstrap_servers: str, where: Iterable[tuple[str, int, int]]) -> None:
-    """Move the log starts of (topic, partition)s to the given offsets."""
+    """Move the log start offsets of (topic, partition, offset)s to the given offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     for future in admin.delete_records([TopicPartition(*one) for one in where]).values():
         future.result(_ADMIN_SECONDS)

@@ -1,12 +1,12 @@
 """Clusters that live on after the command that started them, by name.
 
     state/clusters/NAME/        the cluster's directory (cluster.py)
-                   .NAME.lock   held by whoever works on it
+                   .NAME.lock   held by a command that works on it
 
-The directory is the record: there is no second list that could say something else. A name is in use
-while its directory exists, also when nothing of the cluster runs any more, since its data may be
-what somebody still wants to see; `down` removes both. Only what a start has left that never came
-to its end (there is no cluster.json) is removed by the next start.
+The directory is the only record: no second list could differ from it. A name is in use while its
+directory exists, even if no node runs any more, since the data may still be of interest; `down`
+removes both. Only the remains of an incomplete start (there is no cluster.json) are removed by the
+next start.
 """
 
 import fcntl
@@ -49,7 +49,7 @@ def up(
 
 
 def reserve(name: str) -> Path:
-    """Give the directory for a cluster of this name, which somebody else is to start.
+    """Return the directory for a cluster of this name, which the caller starts.
 
     Raises:
         LocalError: the name is in use.
@@ -67,15 +67,15 @@ def _free(name: str) -> Path:
 
 
 def names() -> list[str]:
-    """Give the names in use."""
+    """Return the names in use."""
     return sorted(path.name for path in _folder().glob("*") if path.is_dir())
 
 
 def find(name: str) -> LocalCluster:
-    """Give a cluster by its name.
+    """Return a cluster by its name.
 
     Raises:
-        LocalError: there is none, or its start was broken off.
+        LocalError: there is none, or its start was not completed.
     """
     directory = _directory(name)
     if not directory.is_dir():
@@ -84,13 +84,13 @@ def find(name: str) -> LocalCluster:
 
 
 def kill(name: str, node_id: int) -> None:
-    """End a node of a cluster at once."""
+    """Kill a node of a cluster."""
     with _lock(name):
         find(name).kill(node_id)
 
 
 def start(name: str, node_id: int) -> LocalCluster:
-    """Start an ended node of a cluster again."""
+    """Restart an ended node of a cluster."""
     with _lock(name):
         cluster = find(name)
         try:
@@ -103,7 +103,7 @@ def start(name: str, node_id: int) -> LocalCluster:
 
 
 def down(name: str) -> None:
-    """End a cluster and remove its files, also those of one that no longer runs."""
+    """Kill a cluster, if it runs, and remove its files."""
     directory = _directory(name)
     with _lock(name):
         if not directory.is_dir():

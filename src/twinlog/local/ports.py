@@ -1,10 +1,10 @@
 """TCP ports for brokers that several runs on one machine can choose at once.
 
-A port that was free a moment ago may be gone when the broker binds it, and again while a killed
-broker is down. Two measures: the ports lie below the range that systems hand out to outgoing
-connections (32768 on Linux, 49152 elsewhere), and each one is claimed by a lock (flock) on a file
-of its own. The brokers inherit the locks' descriptors: a claim lasts until the process that made
-it and the cluster's last broker are gone, however they end.
+A port that was free a moment ago may be taken when the broker binds it, or while a killed broker is
+down. Two measures prevent this: the ports lie below the range that systems use for outgoing
+connections (32768 on Linux, 49152 elsewhere), and each port is claimed by a lock (flock) on a file
+of its own. The brokers inherit the locks' descriptors: a claim lasts until the process that created
+it and the cluster's last broker have ended, in whatever way.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ class PortClaim:
         """Claim free ports.
 
         Raises:
-            LocalError: there are not so many.
+            LocalError: there are not enough free ports.
         """
         claim = cls()
         for _ in range(_TRIES):
@@ -46,7 +46,7 @@ class PortClaim:
 
     @classmethod
     def again(cls, ports: Iterable[int]) -> Self:
-        """Claim the ports of a cluster that has lost its brokers; living ones hold the claim."""
+        """Claim the ports of a cluster again; brokers that still run hold the claim already."""
         claim = cls()
         for port in ports:
             claim._lock(port)
@@ -63,7 +63,7 @@ class PortClaim:
         return tuple(self._locks.values())
 
     def close(self) -> None:
-        """End this process's part of the claim."""
+        """Close this process's descriptors; brokers that inherited them keep the claim."""
         while self._locks:
             os.close(self._locks.popitem()[1])
 

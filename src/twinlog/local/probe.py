@@ -1,4 +1,4 @@
-"""Asking a broker which brokers it knows: the sign that a cluster is ready.
+"""The readiness probe of a cluster: which brokers a broker lists.
 
 One Metadata request, version 1, for no topics (KIP-4; every Kafka from 0.10 on answers it). A
 broker answers it only after its own start is complete, and lists only brokers that the controller
@@ -21,7 +21,7 @@ _MOST_BROKERS = 1000
 
 
 def live_brokers(port: int) -> frozenset[int]:
-    """Give the node ids that the broker at this port lists, none while it does not answer."""
+    """Return the node ids that the broker at this port lists; none while it does not answer."""
     try:
         with socket.create_connection((HOST, port), timeout=_SECONDS) as connection:
             connection.sendall(_REQUEST)

@@ -1,15 +1,15 @@
 """Processes that never outlive their purpose.
 
 A `ProcessGroup` starts programs, most of them Java, and ends them with its block. If this process
-is killed, the group's watcher (watcher.py) ends them. No moment lies between: a program starts as a
-shell that waits for a line, is told to the watcher by its pid, and only then becomes the program in
-the same pid; if the line never comes, the shell ends by itself.
+is killed, the group's watcher (watcher.py) ends them. There is no unwatched moment: a program
+starts as a shell that waits for a line; its pid is reported to the watcher; only then the shell
+becomes the program, in the same pid. If the line never comes, the shell ends by itself.
 
-    start: sh (waits) ──► watcher told ──► line ──► exec the program
-    release(): the watcher forgets them; they live on (`twinlog cluster up`)
+    start: sh (waits) ──► reported to the watcher ──► line ──► exec the program
+    release(): the watcher forgets the programs; they live on (`twinlog cluster up`)
 
 Each program runs in a session of its own, so that Ctrl-C in a terminal reaches this process only,
-which then decides in which order things end.
+which then decides in which order the programs end.
 """
 
 import dataclasses
@@ -44,17 +44,16 @@ JVM_FLAGS = (
 
 
 SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1",)
-"""For what lives for minutes: the second compiler's work would not pay. A broker that is started
-and left alone took 3.5 instead of 5.5 s of CPU in its first 40 s, and 3.5 instead of 9 percent of a
-core from then on."""
+"""For processes that live for minutes: C2's work would not pay. An idle broker took 3.5 instead of
+5.5 s of CPU in its first 40 s, and 3.5 instead of 9 percent of a core from then on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaProgram:
-    """What to start: a main class from a folder of jars.
+    """A program to start: a main class from a folder of jars.
 
-    `classpath` are folders and jars behind these, `descriptors` are inherited by it, `output` takes
-    its standard output (default: the log).
+    `classpath` are folders and jars after these, `descriptors` are inherited by the program,
+    `output` is the file for its standard output (default: the log).
     """
 
     jars: Path
@@ -69,7 +68,7 @@ class JavaProgram:
     descriptors: Sequence[int] = ()
 
     def command(self) -> list[str]:
-        """Give the command line."""
+        """Return the command line."""
         java = [str(find_java().executable), f"-Xmx{self.heap}", *JVM_FLAGS, *self.flags]
         classpath = ":".join((f"{self.jars}/*", *self.classpath))
         return [*java, "-cp", classpath, self.main, *self.arguments]
@@ -77,7 +76,7 @@ class JavaProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What to start: any command. The other fields are JavaProgram's."""
+    """A program to start: any command. The other fields are those of JavaProgram."""
 
     argv: Sequence[str]
     environment: Mapping[str, str] | None = None
@@ -86,12 +85,12 @@ class Program:
     descriptors: Sequence[int] = ()
 
     def command(self) -> list[str]:
-        """Give the command line."""
+        """Return the command line."""
         return list(self.argv)
 
 
 class JavaProcess:
-    """A started program: ours, with a Popen to reap it by, or one that another process started."""
+    """A started program: a child process with its Popen, or a process that is not a child."""
 
     def __init__(self, identity: Identity, popen: subprocess.Popen[bytes] | None = None) -> None:
         self.identity = identity
@@ -99,30 +98,30 @@ class JavaProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs or is paused."""
+        """Whether the process runs or is paused."""
         if self._popen is not None:
             return self._popen.poll() is None
         return self.identity.alive()
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status, where it has ended and was started by this process."""
+        """The exit status of an ended child process, else None."""
         return None if self._popen is None else self._popen.poll()
 
     def signal(self, number: int) -> bool:
-        """Send a signal, and say whether the process was there to get it."""
+        """Send a signal, and return whether the process existed."""
         return self.alive and self.identity.signal(number)
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), and wait until it is gone."""
+        """Kill the process (SIGKILL), and wait until it is gone."""
         self.signal(signal.SIGKILL)
         self.wait(_GONE_SECONDS)
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end.
+        """Wait until the process has ended.
 
         Raises:
-            LocalError: it still runs after so many seconds.
+            LocalError: it still runs after `seconds`.
         """
         deadline = time.monotonic() + seconds
         while self.alive:
@@ -167,7 +166,7 @@ class ProcessGroup:
         return self._adopt(popen)
 
     def run(self, program: JavaProgram, seconds: float = 60.0) -> str:
-        """Run a program to its end and give its standard output (Kafka's console tools).
+        """Run a program to its end and return its standard output (Kafka's console tools).
 
         Raises:
             LocalError: its exit status is not 0, or it takes too long.
@@ -186,7 +185,7 @@ class ProcessGroup:
         return output.read_text(errors="replace")
 
     def stop(self) -> None:
-        """Kill all of them and wait until they are gone."""
+        """Kill all programs and wait until they are gone."""
         for process in self._processes:
             process.signal(signal.SIGKILL)
         for process in self._processes:
@@ -194,7 +193,7 @@ class ProcessGroup:
         self.release()
 
     def release(self) -> None:
-        """Let them live on after this process."""
+        """Let the programs live on after this process."""
         self._processes.clear()
         if self._watcher is not None:
             self._watcher.communicate(b"release\n", timeout=_GONE_SECONDS)
@@ -235,7 +234,7 @@ def _start_watcher() -> subprocess.Popen[bytes]:
 
 
 def last_error(*logs: Path) -> str:
-    """Give the line of a program's logs that best says why it ended, and where to read on."""
+    """Return the line of a program's logs that best explains its end, and the log's path."""
     lines = [line for log in logs if log.exists() for line in _tail(log)]
     told = [line for line in lines if "Exception" in line or " ERROR " in line or "Error:" in line]
     return f"{(told or lines or ['it said nothing'])[-1].strip()} (log: {logs[0]})"

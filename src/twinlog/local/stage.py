@@ -1,7 +1,7 @@
-"""Two real clusters, load on the first, a mirror in the second: the demo's stage, and the tests'.
+"""A stage: two real clusters, load on the source, a mirror in the destination.
 
-Everything is done by the commands that a user has; what is seen is measured from outside, by
-librdkafka. All that a stage starts ends with it.
+The demo and the tests use it. It runs the commands that users have; measurements are independent of
+them, by librdkafka. All that a stage starts ends with it.
 """
 
 import sys
@@ -26,16 +26,16 @@ from twinlog.local.writers import Numbers
 MIRROR: Final = "demo"
 ALL_TOPICS: Final = "|".join(TOPICS)
 BROKERS: Final = {
-    # Compaction is to be seen within seconds.
+    # So that compaction happens within seconds.
     "log.cleaner.backoff.ms": "2000",
-    # What DeleteRecords has deleted comes back with a broker that dies before it has noted its
-    # log's start, up to a minute later (30 s after the broker's start at the earliest) by default:
-    # it would have what its mirror has not.
+    # By default a broker checkpoints log start offsets each minute, first 30 s after its start. If
+    # it is killed before, the records that DeleteRecords removed come back: the source would have
+    # records that its mirror does not have.
     "log.flush.start.offset.checkpoint.interval.ms": "1000",
     "log.initial.task.delay.ms": "1000",
 }
 ON_TWO: Final = {"min.insync.replicas": "2"}
-"""With three brokers an acknowledged record is on two: one of them may be killed."""
+"""With three brokers an acknowledged record is on two brokers: one broker may be killed."""
 
 COMMAND_SECONDS: Final = 60.0
 VERIFY_SECONDS: Final = 180.0
@@ -46,14 +46,14 @@ LOOK_SECONDS: Final = 3.0
 
 
 class Seen(NamedTuple):
-    """The destination's progress: how far it is behind, and the sum of its logs' ends."""
+    """The destination's progress: its lag, and the sum of its log end offsets."""
 
     lag: int
     offsets: int
 
 
 class Stage:
-    """See the module. Its parts are started by its methods, in any order that makes sense."""
+    """A stage (see the module). Its methods start its parts, in any order that makes sense."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -83,7 +83,7 @@ class Stage:
             self._stack.__exit__(kind, error, trace)
 
     def _end_nodes(self) -> None:
-        """Nodes end by themselves where they can: then Spark has removed its files."""
+        """Let the nodes end by themselves, if they do: then Spark removes its files."""
         for node in self.nodes.values():
             node.signal(15)
         for node in self.nodes.values():
@@ -103,7 +103,7 @@ class Stage:
     ) -> LocalCluster:
         """Start the source; `config`, `proxied` and `classpath` are LocalCluster's.
 
-        The mirror begins at the first listener in `proxied`, where there is one.
+        The mirror bootstraps at the first listener in `proxied`, if there is one.
         """
         home = directory or self.directory / "source"
         self.source = self._cluster(
@@ -120,9 +120,9 @@ class Stage:
         config: Mapping[str, str] | None = None,
         proxied: Sequence[str] = (),
     ) -> LocalCluster:
-        """Start the destination; nodes begin at the first listener in `proxied`.
+        """Start the destination; nodes bootstrap at the first listener in `proxied`.
 
-        The commands, which only look or write what is wanted, use the usual one.
+        The commands only read, or write the desired state; they use the default listener.
         """
         home = directory or self.directory / "destination"
         self.destination = self._cluster(
@@ -159,9 +159,9 @@ class Stage:
     # ---- the load ------------------------------------------------------------------------------
 
     def start_load(self, rate: float, seconds: float, prefix: str = "") -> Reporting:
-        """Begin to write; ends by itself after so many seconds, whatever happens.
+        """Start the load; it ends by itself after `seconds`, whatever happens.
 
-        `prefix`: what the topics' names begin with.
+        `prefix` is put before the topics' names.
         """
         arguments = ["--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--prefix", prefix]
         self.load = Reporting(
@@ -174,7 +174,7 @@ class Stage:
         return self.load
 
     def stop_load(self, seconds: float = COMMAND_SECONDS) -> dict[str, int]:
-        """End the load, and note what its writers were told; its totals.
+        """End the load, note the numbers of its writers, and return its totals.
 
         Raises:
             LocalError: it does not end, or it could not write.
@@ -193,7 +193,7 @@ class Stage:
     # ---- the mirror ----------------------------------------------------------------------------
 
     def mirrors(self, *arguments: str) -> Done:
-        """Run `kafka-mirrors` on the destination; --remove waits only where that is said."""
+        """Run `kafka-mirrors` on the destination; --remove waits only with --wait-seconds."""
         servers = self.destination.bootstrap_servers
         if "--remove" in arguments and "--wait-seconds" not in arguments:
             arguments = (*arguments, "--wait-seconds", "0")
@@ -208,9 +208,9 @@ class Stage:
     def create_mirror(
         self, name: str = MIRROR, extra: Sequence[str] = (), state_partitions: int = 50
     ) -> Path:
-        """Create a mirror of the source; the file with its properties.
+        """Create a mirror of the source; return the file with its properties.
 
-        `state_partitions` counts with the first mirror of a destination.
+        `state_partitions` takes effect with the first mirror of a destination.
         """
         properties = self.directory / f"{name}.properties"
         lines = [f"bootstrap.servers={_mirrors_servers(self.source)}", *extra]
@@ -237,7 +237,7 @@ class Stage:
     def start_node(
         self, name: str = "node", *arguments: str, environment: Mapping[str, str] | None = None
     ) -> Reporting:
-        """Start `twinlog run`; `environment`: what is added to this process's."""
+        """Start `twinlog run`; `environment` is added to that of this process."""
         servers = _mirrors_servers(self.destination)
         self.nodes[name] = Reporting(
             self._group,
@@ -269,13 +269,13 @@ class Stage:
             seconds=VERIFY_SECONDS,
         )
 
-    # ---- seen from outside ---------------------------------------------------------------------
+    # ---- independent measurements --------------------------------------------------------------
 
     def progress(self, topics: Iterable[str] = tuple(TOPICS)) -> Seen:
-        """How far the destination is, measured by another client than the mirror's.
+        """The destination's progress, measured by another client than the mirror's.
 
         Raises:
-            LocalError: it cannot be measured just now.
+            LocalError: it cannot be measured now.
         """
         if self._logs is None:
             source, destination = self.source, self.destination
@@ -288,7 +288,8 @@ class Stage:
             partitions = theirs.partitions(topics)
             stable, ends = theirs.stable(partitions), ours.ends(partitions)
         except (KafkaException, TimeoutError) as error:
-            # After a leader change librdkafka goes on asking in the old epoch: a new client.
+            # After a leader change librdkafka keeps requesting in the old leader epoch: the next
+            # call creates new clients.
             self._logs = None
             raise LocalError(f"the lag cannot be measured: {error!r}") from error
         if silent := [one for one in partitions if min(stable[one], ends[one]) < 0]:
@@ -302,7 +303,7 @@ class Stage:
         seconds: float = NO_LAG_SECONDS,
         look: Callable[[Seen], None] = lambda _: None,
     ) -> None:
-        """Wait until the destination has all that the source has decided.
+        """Wait until the destination has reached the source's last stable offsets.
 
         Raises:
             LocalError: it takes too long.
@@ -334,7 +335,7 @@ class Stage:
 
 
 def _mirrors_servers(cluster: LocalCluster) -> str:
-    """Where a mirror begins: behind proxies, if the cluster has a listener there."""
+    """The bootstrap servers of a mirror: the first proxied listener, else the default one."""
     for listener in cluster.settings.proxied:
         return cluster.listener(listener)
     return cluster.bootstrap_servers

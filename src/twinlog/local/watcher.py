@@ -1,10 +1,10 @@
-"""The process that ends what another one started, when that other one is gone.
+"""The watcher: a process that kills the processes of another process when that one has ended.
 
-A test run that is killed cannot clean up, and PR_SET_PDEATHSIG is no help: it is Linux only, and it
-strikes when the *thread* that forked ends. So whoever starts processes first starts this one, holds
+A test run that is killed cannot clean up. PR_SET_PDEATHSIG does not help: it exists on Linux only,
+and it fires when the *thread* that forked ends. So a process group first starts this watcher, holds
 the only write end of its standard input, and writes a line there for each process:
 
-    watch PID STARTED     end it when the pipe closes
+    watch PID STARTED     kill it when the pipe closes
     release               forget all: they may live on, or are gone already
 
 The system closes the pipe however the writer ends, and a line that was written is still read.
@@ -18,7 +18,7 @@ from twinlog.local.identity import Identity
 
 
 def main() -> None:
-    """Read lines until the pipe closes, then kill what is still watched."""
+    """Read lines until the pipe closes, then kill the processes that are still watched."""
     watched: list[Identity] = []
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -1,9 +1,9 @@
-"""The writers of the load (load.py): who writes what, and which numbers have been given.
+"""The writers of the load (load.py): the records of each writer, and their numbers.
 
-A number counts as written when the broker has acknowledged the record, in a transaction when the
-commit was acknowledged. Where the outcome of a commit is not to be known (the producer has died of
-it), the writer goes on under a new name and counts anew: what his last transaction held may be
-there or not, and in both cases his numbers have neither gap nor repetition. `Written` says both
+A number counts as written when the broker has acknowledged the record; in a transaction, when the
+commit was acknowledged. If the outcome of a commit is unknown (a fatal error of the producer), the
+writer continues under a new name and counts from 1 again. The records of its last transaction may
+be in the log or not; in both cases the numbers have neither gap nor repetition. `Numbers` has both
 bounds.
 """
 
@@ -23,16 +23,16 @@ CLICKS: Final = "clicks"
 ARCHIVE: Final = "archive"
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-"""Of the partitions of clicks, in order."""
+"""The codecs of the partitions of clicks, in order."""
 ORDER_WRITERS: Final = 3
 PER_TRANSACTION: Final = 80
-"""Records."""
+"""Records per transaction."""
 TRANSACTION_SECONDS: Final = 10.0
 """How long one attempt to end a transaction may take; there may be several."""
 END_SECONDS: Final = 60.0
-"""How long it is tried to end one."""
+"""How long ending a transaction is retried."""
 ABSENT_SECONDS: Final = 900.0
-"""How long a cluster may be gone: so long a writer tries to begin anew."""
+"""How long a cluster may be unreachable: a writer retries its initialization for this time."""
 FINISH_SECONDS: Final = 60.0
 """How long the last records may take to be acknowledged."""
 CUSTOMERS_KNOWN: Final = 300
@@ -42,20 +42,20 @@ _PAGES: Final = ("/", "/search", "/basket", "/help", "/item/1734", "/item/88", "
 
 
 class Writers(Protocol):
-    """What the load's loop drives."""
+    """The writers of one topic, driven by the load's loop."""
 
     def write(self, count: int) -> None:
-        """Write so many records."""
+        """Write this many records."""
         ...
 
     def finish(self) -> None:
-        """End what is under way, and wait until it is acknowledged."""
+        """Complete what is in flight, and wait until it is acknowledged."""
         ...
 
 
 @dataclass(slots=True)
 class Numbers:
-    """A writer's numbers in one partition: `least` are certainly there, `most` may be."""
+    """A writer's numbers in one partition: 1 to `least` are written, those up to `most` may be."""
 
     least: int = 0
     most: int = 0
@@ -63,7 +63,7 @@ class Numbers:
 
 @dataclass(slots=True)
 class Totals:
-    """What has been written by all writers."""
+    """The totals of all writers."""
 
     records: int = 0
     committed: int = 0
@@ -77,7 +77,7 @@ class Totals:
         return self.numbers.setdefault((topic, partition, writer), Numbers())
 
     def as_json(self, *, written: bool) -> dict[str, Any]:
-        """For the load's output."""
+        """The totals for the load's output; `written` adds each writer's numbers."""
         found: dict[str, Any] = {
             "records": self.records,
             "committed": self.committed,
@@ -97,7 +97,7 @@ Acknowledged = Callable[[KafkaError | None, Message], None]
 
 
 class Record(NamedTuple):
-    """One record to be written."""
+    """One record to write."""
 
     topic: str
     partition: int
@@ -107,12 +107,12 @@ class Record(NamedTuple):
 
 
 def headers(writer: str, number: int) -> Headers:
-    """What every record has."""
+    """The headers that every record has."""
     return [("writer", writer.encode()), ("number", str(number).encode())]
 
 
 def make_producer(bootstrap_servers: str, **settings: Any) -> Producer:
-    """A librdkafka producer that never gives a record up."""
+    """A librdkafka producer that by default never gives up on a record."""
     return Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -145,7 +145,7 @@ class PlainWriter:
         value: str | None,
         extra: Sequence[tuple[str, str | bytes | None]] = (),
     ) -> None:
-        """Write one record; waits where too many are not acknowledged yet."""
+        """Write one record; wait while the client's queue is full."""
         topic = self._prefix + topic
         numbers = self._totals.of(topic, partition, self._name)
         numbers.most += 1
@@ -154,7 +154,7 @@ class PlainWriter:
         self._producer.poll(0)
 
     def flush(self, seconds: float) -> int:
-        """Wait until all is acknowledged; how much is not."""
+        """Wait until all is acknowledged; return how many records are not."""
         return self._producer.flush(seconds)
 
     def _acknowledged(self, error: KafkaError | None, message: Message) -> None:
@@ -169,7 +169,7 @@ class PlainWriter:
 
 
 def _hand_over(producer: Producer, record: Record, acknowledged: Acknowledged | None) -> None:
-    """Give a record to the client; waits where too many are not acknowledged yet."""
+    """Pass a record to the client; wait while the client's queue is full."""
     while True:
         try:
             producer.produce(
@@ -187,7 +187,7 @@ def _hand_over(producer: Producer, record: Record, acknowledged: Acknowledged | 
 
 
 class TransactionalWriter:
-    """One transactional producer; after a fatal error it is another one, of another name."""
+    """One transactional producer; a fatal error replaces it by one with another writer name."""
 
     def __init__(self, bootstrap_servers: str, name: str, totals: Totals, prefix: str = "") -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -218,7 +218,7 @@ class TransactionalWriter:
         self._producer.begin_transaction()
 
     def write(self, topic: str, partition: int, key: str, value: str) -> None:
-        """Write one record in it."""
+        """Write one record in the transaction."""
         if self._broken:
             return
         topic = self._prefix + topic
@@ -233,11 +233,11 @@ class TransactionalWriter:
             self._broken = True
 
     def flush(self) -> None:
-        """Send what is there: batches of other transactions come in between."""
+        """Send the queued records, so that batches of other transactions come in between."""
         self._producer.flush(TRANSACTION_SECONDS)
 
     def end(self, *, commit: bool) -> None:
-        """End the transaction as wanted; where the cluster does not let it commit, it aborts."""
+        """Commit or abort the transaction; if the cluster refuses the commit, abort it."""
         try:
             if commit and not self._broken and self._insist(self._producer.commit_transaction):
                 for (topic, partition), number in self._given.items():
@@ -258,10 +258,10 @@ class TransactionalWriter:
 
     @staticmethod
     def _insist(step: Callable[[float], None], seconds: float = END_SECONDS) -> bool:
-        """Do a step, again where that can help, for so long. Whether it was done; else: abort.
+        """Do a step, with retries for `seconds`; return False if the transaction must be aborted.
 
         Raises:
-            KafkaException: the producer is of no use any more, and the outcome unknown.
+            KafkaException: the producer cannot be used any more, and the outcome is unknown.
         """
         end = time.monotonic() + seconds
         while True:
@@ -291,7 +291,7 @@ class Orders:
         self._owed = 0
 
     def write(self, count: int) -> None:
-        """A transaction of each producer, all open at once, when there is enough for them."""
+        """Write a transaction of each producer, all open at once, when enough records are due."""
         self._owed += count
         if self._owed >= ORDER_WRITERS * PER_TRANSACTION:
             self._round(self._owed // ORDER_WRITERS)
@@ -312,7 +312,7 @@ class Orders:
             self._writers[turn].end(commit=turn != (self._rounds // 2) % ORDER_WRITERS)
 
     def finish(self) -> None:
-        """Nothing is under way between two rounds."""
+        """Do nothing: nothing is in flight between two rounds."""
 
     def _order(self) -> tuple[str, str]:
         self._orders += 1
@@ -333,7 +333,7 @@ class Orders:
 
 
 class _Plain:
-    """What the topics without transactions have in common: producers that are to be flushed."""
+    """The common part of the topics without transactions: producers that must be flushed."""
 
     def __init__(self, writers: Sequence[PlainWriter], totals: Totals) -> None:
         self._writers = writers
@@ -356,7 +356,7 @@ class Customers(_Plain):
         self._random = random.Random(f"{CUSTOMERS}{seed}")  # noqa: S311 - no secret
 
     def write(self, count: int) -> None:
-        """Update customers, and forget one in ten."""
+        """Update customers; one in ten updates is a tombstone."""
         for _ in range(count):
             number = self._random.randrange(CUSTOMERS_KNOWN)
             state = {
@@ -369,7 +369,7 @@ class Customers(_Plain):
 
 
 class Clicks(_Plain):
-    """Small records, a codec for each partition, and everything that may be null."""
+    """Small records, a codec for each partition, null keys, values and header values."""
 
     def __init__(self, bootstrap_servers: str, seed: str, totals: Totals, prefix: str = "") -> None:
         writers = [
@@ -383,7 +383,7 @@ class Clicks(_Plain):
         self._random = random.Random(f"{CLICKS}{seed}")  # noqa: S311 - no secret
 
     def write(self, count: int) -> None:
-        """Clicks of anybody, with headers."""
+        """Write clicks with headers, to random partitions."""
         for _ in range(count):
             partition = self._random.randrange(len(CODECS))
             session = f"{self._random.getrandbits(40):010x}"
@@ -408,7 +408,7 @@ class Archive(_Plain):
         self._random = random.Random(f"{ARCHIVE}{seed}")  # noqa: S311 - no secret
 
     def write(self, count: int) -> None:
-        """Measurements, in turns to each partition."""
+        """Write measurements to the partitions in turn."""
         for _ in range(count):
             self._count += 1
             measured: Mapping[str, object] = {

@@ -1,28 +1,28 @@
-"""What it takes to believe that a log holds nothing at an offset.
+"""The evidence that a log holds no record at an offset.
 
-An offset of the source is filled on the destination with a control record, which cannot be taken
-back: were there a record after all, it would be lost. So absence is concluded from evidence, never
-from an answer without bytes. Evidence is, in the order in which the mirror meets it:
+On the destination, a control record fills an absent offset of the source, and cannot be taken back:
+a record that did exist would be lost. So absence is concluded from evidence, never from an answer
+without bytes. The kinds of evidence are, in the order in which the mirror meets them:
 
     MARKER      a control batch has this offset
     ABORTED     a batch of an aborted transaction has it
     COMPACTED   a later batch, or the batch around it, skips it, and the topic's policy compacts
-    LOG_START   it lies below the source's log start offset
+    LOG_START   it is below the source's log start offset
     UNEXPLAINED a later batch skips it twice, although the topic's policy does not compact
 
 One case leaves no bytes: compaction has removed the last records of a log, and no later batch
-exists. `judge` decides it from two readings of the partition. A broker answers without an error and
-without bytes for many other reasons (quota, size of the answer, slow or limited remote storage, a
-preferred replica, see docs/architecture/absence.md), so each of them has to be excluded by what
-the answer and the broker tell, in both readings:
+exists. `judge` decides it from two readings of the partition. A broker also answers without an
+error and without bytes for many other reasons (quota, size of the answer, slow or limited remote
+storage, a preferred replica, see docs/architecture/absence.md). Both readings have to exclude each
+of these reasons:
 
     in each reading   one partition in the request; no throttle time; no preferred replica; the
                       position at or above the local log start; the last stable offset above it
     between the two   the same position, the same leader epoch, `interval_s` or more apart
-    the topic         its cleanup.policy contains `compact`: else the gap is impossible
+    the topic         its cleanup.policy contains `compact`: otherwise the gap is impossible
 
-Up to the last stable offset a broker returns control batches and aborted batches as bytes, so on a
-log that was never compacted every offset is covered by bytes or lies below the log start.
+Up to the last stable offset a broker returns control batches and aborted batches as bytes. So in a
+log that was never compacted, each offset is covered by bytes or is below the log start offset.
 """
 
 import enum
@@ -32,12 +32,12 @@ from typing import Final, NamedTuple, TypeAlias
 from twinlog.kafka.types import LeaderEpoch, Offset
 
 LOOK_INTERVAL_S: Final = 3.0
-"""Between two readings: longer than the windows of a broker's quotas (1 s) and remote reads take
-to give way (`remote.fetch.max.wait.ms`, 0.5 s)."""
+"""Seconds between two readings: longer than the windows of a broker's quotas (1 s), and than
+remote reads wait before they give up (`remote.fetch.max.wait.ms`, 0.5 s)."""
 
 
 class Absence(enum.IntEnum):
-    """Why an offset holds nothing for a reader (see the module). The numbers are stored."""
+    """Why an offset holds no record for a reader (see the module). The numbers are stored."""
 
     MARKER = 0
     ABORTED = 1
@@ -55,15 +55,15 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one request for one partition alone was answered: no error, no records.
+    """An answer without error and records to a request for one partition alone.
 
     Attributes:
-        at: when it was asked, in seconds of a monotonic clock.
-        offset: the offset that was asked for.
+        at: when the request was sent, in seconds of a monotonic clock.
+        offset: the offset that was requested.
         last_stable: the partition's last stable offset in the answer.
         throttle_ms: the answer's throttle time.
-        preferred_replica: the broker that is to be read from instead, or -1.
-        leader_epoch: that the request was made in; a leader of another epoch refuses it.
+        preferred_replica: the broker to read from instead, or -1.
+        leader_epoch: the epoch in the request; a leader of another epoch refuses it.
         local_start: the first offset on the leader's own disk, -1 if it is not known.
         compacts: whether the topic's cleanup.policy contains `compact`; None if it is not known.
     """
@@ -79,19 +79,19 @@ class Reading:
 
 
 class Absent(NamedTuple):
-    """Nothing is left between the position and this offset."""
+    """The log holds no record from the position up to `end`."""
 
     end: Offset
 
 
 class Unproven(NamedTuple):
-    """The log may hold records there; they are waited for."""
+    """The log may hold records there; the mirror waits for them."""
 
     reason: str
 
 
 class Impossible(NamedTuple):
-    """The log holds nothing there, although it has to."""
+    """The log holds no batch there, although it has to."""
 
     reason: str
 
@@ -105,7 +105,7 @@ def judge(first: Reading, second: Reading, interval_s: float = LOOK_INTERVAL_S) 
     Args:
         first: an earlier reading of the partition, without records.
         second: a later one.
-        interval_s: how far they have to be apart.
+        interval_s: the least time between the readings, in seconds.
     """
     for reading in (first, second):
         if doubt := _doubt(reading):
@@ -125,7 +125,7 @@ def judge(first: Reading, second: Reading, interval_s: float = LOOK_INTERVAL_S) 
 
 
 def _doubt(reading: Reading) -> str:
-    """Why this reading proves nothing; empty if it may."""
+    """Why this reading proves nothing; empty if it may count."""
     offset, local_start = reading.offset, reading.local_start
     doubts = {
         f"the source throttles reads (a quota; {reading.throttle_ms} ms)": reading.throttle_ms > 0,

@@ -1,40 +1,42 @@
 """Which of the source's ACLs are copied: those that concern a mirror, and harm no node.
 
-An administrator of the source must not become one of the destination. So an ACL is copied by
-default only if it concerns a topic or a synchronised group of the mirror; whatever reaches beyond
-them has to be named by a rule of `mirror.acl.include`. The first line that fits decides:
+An administrator of the source must not become an administrator of the destination. So by default an
+ACL is copied only if it concerns a topic or a synchronised group of the mirror. A wider ACL is
+copied only if a rule of `mirror.acl.include` names it. The first matching line decides:
 
-    an ACL of the source                                                   what becomes of it
+    an ACL of the source                                                   decision
     ---------------------------------------------------------------------  -----------------
     no rule matches                                                        REMOVED
-    a control topic (`__mirror...`), by its name or a prefix of it         LEFT
-    a DENY that covers a node, everybody, or what nodes work with; or of
-    which this version does not know what it denies                        DENYING
+    control topics: its name or prefix begins with `__mirror`              LEFT
+    a DENY that covers a node, every principal, or a resource of nodes;
+    or a DENY of a kind that this version does not know                    DENYING
     covers a topic of the mirror that is paused or removed, or a group
     that reads one (other kinds: any such topic)                           LEFT
     an ALLOW of a kind that this version does not know                     BEYOND
     a rule names it: by kind and name, both of which are not `*`           COPIED
-    covers a topic or a synchronised group of the mirror, and nothing
-    that nodes work with                                                   COPIED
-    all else                                                               BEYOND
+    covers a topic or a synchronised group of the mirror, and no
+    resource of nodes                                                      COPIED
+    any other                                                              BEYOND
 
-    COPIED    made, and removed when the source has it no more
-    LEFT      neither made nor removed: a failover has taken it from the source
-    REMOVED   not made, and removed if this mirror has made it
+    COPIED    created, and deleted when the source no longer has it
+    LEFT      neither created nor deleted: a failover has detached it from the source
+    REMOVED   not created, and deleted if this mirror has created it
     DENYING   the same, and reported: with it, nodes could not carry out a failover
-    BEYOND    not made; one that an earlier version has made stays while the source has it
+    BEYOND    not created; one that an earlier version has created stays while the source has it
 
-Nor does an ALLOW stand without the denials that limit it on the source (`choose_all`):
+An ALLOW is not copied without the DENY ACLs that limit it on the source (`choose_all`):
 
     a DENY that is BEYOND, and limits an ALLOW that is copied                COPIED
     an ALLOW that is limited by a DENY that a rule matches, and that is
-    neither copied nor stands on the destination                             WITHHELD
+    neither copied nor present on the destination                            WITHHELD
 
-    WITHHELD  neither made nor removed, and reported
+    WITHHELD  neither created nor deleted, and reported
 
-What nodes work with: topics `__...`, groups and transactional ids `twinlog...`, and whatever covers
-them: `*`, a prefix such as `_` or `t`; and everything that is neither a topic nor a group nor a
-transactional id.
+Resources of nodes are:
+
+- topics `__...`, groups and transactional ids `twinlog...`;
+- names that cover them: `*`, a prefix such as `_` or `t`;
+- all resources other than topics, groups and transactional ids.
 """
 
 from collections import defaultdict
@@ -56,22 +58,22 @@ from twinlog.kafka.acls import (
 from twinlog.kafka.errors import UserError
 
 CONTROL: Final = "__mirror"
-"""How the names of control topics begin."""
+"""The prefix of the control topics' names."""
 _RESERVED: Final = {
     ResourceType.TOPIC: "__",
     ResourceType.GROUP: "twinlog",
     ResourceType.TRANSACTIONAL_ID: "twinlog",
 }
-"""How the names begin of what nodes work with."""
+"""The prefixes of the names of nodes' resources."""
 _ALL_NAMES: Final = frozenset({".*", ".+"})
-"""Expressions that name nothing, since they match everything."""
+"""Expressions that match everything, so they do not name a resource."""
 _NEEDED: Final = frozenset({Operation.ALL, Operation.READ, Operation.WRITE})
 MAX_PAIRS: Final = 50_000_000
-"""Rights that are compared with denials of the same principal: less than a minute, in a thread."""
+"""Most pairs of an ALLOW and a DENY to compare: less than a minute, in a thread."""
 
 
 class Choice(Enum):
-    """What becomes of an ACL; see the module's table."""
+    """The decision about an ACL; see the module's table."""
 
     COPIED = auto()
     LEFT = auto()
@@ -83,15 +85,15 @@ class Choice(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclScope:
-    """What a mirror's ACLs may concern."""
+    """The topics, groups and nodes that decide which ACLs are copied."""
 
     topics: frozenset[str] = frozenset()
     """The topics that are mirrored."""
     left: frozenset[str] = frozenset()
     """The mirror's topics that are paused or removed."""
     groups: Mapping[str, frozenset[str]] | None = field(default_factory=dict)
-    """The groups whose offsets are copied, and which of the mirror's topics each has committed
-    offsets of. None: not known, so that ACLs of groups are left as they are."""
+    """The groups whose offsets are copied, each with the mirror's topics for which it has committed
+    offsets. None: not known, so that ACLs of groups are left as they are."""
     nodes: frozenset[str] = frozenset()
     """Principals that are nodes on the destination."""
 
@@ -103,20 +105,21 @@ def choose_all(
     rules: Collection[AclRule],
     scope: AclScope,
 ) -> dict[Acl, Choice]:
-    """What becomes of the source's ACLs, with what limits them, and of what the mirror has made.
+    """The decisions about the source's ACLs, including limiting ones, and about the mirror's.
 
     Args:
-        source: what is in force on the source.
-        there: what the destination has.
-        made: what the mirror has made; an ALLOW that the source has no more is not withheld.
-        rules: of `mirror.acl.include`.
-        scope: the mirror's.
+        source: the ACLs of the source.
+        there: the ACLs of the destination.
+        made: the ACLs that the mirror has created; an ALLOW that the source no longer has is not
+            withheld.
+        rules: the rules of `mirror.acl.include`.
+        scope: the mirror's scope.
 
     Raises:
-        UserError: the source has too many ACLs of one principal, or of everybody, to compare them.
+        UserError: the source has too many ACLs of one principal, or of all principals, to compare.
     """
     choices = {acl: choose(acl, rules, scope) for acl in {*source, *made}}
-    # What an earlier version has copied of the denials that stop nodes is about to be removed.
+    # A DENYING copy, made by an earlier version, is about to be deleted.
     stays = {one for one in there if choices.get(one) is not Choice.DENYING or one not in made}
     limiting = defaultdict(list)
     for acl in source:
@@ -147,7 +150,7 @@ def choose_all(
 
 
 def choose(acl: Acl, rules: Collection[AclRule], scope: AclScope) -> Choice:
-    """What becomes of an ACL of the source by itself; see the module's first table."""
+    """The decision about an ACL of the source by itself; see the module's first table."""
     matching = [rule for rule in rules if rule.matches(acl)]
     if not matching:
         return Choice.REMOVED
@@ -165,7 +168,7 @@ def choose(acl: Acl, rules: Collection[AclRule], scope: AclScope) -> Choice:
 
 
 def _names(rule: AclRule) -> bool:
-    """Whether a rule names what it matches, and does not only match everything."""
+    """Whether a rule names a kind and a name, rather than matching everything."""
     return (
         rule.resource_type is not None
         and rule.resource_name is not None
@@ -174,7 +177,7 @@ def _names(rule: AclRule) -> bool:
 
 
 def _covers_reserved(acl: Acl) -> bool:
-    """Whether something is covered that nodes work with."""
+    """Whether an ACL covers a resource of nodes."""
     reserved = _RESERVED.get(acl.resource_type)
     if reserved is None or acl.resource_name == ANY_NAME:
         return True
@@ -184,7 +187,7 @@ def _covers_reserved(acl: Acl) -> bool:
 
 
 def _is_left(acl: Acl, scope: AclScope) -> bool:
-    """Whether a failover, or a pause, has taken it from the source."""
+    """Whether a failover, or a pause, has detached an ACL from the source."""
     match acl.resource_type:
         case ResourceType.TOPIC:
             return bool(acl.covered(scope.left))
@@ -199,7 +202,7 @@ def _is_left(acl: Acl, scope: AclScope) -> bool:
 
 
 def _concerns(acl: Acl, scope: AclScope) -> bool:
-    """Whether it is about the mirror's topics or groups, and nothing that nodes work with."""
+    """Whether an ACL covers the mirror's topics or groups, and no resource of nodes."""
     names: Collection[str] = ()
     if acl.resource_type is ResourceType.TOPIC:
         names = scope.topics
@@ -211,10 +214,11 @@ def _concerns(acl: Acl, scope: AclScope) -> bool:
 
 
 def missed(acls: Iterable[Acl], scope: AclScope) -> frozenset[Acl]:
-    """Those that are BEYOND and that applications may miss after a failover.
+    """The ACLs, of those that are BEYOND, which applications may miss after a failover.
 
-    They allow somebody to read or to write, and cover what the mirror has: `*`, short prefixes,
-    and transactional ids, of which is not known whose they are; or nobody knows what they allow.
+    They allow a principal to read or to write, and cover the mirror's topics and groups: `*` and
+    short prefixes. Transactional ids count too, as their applications are not known; and so does an
+    ACL of an unknown kind.
     """
     return frozenset(
         acl

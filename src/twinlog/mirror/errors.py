@@ -1,8 +1,8 @@
-"""What a command refuses, by KIP-1279's names, so that scripts and people find them there.
+"""Why a command is refused, by KIP-1279's names, so that scripts and people find them there.
 
-The KIP numbers none of them yet. Ours are `MIRROR_ALREADY_EXISTS`, for which the KIP demands the
-check and names no error; `MIRROR_LOOP`; and `MIRROR_TOPIC_DIVERGED`, where the KIP's brokers would
-truncate the log.
+The KIP does not number the errors yet. twinlog adds `MIRROR_ALREADY_EXISTS` (the KIP demands the
+check but names no error), `MIRROR_LOOP`, and `MIRROR_TOPIC_DIVERGED` (the KIP's brokers would
+truncate the log).
 """
 
 import enum

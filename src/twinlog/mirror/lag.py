@@ -1,14 +1,15 @@
-"""For how long the source has had what the destination lacks.
+"""The time for which the source has had records that the destination lacks.
 
-A record's own timestamp does not tell: producers write what they like, and what was mirrored by
-another mirror is as old as it is. So it is noted when the source's end was first seen where it is:
+A record's own timestamp does not show it: producers may write any timestamp, and records from
+another mirror keep their old ones. So a mark stores when an end of the source was first seen:
 
     seen     end 100, 0.0 s     end 140, 0.5 s     end 200, 1.5 s
-    reached  120  ─►  what lies from 120 on was first seen at 0.5 s
+    reached  120  ─►  the records from 120 on were first seen at 0.5 s
 
-Marks are few, however fast the source grows: those of one moment are one, and when there are too
-many, neighbours become one, under the earlier one's time. Invariant: what is told is never later
-than the truth, and earlier by a share of the lag at most.
+Marks are few, however fast the source grows: marks of one moment are merged, and if there are too
+many, neighbours are merged under the earlier time. Invariant: the reported time is never later than
+the truth, and earlier by at most a quarter of the reported lag, or 2 * `RESOLUTION_S`
+(tests/mirror/test_lag.py).
 """
 
 from collections import deque
@@ -16,11 +17,11 @@ from typing import Final, NamedTuple
 
 MAX_MARKS: Final = 32
 RESOLUTION_S: Final = 0.1
-"""Marks are at least this far apart, in seconds; twice that each time that they are thinned out."""
+"""Least distance between marks, in seconds; it doubles each time that marks are thinned out."""
 
 
 class _Mark(NamedTuple):
-    """The source's log reached up to `end`; more than before was first seen `at`."""
+    """The source's log end was `end`; offsets above the mark before were first seen at `at`."""
 
     end: int
     at: float
@@ -36,7 +37,7 @@ class LagClock:
         self._resolution = RESOLUTION_S
 
     def seen(self, end: int, now: float) -> None:
-        """The source's log ends here now."""
+        """Note the end of the source's log."""
         marks = self._marks
         if marks:
             last = marks[-1]
@@ -52,7 +53,7 @@ class LagClock:
     def since(self, reached: int) -> float | None:
         """When the first record from offset `reached` on was first seen; None if there is none.
 
-        What lies below is forgotten.
+        Marks up to `reached` are dropped.
         """
         marks = self._marks
         while marks and marks[0].end <= reached:

@@ -1,16 +1,16 @@
 """Which partition of a control topic a mirror partition, or a mirror, belongs to.
 
-KIP-1279 spreads mirror partitions over `__mirror_state` by hash(mirror name, topic id, partition)
-and gives what concerns a whole mirror to hash(mirror name). The hashes are Java's, so that a broker
-that implements the KIP would place them as we do:
+KIP-1279 spreads mirror partitions over `__mirror_state` by hash(mirror name, topic id, partition),
+and records of a whole mirror by hash(mirror name). The hashes are Java's, so a broker that
+implements the KIP would choose the same partitions:
 
     Objects.hash(a, b, c)  =  31 * (31 * (31 * 1 + hash(a)) + hash(b)) + hash(c)      in 32 bits
     String.hashCode        =  31 * h + c for each UTF-16 unit c
     Uuid.hashCode          =  high 32 bits ^ low 32 bits of (most ^ least significant 64 bits)
     Utils.abs              =  absolute value; 0 for the one int that has none
 
-The topic id is the *source's*: the KIP's mirror topics have the source's id, while a topic that is
-created on a stock broker gets one of its own.
+The topic id is the *source's*: the KIP's mirror topics have the source's id, while a stock broker
+gives a new topic an id of its own.
 """
 
 from collections.abc import Iterable
@@ -63,7 +63,7 @@ def _combined(hashes: Iterable[int]) -> int:
 
 
 def _absolute(unsigned: int) -> int:
-    """`Utils.abs` of a 32 bit number that is given without its sign."""
+    """`Utils.abs` of a 32 bit number in unsigned form."""
     if unsigned == _MIN_INT:
         return 0
     return unsigned if unsigned < _MIN_INT else _INT32 - unsigned

@@ -1,20 +1,23 @@
-"""From what the source answered to what the destination is to hold.
+"""Turns Fetch answers of the source into the pieces to append on the destination.
 
-A Fetch answer is a run of batches; a plan is the same stretch of the log cut into *pieces* that
-follow each other without a hole:
+A Fetch answer is a run of batches. A plan is the same offset range, cut into *pieces* that follow
+each other without a hole:
 
     source   | data 0-4 | data 5-9 | marker 10 | aborted 11-13 | (compacted 14-19) | data 20-24 |
     plan     | Data 0-5 | Data 5-10|            Gap 10-20                           | Data 20-25 |
 
-Data is appended, a gap's offsets are used up. Invariant: the first piece starts at the position
-that was asked for, each next one where the one before ended, and every record that a
-read_committed consumer of the source would see is in exactly one Data piece, under its offset.
+Data is appended, a gap's offsets are used up. Invariants:
 
-Aborted data is known from the answer itself: the broker lists each aborted transaction that
-overlaps it by producer id and first offset, in order of offset; it ends at its abort marker.
+- the first piece starts at the requested position, each next piece at the end of the one before;
+- every record that a read_committed consumer of the source would see is in exactly one Data piece,
+  at its offset.
 
-Small batches are merged when several come at once, that is when the mirror is behind: one Produce
-takes one batch of a partition, so a thousand batches of one record would be a thousand requests.
+The answer itself identifies aborted data: the broker lists each aborted transaction that overlaps
+the answer by producer id and first offset, in order of offset; it ends at its abort marker.
+
+Small batches are merged if an answer has several of them, that is, if the mirror is behind. One
+Produce takes one batch of a partition, so a thousand batches of one record would need a thousand
+requests.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -41,23 +44,23 @@ from twinlog.kafka.types import UNKNOWN_EPOCH, AbortedTransaction, LeaderEpoch, 
 from twinlog.mirror.absence import Absence, Span
 
 MERGE_MAX_COUNT: Final = 8
-"""A batch of more records than this is not merged: each record costs more than it saves."""
+"""A batch of more records is not merged: each record costs more than the merge saves."""
 MERGE_MAX_BYTES: Final = 16 * 1024
-"""Nor is one of more bytes."""
+"""A batch of more bytes is not merged."""
 MERGE_MIN_RUN: Final = 4
-"""Fewer small batches in a row than this go as they are."""
+"""Fewer small batches in a row are forwarded as they are."""
 MAX_RUN: Final = 2048
-"""Records of a batch that we build; so many are encoded in about 5 ms."""
+"""Records of a batch that a plan builds; encoding this many takes about 5 ms."""
 STEP_RECORDS: Final = 1024
-"""Records that are decoded in one step of a plan."""
+"""Records to decode in one step of a plan."""
 MAX_PIECES: Final = 4096
-"""Pieces of a plan: a compacted batch may hold a million records that are not neighbours, each of
-which becomes a gap and a batch, of about 0.9 KB in memory. What is left out is fetched again."""
+"""Pieces of a plan: a compacted batch may hold a million records that are not neighbours. Each
+becomes a gap and a batch, of about 0.9 KB in memory. What is left out is fetched again."""
 
 _PIECE_BYTES: Final = 1024
-"""Of two pieces' objects; about that, as measured, and more than a batch of one record."""
+"""Bytes of two pieces' objects, roughly, as measured; more than a batch of one record."""
 _RUN_RECORDS: Final = 8
-"""A batch that is built costs as much as decoding so many records."""
+"""Building a batch costs as much as decoding this many records."""
 _LONE: Final = LOG_APPEND_TIME
 """The attributes that a lone record's batch may have (`merge_lone`)."""
 _ABORT: Final = 0
@@ -66,7 +69,7 @@ _CONTROL_TYPE_AT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A batch to append at `[start, end)`: dense, of CreateTime, its records as they are sent."""
+    """A batch to append at `[start, end)`: dense, CreateTime, with the records as they are sent."""
 
     start: Offset
     end: Offset
@@ -80,19 +83,18 @@ class Data:
 
     @property
     def held(self) -> int:
-        """Bytes in memory while it is queued, with the gap that may come before it."""
+        """Bytes in memory while the batch is queued, including a gap that may precede it."""
         return len(self.records) + _PIECE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets `[start, end)` that hold nothing for a reader.
+    """Offsets `[start, end)` that hold no record for a reader.
 
-    `seen` says that each of them was seen as a marker or aborted data, which stays so for ever.
-    Otherwise some were not there at all: compacted or deleted, so that an earlier reader may have
-    found data in their place.
+    `seen`: each offset was seen as a marker or aborted data, which never changes. Otherwise some
+    offsets were missing: compacted or deleted, so an earlier reader may have found data at them.
 
-    `spans` are the evidence, in order of offset up to `end`.
+    `spans`: the evidence, in order of offset up to `end`.
     """
 
     start: Offset
@@ -101,12 +103,12 @@ class Gap:
     spans: tuple[Span, ...] = field(default=(), compare=False)
 
     def after(self, start: Offset) -> "Gap":
-        """What is left of it from an offset within it on."""
+        """The rest of the gap, from an offset within it on."""
         spans = tuple(span for span in self.spans if span.end > start)
         return Gap(start, self.end, self.seen, spans)
 
     def reasons(self, until: Offset) -> Iterator[tuple[Absence, int]]:
-        """Why its offsets up to `until` are absent, and how many are for each reason."""
+        """The reasons why its offsets up to `until` are absent, and the offsets of each reason."""
         start = self.start
         for reason, end in self.spans:
             if min(end, until) > start:
@@ -137,13 +139,13 @@ def plan(
 
     Args:
         buffer: record batches as they were fetched with isolation level read_committed.
-        position: the offset that was asked for; what lies before it is left out.
+        position: the offset that was requested; earlier records are left out.
         aborted: the answer's aborted transactions.
         max_decoded: bytes that a batch that has to be decoded may decompress to.
 
     Returns:
         Pieces without a hole between them; none if the answer holds no complete batch from
-        `position` on. Of more than `MAX_PIECES` the first ones.
+        `position` on. If there are more than `MAX_PIECES`, the first ones.
 
     Raises:
         CorruptBatch: see `batch.batches`.
@@ -162,11 +164,11 @@ def plan_with_epoch(
 
 
 Planning: TypeAlias = Generator[None, None, Planned]
-"""A plan in steps of a few milliseconds: its result is what the generator returns."""
+"""A plan in steps of a few milliseconds: the generator returns the result."""
 
 
 def finished(steps: Planning) -> Planned:
-    """All steps at once."""
+    """Run all steps at once."""
     while True:
         try:
             next(steps)
@@ -181,16 +183,16 @@ def planning_sound(
     aborted: Iterable[AbortedTransaction] = (),
     max_decoded: int = MAX_DECOMPRESSED,
 ) -> Planning:
-    """What stands before the first corrupt batch, as `plan_with_epoch` in steps.
+    """Plan the batches before the first corrupt one, as `plan_with_epoch` in steps.
 
     Args:
-        buffer: see `plan`, and so the others.
-        position: the offset that was asked for.
+        buffer: see `plan`, also for the other arguments.
+        position: the offset that was requested.
         aborted: the answer's aborted transactions.
         max_decoded: bytes that a batch that has to be decoded may decompress to.
 
     Raises:
-        CorruptBatch: nothing does, from `position` on.
+        CorruptBatch: no batch from `position` on is before the corrupt one.
     """
     aborted = tuple(aborted)
     try:
@@ -212,7 +214,7 @@ def planning(
     aborted: Iterable[AbortedTransaction] = (),
     max_decoded: int = MAX_DECOMPRESSED,
 ) -> Planning:
-    """`plan_with_epoch` in steps: a batch may hold millions of records that have to be decoded."""
+    """`plan_with_epoch` in steps: a batch may hold millions of records to decode."""
     pieces = _Pieces(buffer, position, max_decoded)
     transactions = _Aborted(aborted)
     at: _Place | None = _Place(0, 0)
@@ -225,7 +227,7 @@ def planning(
 
 
 class _Place(NamedTuple):
-    """Where the next batch begins in the buffer, and the lowest offset that it may have."""
+    """The next batch's position in the buffer, and the lowest offset that it may have."""
 
     position: int
     lowest: int
@@ -274,7 +276,7 @@ def _is_rebuilt(header: Header, position: Offset) -> bool:
 def _plan_legacy(
     pieces: "_Pieces", buffer: memoryview, place: _Place
 ) -> Generator[None, None, _Place | None]:
-    """Plan messages of the formats v0 and v1; where a newer batch stands, its place.
+    """Plan messages of the formats v0 and v1; return the place of a newer batch, if one follows.
 
     A wrapper is unwrapped in one step, since a v1 offset counts from the last message in it.
     """
@@ -284,16 +286,16 @@ def _plan_legacy(
         position, lowest = run.next_position, run.records[-1].offset + 1
         pieces.leader_epoch = UNKNOWN_EPOCH
         if pieces.full:
-            return None  # what it holds besides is fetched again: behind it all would be a gap
+            return None  # the rest of it is fetched again; a later batch would make it a gap
     return _Place(position, lowest) if position > place.position else None
 
 
 class _Pieces:
     """The plan as it grows. `end` is where the next piece starts.
 
-    `leader_epoch` is that of the last batch, set where a run of batches ends. `decoded` counts
-    records that were decoded or merged since the last step ended. `max_decoded` is the most bytes
-    that one batch may be decompressed to.
+    `leader_epoch` is the last batch's, set at the end of a run of batches. `decoded` counts records
+    that were decoded or merged since the last step ended. `max_decoded` is the most bytes that one
+    batch may decompress to.
     """
 
     def __init__(self, buffer: memoryview, position: Offset, max_decoded: int) -> None:
@@ -309,16 +311,16 @@ class _Pieces:
 
     @property
     def full(self) -> bool:
-        """Whether the plan is to end here: more of it would not be held within bounds."""
+        """Whether the plan has to end here, to keep its memory bounded."""
         return len(self._pieces) >= MAX_PIECES
 
     def skip(self, header: Header) -> None:
-        """A batch that no reader sees: its offsets are a gap."""
+        """Add a batch that no reader sees: its offsets are a gap."""
         self.gap(Offset(header.base_offset))
         self.gap(header.next_offset, Absence.MARKER if header.is_control else Absence.ABORTED)
 
     def gap(self, end: Offset, reason: Absence = Absence.COMPACTED) -> None:
-        """Nothing for a reader up to `end`: by default because a batch skips these offsets."""
+        """Add a gap up to `end`; by default, a batch skips these offsets."""
         if end <= self.end:
             return
         self._flush()
@@ -333,7 +335,7 @@ class _Pieces:
         self.end = end
 
     def forward(self, header: Header) -> None:
-        """A dense batch that goes by itself."""
+        """Add a dense batch by itself."""
         start = Offset(header.base_offset)
         if start > self.end:
             self.gap(start)
@@ -347,7 +349,7 @@ class _Pieces:
             self._pieces.append(Data(start, self.end, header, header.records(self._buffer)))
 
     def collect(self, header: Header) -> None:
-        """A small dense batch, which goes by itself or merged with its like."""
+        """Add a small dense batch, by itself or merged with other small ones."""
         self.gap(Offset(header.base_offset))
         if self._small and (
             self._small[-1].codec is not header.codec
@@ -361,7 +363,7 @@ class _Pieces:
         self.end = header.next_offset
 
     def append(self, batch: Encoded) -> None:
-        """A batch that goes as it is."""
+        """Add a batch as it is."""
         self.gap(Offset(batch.header.base_offset))
         self._flush()
         self._append(batch)
@@ -369,25 +371,26 @@ class _Pieces:
         self.leader_epoch = LeaderEpoch(batch.header.leader_epoch)
 
     def rebuild(self, header: Header) -> Generator[None, None, None]:
-        """A batch that cannot go as it is: of which something is missing, or was read before.
+        """Add a batch that cannot be forwarded: records are missing, or were read before.
 
-        So may one be of LogAppendTime that is too long to be stamped in one step.
+        A batch of LogAppendTime may also be too long to be stamped in one step.
         """
         if header.next_offset > self.end:
             records = each_record(header, header.records(self._buffer), self.max_decoded)
             yield from self.rebuild_records(records, header.codec, header.length)
+            # If the plan is full, the rest of the batch is fetched again, so it is no gap.
             if not self.full:
                 self.gap(header.next_offset)
 
     def rebuild_records(
         self, records: Iterable[RawRecord], codec: Codec, size: int
     ) -> Generator[None, None, None]:
-        """Records that cannot go as the batch that they are in: a batch for each dense run.
+        """Add records whose batch cannot be forwarded: a batch for each dense run.
 
         Args:
-            records: in order of offset.
+            records: the records in order of offset.
             codec: how to compress them.
-            size: bytes of the batch that they are from, which the source's broker has taken.
+            size: bytes of their batch, which the source's broker has accepted.
         """
         most = max(size, MERGED_BYTES)
         run: list[RawRecord] = []
@@ -415,12 +418,12 @@ class _Pieces:
         self.end = Offset(run[-1].offset + 1)
 
     def finish(self) -> list[Piece]:
-        """The plan."""
+        """Complete the plan and return it."""
         self._flush()
         return self._pieces
 
     def _flush(self) -> None:
-        """The small batches become pieces, merged if they are many."""
+        """Turn the small batches into pieces, merged if they are many."""
         small, self._small, self._small_bytes = self._small, [], 0
         self.decoded, self._small_records = self.decoded + self._small_records, 0
         if len(small) >= MERGE_MIN_RUN:
@@ -434,7 +437,7 @@ class _Pieces:
                 self._restamp(header)
 
     def _restamp(self, header: Header) -> None:
-        """A batch of LogAppendTime, whose records are to have the time that their readers see."""
+        """Add a batch of LogAppendTime; each record gets the timestamp that its readers see."""
         self.decoded += header.num_records
         batch = alone(header, self._buffer, self.max_decoded)
         if batch.header.length <= max(header.length, MERGED_BYTES):
@@ -444,10 +447,10 @@ class _Pieces:
             self._build(records, header.codec, max(header.length, MERGED_BYTES))
 
     def _build(self, records: list[RawRecord], codec: Codec, most: int) -> None:
-        """Append them as one batch, or as several where our compression makes more of them.
+        """Append records as one batch, or as several if it compresses to more than `most` bytes.
 
-        A producer may compress better than we do, and the destination takes no longer batches than
-        the source did.
+        A producer may compress better than twinlog, and the destination accepts no longer batches
+        than the source did.
         """
         batch = build(records, codec)
         if batch.header.length > most and len(records) > 1:
@@ -463,7 +466,7 @@ class _Pieces:
 
 
 class _Aborted:
-    """Which producers' transactional data is being aborted, as the log is walked."""
+    """The producers whose transactional data is aborted, at the current batch of the walk."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
@@ -475,23 +478,23 @@ class _Aborted:
         return header.producer_id in self._open
 
     def marker(self, header: Header, buffer: memoryview) -> None:
-        """A marker ends the transaction of its producer.
+        """End the transaction of the marker's producer.
 
-        An answer may begin at the very marker, and lists its transaction: that has to have begun
-        here, or it would take in the producer's next one.
+        An answer may begin at the marker itself, and list its transaction. That transaction has to
+        begin here, or it would include the producer's next one.
         """
         self._begin(header)
         if header.producer_id in self._open and _control_type(header, buffer) == _ABORT:
             self._open.discard(header.producer_id)
 
     def _begin(self, header: Header) -> None:
-        """Those begin that do so up to this batch's last offset, as a consumer has it."""
+        """Begin the transactions that start up to this batch's last offset, as consumers do."""
         while self._coming and self._coming[-1].first_offset < header.next_offset:
             self._open.add(self._coming.pop().producer_id)
 
 
 def aborted_within(buffer: memoryview) -> list[AbortedTransaction]:
-    """The transactions that markers in these batches abort, as a read_committed answer lists them.
+    """The transactions that markers in these batches abort, as read_committed answers list them.
 
     Raises:
         CorruptBatch: a batch is damaged.

@@ -4,9 +4,9 @@ from collections import deque
 
 
 class Rate:
-    """A counter's growth in a second, over the last `window` seconds.
+    """A counter's growth per second, over the last `window` seconds.
 
-    A counter that has become less has begun anew, and so does the window.
+    A counter that decreases was reset; the window starts again.
     """
 
     __slots__ = ("_seen", "_window")
@@ -16,7 +16,7 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def count(self, count: int, now: float) -> None:
-        """The counter stands here now; times in seconds, and only those that are later count."""
+        """Note the counter's value at `now`, in seconds; a time that is not later is ignored."""
         seen = self._seen
         if seen and count < seen[-1][1]:
             seen.clear()
@@ -27,7 +27,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """0 as long as it was seen less than twice."""
+        """The growth per second; 0 until the counter was noted twice."""
         (first, before), (last, after) = (self._seen[0], self._seen[-1]) if self._seen else _NONE
         return (after - before) / (last - first) if last > first else 0.0
 

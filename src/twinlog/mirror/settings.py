@@ -1,8 +1,8 @@
-"""The settings of a mirror beside those of its connection (KIP-1279, "Mirror Configuration").
+"""The settings of a mirror, except those of its connection (KIP-1279, "Mirror Configuration").
 
-Parsed once into frozen values; whatever is malformed is named, with what is allowed. The names,
-defaults and meanings are the KIP's; `mirror.metadata.refresh.interval.ms` is a broker's setting
-there and a mirror's here, as there is no broker of ours, and so are those of throttling.
+They are parsed once into frozen values; an error names a malformed value and the allowed ones. The
+names, defaults and meanings are the KIP's. `mirror.metadata.refresh.interval.ms` and the throttling
+settings are broker settings in the KIP; twinlog runs no broker, so they are mirror settings.
 """
 
 import re
@@ -28,7 +28,7 @@ RATE: Final = "mirror.replication.throttled.rate"
 REPLICAS: Final = "mirror.replication.throttled.replicas"
 PREFIX: Final = "mirror."
 OF_CONTROL_TOPICS: Final = ("mirror.topic.num.partitions", "mirror.topic.replication.factor")
-"""Settings of a destination, which have the same prefix."""
+"""Settings of a destination, with the same prefix."""
 
 MAX_PARTITIONS: Final = (1 << 31) - 1
 MIN_REFRESH_MS: Final = 1000
@@ -40,7 +40,7 @@ E = TypeVar("E", bound=IntEnum)
 
 
 class Setting(NamedTuple):
-    """A setting's default, and what it is, for people."""
+    """A setting's default, and its meaning, for people."""
 
     default: str
     meaning: str
@@ -98,7 +98,7 @@ class MirrorSettings:
     groups_include: tuple[Pattern[str], ...]
     acl_include: tuple[AclRule, ...]
     acl_empty_source_trusted: bool
-    """Whether a source that lists no ACL at all is believed to have none."""
+    """Whether an empty ACL list of the source means that the source has no ACLs."""
     partitions_max: int
     log_start_delay: float
     """Seconds."""
@@ -108,14 +108,14 @@ class MirrorSettings:
 
 
 def split_settings(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """A mirror's properties as its settings, and those of the connection to its source."""
+    """Split a mirror's properties into its settings, and those of the connection to its source."""
     settings = {key: value for key, value in properties.items() if key.startswith(PREFIX)}
     connection = {key: value for key, value in properties.items() if key not in settings}
     return settings, connection
 
 
 def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
-    """A mirror's settings from its properties; those of the connection are left alone.
+    """Parse a mirror's settings from its properties; those of the connection are ignored.
 
     Raises:
         UserError: a `mirror.` setting that does not exist, or a malformed value.
@@ -145,12 +145,12 @@ def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
 
 
 def check_settings(properties: Mapping[str, str]) -> None:
-    r"""Check a mirror's settings before they are stored: `parse_settings`, and what it lets pass.
+    r"""Check a mirror's settings before they are stored, more strictly than `parse_settings`.
 
-    A comma separates expressions, as in Kafka's own lists, also inside of brackets. So
-    `app-\d{1,3}` is the two expressions `app-\d{1` and `3}`, which are valid in Python (not in
-    Java) and match no group. Such a value is refused here. It is no error when a stored mirror is
-    read: an older version has accepted it, and the mirror's other settings have to stay in force.
+    A comma separates expressions, as in Kafka's own lists, also inside brackets. So `app-\d{1,3}`
+    is the two expressions `app-\d{1` and `3}`, which are valid in Python (not in Java) and match no
+    group. This function refuses such a value. It is not an error when a stored mirror is read: an
+    older version has accepted it, and the mirror's other settings have to stay in force.
 
     Raises:
         UserError: a `mirror.` setting that does not exist, or a malformed value.
@@ -185,7 +185,7 @@ def _patterns(key: str, text: str) -> tuple[Pattern[str], ...]:
 
 def _pattern(key: str, text: str) -> Pattern[str]:
     try:
-        # DOTALL: a group's name may hold a newline, and `.*` has to match every name.
+        # DOTALL: a group's name may contain a newline, and `.*` has to match every name.
         return re.compile(text, re.DOTALL)
     except (re.error, OverflowError, RecursionError) as error:
         raise _bad(key, text, f"a regular expression ({error})") from error

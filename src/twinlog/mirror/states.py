@@ -1,28 +1,28 @@
 """The states of a mirror partition (KIP-1279), one table of transitions, and its diagram.
 
-Each mirror partition is a unit of its own: it has one state, and fails alone. The states are the
-KIP's, and so are the transitions, with three differences that are the table's footnotes.
+Each mirror partition is a unit of its own: it has one state, and fails alone. The states and the
+transitions are the KIP's, with three differences, numbered below.
 
-    state      what holds while it lasts
+    state      what happens in it
     ---------  ------------------------------------------------------------------------------
-    UNKNOWN    nobody has said anything yet; the absence of a state
-    PREPARING  the destination is brought to where mirroring can go on from
+    UNKNOWN    no state is stored yet
+    PREPARING  the destination is prepared, so that mirroring can continue
     MIRRORING  records are copied
-    PAUSING    what is in flight ends
+    PAUSING    requests in flight end
     PAUSED     nothing is copied, the topic stays read-only
-    STOPPING   what is in flight ends, former owners are fenced, the epoch is stored
+    STOPPING   requests in flight end, former owners are fenced, the epoch is stored
     STOPPED    the topic may be written to
-    FAILED     an error that its reason names; the other partitions go on
+    FAILED     the reason names the error; the other partitions go on
 
-1. FAILED may be entered from every state, and left by the operator, who removes the topic and adds
-   it again: FAILED to STOPPING. The KIP lists STOPPING as valid from MIRRORING and PAUSED only, and
-   describes this recovery in the next paragraph; we follow the paragraph.
-2. We try a failed partition again, where trying can help, with backoff: FAILED to PREPARING, or to
-   MIRRORING where nothing has to be prepared. The KIP leaves this to a follow-up.
-3. STOPPING may be written again, with what holds it up.
+1. FAILED may be entered from every state. The operator leaves it by removing the topic and adding
+   it again: FAILED to STOPPING. The KIP lists STOPPING as valid from MIRRORING and PAUSED only, but
+   describes this recovery in the next paragraph; twinlog follows that paragraph.
+2. A failed partition is retried with backoff if a retry can help: FAILED to PREPARING, or to
+   MIRRORING if nothing has to be prepared. The KIP leaves this to a follow-up.
+3. STOPPING may be written again, with the reason for the delay.
 
-A state is written as an int8. The KIP gives the type and no numbers; ours are its list's order,
-which its dump of a real log agrees with (a new partition writes 0, then 1).
+A state is written as an int8. The KIP gives the type but no numbers. twinlog uses the order of the
+KIP's list, which matches the KIP's dump of a real log (a new partition writes 0, then 1).
 """
 
 import enum
@@ -55,7 +55,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.STOPPED: frozenset({State.PREPARING, State.FAILED}),
     State.FAILED: frozenset({State.PREPARING, State.MIRRORING, State.STOPPING, State.FAILED}),
 }
-"""Where each state may go. To itself: with a new reason."""
+"""The next states of each state. The same state again: with a new reason."""
 
 
 def may_follow(old: State, new: State) -> bool:
@@ -64,10 +64,10 @@ def may_follow(old: State, new: State) -> bool:
 
 
 def state_of(number: int) -> State:
-    """The state that a number stands for.
+    """The state with this number.
 
     Raises:
-        ProtocolError: none does.
+        ProtocolError: no state has this number.
     """
     try:
         return State(number)

@@ -1,18 +1,17 @@
 """How fast partitions may be copied (KIP-1279, "Bandwidth Control").
 
-`TokenBucket` is the limit: tokens, one for each byte, come at the rate and are spent by what was
-read. Whoever wants to read waits until a *share* is there, which is half a second's worth, and asks
-for no more than that. The bucket holds no more than one share, so that a silence saves up next to
-nothing, and it starts empty. What is spent over it is owed, since a broker sends a batch whole or
-not at all:
+`TokenBucket` is the limit. Tokens, one for each byte, arrive at the rate, and each byte that is
+read spends one. A reader waits for a *share*, which is half a second's tokens, and requests no more
+than that. The bucket starts empty and holds at most one share, so an idle time saves up almost
+nothing. A broker sends whole batches only, so a read may exceed its share; the excess is owed:
 
-    spent between two moments  <=  rate * seconds + one share + what the last ones read over theirs
+    spent between two moments  <=  rate * seconds + one share + the last reads' excess
+    spent since the start      >=  rate * seconds - one share        while there is data to read
 
-and as long as there is something to be read, the same without one share is a lower bound.
-
-A node's lanes share the rate (`fair_part`): what those leave over that could not use more is dealt
-out evenly among those that could. Each lane works that out by itself, from what all of them say of
-the last second, so that for a second or two after others begin or end they take more or less.
+A node's lanes share the rate (`fair_part`): the rate that some lanes leave over is divided evenly
+among the lanes that can use more. Each lane computes this by itself, from all lanes' reports of the
+last second. So for a second or two after a lane starts or ends, the others read too much or too
+little.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,17 +25,17 @@ UNLIMITED: Final = (1 << 63) - 1
 """Bytes per second: the default of mirror.replication.throttled.rate."""
 SHARE_S: Final = 0.5
 _FRAME: Final = Struct(">qi")
-"""Base offset, and the length of what follows: of batches and of the messages of before."""
+"""Base offset, and length of the rest: the same for batches and for messages of v0 and v1."""
 ALL: Final = -1
 """All partitions of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Which partitions of a mirror are throttled, and what they may take together.
+    """Which partitions of a mirror are throttled, and their total rate.
 
-    `topics` has the throttled partitions of each topic, `{ALL}` for all of one's; None is all there
-    are.
+    `topics` has the throttled partitions of each topic, `{ALL}` for all partitions of a topic; None
+    is all topics.
     """
 
     rate: int = UNLIMITED
@@ -58,7 +57,7 @@ class Throttle:
 
 
 def whole_bytes(records: memoryview) -> int:
-    """Bytes of the batches that are whole: a broker cuts the last one where an answer is full."""
+    """Bytes of the complete batches: a broker cuts off the last one if the answer is full."""
     at = 0
     while len(records) - at >= _FRAME.size:
         _, length = _FRAME.unpack_from(records, at)
@@ -69,22 +68,22 @@ def whole_bytes(records: memoryview) -> int:
 
 
 class Use(NamedTuple):
-    """What a lane has read of throttled partitions: bytes per second, and whether it wants more."""
+    """A lane's reads of throttled partitions: bytes per second, and whether it wants more."""
 
     rate: float
     held_back: bool
 
 
 def fair_part(rate: float, others: Iterable[Use]) -> float:
-    """What a lane may read that wants more, in bytes per second.
+    """The rate of a lane that wants more, in bytes per second.
 
     Args:
-        rate: what all may read together.
-        others: what the others do.
+        rate: the total rate of all lanes.
+        others: the use of the other lanes.
 
     Returns:
-        An even part of what those leave that do not want more; never less than half of an even
-        part of all, so that who begins is seen to want.
+        An even part of what the lanes that do not want more leave; never less than half of an even
+        part of the total, so that the demand of a lane that starts becomes visible.
     """
     uses = list(others)
     hungry = 1 + sum(use.held_back for use in uses)
@@ -93,7 +92,7 @@ def fair_part(rate: float, others: Iterable[Use]) -> float:
 
 
 class TokenBucket:
-    """Bytes that may be read; see the module. Times in seconds, on one clock."""
+    """Bytes that may be read; see the module. Times are in seconds, on one clock."""
 
     __slots__ = ("_at", "_rate", "_tokens")
 
@@ -104,23 +103,23 @@ class TokenBucket:
 
     @property
     def share(self) -> int:
-        """Bytes to ask for at once, at least one."""
+        """Bytes to request at once, at least one."""
         return max(1, int(self._rate * SHARE_S))
 
     def wait(self, now: float) -> float:
-        """Seconds until a share is there; 0 if it is."""
+        """Seconds until the bucket holds a share; 0 if it does."""
         self._fill(now)
         missing = self.share - self._tokens
-        # Half a byte is none: a wait that rounding has cut short is no reason for another one.
+        # Half a byte counts as none: a wait that rounding has cut short needs no second wait.
         return missing / self._rate if missing > 0.5 else 0.0
 
     def spend(self, size: int, now: float) -> None:
-        """So many bytes were read."""
+        """Spend the tokens of `size` bytes that were read."""
         self._fill(now)
         self._tokens -= size
 
     def set_rate(self, rate: float, now: float) -> None:
-        """Another rate from now on. What is owed stays owed, for one share of time at most."""
+        """Change the rate. Owed bytes stay owed, up to one share of the new rate."""
         self._fill(now)
         self._rate = rate
         self._tokens = max(-float(self.share), min(self._tokens, float(self.share)))

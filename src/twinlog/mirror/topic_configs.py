@@ -1,12 +1,13 @@
 """Which configurations a mirror's topic has on the destination, and why.
 
-    copied       what was set on the source's topic itself, and CONTENT wherever it comes from;
-                 less `mirror.topic.properties.exclude`, and less
-    NEVER_COPIED what means another thing in another cluster
-    REQUIRED     what the append needs, whatever the source has; set back at failover to what was
-                 set on the source's topic itself, or else unset
+    copied       configurations set on the source's topic itself, and CONTENT wherever it is set;
+                 except `mirror.topic.properties.exclude` and NEVER_COPIED
+    NEVER_COPIED configurations that have another meaning in another cluster
+    REQUIRED     what the append needs, whatever the source has; failover sets it back to the value
+                 set on the source's topic itself, or else unsets it
 
-Other defaults of the source's brokers are not copied: they are that cluster's, not the topic's.
+Other defaults of the source's brokers are not copied: they belong to that cluster, not to the
+topic.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,19 +16,19 @@ from re import Pattern
 from typing import Final, NamedTuple, TypeAlias
 
 ConfigChanges: TypeAlias = Mapping[str, str | None]
-"""What has to be changed of a topic's configurations; None for what is to be unset."""
+"""Changes of a topic's configurations, by name; None unsets a configuration."""
 
 FOREVER: Final = str((1 << 63) - 1)
 GENEROUS_BATCH: Final = 64 << 20
 """Bytes: above any batch that a producer sends in a request of socket.request.max.bytes / 1.5."""
 BATCH_LIMITS: Final = (*(GENEROUS_BATCH >> halvings for halvings in range(6)), 0)
-"""What is tried where a destination caps `max.message.bytes`: 64 to 2 MiB, and the source's own."""
+"""Limits to try if a destination caps `max.message.bytes`: 64 to 2 MiB, then the source's own."""
 
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 
 
 class Requirement(NamedTuple):
-    """A configuration that a mirror's topic must have. `unless`: a name that makes it needless."""
+    """A configuration that a mirror's topic must have, unless brokers know `unless`."""
 
     name: str
     value: str
@@ -70,8 +71,8 @@ REQUIRED: Final = (
 )
 
 CONTENT: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
-"""What decides which records are there: a destination whose brokers keep records for a shorter time
-would lose what the source still has."""
+"""Configurations that decide which records are kept: with a shorter retention, the destination
+would lose records that the source still has."""
 
 NEVER_COPIED: Final = {
     "remote.storage.enable": "tiered storage is a matter of each cluster",
@@ -86,7 +87,7 @@ NEVER_COPIED: Final = {
 
 
 FIXED: Final = frozenset({"cleanup.policy"})
-"""What a mirror's topic keeps from its creation on."""
+"""Configurations that a mirror's topic keeps from its creation on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def destination_configs(
 def required_configs(
     source: Mapping[str, SourceConfig], known: Collection[str], batch_limit: int = GENEROUS_BATCH
 ) -> dict[str, str]:
-    """What `REQUIRED` asks for on a destination whose brokers know these names."""
+    """The `REQUIRED` configurations for a destination whose brokers know these names."""
     wanted = {
         one.name: one.value
         for one in REQUIRED
@@ -145,21 +146,21 @@ def required_configs(
 
 
 def batch_limit_of(source: Mapping[str, SourceConfig]) -> int:
-    """The source's own `max.message.bytes`; 0 where it is not told."""
+    """The source's own `max.message.bytes`; 0 if it is not reported."""
     return int(source[MAX_MESSAGE_BYTES].value) if MAX_MESSAGE_BYTES in source else 0
 
 
 def accepted_batch_limit(current: Mapping[str, DestinationConfig]) -> int:
-    """The limit that is set on a destination's topic, which may cap it (`BATCH_LIMITS`)."""
+    """The limit set on the destination's topic; the destination may cap it (`BATCH_LIMITS`)."""
     found = current.get(MAX_MESSAGE_BYTES)
     return int(found.value) if found and found.explicit and found.value else GENEROUS_BATCH
 
 
 def set_back(source: Mapping[str, SourceConfig]) -> tuple[tuple[str, str], ...]:
-    """What a topic has of `REQUIRED`'s names when it is mirrored no more, in their order.
+    """The `REQUIRED` configurations that a topic has once mirroring has ended, by name.
 
-    The others are unset then. No exclusion concerns it: one that keeps a configuration from being
-    copied while that would do harm (`message.timestamp.type`) has had its use.
+    The others are unset then. Exclusions do not apply: an exclusion that protects mirroring from a
+    harmful copy (`message.timestamp.type`) has no purpose any more.
     """
     return tuple(
         (name, source[name].value)
@@ -169,7 +170,7 @@ def set_back(source: Mapping[str, SourceConfig]) -> tuple[tuple[str, str], ...]:
 
 
 def set_back_changes(wanted: Iterable[tuple[str, str]], known: Collection[str]) -> ConfigChanges:
-    """What has to be changed on the destination's topic at failover; None for what is unset.
+    """The changes of the destination's topic at failover; None unsets a configuration.
 
     Args:
         wanted: see `set_back`.
@@ -184,14 +185,14 @@ def config_changes(
     current: Mapping[str, DestinationConfig],
     exclude: Iterable[Pattern[str]],
 ) -> ConfigChanges:
-    """What has to be changed on the destination's topic; None for what is to be unset.
+    """The changes of the destination's topic; None unsets a configuration.
 
-    `FIXED` is not changed: the owner of a partition goes by it.
+    `FIXED` is not changed: the owner of a partition relies on it.
 
     Args:
         wanted: see `destination_configs`.
         current: all configurations of the destination's topic, defaults included.
-        exclude: names that match one of these in full are left alone, unless they are wanted.
+        exclude: names that match one of these in full are unchanged, unless they are wanted.
     """
     patterns = list(exclude)
     changes: dict[str, str | None] = {
@@ -214,7 +215,7 @@ def config_changes(
 def fixed_differences(
     wanted: Mapping[str, str], current: Mapping[str, DestinationConfig]
 ) -> dict[str, str]:
-    """What of `FIXED` is another on the destination's topic, and stays so: what it were to be."""
+    """The wanted values of `FIXED` where the destination's topic differs, and stays different."""
     return {
         name: wanted[name]
         for name in sorted(FIXED & wanted.keys() & current.keys())

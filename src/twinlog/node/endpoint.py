@@ -1,11 +1,11 @@
-"""A small HTTP server for metrics and probes, in the node's own event loop.
+"""A small HTTP server for metrics and probes, in the node's event loop.
 
-In a thread of its own it would go on saying that all is well after the loop had stopped. It answers
-GET and HEAD, one request on each connection; what h11 does not take for HTTP/1.1 is refused.
+In a thread of its own it would report a healthy node after the loop had stopped. It answers GET and
+HEAD, one request on each connection; a request that h11 does not accept as HTTP/1.1 is refused.
 
-A probe is answered however many others are connected and ask nothing: the client that has been
-connected for longest makes room. An answer that takes long to render (metrics of thousands of
-partitions) is a coroutine, which leaves the loop to others.
+A probe is answered however many idle clients are connected: the oldest connection is closed to make
+room. An answer that takes long to render (metrics of thousands of partitions) is a coroutine, which
+does not block the loop.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ import h11
 from twinlog.kafka.errors import UserError
 
 PATIENCE_S: Final = 10.0
-"""How long a client may take for its request, and to take the answer."""
+"""How long a client may take to send its request and to receive the answer."""
 MAX_REQUEST: Final = 16 * 1024
 MAX_CLIENTS: Final = 64
 _READ: Final = 4096
 
 
 class Answer(NamedTuple):
-    """What a path has to say."""
+    """The HTTP response of a path."""
 
     status: int
     content_type: str
@@ -37,19 +37,19 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Endpoint:
-    """Serves what `answers` gives for each path."""
+    """The HTTP server; `answers` has a function for each path."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self._server: asyncio.Server | None = None
         self._clients: dict[asyncio.Task[None], None] = {}
-        """In the order in which they have come."""
+        """In the order of their connections."""
 
     async def start(self, host: str, port: int) -> Self:
-        """Listen here.
+        """Listen at this address.
 
         Raises:
-            UserError: somebody else does, or there is no such address.
+            UserError: the address is in use, or does not exist.
         """
         try:
             self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST)
@@ -59,7 +59,7 @@ class Endpoint:
         return self
 
     async def close(self) -> None:
-        """Listen no more, and leave whoever is connected."""
+        """Stop listening, and drop all connections."""
         if self._server is not None:
             self._server.close()
         for client in self._clients:
@@ -74,10 +74,10 @@ class Endpoint:
             del self._clients[oldest]
             oldest.cancel()
         self._clients[task] = None
-        writer.transport.set_write_buffer_limits(high=0)  # drained means that all is sent
+        writer.transport.set_write_buffer_limits(high=0)  # so that drain() waits until all is sent
         sent = False
         try:
-            # Who does not ask, or goes away, is no news; nor who made room.
+            # A client that sends nothing, disconnects or was closed to make room is not an error.
             with suppress(TimeoutError, OSError, asyncio.CancelledError):
                 async with asyncio.timeout(PATIENCE_S):
                     writer.write(await self._respond(reader))
@@ -87,11 +87,11 @@ class Endpoint:
             self._clients.pop(task, None)
             if sent:
                 writer.close()
-            else:  # closed, it would keep the answer until the client reads it
+            else:  # close() would keep the answer in memory until the client reads it
                 writer.transport.abort()
 
     async def _respond(self, reader: asyncio.StreamReader) -> bytes:
-        """The whole answer to one request, or nothing if none came."""
+        """The whole answer to one request; empty if no request came."""
         peer = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
         try:
             request = await _request(peer, reader)

@@ -1,12 +1,12 @@
-"""What a node answers to probes, such as Kubernetes': whether it is well, and if not, why.
+"""A node's answers to probes, such as those of Kubernetes: whether it is healthy, and why not.
 
     /health/ready, /health   503 while it cannot do its work: the destination does not answer, lanes
                              are missing, or partitions that are MIRRORING have no fresh status
-    /health/live             503 when it would help to start it again: the destination answers, and
-                             for `DEAD_S` none of the node's lanes has been alive
+    /health/live             503 when a restart would help: the destination answers, and for
+                             `DEAD_S` none of the node's lanes has been alive
 
-FAILED partitions are counted, and make no node unhealthy: another node could do no better, and the
-other partitions go on. A node whose event loop stands still answers nothing.
+FAILED partitions are counted, but do not make a node unhealthy: another node could do no better,
+and the other partitions go on. A node whose event loop hangs does not answer.
 """
 
 import json
@@ -17,11 +17,11 @@ from twinlog.mirror.states import State
 from twinlog.node.observation import OLD_S, Observed
 
 DEAD_S: Final = 120.0
-"""Spark takes up to a minute to its first lane on a slow machine."""
+"""Spark needs up to a minute to start its first lane on a slow machine."""
 
 
 class Health(NamedTuple):
-    """An answer: whether it is well, and the reasons why not."""
+    """An answer to a probe: the reasons why the node is unhealthy (none if healthy), and JSON."""
 
     reasons: tuple[str, ...]
     body: bytes
@@ -48,7 +48,7 @@ def ready(observed: Observed) -> Health:
 
 
 def live(observed: Observed) -> Health:
-    """Whether the node is not beyond help."""
+    """Whether a restart of the node would not help."""
     reasons = []
     if observed.dead_s > DEAD_S and observed.silent_s < OLD_S:
         reasons.append(f"no lane has been alive for {observed.dead_s:.0f} s")

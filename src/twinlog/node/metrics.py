@@ -1,12 +1,12 @@
-"""Metrics for Prometheus: KIP-1279's, as the JMX exporter names Kafka's beans, and some of ours.
+"""Metrics for Prometheus: those of KIP-1279, as the JMX exporter names Kafka's beans, and more.
 
 `kafka.server.mirror:type=MirrorFetcherManager,name=MaxLag` is `kafka_server_mirror_` and the rest
-in lower case, joined by underscores; a meter (`...PerSec`) is a counter without that end. What the
-KIP does not have begins with `twinlog_`, but for states that its table leaves out. docs/metrics.md
-says what each one means.
+in lower case, joined by underscores; a meter (`...PerSec`) is a counter without that suffix.
+Metrics that the KIP does not have begin with `twinlog_`, except those of states that its table
+leaves out. docs/metrics.md describes each metric.
 
-Each node tells of all mirrors, as far as the control topics do, so that it is enough to scrape one;
-`deadthreadcount`, `twinlog_lanes` and the errors of refreshing are a node's own.
+Each node reports all mirrors, from the control topics, so it is enough to scrape one node. Only
+`deadthreadcount`, `twinlog_lanes` and the refresh errors are a node's own.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class MirrorCollector(Collector):
         self._observed = observed
 
     def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
+        """Collect all metrics; called for each scrape."""
         seen = list(self._observed.partitions())
         yield from self._lags(seen)
         yield self._filled(seen)
@@ -90,7 +90,7 @@ class MirrorCollector(Collector):
         return filled
 
     def _largest(self, seen: Collection[Seen]) -> dict[str, int]:
-        """The largest lag of each mirror: nothing where none is known, 0 where nothing can lag."""
+        """The largest lag of each mirror: absent if unknown, 0 if the mirror has no partitions."""
         filled = {one.name.mirror for one in seen}
         mirrors = self._observed.snapshot.mirrors
         most = {mirror: 0 for mirror in mirrors if mirror not in filled}
@@ -135,7 +135,7 @@ class MirrorCollector(Collector):
         yield _by_mirror("twinlog_throttled_rate_limit", "Bytes/s that a node may read.", limits)
 
     def _limit(self, mirror: str) -> int:
-        """The rate of a mirror that is throttled, else 0."""
+        """The rate limit of a throttled mirror, else 0."""
         try:
             throttle = parse_settings(self._observed.snapshot.mirrors[mirror].source).throttle
         except UserError:
@@ -186,16 +186,16 @@ class _Collected(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """They."""
+        """The collected metrics."""
         return iter(self._metrics)
 
 
 class Exposition:
-    """All metrics as text (Prometheus' format 0.0.4), rendered beside the event loop.
+    """All metrics as text (Prometheus' format 0.0.4), rendered outside the event loop.
 
-    What is observed is read within the loop, which changes it, and made text of by a thread: with
-    10,000 partitions the text takes seconds. One text is rendered at a time. It is the answer to
-    all who ask meanwhile, and is rendered to its end although they may go away: a thread cannot be
+    The observed values are read in the loop, which also changes them. A thread renders the text:
+    with 10,000 partitions that takes seconds. One text is rendered at a time, and answers all
+    scrapes meanwhile. It is rendered to its end even if the clients disconnect: a thread cannot be
     interrupted, and asyncio has few.
     """
 
@@ -203,7 +203,7 @@ class Exposition:
         self._rendering: asyncio.Task[bytes] | None = None
 
     async def text(self, observed: Observed) -> bytes:
-        """The text of now, or the one that is being rendered."""
+        """The text of the current values, or the text that is being rendered."""
         if self._rendering is None or self._rendering.done():
             metrics = list(MirrorCollector(observed).collect())
             self._rendering = asyncio.create_task(asyncio.to_thread(_text, metrics))
@@ -211,7 +211,7 @@ class Exposition:
 
 
 def exposition(observed: Observed) -> bytes:
-    """All metrics as text, at once."""
+    """All metrics as text, rendered by the caller."""
     return _text(list(MirrorCollector(observed).collect()))
 
 

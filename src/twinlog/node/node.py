@@ -1,13 +1,13 @@
-"""A node: `twinlog run`. It starts lanes on Spark, keeps what concerns whole mirrors, and watches.
+"""A node: `twinlog run`. It starts lanes on Spark, refreshes whole mirrors, and reports progress.
 
-The node's own work is little, on purpose: everything that moves data is in the lanes, everything
-that must be remembered is in the destination cluster. A node that dies takes its lanes along, and
-the next one finds all it needs there.
+The node's own work is small, on purpose: the lanes move all data, and the destination cluster
+stores all state. When a node dies, its lanes end, too, and the next node finds all it needs in the
+destination cluster.
 
     Spark's job     blocks a thread of its own until all lanes have ended
-    progress        `__mirror_status`, each second, to whoever watches (`--once` ends by it)
-    refresh         what follows the data of the mirrors that are ours (refresh.py)
-    endpoint        metrics and health, for whoever asks (metrics.py, health.py)
+    progress        `__mirror_status`, each second, for the caller (`--once` ends by it)
+    refresh         what follows the data of the mirrors that this node owns (refresh.py)
+    endpoint        metrics and health (metrics.py, health.py)
 """
 
 import asyncio
@@ -59,25 +59,26 @@ log = logging.getLogger(__name__)
 Rows = Mapping[MirrorPartition, PartitionStatus]
 
 ONCE_PATIENCE_S: Final = 10.0
-"""With `once`, how long nothing may move before it is asked whether the sources are there."""
+"""With `once`, how long the progress may stay the same before the sources are checked."""
 STOP_PATIENCE_S: Final = 10.0
-"""How long lanes may take to hear that they are to end, and to do so, before Spark ends them.
+"""How long lanes may take to read the stop request and to end, before Spark ends them.
 
-With what follows it is less than the 30 s after which Kubernetes, for one, kills what it has asked
-to end: a node whose destination is gone ends by itself, too.
+With the steps after it, a stop takes less than the 30 s after which Kubernetes kills a pod. So a
+node whose destination is unreachable ends by itself, too.
 """
 LAST_LOOK_S: Final = 5.0
+"""How long the last read of the progress may take."""
 _LONG_AGO: Final = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """What a node is told. Times in seconds."""
+    """The configuration of a node. Times in seconds."""
 
     node: str
     destination: Mapping[str, str] = field(repr=False)
     control_topics: ControlTopics = field(default_factory=ControlTopics)
-    """How they are made where this node is the first to need them."""
+    """How they are created, if they do not exist yet."""
     master: str = "local[*]"
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     lanes: int | None = None
@@ -88,12 +89,12 @@ class NodeConfig:
     log_level: str = "WARNING"
     log_format: str = "text"
     metrics_address: tuple[str, int] | None = None
-    """Host and port of metrics and health; None for none."""
+    """Host and port of metrics and health; None disables the endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """All mirror partitions at one moment, as the lanes say."""
+    """The progress of all mirror partitions at one moment, as the lanes report it."""
 
     mirrored: int
     failed: tuple[PartitionStatus, ...]
@@ -104,7 +105,7 @@ class Progress:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to do but what has failed."""
+        """Whether nothing is left to mirror, except in FAILED partitions."""
         return self.waiting == 0 and self.lag == 0
 
 
@@ -113,16 +114,16 @@ class _Heard(NamedTuple):
 
     time_ms: int
     at: float
-    """It was there by then."""
+    """The latest time: it was read then."""
     after: float
-    """And not yet by then."""
+    """The earliest time: the read before did not have it yet."""
 
 
 _NOTHING: Final = Progress(mirrored=0, failed=(), waiting=0, lag=0, records=0, bytes=0)
 
 
 class Node:
-    """A running node. `watch` is told of its progress each second."""
+    """A running node. `watch` is called with its progress each second."""
 
     def __init__(self, config: NodeConfig, watch: Callable[[Progress], None]) -> None:
         self._config = config
@@ -139,17 +140,17 @@ class Node:
         self._endpoint = Endpoint(self._answers())
 
     def stop(self) -> None:
-        """Ask it to end; its lanes finish what is under way."""
+        """Ask the node to end; its lanes finish what is in flight."""
         self._stop.set()
 
     async def run(self) -> Progress:
-        """Run until asked to stop, or until all is mirrored where that was wanted.
+        """Run until asked to stop; with `once`, until all is mirrored.
 
         Returns:
             The last progress.
 
         Raises:
-            UserError: Spark, the destination or the address of the metrics cannot be had.
+            UserError: Spark, the destination or the address of the metrics cannot be used.
         """
         if self._config.metrics_address is not None:
             await self._endpoint.start(*self._config.metrics_address)
@@ -159,7 +160,7 @@ class Node:
             await self._endpoint.close()
 
     def _answers(self) -> Answers:
-        """What is served; before the destination has answered there is nothing to be told."""
+        """The served paths; before the destination has answered, the node reports `starting`."""
 
         def healthy(probe: Callable[[Observed], Health], starting: int) -> Answer:
             if self._observed is None:
@@ -189,7 +190,8 @@ class Node:
             self._grants = cluster.config.grants
             store = MirrorStore(cluster, background=True)
             await create_control_topics(cluster, config.control_topics)
-            # What stands there now is of earlier nodes. No clock is asked: it may jump.
+            # Stop requests and statuses that are stored now are of earlier nodes. Clocks are not
+            # compared for that: a clock may jump.
             snapshot = await store.snapshot()
             await check_state_partitions(cluster, snapshot)
             request = snapshot.stops.get(config.node)
@@ -204,12 +206,12 @@ class Node:
                 return await self._supervise(cluster, store, job, names)
             finally:
                 await asyncio.to_thread(stop_spark, spark)
-                # Where lanes had to be ended, that the job was cancelled is no news any more.
+                # If Spark had to end the lanes, the cancelled job is not an error.
                 await asyncio.gather(job, return_exceptions=True)
 
     def _lane(self, index: int, lanes: int) -> LaneConfig:
         config = self._config
-        # A lease ends before the session does: whoever takes over waits for all of it.
+        # A lease ends before the session does; a new owner waits for the whole session timeout.
         lease_s = max(config.settings.lease_s, config.session_timeout_s)
         return LaneConfig(
             node=config.node,
@@ -261,7 +263,7 @@ class Node:
             for task in done:
                 task.result()
             if job.done() and not self._stop.is_set():
-                await store.snapshot()  # lanes end of a format that they do not know, too
+                await store.snapshot()  # raises if the lanes ended because of an unknown format
                 raise Fenced(
                     f"all lanes have ended: another node runs under the name {self._config.node}",
                     hint="give each node its own --node",
@@ -275,7 +277,7 @@ class Node:
             await asyncio.gather(watching, stopping, *beside, return_exceptions=True)
 
     async def _end_lanes(self, store: MirrorStore, job: "asyncio.Task[list[None]]") -> None:
-        """Let them end by themselves, after which others need not wait for a session timeout."""
+        """Request the lanes to end by themselves, so that no takeover waits for a timeout."""
         try:
             async with asyncio.timeout(STOP_PATIENCE_S):
                 await store.request_stop(self._config.node, self._now_unlike_before())
@@ -284,7 +286,7 @@ class Node:
             log.warning("Spark ends the lanes, which have not within %g s", STOP_PATIENCE_S)
 
     async def _last_progress(self, store: MirrorStore) -> Progress:
-        """How it is now; how it was last seen, if the destination does not say."""
+        """The progress now; the last known one if the destination does not answer."""
         with suppress(TimeoutError, Retriable):
             async with asyncio.timeout(LAST_LOOK_S):
                 return self._measure(*await self._look(store))
@@ -298,13 +300,13 @@ class Node:
     # ---- progress ------------------------------------------------------------------------------
 
     async def _progress(self, store: MirrorStore) -> None:
-        """Watch until all is mirrored, where that is the end; else for ever."""
+        """Report the progress each second: for ever, or with `once` until all is mirrored."""
         before, since = None, time.monotonic()
         while True:
             await asyncio.sleep(1.0)
             try:
                 progress = self._measure(*await self._look(store))
-                await store.states()  # whose topic must not be lost, either
+                await store.states()  # raises if the states' topic is lost
             except (UnsupportedVersion, ControlTopicLost):
                 raise
             except TwinlogError as error:
@@ -322,10 +324,10 @@ class Node:
                     since = time.monotonic()
 
     async def _check_sources(self) -> None:
-        """See whether the sources answer at all: without them the end would never come.
+        """Check that the sources answer: without them `once` would never end.
 
         Raises:
-            Retriable, UserError: one does not.
+            Retriable, UserError: a source does not answer.
         """
         wanted = {t.mirror for t in self._snapshot.topics if t.wanted is Wanted.MIRRORING}
         for name in sorted(wanted):
@@ -349,7 +351,7 @@ class Node:
     def _hear(self, statuses: Mapping[int, Status], now: float, before: float = _LONG_AGO) -> None:
         """Note when statuses were seen to change, by this process's clock.
 
-        One that does not change has no owner any more: its partitions are waiting, not done.
+        A status that does not change has no owner any more: its partitions are waiting, not done.
         """
         for number, status in statuses.items():
             known = self._heard.get(number)
@@ -357,9 +359,9 @@ class Node:
                 self._heard[number] = _Heard(status.time_ms, now, before)
 
     def _by_this_clock(self, number: int, status: Status) -> Iterator[PartitionStatus]:
-        """A status's rows, with this machine's time where a lane told its own.
+        """A status's rows, with the lane's times converted to this machine's clock.
 
-        Nothing of a status of which it is not known when it was written at the earliest.
+        Empty if the earliest time of the status is unknown.
         """
         after = self._heard[number].after
         if after == _LONG_AGO:

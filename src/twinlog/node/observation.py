@@ -1,12 +1,12 @@
-"""What a node sees of all mirrors, from the control topics and the lanes' group.
+"""A node's view of all mirrors, from the control topics and the lanes' group.
 
     states        __mirror_state, followed as it is written
     rows          __mirror_status, read each second
-    lanes         the members of the lanes' group: who heartbeats in time
+    lanes         the members of the lanes' group: those that heartbeat in time
 
 A status counts as long as it is *fresh*: its lane is a member, and it was written within `OLD_S` by
-this node's own clock, which the others' cannot confuse. What is not fresh says nothing of now, and
-is left out.
+this node's own clock, so that other clocks do not matter. A stale status says nothing about now,
+and is left out.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from twinlog.sync.refresh import Sync
 log = logging.getLogger(__name__)
 
 OLD_S: Final = 15.0
-"""Lanes write each status every 5 s at least (runtime/status_writer.py)."""
+"""The age of a stale status: lanes write each one every 5 s at least (runtime/status_writer.py)."""
 REQUEST_RATE_S: Final = 60.0
 """The window of a fetcher's request rate (Kafka's: one minute)."""
 BYTE_RATE_S: Final = 11.0
@@ -42,7 +42,7 @@ _RUNNING: Final = frozenset({State.UNKNOWN, State.PREPARING, State.MIRRORING, St
 
 
 class Seen(NamedTuple):
-    """A mirror partition; `row` is None where no fresh status tells of it."""
+    """A mirror partition; `row` is None if no fresh status has it."""
 
     name: MirrorPartition
     state: State
@@ -50,7 +50,7 @@ class Seen(NamedTuple):
 
 
 class Fetching(NamedTuple):
-    """A lane's fetches from one source broker; requests per second of the last minute."""
+    """A lane's fetches from one source broker; requests per second in the last minute."""
 
     lane: str
     status: FetcherStatus
@@ -58,7 +58,7 @@ class Fetching(NamedTuple):
 
 
 class Throttled(NamedTuple):
-    """A lane's fetches of throttled partitions; bytes per second of the last 11 s."""
+    """A lane's fetches of throttled partitions; bytes per second in the last 11 s."""
 
     lane: str
     status: ThrottleStatus
@@ -66,14 +66,14 @@ class Throttled(NamedTuple):
 
 
 class Observed:
-    """See the module.
+    """The node's view of all mirrors (see the module).
 
     Args:
         cluster: the destination.
         group_id: the lanes' group.
         ours: the names of this node's own lanes.
-        errors: what could not be brought up to date, by mirror (refresh.py).
-        clock: seconds.
+        errors: counts of failed refreshes, by mirror and kind (refresh.py).
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -111,23 +111,23 @@ class Observed:
                 await asyncio.sleep(_PAUSE_S)
 
     async def look(self, snapshot: Snapshot, statuses: Mapping[int, Status]) -> None:
-        """Take what was read just now, and ask who lives.
+        """Take what was read just now, and read which lanes are members of the group.
 
         Raises:
-            TwinlogError: the destination does not say.
+            TwinlogError: the destination does not answer.
         """
         self.take(await static_members(self._cluster, self._group_id), snapshot, statuses)
 
     def take(
         self, members: frozenset[str], snapshot: Snapshot, statuses: Mapping[int, Status]
     ) -> None:
-        """Take what the destination tells."""
+        """Take the members, the snapshot and the statuses that the destination reports now."""
         self._members, self.snapshot, self._statuses = members, snapshot, statuses
         now = self._looked_at = self._clock()
         if self.alive:
             self._alive_at = now
         if self._written is None:
-            # Nobody knows how long these have stood there: who lives writes again soon.
+            # The age of these statuses is unknown; a living lane writes again soon.
             self._written = {n: (status.time_ms, _LONG_AGO) for n, status in statuses.items()}
         for number, status in statuses.items():
             if self._written.get(number, (None, 0.0))[0] != status.time_ms:
@@ -142,25 +142,25 @@ class Observed:
         for throttle in status.throttles:
             self._throttled[status.lane, throttle.mirror].count(throttle.bytes, at)
 
-    # ---- what is seen --------------------------------------------------------------------------
+    # ---- the view ------------------------------------------------------------------------------
 
     @property
     def alive(self) -> frozenset[str]:
-        """Those of this node's lanes that are members of the group."""
+        """The lanes of this node that are members of the group."""
         return self.ours & self._members
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the destination last told all that is asked of it."""
+        """Seconds since the destination last answered all requests of a poll."""
         return self._clock() - self._looked_at
 
     @property
     def dead_s(self) -> float:
-        """Seconds for which none of this node's lanes was seen alive, while one could look."""
+        """Seconds from the last poll with a living lane of this node (or the start) to the last."""
         return self._looked_at - self._alive_at
 
     def partitions(self) -> Iterator[Seen]:
-        """All partitions of all mirrors."""
+        """All mirror partitions."""
         rows = {row.partition: row for status in self._fresh() for row in status.partitions}
         for topic in self.snapshot.topics:
             for name in topic.mirror_partitions:
@@ -168,14 +168,14 @@ class Observed:
                 yield Seen(name, state, rows.get(name) if state in _RUNNING else None)
 
     def fetching(self) -> Iterator[Fetching]:
-        """What each living lane fetches."""
+        """The fetches of each living lane."""
         for lane, status in self._lanes().items():
             for one in status.fetchers:
                 rate = self._requests[lane, one.mirror, one.broker].per_second
                 yield Fetching(lane, one, rate)
 
     def throttled(self) -> Iterator[Throttled]:
-        """What each living lane fetches of throttled partitions."""
+        """The fetches of throttled partitions of each living lane."""
         for lane, status in self._lanes().items():
             for one in status.throttles:
                 yield Throttled(lane, one, self._throttled[lane, one.mirror].per_second)
@@ -188,7 +188,7 @@ class Observed:
                 yield status
 
     def _lanes(self) -> dict[str, Status]:
-        """The last status of each lane in which it speaks of itself."""
+        """The last fresh status of each lane that has figures of the lane itself."""
         found: dict[str, Status] = {}
         for status in sorted(self._fresh(), key=lambda one: one.time_ms):
             if status.fetchers or status.throttles:

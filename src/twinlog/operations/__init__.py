@@ -1,1 +1,1 @@
-"""What an operator asks for."""
+"""Operations that an operator starts."""

@@ -1,12 +1,12 @@
-"""What is known of mirrors: what is wanted of their topics, and what partitions' owners have said.
+"""Describes mirrors: the desired state of their topics, and what partitions' owners have reported.
 
-Three control topics say it (store/control_topics.py). Where they differ, the state that an owner
-has written into `__mirror_state` counts; offsets are those of the last status of the state
-partition where it stands: a topic that was made again has another one, and a former one's last
+Three control topics hold this (store/control_topics.py). If they differ, the state that an owner
+has written into `__mirror_state` counts. Offsets come from the last status of the state partition
+that holds this state: a recreated topic has another state partition, and the former one's last
 status stays.
 
-A stored state is what an owner wrote once. That the partition is mirrored *now* is concluded only
-from a fresh status: one that is at most `FRESH_S` old. Without it a partition that needs an owner
+A stored state is what an owner wrote once. Only a fresh status, which is at most `FRESH_S` old,
+shows that the partition is mirrored *now*. Without it, a partition that needs an owner
 (`NEEDS_OWNER`) has no lag, and one that was PREPARING or MIRRORING is UNKNOWN, with the reason. One
 that is FAILED in a fresh status is so before that is stored: `__mirror_state` may not be writable.
 """
@@ -30,50 +30,49 @@ from twinlog.store.statuses import is_fresh
 NEEDS_OWNER: Final = frozenset(
     {State.UNKNOWN, State.PREPARING, State.MIRRORING, State.PAUSING, State.STOPPING}
 )
-"""States in which a partition stands still without a lane."""
+"""States in which a partition makes no progress without a lane."""
 _RUNNING: Final = frozenset({State.UNKNOWN, State.PREPARING, State.MIRRORING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """A mirror partition. Offsets are as its owner last said, -1 where they are not known.
+    """A mirror partition. Offsets are as its owner last reported, -1 if unknown.
 
-    The destination's is asked for where no owner says it.
+    If no owner reports the destination's offset, it is read from the destination.
     """
 
     partition: int
     state: State
     reason: str | None = None
-    """Why it is FAILED, what keeps it STOPPING, why records of the source are waited for, or that
-    no lane reports it."""
+    """Why it is FAILED, what keeps it STOPPING, why it waits for records of the source, or that no
+    lane reports it."""
     source_offset: int = -1
     """The source's high watermark."""
     source_last_stable_offset: int = -1
-    """Up to here the source can be mirrored."""
+    """The source's last stable offset, up to which it can be mirrored."""
     destination_offset: int = -1
     """The destination's log end offset."""
     lag: int = -1
-    """Offsets that the destination is behind the source's high watermark. -1 where the status is
-    not fresh, and while PAUSED: nobody looks at the source then, and its offsets are those of the
-    pause."""
+    """Offsets that the destination is behind the source's high watermark. -1 if the status is not
+    fresh, and while PAUSED: the source is not read then, and its offsets are those of the pause."""
     lag_ms: int | None = None
-    """Age of the oldest record that is not mirrored yet; None where it is not known."""
+    """Age of the oldest record that is not mirrored yet; None if unknown."""
     source_time_ms: int | None = None
-    """When the source was last heard of; its offsets are of then. None where it is not known."""
+    """Time of last contact with the source, and of its offsets; None if unknown."""
     last_mirrored_epoch: int | None = None
-    """The source's leader epoch of the last mirrored record; None where nothing was mirrored."""
+    """The source's leader epoch of the last mirrored record; None if nothing was mirrored."""
     last_mirrored_end: int | None = None
     """The offset after that record once the partition is STOPPED, -1 before."""
     records: int = 0
-    """Appended since its owner has it."""
+    """Records that were appended since its owner took it over."""
     bytes: int = 0
-    """Of batches that were appended since its owner has it."""
+    """Bytes of the batches that were appended since its owner took it over."""
     filled: tuple[int, ...] = NOTHING_FILLED
-    """Offsets without a record for readers, filled since its owner has it, by `Absence`."""
+    """Offsets without a record for readers, filled since its owner took it over, by `Absence`."""
     lane: str | None = None
     node: str | None = None
     status_time_ms: int | None = None
-    """When its owner wrote its last status; None where none has."""
+    """When its owner wrote its last status; None if there is none."""
     fresh: bool = False
     """Whether that status is fresh (see the module)."""
 
@@ -90,18 +89,18 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorDescription:
-    """A mirror, and its topics in the order of their names."""
+    """A mirror, and its topics by name."""
 
     mirror: str
     source_bootstrap: str
     source_cluster_id: str
     topic_patterns: tuple[str, ...]
-    """Regular expressions: topics that match one are added when they come into being."""
+    """Regular expressions: new topics that match one are added."""
     replication_factor: int | None
     """Of the topics that are created for it; None: the destination's default."""
     topics: tuple[TopicDescription, ...]
     not_mirrored: NotMirrored
-    """What else the mirror stands for on its source, as of the last refresh."""
+    """What else the mirror covers on its source, as of the last refresh."""
 
 
 class _Said(NamedTuple):
@@ -112,7 +111,7 @@ class _Said(NamedTuple):
 
 
 _Rows: TypeAlias = Mapping[MirrorPartition, dict[int, _Said]]
-"""By state partition, the last one written last."""
+"""By state partition, the row that was written last at the end."""
 
 
 def describe(
@@ -124,16 +123,16 @@ def describe(
     log_ends: Mapping[TopicPartition, int] | None = None,
     ages: Mapping[int, float] | None = None,
 ) -> tuple[MirrorDescription, ...]:
-    """All mirrors, or those of these names, in the order of their names.
+    """Describe all mirrors, or those of these names, in the order of their names.
 
     Args:
         snapshot: `__mirror_config`.
         states: `__mirror_state`.
         statuses: `__mirror_status`.
         mirrors: names; None: all.
-        log_ends: of the destination's partitions of which no status tells one.
-        ages: seconds since each status was written, by state partition (`ages_of`); None: all
-            are fresh.
+        log_ends: of the destination's partitions for which no status reports one.
+        ages: seconds since each status was written, by state partition (`ages_of`); None: all are
+            fresh.
     """
     rows: defaultdict[MirrorPartition, dict[int, _Said]] = defaultdict(dict)
     for status in sorted(statuses, key=lambda one: one.time_ms):
@@ -163,7 +162,7 @@ def _chosen(
 
 
 def without_log_end(mirrors: Collection[MirrorDescription]) -> list[TopicPartition]:
-    """The partitions whose destination offset is not known: paused ones, say."""
+    """The partitions whose destination offset is unknown: paused ones, for example."""
     return [
         TopicPartition(topic.topic, partition.partition)
         for mirror in mirrors
@@ -191,7 +190,7 @@ def _topic(
 
 
 def _said(partition: MirrorPartition, states: States, rows: _Rows) -> _Said | None:
-    """What the owner of the state partition where its state stands has said last; else anybody."""
+    """The last row from the state partition that holds its state; if that is unknown, from any."""
     found = rows.get(partition) or {}
     place = states.places.get((MIRROR_PARTITION_STATE, partition))
     return next(reversed(found.values()), None) if place is None else found.get(place)
@@ -240,14 +239,14 @@ def _partition(
 
 
 def _age(said: _Said | None, ages: Mapping[int, float] | None) -> float | None:
-    """Of the status in which a partition is; None where it is in none."""
+    """Age of the status that has this row; None if there is none."""
     if said is None:
         return None
     return 0.0 if ages is None else ages.get(said.status.state_partition, float("inf"))
 
 
 def _silence(state: PartitionState, age_s: float | None) -> str:
-    """That no lane reports a partition, since when, and what was stored of it last."""
+    """That no lane reports a partition, since when, and its last stored state."""
     last = f"the last stored state is {state.state.name}"
     if state.state is State.STOPPING and state.reason:
         last += f" ({state.reason})"
@@ -259,14 +258,14 @@ def _silence(state: PartitionState, age_s: float | None) -> str:
 
 
 def _last_mirrored_end(state: State, last: LastMirrored | None) -> int | None:
-    """Exact once it is STOPPED; before that only a bound is known, which is not shown."""
+    """Exact once it is STOPPED; before that only a bound is known, which is not shown (-1)."""
     if last is None:
         return None
     return last.end if state is State.STOPPED else -1
 
 
 def _reason(state: PartitionState, row: PartitionStatus) -> str | None:
-    """What is written with the state; a status may be of the time before it."""
+    """The reason that is stored with the state; a status may be older than the state."""
     if state.state is State.FAILED:
         return state.reason or row.reason
     if state.state is row.state is State.MIRRORING:

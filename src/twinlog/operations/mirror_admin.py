@@ -1,12 +1,11 @@
 """`MirrorAdmin`: all that `kafka-mirrors` does, as a typed Python API (KIP-1279, "Admin Client").
 
-The names are the KIP's. It speaks to the *destination* cluster, which holds the mirrors; source
-clusters are connected to where a method needs them. What was asked for is written when a method
-returns: the nodes (`twinlog run`) take partitions there, and `describe_mirrors` shows how far they
-are.
+The names are the KIP's. It connects to the *destination* cluster, which holds the mirrors, and to
+source clusters where a method needs them. When a method returns, the desired state is written: the
+nodes (`twinlog run`) then take partitions there, and `describe_mirrors` shows their progress.
 
-Topics are named in two ways: a text is what `--topic` is, the name of a topic or else a regular
-expression that has to match in full; a collection holds names, each of which has to be one.
+Topics are named in two ways: a text is what `--topic` is, a topic name or otherwise a regular
+expression that has to match in full; a collection holds exact topic names.
 """
 
 import time
@@ -33,7 +32,7 @@ from twinlog.store.statuses import ages_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateMirrorResult:
-    """A mirror that was created, and the cluster that its addresses lead to."""
+    """A mirror that was created, and the cluster that its addresses connect to."""
 
     mirror: str
     source_cluster_id: str
@@ -45,13 +44,13 @@ class MirrorListing:
 
     mirror: str
     topics: int
-    """How many, with those that were removed and not forgotten."""
+    """How many, including those that were removed and not forgotten."""
     source_cluster_id: str
     source_bootstrap: str
     config: Mapping[str, str]
     """Its properties as they were set; secrets that are no references are hidden."""
     not_mirrored: NotMirrored
-    """What it stands for on its source and does not mirror, as of the last refresh."""
+    """What it covers on its source and does not mirror, as of the last refresh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +59,17 @@ class ListMirrorsResult:
 
     mirrors: tuple[MirrorListing, ...]
     unreadable: tuple[str, ...]
-    """Records of the control topics that cannot be read: where they stand, and why."""
+    """Records of the control topics that cannot be read: their place and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteMirrorResult:
-    """A mirror that is deleted."""
+    """A mirror that was deleted."""
 
     mirror: str
     copied_acls: tuple[str, ...]
-    """ACLs that it has copied from its source: they stay on the destination, and no later
-    revocation on the source reaches them."""
+    """ACLs that it has copied from its source: they stay on the destination, and a later revocation
+    on the source does not remove them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,22 +78,22 @@ class DescribeMirrorsResult:
 
     mirrors: tuple[MirrorDescription, ...]
     unreadable: tuple[str, ...]
-    """Records of the control topics that cannot be read: where they stand, and why."""
+    """Records of the control topics that cannot be read: their place and the reason."""
 
 
 class MirrorAdmin:
     """An administrator of the mirrors of one destination cluster; an async context manager.
 
-    Every method may raise, beside what it names:
+    Every method may raise, in addition to its own errors:
 
-        UserError    a right is missing, or the destination refuses us
-        Retriable    a cluster does not answer; what was asked for is done or not, never half
+        UserError    a right is missing, or the destination refuses the client
+        Retriable    a cluster is unreachable; the request is carried out or not, never half
 
     `MirrorRefused`, a UserError, has the KIP's name of its error in `kind`; nothing was changed.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Take a client's properties of the destination, as `--command-config` holds them.
+        """Take a client's properties of the destination, as in a `--command-config` file.
 
         Raises:
             UserError: a property is missing or malformed.
@@ -124,17 +123,18 @@ class MirrorAdmin:
     async def create_mirror(
         self, mirror: str, configs: Mapping[str, str], *, replication_factor: int | None = None
     ) -> CreateMirrorResult:
-        """Create a mirror of the cluster that `configs` lead to.
+        """Create a mirror of the cluster that `configs` connect to.
 
         Args:
-            mirror: its name.
-            configs: properties of the source and the mirror, as `--mirror-config` holds them.
+            mirror: the mirror's name.
+            configs: properties of the source and the mirror, as in a `--mirror-config` file.
             replication_factor: of the topics that are created for it; None: the destination's
                 default.
 
         Raises:
             MirrorRefused: INVALID_MIRROR_NAME, MIRROR_ALREADY_EXISTS.
-            UserError: a setting is wrong, the source refuses us, or is the destination itself.
+            UserError: a setting is wrong, the source refuses the client, or is the destination
+                itself.
         """
         created = await mirrors.create_mirror(
             self._cluster,
@@ -153,16 +153,16 @@ class MirrorAdmin:
         replication_factor: int | None = None,
         rebuild: Rebuild | None = None,
     ) -> tuple[str, ...]:
-        """Mirror topics of the source, all of these or none; their names.
+        """Mirror topics of the source, all of these or none; return their names.
 
         Topics that match a regular expression later are added then.
 
         Args:
-            mirror: its name.
+            mirror: the mirror's name.
             topics: see the module.
             replication_factor: of topics that are created; None: the mirror's.
-            rebuild: topics that were failed over, or removed from a mirror, and have diverged may
-                be deleted and made anew.
+            rebuild: permission to delete and recreate topics that were failed over, or removed from
+                a mirror, and have diverged.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_IN_MIRROR,
@@ -183,7 +183,7 @@ class MirrorAdmin:
     async def remove_topics_from_mirror(
         self, mirror: str, topics: str | Collection[str]
     ) -> tuple[str, ...]:
-        """Fail over to the destination's topics: fenced, then writable. Their names.
+        """Fail over to the destination's topics: fenced, then writable; return their names.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
@@ -194,7 +194,7 @@ class MirrorAdmin:
     async def pause_mirror_topics(
         self, mirror: str, topics: str | Collection[str]
     ) -> tuple[str, ...]:
-        """Stop copying; the topics stay read-only. Their names.
+        """Stop copying topics, which stay read-only; return their names.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_ALREADY_PAUSED,
@@ -205,7 +205,7 @@ class MirrorAdmin:
     async def resume_mirror_topics(
         self, mirror: str, topics: str | Collection[str]
     ) -> tuple[str, ...]:
-        """Go on with paused topics from where they are; their names.
+        """Resume paused topics from where they are; return their names.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_NOT_PAUSED,
@@ -214,7 +214,7 @@ class MirrorAdmin:
         return tuple(await lifecycle.resume_topics(self._cluster, mirror, topics))
 
     async def alter_mirror(self, mirror: str, configs: Mapping[str, str]) -> None:
-        """Set these properties of a mirror, and leave the others; its lanes connect anew.
+        """Set these properties of a mirror, and keep the others; its lanes reconnect.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR.
@@ -225,7 +225,7 @@ class MirrorAdmin:
     async def delete_mirror(self, mirror: str) -> DeleteMirrorResult:
         """Delete a mirror without topics, or whose partitions are all STOPPED.
 
-        The destination's topics stay, and the ACLs that were copied.
+        The destination's topics stay, and so do the copied ACLs.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, MIRROR_NOT_EMPTY.
@@ -234,7 +234,7 @@ class MirrorAdmin:
         return DeleteMirrorResult(mirror=mirror, copied_acls=tuple(map(str, sorted(copied))))
 
     async def list_mirrors(self) -> ListMirrorsResult:
-        """All mirrors; none where none was ever created."""
+        """List all mirrors; none if none was ever created."""
         snapshot = await MirrorStore(self._cluster).snapshot()
         return ListMirrorsResult(
             mirrors=tuple(
@@ -254,7 +254,7 @@ class MirrorAdmin:
     async def describe_mirrors(
         self, mirrors: Collection[str] | None = None
     ) -> DescribeMirrorsResult:
-        """Mirrors with their topics and partitions: these, or all.
+        """Describe mirrors with their topics and partitions: these, or all.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR.

@@ -1,4 +1,4 @@
-"""`twinlog verify` seen from above: which partitions, what to compare of each, and the verdict."""
+"""Plans `twinlog verify` and sums it up: the partitions, what to compare of each, the verdict."""
 
 import asyncio
 import re
@@ -61,7 +61,7 @@ class Counts:
 
     @property
     def length(self) -> int:
-        """All of them."""
+        """The sum of all classes."""
         return (
             self.compared + self.differs + sum(self.absent.values()) + self.not_seen + self.behind
         )
@@ -69,7 +69,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """A partition's two logs."""
+    """The comparison of a partition's two logs."""
 
     partition: TopicPartition
     counts: Counts
@@ -83,11 +83,11 @@ class Verification:
 
     logs: tuple[LogReport, ...]
     unreadable: tuple[str, ...] = ()
-    """Records of the configuration that cannot be read: what they are about was not compared."""
+    """Configuration records that cannot be read: what they concern was not compared."""
 
     @property
     def counts(self) -> Counts:
-        """In total."""
+        """The sums over all logs."""
         return _sum(one.counts for one in self.logs)
 
     @property
@@ -97,7 +97,7 @@ class Verification:
 
     @property
     def unseen(self) -> tuple[Differs, ...]:
-        """All ranges that were not seen; of a log whose bounds were not, an empty one."""
+        """All ranges that were not seen; an empty range if a log's bounds were not."""
         return tuple(each for one in self.logs for each in one.unseen)
 
     @property
@@ -134,7 +134,7 @@ async def verify_mirrors(
 
     Args:
         config: which, and how.
-        progress: is told how many tasks have ended, now and then, from another thread.
+        progress: receives how many tasks have ended, now and then, from another thread.
 
     Raises:
         UserError: there is nothing to compare, or a cluster cannot be reached as configured.
@@ -165,9 +165,9 @@ async def verify_mirrors(
 
 
 def verification(extents: Iterable[Extent], compared: Collection[Compared]) -> Verification:
-    """Put together what the bounds show and what the tasks found.
+    """Combine what the bounds show with what the tasks have found.
 
-    What no task reports was not seen, whatever the cause: the counts are the log's length.
+    Offsets that no task reports were not seen, whatever the cause: the counts are the log's length.
     """
     return Verification(
         logs=tuple(
@@ -204,11 +204,11 @@ async def _plan(
     """What can be compared of one mirror, cut into tasks."""
     async with connected_source(mirror, cluster.config.grants) as source:
         partitions = await _partitions(source, cluster, topics)
-        # The destination first: a mirror that runs meanwhile is not beyond its source.
+        # The destination is read first, so that a running mirror is never ahead of its source.
         ours = await read_bounds(cluster, partitions)
         theirs = await read_bounds(source, partitions)
         compacted = await _compacted(source, cluster, {topic.topic for topic in topics})
-        # Last: a topic that is still the known one was it all the time.
+        # The ids are read last: a topic that still has its id had it all the time.
         ids = await _topic_ids(source, cluster, topics)
         source_id = source.cluster_id
     made_again = {topic.topic: why for topic in topics if (why := _made_again(topic, ids))}
@@ -236,7 +236,7 @@ async def _plan(
 async def _topic_ids(
     source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
 ) -> dict[str, Sides[UUID]]:
-    """The ids that the topics have now; `NO_TOPIC_ID` where they have none, or are not there."""
+    """The topics' present ids; `NO_TOPIC_ID` for a topic without one, or that does not exist."""
     names = [topic.topic for topic in topics]
     there, here = [(await one.refresh(names)).topics for one in (source, destination)]
     return {
@@ -248,7 +248,7 @@ async def _topic_ids(
 
 
 def _made_again(topic: MirrorTopic, ids: Mapping[str, Sides[UUID]]) -> str | None:
-    """Why a topic's logs are not those that are mirrored, if they are not."""
+    """Why a topic's logs are not the mirrored ones; None if they are."""
     found = ids[topic.topic]
     if is_another(topic.topic_id, found.source):
         return "source: the topic was deleted and recreated"
@@ -260,7 +260,7 @@ def _made_again(topic: MirrorTopic, ids: Mapping[str, Sides[UUID]]) -> str | Non
 async def _partitions(
     source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
 ) -> list[TopicPartition]:
-    """All partitions that the mirror knows, or one of the clusters has."""
+    """All partitions that the mirror knows, or that one of the clusters has."""
     names = [topic.topic for topic in topics]
     known = [await cluster.refresh(names) for cluster in (source, destination)]
     counts = {topic.topic: topic.partitions for topic in topics}
@@ -274,7 +274,7 @@ async def _partitions(
 async def _compacted(
     source: KafkaCluster, destination: KafkaCluster, topics: set[str]
 ) -> dict[str, bool]:
-    """Whether a cleaner is at work on either side of these topics."""
+    """Whether each of these topics is compacted on either side."""
     found = dict.fromkeys(topics, False)
     resources = [admin.topic_resource(name) for name in topics]
     for cluster in (source, destination):
@@ -282,7 +282,7 @@ async def _compacted(
         for resource, entries in answers.items():
             if isinstance(entries, Refusal):
                 if entries.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    continue  # its bounds are not seen either
+                    continue  # its bounds cannot be read either
                 entries.fail("see the configuration", topic=resource.name)
             policy = entries["cleanup.policy"].value or ""
             found[resource.name] = found[resource.name] or "compact" in policy

@@ -1,11 +1,11 @@
-"""The process that Spark forks its Python workers from, with a lane's imports already done.
+"""The process from which Spark forks its Python workers, with a lane's imports already done.
 
 Spark's own daemon imports next to nothing before it forks, so each worker spends a third of a
-second of CPU on imports and shares none of their memory. This one imports what a lane needs,
-freezes it against the garbage collector (which would touch, and so copy, each page), and goes on as
-Spark's. It starts no thread: a fork would not take it along.
+second of CPU on imports and shares none of their memory. This daemon imports what a lane needs,
+freezes it against the garbage collector (which would touch, and so copy, each page), and then runs
+Spark's daemon. It starts no thread: a fork does not copy threads.
 
-Named by `spark.python.daemon.module` (session.py).
+`spark.python.daemon.module` names this module (session.py).
 """
 
 import gc
@@ -22,10 +22,10 @@ _work = daemon.worker
 
 
 def _work_if_asked(sock: socket.socket, authenticated: bool) -> int:
-    """Spark's own, once there is something to do.
+    """Run Spark's worker as soon as there is a task.
 
-    When the application ends while a worker waits for its next task, Spark's worker writes to the
-    closed socket why it has none, and the trace of that to the terminal.
+    When the application ends while a worker waits for its next task, Spark's worker reports the
+    missing task to the closed socket, and prints a stack trace of that failure to the terminal.
     """
     try:
         asked = sock.recv(1, socket.MSG_PEEK)
@@ -35,7 +35,7 @@ def _work_if_asked(sock: socket.socket, authenticated: bool) -> int:
 
 
 if __name__ == "__main__":
-    # The socket that takes tasks is a file: whoever may write to it runs code here.
+    # The socket that takes tasks is a file: write access to it is enough to run code here.
     os.umask(PRIVATE)
     gc.freeze()
     daemon.worker = _work_if_asked

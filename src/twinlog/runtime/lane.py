@@ -1,6 +1,6 @@
-"""A lane: one long-lived Spark task, which owns state partitions and moves what hashes to them.
+"""A lane: one long-lived Spark task that owns state partitions and their mirror partitions.
 
-    group (kafka/groups/membership.py)   which partitions of __mirror_state are ours
+    group (kafka/groups/membership.py)   which partitions of __mirror_state this lane owns
     __mirror_config            which mirrors and topics there are, followed as it is written
     engines (engine.py)        one for each source cluster, all appending through one connection
                                to each destination broker
@@ -8,14 +8,20 @@
                                transactional id of its state partition: a former owner's is refused
     __mirror_status            progress, once a second, for each state partition that has any
 
-Order at a takeover: fence the state partition (a former owner can say nothing any more), read the
-states, then place and append. A mirror partition that has no state yet has never had an owner;
-every other one waits for the former owner's lease before anything that the broker does not guard.
+Order at a takeover:
 
-A lane never ends because of one partition, one mirror or one unreachable source. It ends when it
-is asked to (a stop request for its node), or when its instance id has another process; then
-whatever it still had is another's business already. And when the process that Spark forked it from
-has died: Spark could not end it any more, so it ends by itself and is started anew.
+1. Fence the state partition: a former owner cannot write states any more.
+2. Read the states.
+3. Place and append. A mirror partition without a state has never had an owner. Every other one
+   waits until the former owner's lease has ended, before any request that the broker does not
+   guard.
+
+One failed partition, mirror or unreachable source never ends a lane. A lane ends when:
+
+- its node gets a stop request;
+- another process has its instance id: that process owns its state partitions already;
+- the process that Spark forked it from has died: Spark could not end it any more, so the lane ends
+  by itself and Spark starts it again.
 """
 
 import asyncio
@@ -77,24 +83,24 @@ from twinlog.store.topic_reader import UNDECIDED
 log = logging.getLogger(__name__)
 
 PARENT_INTERVAL_S: Final = 1.0
-"""How often a lane looks whether Spark could still end it."""
+"""The interval of checks whether Spark can still end this lane."""
 CATCH_UP_S: Final = 5.0
-"""How long what is wanted may be behind at a takeover; then that is tried again."""
+"""How long the desired state may be behind at a takeover; then the takeover is retried."""
 CONNECT_S: Final = 10.0
-"""How long a source may take to answer before that is said; then it is tried again."""
+"""How long a source may take to answer; then that is reported, and the connection is retried."""
 FIRST_PAUSE_S: Final = 0.5
-"""The first pause before that."""
+"""The first backoff before a source is connected again."""
 SOURCE_PAUSE_S: Final = 5.0
-"""The longest pause before that, and the one after a defect."""
+"""The longest backoff before a source is connected again, and the backoff after a defect."""
 AGAIN_S: Final = 1.0
-"""How long a lane waits that cannot go on before it ends: Spark starts it again at once."""
+"""How long a failed lane waits before it ends: Spark starts it again at once."""
 EXPIRATION_S: Final = 60.0
-"""How often it is asked how long brokers remember a producer."""
+"""The interval of reads of how long brokers remember a producer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneConfig:
-    """All that a lane is told; it goes through Spark as it is.
+    """The configuration of a lane, pickled by Spark as it is.
 
     `destination` holds client properties, with references to secrets unresolved.
     """
@@ -108,7 +114,7 @@ class LaneConfig:
     group_id: str
     session_timeout_s: float
     stop_before: int | None = None
-    """The stop request that stood when the node started: it was for an earlier one of its name."""
+    """The stop request that was stored at the node's start, for an earlier node of its name."""
     log_level: str = "WARNING"
     log_format: str = "text"
 
@@ -119,14 +125,14 @@ class LaneConfig:
 
 
 def run_lane(config: LaneConfig) -> None:
-    """Be a lane until it is asked to stop: the body of a Spark task."""
+    """Run a lane until it is asked to stop: the body of a Spark task."""
     set_up(config.log_level, config.log_format, config.name)
     keep_freed(config.settings.buffer_bytes)
     try:
         asyncio.run(Lane(config).run())
     except (Fenced, UnsupportedVersion, ControlTopicLost) as error:
-        # Starting again would take the name back from whoever has it now, and so on for ever; and
-        # would not teach us the format of the control topics.
+        # A restart would take the name back from its new process, which would do the same, for
+        # ever. Nor does a restart help with an unknown format of the control topics.
         log.error("%s; this lane ends", error)  # noqa: TRY400 - one line
     except TwinlogError as error:
         log.warning("%s; this lane is started again", error)
@@ -135,13 +141,13 @@ def run_lane(config: LaneConfig) -> None:
 
 
 class Lane:
-    """A running lane. Its group's callbacks are its own methods."""
+    """A running lane. Its methods are the callbacks of its group."""
 
     def __init__(self, config: LaneConfig) -> None:
         self.config = config
         self._settings = config.settings
         self.grants = NOTHING
-        """What the properties of mirrors may read of this machine."""
+        """What the properties of mirrors may read on this machine."""
         self._parent = os.getppid()
         self._random = random.Random()  # noqa: S311 - jitter
         self._stack = AsyncExitStack()
@@ -151,7 +157,7 @@ class Lane:
         self._compacted: dict[tuple[str, UUID | None], bool] = {}
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
-        self._assigned = asyncio.Event()  # set when there is something that was not ours before
+        self._assigned = asyncio.Event()  # set when a state partition was assigned
         self._expiration_due = time.monotonic()
         self._ways = Ways(
             self._owned,
@@ -162,7 +168,7 @@ class Lane:
             changed=self._changed.set,
             random=self._random,
         )
-        self._changing = asyncio.Lock()  # guards what is owned, and the engines
+        self._changing = asyncio.Lock()  # guards `_owned` and `_engines`
 
     async def run(self) -> None:
         """Run until asked to stop.
@@ -232,17 +238,17 @@ class Lane:
     # ---- the group's callbacks -----------------------------------------------------------------
 
     async def on_assigned(self, partitions: set[int]) -> None:
-        """These state partitions are ours; opening them goes on beside."""
+        """Take these state partitions; they are opened in the background."""
         async with self._changing:
             self._take(partitions)
 
     async def on_revoked(self, partitions: set[int]) -> None:
-        """End what is under way on these, then give them away."""
+        """End all work on these state partitions, then release them."""
         async with self._changing:
             await self._drop(partitions)
 
     async def on_lost(self, partitions: set[int]) -> None:
-        """Drop these: another lane may have them."""
+        """Drop these state partitions: another lane may own them."""
         await self.on_revoked(partitions)
 
     def _take(self, partitions: Collection[int]) -> None:
@@ -265,7 +271,7 @@ class Lane:
     def _running(self) -> list[Engine]:
         return [one.engine for one in self._engines.values() if one.engine is not None]
 
-    # ---- what is wanted ------------------------------------------------------------------------
+    # ---- the desired state ---------------------------------------------------------------------
 
     async def _follow(self) -> None:
         while True:
@@ -294,9 +300,9 @@ class Lane:
                     self._stop.set()
 
     async def _reconcile_when_changed(self) -> None:
-        """Bring what runs to what is owned and wanted; again when that could not be done.
+        """Reconcile after each change, and retry a failed round with backoff.
 
-        What is newly ours does not wait for what could not be done before.
+        A newly assigned state partition does not wait for the backoff of an earlier failure.
         """
         pause = self._settings.backoff_s
         while True:
@@ -318,10 +324,10 @@ class Lane:
                 self._changed.set()
 
     async def _reconcile(self) -> None:
-        """Bring what runs to what is owned and wanted (reconciler.py).
+        """Bring the owned mirror partitions to their desired states (reconciler.py).
 
         Raises:
-            TwinlogError: not all could be done; the first reason.
+            TwinlogError: something failed; the first reason.
         """
         await self._end_engines()
         await self._read_expiration()
@@ -329,10 +335,10 @@ class Lane:
         await self._ways.go()
 
     async def _read_expiration(self) -> None:
-        """How long brokers remember producers: before new partitions run, and from time to time.
+        """Read how long brokers remember producers: before new partitions run, and periodically.
 
-        A broker may have been restarted with another setting. Until one tells, what was last known
-        is taken, at first Kafka's default.
+        A broker may have been restarted with another setting. Without an answer the last known
+        value stays, which is Kafka's default at first.
         """
         opened = all(owned.informed for owned in self._owned.values())
         if opened and time.monotonic() < self._expiration_due:
@@ -350,7 +356,7 @@ class Lane:
             owned.shard.settings = self._settings
 
     async def _catch_up(self) -> None:
-        """Wait until we follow all that is in `__mirror_config` now."""
+        """Wait until this lane has read all that is in `__mirror_config` now."""
         there = (await read_config(self._cluster, patience=UNDECIDED)).ends
         deadline = time.monotonic() + CATCH_UP_S
         while any(self._snapshot.ends.get(index, 0) < end for index, end in there.items()):
@@ -359,7 +365,7 @@ class Lane:
             await asyncio.sleep(self._settings.position_pause_s)
 
     async def _run_partitions(self, owned: OwnedShard, wanted: Sequence[Mirrored]) -> None:
-        """Mirror those of a state partition that are to run; one topic holds up no other."""
+        """Mirror these partitions of a state partition; a failed topic holds up no other topic."""
         trouble: TwinlogError | None = None
         specs: defaultdict[str, list[PartitionSpec]] = defaultdict(list)
         for name, topic in wanted:
@@ -373,7 +379,7 @@ class Lane:
             raise trouble
 
     async def _end_engines(self) -> None:
-        """End those of mirrors that are other ones now, or are no more."""
+        """End the engines of mirrors that were deleted, or whose source has changed."""
         for name, running in list(self._engines.items()):
             if not _same_source(running.mirror, self._snapshot.mirrors.get(name)):
                 if running.engine is not None:
@@ -382,7 +388,7 @@ class Lane:
                 del self._engines[name]
 
     def _set_engines(self) -> None:
-        """What an engine may read, and when it deletes, is changed while it runs."""
+        """Apply the mirrors' throttles and log start delays to the running engines."""
         for name, running in self._engines.items():
             mirror = self._snapshot.mirrors.get(name)
             if running.engine is not None and mirror is not None:
@@ -391,8 +397,8 @@ class Lane:
                 running.engine.log_start_delay_s = delay
 
     async def _disown(self, keep: Collection[Name]) -> None:
-        """Stop mirroring all but these; when it returns, nothing of the others is under way."""
-        self._note_epochs()
+        """Stop mirroring all but these; on return, no request of other partitions is in flight."""
+        self._note_epochs()  # before the engines drop these partitions
         for mirror, running in list(self._engines.items()):
             if running.engine is not None:
                 kept = {TopicPartition(n.topic, n.partition) for n in keep if n.mirror == mirror}
@@ -416,7 +422,7 @@ class Lane:
             entries = answers[resource]
             if isinstance(entries, Refusal):
                 if entries.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    return False  # the engine says so of each of its partitions
+                    return False  # the engine reports the missing topic for each partition
                 raise Retriable(f"the cleanup.policy of {topic} is not known: {entries}")
             policy = entries["cleanup.policy"].value or ""
             self._compacted[incarnation] = "compact" in policy
@@ -432,7 +438,7 @@ class Lane:
         await owned.run(mirror, running.engine, specs)
 
     def engine_for(self, mirror: str, cluster: KafkaCluster | None) -> Engine:
-        """An engine for a source that is connected; for None, one to say why there is none."""
+        """An engine for a connected source; for None, an engine that only reports a failure."""
         return Engine(
             None if cluster is None else KafkaSource(cluster),
             self._port,
@@ -443,12 +449,12 @@ class Lane:
         )
 
     def engine_changed(self, mirror: str, *, ended: bool) -> None:
-        """A mirror's engine can be given partitions, or has none any more."""
+        """Reconcile again: a mirror's engine is ready for partitions, or has ended."""
         if ended:
             self._engines.pop(mirror, None)
         self._changed.set()
 
-    # ---- what is said --------------------------------------------------------------------------
+    # ---- states and statuses -------------------------------------------------------------------
 
     def _observe(self, mirror: str, partition: MirrorPartition) -> None:
         owned = self._owned.get(partition.spec.shard)
@@ -456,14 +462,14 @@ class Lane:
             owned.observe(mirror, partition)
 
     def _runs(self, mirror: str, partition: MirrorPartition) -> bool:
-        """Whether an engine has this partition: what was disowned says nothing any more."""
+        """Whether an engine has this partition: reports of a disowned partition are ignored."""
         running = self._engines.get(mirror)
         return (
             running is not None and running.engine is not None and running.engine.holds(partition)
         )
 
     async def _report(self) -> None:
-        """States as they change, progress once a second."""
+        """Write changed states and progress, once a second."""
         while True:
             await asyncio.sleep(1.0)
             self._note_epochs()
@@ -485,22 +491,22 @@ class Lane:
             log.warning("states of state partition %d wait: %s", number, error)
 
     async def _fenced(self, owned: OwnedShard, error: Fenced) -> None:
-        """Another lane has this state partition; the group will say so, or that it is ours.
+        """Drop a state partition that was fenced, and take it again if the group still assigns it.
 
-        In one go: what the group takes away meanwhile is dropped once more, and nothing is made
-        that nobody would drop.
+        Both happen under one lock. A callback that revokes the partition meanwhile drops it after
+        that, so every `OwnedShard` that is created is dropped by a callback.
         """
         number = owned.shard.number
         async with self._changing:
             if self._owned.get(number) is not owned:
-                return  # it has been given away since
+                return  # it has been revoked since
             log.warning("state partition %d: %s", number, error)
             await self._drop({number})
             if number in self._group.owned:
                 self._take({number})
 
     def _note_epochs(self) -> None:
-        """The source's leader epochs that the destination has by now."""
+        """Note the source's leader epochs that the destination has by now."""
         for mirror, running in self._engines.items():
             if running.engine is not None:
                 for partition in running.engine.partitions.values():
@@ -509,7 +515,7 @@ class Lane:
                         owned.mirrored(Name(mirror, *partition.key), partition)
 
     async def _share(self) -> None:
-        """Share what limits throttled partitions with the node's other lanes."""
+        """Share the rates of throttled mirrors with the node's other lanes."""
         while True:
             await asyncio.sleep(SHARE_S)
             await self._reporter.share(self._engines_by_mirror())
@@ -529,17 +535,17 @@ class _RunningEngine:
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        """Connect, however long it takes, then mirror until the lease lapses.
+        """Connect, however long it takes, then mirror until the lease ends.
 
-        Where the source refuses us, or is not to be had with what we are told, the engine says why
-        of its partitions. A source that gives no answer is waited for.
+        If the source refuses the connection, or the configuration does not lead to it, the engine
+        reports the reason for each of its partitions. An unreachable source is retried.
         """
         name, lane = self.mirror.name, self._lane.config.name
         while True:
             try:
                 await self._mirror()
             except Fenced as error:
-                # Nothing may be written now; what is still ours then gets a new engine.
+                # Nothing may be written now. Partitions that stay owned get a new engine later.
                 log.warning("mirror %s: %s", name, error)
                 await asyncio.sleep(self._pause_s)
                 self._lane.engine_changed(name, ended=True)
@@ -549,8 +555,8 @@ class _RunningEngine:
                 if self.engine is not None or not isinstance(error, Retriable):
                     self._failed(str(error))
             except Exception as error:
-                # A defect must not end the mirror: nobody would know, and nobody begin it again.
-                # What may hold a secret has become one of our errors where it arose (security.py).
+                # A defect must not end the mirror: nothing would report it, nor start it again.
+                # An error that may hold a secret is a TwinlogError from its origin (security.py).
                 log.exception("mirror %s", name)
                 self._failed(f"{type(error).__name__}, a defect: see the log of {lane}")
                 self._pause_s = SOURCE_PAUSE_S
@@ -558,11 +564,11 @@ class _RunningEngine:
             self._pause_s = min(2 * self._pause_s, SOURCE_PAUSE_S)
 
     async def _mirror(self) -> None:
-        """Connect, and mirror until something is wrong.
+        """Connect, and mirror until an error.
 
         Raises:
-            Fenced: the lease has lapsed.
-            TwinlogError: the source cannot be had.
+            Fenced: the lease has ended.
+            TwinlogError: the source cannot be used.
         """
         name = self.mirror.name
         config = parse_source(self.mirror.source, self._lane.grants).config
@@ -591,13 +597,13 @@ class _RunningEngine:
             )
 
     async def close(self) -> None:
-        """End it."""
+        """End the engine, and close the connection to the source."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
 
 def _same_source(old: Mirror, new: Mirror | None) -> bool:
-    """Whether a mirror's source is reached as before; nothing else needs another engine."""
+    """Whether a mirror's source is still the same; only another source needs another engine."""
     return (
         new is not None
         and split_settings(old.source)[1] == split_settings(new.source)[1]
@@ -606,11 +612,12 @@ def _same_source(old: Mirror, new: Mirror | None) -> bool:
 
 
 def _limits(mirror: Mirror) -> tuple[Throttle, float]:
-    """What is throttled, and the delay of log starts in seconds."""
+    """The throttle, and the delay of log start offsets in seconds."""
     try:
         settings = parse_settings(mirror.source)
     except UserError as error:
-        # A newer command may have written them; records that are left too long can still go.
+        # A newer command may have written the settings. Not deleting is the safe choice: records
+        # that stay too long can still be deleted later.
         log.warning("mirror %s is not throttled, and deletes nothing: %s", mirror.name, error)
         return Throttle(), math.inf
     return settings.throttle, settings.log_start_delay

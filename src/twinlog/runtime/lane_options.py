@@ -1,9 +1,12 @@
-"""A lane's settings as its users write them: properties, with Kafka's names where Kafka has one.
+"""A lane's settings as users write them: properties, with Kafka's name where Kafka has one.
 
-Three fields of `LaneSettings` are nobody's to set. The lease follows from the group's session
-timeout and is what keeps a former owner from writing; the producers' expiry is the destination's
-own (`producer.id.expiration.ms`) and is read there; and all lanes, of whatever node, need to have
-the same filler ids, as each fences those of former owners.
+Users cannot set these fields of `LaneSettings` (`NOT_OPTIONS`):
+
+- the lease: it follows from the group's session timeout, and keeps a former owner from writing;
+- the expirations of producer ids and transactional ids: they are the destination's
+  (`producer.id.expiration.ms`, `transactional.id.expiration.ms`), and are read from it;
+- the filler ids: all lanes of all nodes need the same ones, as each lane fences those of former
+  owners.
 """
 
 from collections.abc import Mapping
@@ -26,9 +29,9 @@ _KILOBYTE: Final = 1 << 10
 
 
 class LaneOption(NamedTuple):
-    """A setting: its field, the whole numbers that are allowed, what it is.
+    """A setting: its field, the smallest and the largest whole number allowed, its meaning.
 
-    `scale` is how many of the property's units make one of the field's.
+    `scale` is the number of the property's units in one unit of the field.
     """
 
     field: str
@@ -143,10 +146,10 @@ OPTIONS: Final[Mapping[str, LaneOption]] = {
 
 
 def parse_lane_settings(properties: Mapping[str, str]) -> LaneSettings:
-    """A lane's settings from properties.
+    """Parse a lane's settings from properties.
 
     Raises:
-        UserError: one does not exist, is malformed, or two do not go together.
+        UserError: a setting does not exist or is malformed, or two of them conflict.
     """
     values: dict[str, int | float] = {}
     for name, text in properties.items():

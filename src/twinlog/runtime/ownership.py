@@ -1,6 +1,6 @@
-"""A state partition that is ours: what state its mirror partitions are in, and the way out of each.
+"""An owned state partition: the states of its mirror partitions, and the next step of each.
 
-    wanted      state                             what is to be done (`next_step`)
+    wanted      state                             the next step (`next_step`)
     ----------  --------------------------------  ------------------------------------------------
     MIRRORING   any but STOPPING                  RUN
     PAUSED      MIRRORING, PAUSING                PAUSE: nothing more is sent, then PAUSED
@@ -10,40 +10,45 @@
                 UNKNOWN                           FORGO: STOPPED at once, without a fence
                 any other                         STOP: nothing more is sent, then fenced by a
                                                   marker in a new epoch, then STOPPED
-    any         STOPPING                          STOP: what has begun is ended
+    any         STOPPING                          STOP: a stop that has begun is completed
 
-What is done next follows from the state that was last *said*, also where it could not be written
-yet. What is written goes the ways that mirror/states.py allows, from what stands there (`way`):
-what is removed while it is PREPARING is FAILED on its way to STOPPING. After a write of unknown
-outcome all is read again before the next: a STOPPED that stands there is not written twice, since
-its topic may be written to by others from then on. If what stands there is neither what stood there
-nor what we wrote, another owner has been at work, and all that was said rests on what is no longer
-so.
+**Reported and stored states.** The next step follows from the state that was last reported
+(*said*), even if it is not stored yet. Only the transitions of mirror/states.py are written,
+starting from the stored state (`way`): a partition that is removed while PREPARING becomes FAILED
+on its way to STOPPING.
 
-A stop ends what former owners may still send in two ways. Their data, and ours that got lost, is
-refused from the marker on (docs/architecture/stopping.md). Their written markers and filler
-transactions are not, so a state partition that was taken over is not fenced before the lease has
-passed; and what was lost of our own is waited for in the same way (shard.py).
+After a write of unknown outcome, all states are read again before the next write. A stored STOPPED
+is not written twice, since users may write to the topic from then on. If a stored state is neither
+the former one nor the one that was written, another owner has written it, and the reported states
+are void.
 
-A partition whose state is UNKNOWN was never begun with, as PREPARING is written before that; or its
-state was lost. In both cases nothing is fenced: a lost state's topic may long be written to by its
-users, and a marker would stand among their records. Its last mirrored end stays what it was, which
-is unknown unless it was written.
+**Stop.** A stop ends outstanding requests in two ways:
 
-A partition whose state cannot be read, or its end, had an owner: a newer version wrote it, perhaps.
-Nothing is begun with it, and nothing written over it.
+- Data of former owners, and lost data of this owner, is refused from the marker on
+  (docs/architecture/stopping.md).
+- Written markers and filler transactions of former owners are not refused. So after a takeover
+  nothing is fenced before the lease has ended. Those of this owner that were lost are waited for in
+  the same way (shard.py).
 
-What may not be written to cannot be fenced: it stays STOPPING and says why, the others are stopped
-without it, and it is tried again after a pause that grows.
+A partition that refuses writes cannot be fenced. It stays STOPPING with the reason, the other
+partitions are stopped without it, and its stop is retried with a growing backoff.
 
-What is STOPPED and wanted again is begun with only after another look at what is wanted, since a
-command that saw it STOPPED may have given its topic to others meanwhile (reconciler.py). What has
-changed its mind by then is stopped without a marker: nothing was begun, and the log is the others'.
-Until that look the reason says so (`_BEGUN_AGAIN`), for the next owner, who may have to stop it.
+**UNKNOWN.** Either no lane has begun with the partition, as PREPARING is written before that, or
+its state was lost. In both cases nothing is fenced: after a lost state, users may have been writing
+to the topic for long, and a marker would lie among their records. The last mirrored end stays as it
+is: unknown, unless it was written.
 
-A pause fences nothing: what a former owner within his lease, or a lost request of ours, still
-appends after PAUSED was written is the source's next data at its own offset, or the marker that
-ends a filler transaction which was left open, in the gap that it was for.
+**Unreadable.** A partition whose state or last mirrored end cannot be read had an owner, perhaps of
+a newer version. No lane begins with it, and nothing is written over its record.
+
+**STOPPED and wanted again.** A lane begins with it only after it has read the desired state again:
+a command that saw STOPPED may have given the topic away meanwhile (reconciler.py). If it is not
+wanted any more, it is stopped without a marker: nothing was begun, and users own the log. Until
+that read the reason is `_BEGUN_AGAIN`, for the next owner, which may have to stop it.
+
+**Pause.** A pause fences nothing. A former owner within its lease, or a lost request of this owner,
+may still append after PAUSED is stored: the source's next data at its own offset, or the marker
+that ends an open filler transaction, in the gap that it was for.
 """
 
 import asyncio
@@ -74,11 +79,11 @@ from twinlog.store.state_records import LastMirrored, PartitionState
 log = logging.getLogger(__name__)
 
 STOP_AGAIN_S: Final = 1.0
-"""After this it is tried again to stop what could not be fenced, with jitter."""
+"""The first backoff before a refused stop is retried, with jitter."""
 MOST_PRODUCERS: Final = 64
-"""Ids of data producers that are kept of a partition, the latest ones."""
+"""How many ids of data producers are kept for a partition: the latest ones."""
 _EARLY_S: Final = 0.01
-"""A timer may go off a little before its time."""
+"""A timer may fire a little before its time."""
 _BEGUN_AGAIN: Final = "it was STOPPED, and it is not known whether it is wanted again"
 _REMOVED: Final = "removed from its mirror before it was MIRRORING"
 _FORGONE: Final = (
@@ -98,22 +103,22 @@ _ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
     (State.UNKNOWN, State.STOPPING): State.FAILED,
     (State.PREPARING, State.STOPPING): State.FAILED,
 }
-"""The state between two others, where there is no direct way and the way is known."""
+"""The state between two states without a direct transition, where that path is known."""
 
 
 _NOT_BEGUN: Final = frozenset({State.PREPARING, State.STOPPING})
-"""States of what is `unsure`."""
+"""States of partitions that are `unsure`."""
 
 
 class Refused(NamedTuple):
-    """A stop that was refused so often in a row, and when it is to be tried again."""
+    """How often in a row a stop was refused, and when it is retried."""
 
     times: int
     again_at: float
 
 
 class Step(enum.Enum):
-    """What is to be done with a mirror partition."""
+    """The next action for a mirror partition."""
 
     RUN = enum.auto()
     PAUSE = enum.auto()
@@ -123,7 +128,7 @@ class Step(enum.Enum):
 
 
 def next_step(wanted: Wanted, state: State) -> Step:
-    """See the module."""
+    """The next action, by the table at the top of this module."""
     if state is State.STOPPING:
         return Step.STOP
     if wanted is Wanted.MIRRORING:
@@ -136,15 +141,15 @@ def next_step(wanted: Wanted, state: State) -> Step:
 
 
 def way(old: PartitionState | None, change: PartitionState) -> list[PartitionState]:
-    """What is written so that a partition gets from what stands there to a new state.
+    """The records to write, so that a partition gets from its stored state to a new state.
 
-    Nothing where it stands there already, or where there is no way.
+    Empty if the new state is stored already, or if no path leads to it.
     """
     if old == change:
         return []
     state = State.UNKNOWN if old is None else old.state
     if (state, change.state) == (State.UNKNOWN, State.STOPPED):
-        # One write: a partition that was left STOPPING here would be fenced by the next owner.
+        # One write: if the partition were left STOPPING, the next owner would fence it.
         ways = (State.FAILED, State.STOPPING, State.STOPPED)
         return [PartitionState(change.partition, one, _FORGONE) for one in ways]
     between = _ON_THE_WAY.get((state, change.state))
@@ -159,12 +164,12 @@ def way(old: PartitionState | None, change: PartitionState) -> list[PartitionSta
 
 
 class OwnedShard:
-    """A state partition that is ours: its shard, and the states that are written there.
+    """An owned state partition: its shard, and the states that are stored in it.
 
     Args:
         shard: its producers.
-        states: where the states stand.
-        may_write: whether our lease lasts.
+        states: where the states are stored.
+        may_write: whether this lane's lease lasts.
         lease_s: for how long a former owner might still write.
     """
 
@@ -174,34 +179,34 @@ class OwnedShard:
         self.shard = shard
         self.stopping: asyncio.Task[None] | None = None
         self.informed = False
-        """Whether it is known what was wanted when it became ours (reconciler.py)."""
+        """Whether the desired state is known as of the takeover (reconciler.py)."""
         self.unsure: set[Name] = set()
-        """What was STOPPED and is PREPARING, and is not known to be wanted still."""
+        """Partitions that were STOPPED and are PREPARING, but may not be wanted any more."""
         self._refused: dict[Name, Refused] = {}
         self._states = states
-        self._there = States({}, {})  # what was read at the last takeover
+        self._there = States({}, {})  # the states as read at the last takeover
         self._written: dict[Name, PartitionState] = {}
         self._mirrored: dict[Name, LastMirrored] = {}
-        self._said: dict[Name, PartitionState] = {}  # and not written yet
+        self._said: dict[Name, PartitionState] = {}  # reported, and not written yet
         self._mirrored_said: dict[Name, LastMirrored] = {}
-        self._proved: dict[Name, Offset] = {}  # up to where these were mirrored, as we have seen
-        self._differing: set[Name] = set()  # whose logs hold something else behind that
-        self._tried: dict[Name, set[State]] = {}  # what was written whose outcome is not known
+        self._proved: dict[Name, Offset] = {}  # the end up to which this owner has proven the log
+        self._differing: set[Name] = set()  # FAILED for good: the log differs behind that end
+        self._tried: dict[Name, set[State]] = {}  # states in writes of unknown outcome
         self._may_write = may_write
         self._open = False
-        self._lost = False  # closed, or another's: to take it over again is the group's to decide
-        self._certain = False  # whether `_written` is what stands there
-        self._writing = asyncio.Lock()  # guards the port, which serves one at a time
+        self._lost = False  # closed or fenced: only the group decides about another takeover
+        self._certain = False  # whether `_written` are the stored states
+        self._writing = asyncio.Lock()  # guards the port, which serves one call at a time
         self._lease_s = lease_s
         self._alone_from = self._now() + lease_s
-        self._confirmed = 0.0  # when we were last seen to be the owner, by what we wrote or read
+        self._confirmed = 0.0  # the start of the last write or takeover that proved the ownership
 
     async def open(self) -> None:
-        """Fence the former owner, and read what he wrote.
+        """Fence the former owner, and read the states that it wrote.
 
         Raises:
-            Fenced: we may not write any more.
-            Retriable: not now; open it again.
+            Fenced: the lease has ended.
+            Retriable: not now; call it again.
         """
         if self._open:
             return
@@ -229,7 +234,7 @@ class OwnedShard:
         self._certain = True
 
     async def _take_over_again(self) -> None:
-        """Read what stands there by now.
+        """Read the states that are stored now.
 
         Raises:
             Fenced: another owner has written meanwhile.
@@ -244,14 +249,14 @@ class OwnedShard:
         self._adopt(found)
 
     def forget(self, topics: Collection[tuple[str, str]]) -> None:
-        """Forget these, given with their mirror: it was deleted since, and their states with it."""
+        """Forget these (mirror, topic): the mirror was deleted since, and the states with it."""
         if self.informed:
             self.unsure = {name for name in self.unsure if name[:2] not in topics}
             self._drop((self._written, self._said, self._refused), topics)
             self.forget_ends(topics)
 
     def forget_ends(self, topics: Collection[tuple[str, str]]) -> None:
-        """Forget up to where these are mirrored: the destination's topic was recreated since."""
+        """Forget the mirrored ends of these: the destination's topic was recreated since."""
         self._differing = {name for name in self._differing if name[:2] not in topics}
         self._drop((self._mirrored, self._mirrored_said, self._proved), topics)
 
@@ -264,8 +269,8 @@ class OwnedShard:
     async def close(self) -> None:
         """End what runs in the background; nothing is written any more.
 
-        A write that is under way ends with its next request: what it would do after that would
-        fence the next owner, or write over what he has written.
+        A write in progress fails at its next request. Later requests would fence the next owner, or
+        write over its states.
         """
         self._open, self._lost = False, True
         self._states.close()
@@ -276,34 +281,34 @@ class OwnedShard:
 
     @property
     def being_stopped(self) -> list[PartitionState]:
-        """What is on its way to STOPPED, and is in no engine any more."""
+        """The partitions that are STOPPING, and in no engine any more."""
         if not self._refused and (self.stopping is None or self.stopping.done()):
             return []
         said = {**self._written, **self._said}.values()
         return [one for one in said if one.state is State.STOPPING]
 
     def state(self, name: Name) -> State:
-        """The state that was last said; UNKNOWN where none was, or it is not open yet."""
+        """The state that was last reported; UNKNOWN if there is none, or before `open`."""
         last = self._said.get(name) or self._written.get(name)
         return State.UNKNOWN if last is None else last.state
 
     def unread(self, name: Name) -> bool:
-        """Whether a record of it cannot be read."""
+        """Whether a record of this partition cannot be read."""
         return bool(self._there.unread(name))
 
     async def prepare(
         self, mirror: str, partitions: Collection[TopicPartition]
     ) -> set[TopicPartition]:
-        """Say that these are ours now, before anything is done with them.
+        """Write that these are PREPARING, before anything else is done with them.
 
         Returns:
-            Those that nobody has ever owned before.
+            The partitions that have never had an owner.
         """
         names = {key: Name(mirror, *key) for key in partitions}
         for name in names.values():
             self._note_producer(name)
         fresh = {key for key, name in names.items() if name not in self._written}
-        # What is resumed goes to MIRRORING at once.
+        # A resumed partition goes to MIRRORING directly.
         resumed = {State.PAUSED, State.PAUSING}
         await self.enter(
             {name: State.PREPARING for name in names.values() if self.state(name) not in resumed}
@@ -311,11 +316,11 @@ class OwnedShard:
         return fresh
 
     def to_begin_again(self, names: Collection[Name]) -> set[Name]:
-        """Those that are STOPPED, or that it is not known of whether they are wanted still."""
+        """The partitions of these that are STOPPED, or `unsure`."""
         return {n for n in names if n in self.unsure or self.state(n) is State.STOPPED}
 
     async def begin_again(self, names: Collection[Name]) -> None:
-        """Write that these are PREPARING, which commands that come from now on will see.
+        """Write that these are PREPARING, which later commands will see.
 
         Raises:
             Fenced: the state partition has another owner.
@@ -324,7 +329,7 @@ class OwnedShard:
         await self.enter(dict.fromkeys(names, State.PREPARING))
 
     async def begin(self, names: Collection[Name]) -> None:
-        """Write that these are begun with: they were wanted after they were PREPARING.
+        """Write that these have begun: they were still wanted after PREPARING was stored.
 
         Raises:
             Fenced: the state partition has another owner.
@@ -340,26 +345,27 @@ class OwnedShard:
 
         Raises:
             Fenced: the state partition has another owner.
-            Retriable: not all are begun; try again.
+            Retriable: not all have begun; call it again.
         """
         for spec in specs:
             if (known := engine.partitions.get(spec.partition)) is not None:
-                # It was to be paused, and is resumed before that was done.
+                # It is resumed before its pause was done.
                 self.observe(mirror, known)
         new = [spec for spec in specs if spec.partition not in engine.partitions]
         if new:
             fresh = await self.prepare(mirror, [spec.partition for spec in new])
             self.shard.markers.first_owned(fresh)
+            # Without a former owner there is no lease to wait for. The second call skips these.
             engine.own(self.shard, [s for s in new if s.partition in fresh], lease_s=0.0)
             engine.own(self.shard, [self._of_ids(mirror, s) for s in new], lease_s=self._lease_s)
 
     def _of_ids(self, mirror: str, spec: PartitionSpec) -> PartitionSpec:
-        """With whether its data may bear another producer id than ours."""
+        """The spec, with whether former owners used other producer ids for its data."""
         known = set(self._last(Name(mirror, *spec.partition)).producers)
         return replace(spec, of_several_ids=bool(known - {self.shard.data_producer}))
 
     def observe(self, mirror: str, partition: MirrorPartition) -> None:
-        """What an engine says of a partition that it has."""
+        """Note what an engine reports of one of its partitions."""
         name = Name(mirror, *partition.key)
         self.mirrored(name, partition)
         if STATES[partition.stage] is not self.state(name):
@@ -367,7 +373,7 @@ class OwnedShard:
         self.changed(name, STATES[partition.stage], partition.reason or None)
 
     def changed(self, name: Name, state: State, reason: str | None) -> None:
-        """A partition has come to another state; to be written with the next."""
+        """Note another state of a partition; the next write includes it."""
         if state is State.PREPARING and self.state(name) in {State.PAUSED, State.PAUSING}:
             return
         self._say(PartitionState(name, state, reason))
@@ -381,12 +387,12 @@ class OwnedShard:
     def mirrored(self, name: Name, partition: MirrorPartition) -> None:
         """Note up to where a partition is mirrored, and the source's leader epoch of its end.
 
-        A new epoch is written with the next state: a failover with the source gone could not ask
-        for it any more. The end is written when the state changes.
+        A new epoch is written at the next write: a failover without the source could not ask for it
+        any more. The end is written when the state changes.
         """
         if partition.append.position is not None:
-            # Not where the log ends: another producer's record in a gap looks like the filler that
-            # was to stand there. What an earlier owner has proven counts as far as the log goes.
+            # Not the log end offset: a foreign record in a gap looks like the filler that belongs
+            # there. What an earlier owner has proven counts as far as the log reaches.
             known = min(self._last(name).end, partition.append.log_end)
             self._proved[name] = max(partition.append.own_end, known)
         if partition.append.phase is Phase.FAILED and not partition.transient:
@@ -414,7 +420,7 @@ class OwnedShard:
         return last._replace(end=self._proved.get(name, last.end))
 
     async def enter(self, states: Mapping[Name, State]) -> None:
-        """Say that these are in these states, and write it, and all else that was said, now.
+        """Report these states, and write them now with all other reported states.
 
         Raises:
             Fenced: the state partition has another owner.
@@ -426,7 +432,7 @@ class OwnedShard:
         await self.write_states()
 
     async def write_states(self) -> None:
-        """Write what was said, all at once.
+        """Write all reported states in one transaction.
 
         Raises:
             Fenced: the state partition has another owner.
@@ -445,7 +451,7 @@ class OwnedShard:
 
     @asynccontextmanager
     async def _writes(self) -> AsyncIterator[None]:
-        """One at a time, and none after one that was fenced."""
+        """Serialize writes; after a fenced write there is no other."""
         async with self._writing:
             try:
                 yield
@@ -462,7 +468,7 @@ class OwnedShard:
     async def _write(
         self, said: Mapping[Name, PartitionState], epochs: Mapping[Name, LastMirrored]
     ) -> None:
-        """Write this, and forget that it was said, unless something else was said meanwhile."""
+        """Write these, and remove them from the reported states unless they changed meanwhile."""
         records = [
             record
             for name, change in said.items()
@@ -486,10 +492,10 @@ class OwnedShard:
                 del self._mirrored_said[name]
 
     async def _confirm(self) -> None:
-        """Read again what a former owner may have written within his lease, if he could have.
+        """Read the states again, if a former owner may have written within its lease.
 
-        He had taken back what we had taken over, and has stopped these perhaps. Or he has written
-        an older state, which nobody would correct: an owner that has nothing to write does not
+        The former owner may have taken the state partition over again, and stopped partitions. Or
+        it has written an older state, which would stay: an owner that has nothing to write does not
         notice that it is fenced.
         """
         async with self._writes():
@@ -498,13 +504,13 @@ class OwnedShard:
                 await self._take_over_again()
 
     def due(self, names: Iterable[Name]) -> list[Name]:
-        """Those of which a stop was not refused a short while ago."""
+        """The partitions of these whose stop was not refused, or whose backoff has ended."""
         now = self._now() + _EARLY_S
         return [n for n in names if n not in self._refused or self._refused[n].again_at <= now]
 
     @property
     def due_in(self) -> float | None:
-        """In how many seconds the next one of those is due that were refused; None: none was."""
+        """Seconds until the next retry of a refused stop; None if none was refused."""
         times = [one.again_at for one in self._refused.values()]
         return max(0.0, min(times) - self._now()) if times else None
 
@@ -515,26 +521,27 @@ class OwnedShard:
         *,
         jitter: float = 0.5,
     ) -> None:
-        """Fence these, of which nothing of ours is under way any more, and say that it is done.
+        """Fence these, and write that they are STOPPED.
 
-        Where what was mirrored ends is written with it, for a failback to compare with: at the
-        fence, or at the first record before it that a foreign producer has written (foreign.py),
-        which the reason names. What is refused stays STOPPING, with the reason, and is `due` again
-        later.
+        The last mirrored end is written with STOPPED, for a failback to compare with. It is the
+        offset of the fence, or of the first foreign record before it (foreign.py), which the reason
+        names. A partition whose fence is refused stays STOPPING, with the reason, and is `due`
+        again later.
 
         Args:
-            names: the partitions.
+            names: the partitions; this owner has no request for them in flight.
             topic_ids: of their topics on the destination, as far as they are known.
             jitter: from 0 to 1, of the pause after a refusal.
 
         Raises:
             Fenced: the state partition has another owner.
             Retriable: not all could be fenced yet; those that could are STOPPED.
-            UserError: we may not use the state partition's transactional ids.
+            UserError: the principal may not use the state partition's transactional ids.
         """
+        # A fence does not refuse a former owner's markers and fillers: its lease must have ended.
         await asyncio.sleep(self._alone_from - self._now())
         await self._confirm()
-        # What is STOPPED by now may be written to by others, and is not fenced again.
+        # Users may write to a partition that is STOPPED by now; it is not fenced again.
         left = [name for name in names if self.state(name) is State.STOPPING]
         not_begun = self.unsure.intersection(left)
         keys = {TopicPartition(n.topic, n.partition): n for n in left if n not in not_begun}
@@ -544,7 +551,7 @@ class OwnedShard:
             {TopicPartition(n.topic, n.partition): self._searched(n, fences[n]) for n in fences}
         )
         stopped = set(not_begun)
-        # What is fenced and cannot be read just now is in neither: it is asked for again.
+        # A fenced partition whose log cannot be read now is in neither: its stop is retried.
         refused = {key: end for key, end in found.items() if isinstance(end, Refusal)}
         settled = refused | foreign
         for key, end in settled.items():
@@ -565,11 +572,11 @@ class OwnedShard:
         return Searched(last.end, fence, {*last.producers, *self.shard.data_producers})
 
     def _ended(self, name: Name, fence: Offset, foreign: Foreign | None) -> None:
-        """Note that it is STOPPED, and where what was mirrored ends.
+        """Note the last mirrored end of a fenced partition, and any foreign records as a reason.
 
-        Control records of others are not told from ours (foreign.py). They shift what the mirror
-        appends behind them, and the partition is FAILED for good: where no foreign record says
-        where the difference begins, what was proved counts.
+        Foreign control records cannot be told from the mirror's (foreign.py). They shift what the
+        mirror appends behind them, and the partition is FAILED for good. So if no foreign record
+        shows where the difference begins, the proven end counts.
         """
         known = self._last(name).end
         if foreign is not None:
@@ -582,14 +589,14 @@ class OwnedShard:
         self._proved.pop(name, None)
         self._differing.discard(name)
         self._mirrored_said[name] = self._last(name)._replace(end=end)
-        # Written in any case: what stood there is gone with a mirror of this name.
+        # Written even if unchanged: the stored end may be deleted with an earlier mirror's states.
         self._mirrored.pop(name, None)
         if foreign is not None:
             log.warning("%s is STOPPED with foreign records: %s", name, foreign)
             self._say(PartitionState(name, State.STOPPED, str(foreign)))
 
     def keep_stopping(self, names: Iterable[Name], reason: str, *, jitter: float = 0.5) -> None:
-        """Say what keeps these, which a person has to see to: tried again, more and more rarely."""
+        """Report why these stay STOPPING, for an operator; retry with a growing backoff."""
         for name in names:
             if self.state(name) is not State.STOPPING:
                 continue

@@ -1,23 +1,23 @@
-"""What runs is brought to what is wanted, for all state partitions that are ours at once.
+"""Brings mirror partitions to their desired states, for all owned state partitions at once.
 
-    open, informed ─► PAUSING, STOPPING written ─► nothing of these under way ─► PAUSED written
-                                                                            └─► fenced, STOPPED
-                                                                                (ownership.py,
-                                                                                beside)
-                   ─► what is to run, runs
+    open, informed ─► PAUSING, STOPPING written ─► none of these in flight ─► PAUSED written
+                                                                          └─► fenced, STOPPED
+                                                                              (ownership.py, in
+                                                                              the background)
+                   ─► RUN partitions run
 
-The order is what the states promise. What cannot be done for one state partition holds up no other;
-its partitions go on as before.
+The states promise this order. A failure of one state partition holds up no other state partition;
+its mirror partitions go on as before.
 
-What is wanted has to be known as of the takeover, or later. A lane that has stood still may be
-given a state partition while it still knows what was wanted a minute ago; since then the former
-owner has stopped a topic, which its users write to. To mirror it would be to write among them.
+The desired state must be known as of the takeover, or later. A lane that was suspended may be given
+a state partition while its desired state is a minute old. Since then the former owner may have
+stopped a topic, and users write to it. Mirroring it would append among their records.
 
-The same goes for what is STOPPED and is wanted again, as we have heard, and perhaps no more: who
-removes it once more sees it STOPPED still, and deletes the mirror, or gives the topic to another.
-So PREPARING is written first, and what is wanted read after it. Commands do it the other way round:
-they write what is wanted, and read the states after it (store/mirrors.py). One of the two sees the
-other.
+The same holds for a STOPPED partition that is wanted again, and perhaps not any more: a command
+that removes it once more still sees STOPPED, and deletes the mirror, or gives the topic to another
+mirror. So PREPARING is written first, and the desired state is read after it. Commands use the
+opposite order: they write the desired state first, and read the states after it
+(store/mirrors.py). So one of the two sees the other's write.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ Steps = dict[Step, list[Mirrored]]
 
 
 class Ways:
-    """See the module.
+    """The reconciler of one lane (see the module).
 
     Args:
-        owned: the state partitions that are ours, as they are at each moment.
-        wanted: what is wanted of the partitions of each state partition, as far as we know.
-        catch_up: returns when `wanted` knows all that was written before it was called.
+        owned: the owned state partitions, kept up to date by the lane.
+        wanted: the known desired state of the mirror partitions of each state partition.
+        catch_up: returns when `wanted` includes all that was written before the call.
         disown: stops mirroring all but the given partitions; when it returns, nothing of the
-            others is under way.
-        run: mirrors these of a state partition.
-        changed: what is called when `go` has more to do.
+            other partitions is in flight.
+        run: mirrors these partitions of a state partition.
+        changed: is called when `go` has more to do.
         random: for jitter.
     """
 
@@ -70,13 +70,13 @@ class Ways:
         self._run = run
         self._changed = changed
         self._random = random
-        self._to_pause: dict[Name, OwnedShard] = {}  # when they are no longer PREPARING
+        self._to_pause: dict[Name, OwnedShard] = {}  # as soon as they are not PREPARING any more
 
     async def go(self) -> None:
-        """One round.
+        """Run one round.
 
         Raises:
-            TwinlogError: not all could be done; the first reason.
+            TwinlogError: something failed; the first reason.
         """
         troubles: list[TwinlogError] = []
         asked = self._owned.keys() & self._wanted().keys()
@@ -113,13 +113,13 @@ class Ways:
 
     @property
     def pause_is_due(self) -> bool:
-        """Whether one that is to be paused is no longer PREPARING."""
+        """Whether a partition that is to be paused is not PREPARING any more."""
         return any(
             owned.state(name) is not State.PREPARING for name, owned in self._to_pause.items()
         )
 
     async def _inform(self, opened: Collection[int], troubles: list[TwinlogError]) -> None:
-        """See to it that what is wanted is known as of the takeover of these."""
+        """Make sure that the desired state is known as of the takeover of these."""
         new = [self._owned[number] for number in opened if not self._owned[number].informed]
         if not new:
             return
@@ -137,7 +137,7 @@ class Ways:
         action: Callable[[OwnedShard], Awaitable[None]],
         troubles: list[TwinlogError],
     ) -> set[int]:
-        """Do something for each of these state partitions, side by side; where it was done."""
+        """Run an action for these state partitions concurrently; return those where it worked."""
         asked = sorted(numbers)
         results = await asyncio.gather(
             *(action(self._owned[number]) for number in asked), return_exceptions=True
@@ -173,7 +173,7 @@ class Ways:
             await self._run(owned, some)
 
     def _stop(self, owned: OwnedShard, some: Collection[Mirrored]) -> None:
-        """Begin to stop these, unless that is under way, or was refused a short while ago."""
+        """Begin to stop these, unless a stop is running, or a backoff after a refusal lasts."""
         names = owned.due(name for name, _ in some)
         if not names or (owned.stopping is not None and not owned.stopping.done()):
             return
@@ -185,7 +185,7 @@ class Ways:
             except TwinlogError as error:
                 log.warning("not all that was removed is STOPPED yet: %s", error)
                 await asyncio.sleep(STOP_AGAIN_S * (0.5 + self._random.random()))
-            except Exception as error:  # a defect: it is to be seen, and what passes is tried again
+            except Exception as error:  # a defect: reported, and retried in case it is transient
                 log.exception("a defect keeps partitions STOPPING")
                 owned.keep_stopping(names, f"internal error, see the lane's log: {error!r}")
             if (pause := owned.due_in) is not None:
@@ -198,7 +198,7 @@ class Ways:
 async def _enter(
     steps: Mapping[int, Steps], states: Mapping[Step, State], owned: OwnedShard
 ) -> None:
-    """Write that those of a step are in its state now; some may have come further by themselves."""
+    """Write each step's state for its partitions, unless another step is due by now."""
     by_step = steps[owned.shard.number]
     await owned.enter(
         {

@@ -1,32 +1,33 @@
 """Spark: the session that lanes run in, and the one job of long-lived tasks.
 
-Each lane is one task of one stage, for as long as the node runs. Spark places it, starts it again
-where it died, and has no other part in it: no byte goes through the JVM.
+Each lane is one task of one stage, for as long as the node runs. Spark places it and restarts it
+after a failure, and does nothing else: no mirrored byte goes through the JVM.
 
     setting                                  why
     ---------------------------------------  ----------------------------------------------------
     spark.python.unix.domain.socket.enabled  over TCP each Python task waits 37 ms for Nagle
     spark.speculation = false                a second attempt beside the first gains nothing
-    spark.task.maxFailures                   a lane that died comes back, however often
+    spark.task.maxFailures                   a lane that failed is restarted, however often
     spark.python.daemon.module               imports are done once, before the fork (daemon.py)
-    spark.ui.enabled = false                 nothing of ours is in it; one port less
-    spark.driver.extraJavaOptions            only errors of the JVM reach the terminal; its first
-                                             compiler and the simplest collector are enough for
-                                             what it does: 8 CPU seconds to the first task, not 14
+    spark.ui.enabled = false                 it shows nothing about mirrors; one port less
+    spark.driver.extraJavaOptions            only errors of the JVM reach the terminal; C1 and the
+                                             serial collector are enough for its work: 8 CPU
+                                             seconds until the first task, not 14
 
     spark.authenticate                       else any user of this machine (with a cluster: of the
                                              network) reaches the driver's RPC port, which
-                                             deserializes what it is sent: code of his choice
-    spark.network.crypto.enabled             what the driver and executors send to each other
-    spark.io.encryption.enabled              what they write to disks: lanes' arguments have secrets
+                                             deserializes what it receives: arbitrary code
+    spark.network.crypto.enabled             encrypts what the driver and executors exchange
+    spark.io.encryption.enabled              encrypts what they write to disks: lanes' arguments
+                                             have secrets
 
-In local mode, on YARN and on Kubernetes Spark makes a secret for each application by itself. A
-standalone cluster's master and workers have one that the application has to know: Spark reads it
-from spark-defaults.conf, so that it is in no command line. Sockets between the JVM and Python are
-files, which the umask keeps to this user.
+In local mode, on YARN and on Kubernetes Spark creates a secret for each application by itself. In a
+standalone cluster, the application must know the secret of the master and the workers: Spark reads
+it from spark-defaults.conf, so that it is in no command line. Sockets between the JVM and Python
+are files, to which the umask gives access to this user only.
 
-All of them can be set otherwise by `--conf`. An executor needs this package and Python version;
-docs/spark.md says how they get there.
+`--conf` overrides each of these settings. An executor needs this package and Python version;
+docs/spark.md has the steps.
 """
 
 import itertools
@@ -51,10 +52,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_FAILURES: Final = 1_000_000
-"""Failures of one task that Spark takes before it gives the job up: practically none does."""
+"""Failures of one task after which Spark aborts the job: in practice never."""
 
 BATCH_FAILURES: Final = 4
-"""The same for a batch job, whose tasks do not fail by design: Spark's own default."""
+"""The same for a batch job, whose tasks do not fail by design: Spark's default."""
 
 PROGRESS_S: Final = 1.0
 """Seconds between reports of a job's progress."""
@@ -80,12 +81,12 @@ AUTHENTICATED: Final[Mapping[str, str]] = {
     "spark.network.crypto.saslFallback": "false",
     "spark.io.encryption.enabled": "true",
 }
-"""Beside DEFAULTS, unless `spark.authenticate` is set to false: Spark refuses encryption alone."""
+"""Set with DEFAULTS, unless `spark.authenticate` is false: Spark refuses encryption without it."""
 _SECRET: Final = "spark.authenticate.secret"  # noqa: S105 (the setting's name)
 _MAKES_SECRET: Final = re.compile(r"local(\[.*\])?|yarn|k8s://.+")
-"""Masters for which Spark makes a secret for each application."""
+"""Masters for which Spark creates a secret for each application."""
 PRIVATE: Final = 0o077
-"""The umask of processes whose sockets and files are their user's own."""
+"""The umask of processes whose sockets and files only their user may open."""
 _JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOCAL_ONLY: Final = ("spark.driver.bindAddress", "spark.driver.host")
@@ -97,16 +98,16 @@ _LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)\])?")
 def start_spark(
     master: str, conf: Mapping[str, str], *, max_failures: int = MAX_FAILURES
 ) -> SparkContext:
-    """A Spark application.
+    """Start a Spark application.
 
     Args:
         master: as for spark-submit; `local[*]` has one task slot for each core.
-        conf: settings that win over ours.
-        max_failures: failures of one task after which Spark gives the job up.
+        conf: settings that override `DEFAULTS`.
+        max_failures: failures of one task after which Spark aborts the job.
 
     Raises:
-        UserError: there is no Java, no such kind of master, it cannot be reached, or no secret is
-            known that it shares with applications.
+        UserError: there is no Java, the kind of master is unknown, the master is unreachable, or
+            the secret that it shares with applications is unknown.
     """
     if not _MASTER.fullmatch(master):
         raise UserError(
@@ -118,14 +119,14 @@ def start_spark(
         _check_secret(master, conf)
     _reach(master)
     try:
-        # The shim spares the JVM a module that is none of ours and that it warns about.
+        # The shim leaves out a JVM module that is not needed and that causes a warning.
         os.environ["JAVA_HOME"] = str(write_shim(find_java().executable).parents[1])
     except JavaError as error:
         raise UserError(str(error)) from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**DEFAULTS, "spark.task.maxFailures": str(max_failures)}
     if local := _LOCAL.fullmatch(master):
-        # In local mode the number of failures is part of the master's name, and else 1.
+        # In local mode the number of failures is part of the master's name; the default is 1.
         master = f"local[{local[1] or 1},{max_failures}]"
     elif not master.startswith("local"):
         for name in _LOCAL_ONLY:
@@ -134,7 +135,7 @@ def start_spark(
     settings |= conf
     settings[_JVM_OPTIONS] = _jvm_options(conf.get(_JVM_OPTIONS, ""))
     spark_conf = SparkConf().setMaster(master).setAll(list(settings.items()))
-    umask = os.umask(PRIVATE)  # of the JVM, which makes sockets and files, and of what it starts
+    umask = os.umask(PRIVATE)  # the JVM and its child processes inherit it
     try:
         return SparkContext.getOrCreate(spark_conf)
     except Exception as error:  # py4j wraps whatever the JVM threw
@@ -145,10 +146,10 @@ def start_spark(
 
 
 def _check_secret(master: str, conf: Mapping[str, str]) -> None:
-    """See whether the application will know the secret of a cluster that has one of its own.
+    """Check that the application will know the secret of a cluster that has its own secret.
 
     Raises:
-        UserError: it will not.
+        UserError: the secret is not set.
     """
     if _MAKES_SECRET.fullmatch(master) or _SECRET in conf:
         return
@@ -168,10 +169,10 @@ def _check_secret(master: str, conf: Mapping[str, str]) -> None:
 
 
 def _reach(master: str) -> None:
-    """See whether anybody listens at `spark://HOST:PORT,...`: Spark itself takes a minute for it.
+    """Check that a master listens at `spark://HOST:PORT,...`: Spark itself takes a minute for that.
 
     Raises:
-        UserError: nobody does.
+        UserError: no master listens.
     """
     servers = master.removeprefix("spark://").split(",") if master.startswith("spark://") else []
     troubles = []
@@ -190,14 +191,14 @@ def _reach(master: str) -> None:
 
 
 def _jvm_options(theirs: str) -> str:
-    """Ours, and then theirs, which win."""
+    """The default JVM options, then the user's options, which override them."""
     logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     return f"{logging} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC {theirs}".strip()
 
 
 def stop_spark(spark: SparkContext) -> None:
     """End the application, and tasks that still run with it."""
-    # Where the JVM has died, nothing of the application is left to be ended.
+    # If the JVM has died, nothing of the application is left to end.
     with suppress(Py4JError, OSError):
         spark.cancelAllJobs()
         spark.stop()
@@ -217,16 +218,16 @@ def map_tasks(
     *,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[R]:
-    """Run one task for each argument and give their results, in the arguments' order.
+    """Run one task for each argument and return their results, in the arguments' order.
 
     Args:
         spark: the application.
         task: a function at the top of a module.
-        arguments: picklable, not none; each goes to one task.
-        progress: is told each second, from another thread, how many tasks have ended.
+        arguments: picklable, at least one; each goes to one task.
+        progress: is called each second, from another thread, with the number of ended tasks.
 
     Raises:
-        Retriable: Spark's JVM has died, or Spark has given the job up, with a task's exception.
+        Retriable: Spark's JVM has died, or Spark has aborted the job, with a task's exception.
     """
 
     def body(part: Iterable[T]) -> Iterator[R]:
@@ -250,7 +251,7 @@ def map_tasks(
 
 
 def _reason(text: str) -> str:
-    """The last line before the Java stack of what Spark says: a task's exception, if it was one."""
+    """The last line of Spark's error before the Java stack: a task's exception, if there is one."""
     lines = itertools.takewhile(lambda line: not line.startswith("\tat "), text.splitlines())
     said = [line.strip(" :") for line in lines if not line.startswith(_NO_REASON)]
     return next((line for line in reversed(said) if line), "no reason")
@@ -259,7 +260,7 @@ def _reason(text: str) -> str:
 def _watch(
     spark: SparkContext, total: int, progress: Callable[[Progress], None], ended: threading.Event
 ) -> None:
-    """Ask Spark's status tracker, until the job has ended; without an answer nothing is told."""
+    """Poll Spark's status tracker until the job has ended; a failed poll reports nothing."""
     tracker = spark.statusTracker()
     while not ended.wait(PROGRESS_S):
         with suppress(Py4JError, OSError):

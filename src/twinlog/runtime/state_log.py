@@ -12,7 +12,7 @@ from twinlog.store.topic_writer import TransactionalWriter
 
 
 class StateLog:
-    """One state partition. `may_write` is asked before each request that could fence or write."""
+    """One state partition. `may_write` is called before each request that could fence or write."""
 
     def __init__(
         self, cluster: KafkaCluster, number: int, group_id: str, may_write: Callable[[], bool]
@@ -25,9 +25,9 @@ class StateLog:
         self._writer = TransactionalWriter(cluster, name, before_send=self._permit)
 
     async def take_over(self) -> States:
-        """Fence former owners; then all that was ever written.
+        """Fence former owners; then return all stored states.
 
-        A command's transaction that was left open is not waited for here: others are to be opened.
+        An open transaction of a command is not waited for: other state partitions are to be opened.
         """
         await self._writer.fence()
         return await read_states(self._cluster, [self._number], patience=UNDECIDED)
@@ -46,10 +46,10 @@ class StateLog:
         )
 
     def close(self) -> None:
-        """From now on all is Fenced, also the next request of what is under way."""
+        """Make each later request raise Fenced, also the next request of a call in progress."""
         self._closed = True
 
     def _permit(self) -> None:
-        """Raise if we may not write any more: a late InitProducerId would fence our successor."""
+        """Raise Fenced after the lease: a late InitProducerId would fence the next owner."""
         if self._closed or not self._may_write():
             raise Fenced("the lease has ended, nothing was sent", cluster=self._cluster.name)

@@ -1,12 +1,14 @@
-"""What a lane says in `__mirror_status` once a second, and what it hears there of the others.
+"""The statuses that a lane writes to `__mirror_status` each second, and reads of other lanes.
 
-A record of a state partition is written when it has changed, and again after `AGAIN_S`, so that one
-that is older has no owner; until then none is made of what its engine has had no news of. What is
-being stopped is in no engine any more, and is said, too: a stop that is refused may take hours, and
-it has an owner. What the lane says of itself stands in the first one of its records.
+- A status of a state partition is written when it has changed, and again after `AGAIN_S`. So an
+  older status has no owner. Until then no record is built for a state partition whose engines have
+  no news.
+- Partitions that are being stopped are in no engine any more. They are reported, too: a refused
+  stop may take hours, and the partition has an owner.
+- The lane's own figures (fetchers, throttles) are in the first of its records.
 
-The lanes of a node share the rate of a mirror that is throttled (mirror/throttle.py, `fair_part`),
-by what each says of its last second.
+The lanes of a node share the rate of a throttled mirror (mirror/throttle.py, `fair_part`),
+according to the rate that each lane reports.
 """
 
 import logging
@@ -31,13 +33,13 @@ from twinlog.store.topic_writer import append
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
-"""After this a status that has not changed is written again."""
+"""The time after which an unchanged status is written again."""
 SHARE_S: Final = 1.0
-"""How often is looked what the other lanes of the node read of throttled partitions."""
+"""The interval of checks of how fast the node's other lanes read throttled partitions."""
 RATE_S: Final = 2.0
-"""What a lane says that it reads is of so many seconds."""
+"""The window of the rate that a lane reports."""
 SILENT_S: Final = 5.0
-"""A lane whose status has not changed for so long reads nothing."""
+"""The time after which a lane with an unchanged status counts as reading nothing."""
 
 STATES: Final = {
     Stage.PREPARING: State.PREPARING,
@@ -49,12 +51,12 @@ Engines = Mapping[str, Engine]
 
 
 class Reporter:
-    """Writes a lane's statuses, and reads its node's.
+    """Writes a lane's statuses, and reads those of its node's other lanes.
 
     Args:
         cluster: the destination.
         node: the lane's node.
-        lane: its own name.
+        lane: the lane's name.
         lanes: how many lanes the node has.
     """
 
@@ -70,11 +72,11 @@ class Reporter:
     async def write(
         self, engines: Engines, stops: Mapping[int, Collection[PartitionState]]
     ) -> None:
-        """Write what has changed, as far as that can be done now.
+        """Write the statuses that have changed; a failure is logged, and retried by a later call.
 
         Args:
             engines: of the mirrors.
-            stops: for each state partition that is ours, what is being stopped.
+            stops: for each owned state partition, the partitions that are being stopped.
         """
         news = {number for engine in engines.values() for number in engine.take_news()}
         mirrored = _by_shard(engines, stops.keys())
@@ -142,7 +144,7 @@ class Reporter:
     # ---- throttled partitions ------------------------------------------------------------------
 
     def _throttles(self, engines: Engines) -> tuple[ThrottleStatus, ...]:
-        """What was read of throttled partitions, of those mirrors that have any."""
+        """The throttled reads of each mirror that has throttled partitions."""
         found = []
         for name, engine in engines.items():
             if engine.throttle.limits:
@@ -155,7 +157,7 @@ class Reporter:
         return tuple(found)
 
     async def share(self, engines: Engines) -> None:
-        """Take this lane's part of each rate."""
+        """Set this lane's share of the rate of each throttled mirror."""
         throttled = {name: one for name, one in engines.items() if one.throttle.limits}
         if not throttled or self._lanes == 1:
             return
@@ -175,14 +177,14 @@ class Reporter:
             engine.set_rate(fair_part(engine.throttle.rate, uses))
 
     def _others(self, statuses: Collection[Status]) -> list[Status]:
-        """The last status of each other lane of this node that still says something."""
+        """The last status of each other lane of this node that still reports."""
         now = time.monotonic()
         last: dict[str, Status] = {}
         for status in sorted(statuses, key=lambda one: one.time_ms):
             if status.node == self._node and status.lane != self._lane and status.throttles:
                 last[status.lane] = status
         for lane, status in last.items():
-            # By this lane's clock: the others' may be wrong.
+            # By this lane's clock: clocks of other machines may be wrong.
             if self._heard.get(lane, (0, 0.0))[0] != status.time_ms:
                 self._heard[lane] = status.time_ms, now
         return [status for lane, status in last.items() if now < self._heard[lane][1] + SILENT_S]
@@ -191,7 +193,7 @@ class Reporter:
 def _by_shard(
     engines: Engines, owned: Collection[int]
 ) -> Mapping[int, list[tuple[str, Engine, MirrorPartition]]]:
-    """The partitions of these state partitions, with their mirror and engine."""
+    """The mirror partitions of each of these state partitions, with their mirror and engine."""
     there: defaultdict[int, list[tuple[str, Engine, MirrorPartition]]] = defaultdict(list)
     for name, engine in engines.items():
         for partition in engine.partitions.values():

@@ -1,48 +1,47 @@
-"""Records of `__mirror_config`: what mirrors there are, and what is wanted of their topics.
+"""Records of `__mirror_config`: the mirrors, and the desired state of their topics.
 
-Keys and values are JSON, to be read with any console consumer. KIP-1279 keeps this in the
-destination's metadata log, which a stock broker does not let a client write to.
+Keys and values are JSON, so any console consumer can read them. KIP-1279 keeps these records in the
+destination's metadata log, which clients cannot write to on a stock broker.
 
     key                                  value, version 1
     -----------------------------------  ---------------------------------------------------------
     ["mirror", mirror]                   source: {property: value}, source_cluster_id,
                                          topic_patterns: [regex], replication_factor: int or null
     ["topic", mirror, topic]             topic_id (source's), partitions (when added),
-                                         origins: [cluster id], absent where there are none,
-                                         destination_topic_id, absent where it was not known,
+                                         origins: [cluster id], absent if there are none,
+                                         destination_topic_id, absent if it was not known,
                                          set_back: {name: value}, what the failover sets back;
-                                         absent where there is nothing to be set back any more,
-                                         source_deleted: true, only where the topic was removed
-                                         from the mirror because the source had it no more,
+                                         absent if nothing is left to set back,
+                                         source_deleted: true, only if the topic was removed
+                                         from the mirror because it was deleted on the source,
                                          wanted: MIRRORING, PAUSED or STOPPED
     ["followed", mirror, topic]          caught_up_ms, retention_ms, behind_ms,
-                                         destination_topic_id, absent where it was not known;
-                                         of compacted topics (sync/compaction.py)
+                                         destination_topic_id, absent if it was not known;
+                                         for compacted topics (sync/compaction.py)
     ["not-mirrored", mirror]             topics: {topic: reason}, total: how many there are
     ["stop", node]                       requested_ms
     ["acl", mirror, resource type, resource name, pattern type, principal, host, operation,
-     permission]                         made_for: SOURCE (it has one) or READ_ONLY (kafka/acls.py)
+     permission]                         made_for: SOURCE (a copy) or READ_ONLY (kafka/acls.py)
     ["source-acl", mirror, resource type, ...]
                                          made_for: SWITCHOVER (operations/switchover/denials.py)
     ["feature", "mirror.version"]        level: int
     ["feature", "state.partitions"]      level: how many partitions __mirror_state has
 
-`mirror.version` is KIP-1279's feature level: which format all control topics have. It is written
-with the first mirror, and level 1 where it is missing. This record keeps its form in all levels, so
-that whoever does not know one can say so. Records of unknown kinds are left alone.
+`mirror.version` is KIP-1279's feature level: the format of all control topics. It is written with
+the first mirror, and is 1 if it is missing. This record has the same form in all levels, so that a
+version can report a level that it does not know. Records of unknown kinds are left alone.
 
-`destination_topic_id` is newer than level 1, which it leaves as it is: who does not know it leaves
-it out, and where it is absent nobody can tell whether the destination's topic was made again.
+`destination_topic_id` was added without a new level: older versions leave it out. If it is absent,
+it is not known whether the destination's topic was recreated. `followed`, `not-mirrored` and
+`source_deleted` were also added later; older versions leave them out.
 
-`followed`, `not-mirrored` and `source_deleted` are newer, too; older versions leave them out.
-
-A mirror, its topics and the ACLs that it has made stand in one partition, that of the mirror's
+A mirror, its topics and the ACLs that it has created are in one partition, that of the mirror's
 name (mirror/placement.py), so that they are read in the order in which they were written. A stop
-request stands in the node's, the feature's level in that of its name.
+request is in the partition of the node's name, a feature level in that of the feature's name.
 
-Source properties are kept as the user wrote them: a value that refers to a secret (`${file:...}`,
-`${env:...}`) stays a reference, resolved by whoever connects. Values that hold a secret itself are
-readable by whoever may read the topic.
+Source properties are stored as the user wrote them: a value that refers to a secret (`${file:...}`,
+`${env:...}`) stays a reference, and each client that connects resolves it. Values that hold the
+secret itself are readable by all principals that may read the topic.
 """
 
 import base64
@@ -65,15 +64,15 @@ _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_config"
 _UUID_BYTES: Final = 16
 MAX_PARTITIONS: Final = 1_000_000
-"""Partitions of a topic: more than brokers could tell of in one answer (`frames.MAX_DECODED`)."""
+"""Partitions of a topic: more than fit in one answer of a broker (`frames.MAX_DECODED`)."""
 MAX_NAMED: Final = 500
-"""Topics in a `NotMirrored`: with names of 249 characters it stays below 1 MB."""
+"""Topics in a `NotMirrored`: with names of 249 characters the record stays below 1 MB."""
 MAX_REASON: Final = 300
-"""Characters of a reason in it."""
+"""Characters of a reason in a `NotMirrored`."""
 
 
 class Wanted(enum.Enum):
-    """What the operator wants of a topic; its partitions get there through their states."""
+    """The desired state of a topic; its partitions reach it through their states."""
 
     MIRRORING = "MIRRORING"
     PAUSED = "PAUSED"
@@ -81,14 +80,14 @@ class Wanted(enum.Enum):
 
 
 class MadeFor(enum.Enum):
-    """Why an ACL was made."""
+    """Why an ACL was created."""
 
     SOURCE = "SOURCE"
-    """The source has it."""
+    """It is a copy of an ACL of the source."""
     READ_ONLY = "READ_ONLY"
-    """Others may not write to a mirror's topic."""
+    """It keeps other clients from writing to a mirror's topic."""
     SWITCHOVER = "SWITCHOVER"
-    """Producers may not write to a topic of the source. The ACL stands there."""
+    """It keeps producers from writing to a topic of the source. The ACL is on the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ class Mirror:
     source_cluster_id: str
     topic_patterns: tuple[str, ...] = ()
     replication_factor: int | None = None
-    """Of the topics that are created for this mirror; None is the destination's default."""
+    """For the topics that are created for this mirror; None is the destination's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,27 +112,26 @@ class MirrorTopic:
     topic_id: UUID
     """Of the topic on the source."""
     partitions: int
-    """As many as the source had when the topic was added."""
+    """The source's partition count when the topic was added."""
     wanted: Wanted = Wanted.MIRRORING
     origins: tuple[str, ...] = ()
-    """Ids of the clusters that the source itself has it from, the nearest first."""
+    """Ids of the clusters from which the source itself mirrors the topic, the nearest first."""
     set_back: tuple[tuple[str, str], ...] | None = None
-    """Configurations that its failover sets, of those that mirroring needs otherwise, and unsets
-    the others (mirror/topic_configs.py); None where that is done, or was never to be."""
+    """Configurations to set at failover, among those that mirroring requires; the others of these
+    are unset (mirror/topic_configs.py). None: done, or nothing was ever to be set back."""
     destination_topic_id: UUID | None = None
-    """Of the topic on the destination; None where it was not known when the topic was added."""
+    """Of the topic on the destination; None if it was not known when the topic was added."""
 
     source_deleted: bool = False
-    """Whether it was removed because the source did not have it any more, and not by an operator.
-    """
+    """Whether it was removed because it was deleted on the source, and not by an operator."""
 
     @property
     def incarnation(self) -> tuple[str, str, UUID, UUID | None]:
-        """Tells it from a topic of its name that was recreated, on either side."""
+        """An identity that changes if the topic is recreated, on either side."""
         return self.mirror, self.topic, self.topic_id, self.destination_topic_id
 
     def is_recreated(self, former: "MirrorTopic") -> bool:
-        """Whether the destination's topic is known to be another one than the former record's."""
+        """Whether the destination's topic is known to be recreated since the former record."""
         ids = {self.destination_topic_id, former.destination_topic_id}
         return None not in ids and len(ids) == 2
 
@@ -145,9 +143,9 @@ class MirrorTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeAcl:
-    """An ACL that was not there before this mirror made it, or is about to.
+    """An ACL that this mirror has created, or is about to create; it did not exist before.
 
-    It stands on the destination, or on the source: `made_for` tells.
+    `made_for` determines whether the ACL is on the destination or on the source.
     """
 
     mirror: str
@@ -157,11 +155,11 @@ class MadeAcl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotMirrored:
-    """Source topics that a mirror stands for and does not mirror, as of its last refresh."""
+    """Source topics that a mirror should mirror and does not, as of its last refresh."""
 
     mirror: str
     topics: tuple[tuple[str, str], ...]
-    """Names with the reason, in order; at most `MAX_NAMED` of them."""
+    """Names with the reason, in order; at most `MAX_NAMED` topics."""
     total: int
     """How many there are."""
 
@@ -173,18 +171,18 @@ class Followed:
     mirror: str
     topic: str
     destination_topic_id: UUID | None
-    """Of the topic on the destination that this is said of."""
+    """Of the topic on the destination that this record is about."""
     caught_up_ms: int
-    """The destination has all that the source held at this time."""
+    """The destination has everything that the source held at this time."""
     retention_ms: int
     """The source's delete.retention.ms."""
     behind_ms: int
-    """The longest time that it was behind for, where that was longer than the retention; else 0."""
+    """The longest time that it was behind, if that was longer than the retention; else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    """A node is asked to end."""
+    """A request that a node ends."""
 
     node: str
     requested_ms: int
@@ -194,8 +192,8 @@ class StopRequest:
 class Feature:
     """The level of a feature; `mirror.version` is the control topics' format.
 
-    `state.partitions` is no level but the partition count by which mirror partitions are hashed;
-    written with the first mirror, or with the next change by a version that knows it.
+    `state.partitions` is not a level but the partition count that mirror partitions are hashed
+    with. It is written with the first mirror, or with the next change by a version that knows it.
     """
 
     name: str
@@ -204,7 +202,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A tombstone for what stood under this key."""
+    """A tombstone for the record of this key."""
 
     key: tuple[str, ...]
 
@@ -221,10 +219,10 @@ def topic_id_text(topic_id: UUID) -> str:
 
 
 def topic_id_of(text: str) -> UUID:
-    """A topic id from Kafka's form.
+    """A topic id from the form of Kafka's tools.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the text is not a topic id.
     """
     try:
         data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
@@ -236,14 +234,14 @@ def topic_id_of(text: str) -> UUID:
 
 
 def key_of(record: ConfigRecord) -> tuple[str, ...]:
-    """What a record stands under."""
+    """The key of a record."""
     match record:
         case Mirror():
             return ("mirror", record.name)
         case MirrorTopic():
             return ("topic", record.mirror, record.topic)
         case MadeAcl():
-            # The same ACL may stand in both clusters.
+            # The same ACL may exist on both clusters.
             there = "source-acl" if record.made_for is MadeFor.SWITCHOVER else "acl"
             return (there, record.mirror, *_acl_fields(record.acl))
         case Followed() | NotMirrored():
@@ -331,10 +329,10 @@ def _destination(topic: MirrorTopic | Followed) -> dict[str, str]:
 
 
 def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
-    """What a record of `__mirror_config` says; None for a kind that is newer than we are.
+    """Decode a record of `__mirror_config`; None for a kind of a newer version.
 
     Raises:
-        ProtocolError: the bytes are not what is written here.
+        ProtocolError: the bytes do not have this module's format.
     """
     parts = decode_json(key or b"", f"the key of {_WHAT}")
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
@@ -420,7 +418,7 @@ def _noted(parts: list[str], body: JsonObject) -> Followed | NotMirrored:
 
 
 def _partitions(body: JsonObject) -> int:
-    """How many there are: each of them is something that readers hold."""
+    """The partition count; it is limited, as readers hold an object for each partition."""
     count = body.number("partitions")
     if not 0 <= count <= MAX_PARTITIONS:
         raise body.error("partitions", f"a number from 0 to {MAX_PARTITIONS}")

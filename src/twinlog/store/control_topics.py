@@ -1,11 +1,11 @@
-"""The control topics of a destination cluster: their names, their making, and what they say.
+"""The control topics of a destination cluster: their names, creation and content.
 
-    __mirror_config   what is wanted: mirrors, their topics      store/config_records.py
+    __mirror_config   desired state: mirrors and their topics    store/config_records.py
     __mirror_state    each mirror partition's state and epoch    store/state_records.py
-    __mirror_status   how far each mirror partition is           store/status_records.py
+    __mirror_status   progress of each mirror partition          store/status_records.py
 
-They come into being with the first mirror. The first two are what must not be lost, so they are
-replicated as Kafka's own internal topics are; the third is overwritten each second.
+They are created with the first mirror. The first two must not be lost, so they are replicated like
+Kafka's own internal topics. The third is overwritten each second.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ STATUS_TOPIC: Final = "__mirror_status"
 CONTROL_TOPICS: Final = (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC)
 
 CONFIG_WRITER: Final = "twinlog.config"
-"""The transactional id of whoever writes `__mirror_config`."""
+"""The transactional id of all writers of `__mirror_config`."""
 
 LANES_GROUP: Final = "twinlog"
 """The group of all nodes' lanes, which share the partitions of `__mirror_state`."""
@@ -78,23 +78,23 @@ NO_PLACES: Final[Places] = MappingProxyType({})
 _LOOKS: Final = 3
 _LOOK_S: Final = 0.3
 _STAMPED: Final = {
-    # By the brokers: a record of CreateTime is refused whose writer's clock is more than
-    # message.timestamp.after.max.ms ahead, an hour by default since Kafka 4.0.
+    # Brokers refuse a CreateTime record whose writer's clock is more than
+    # message.timestamp.after.max.ms ahead (an hour by default since Kafka 4.0).
     "message.timestamp.type": "LogAppendTime",
 }
 _DURABLE: Final = {
     **_STAMPED,
     "cleanup.policy": "compact",
     "compression.type": "producer",
-    # As Kafka's own __consumer_offsets: small segments, so that loading stays quick.
+    # As Kafka's own __consumer_offsets: small segments keep loading fast.
     "segment.bytes": str(100 << 20),
 }
 _STATUS: Final = {
     **_STAMPED,
     "cleanup.policy": "compact",
     "compression.type": "producer",
-    # The cleaner leaves the active segment alone, and a status is old after a second: the
-    # smallest segment that brokers take, cleaned early, tombstones gone soon.
+    # The cleaner skips the active segment, and a status is stale after a second. So segments
+    # have the smallest size that brokers take, and records and tombstones are removed early.
     "segment.bytes": str(1 << 20),
     "segment.ms": str(10 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.1",
@@ -105,14 +105,14 @@ _STATUS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlTopics:
-    """How the control topics are made. `replication_factor` None: 3, or as many as brokers."""
+    """How to create the control topics. `replication_factor` None: 3, or the number of brokers."""
 
     state_partitions: int = STATE_PARTITIONS
     replication_factor: int | None = None
 
 
 def take_control_topics(properties: dict[str, str]) -> ControlTopics:
-    """How the control topics are made where they are not there; taken out of the properties.
+    """How to create missing control topics; these settings are removed from the properties.
 
     Raises:
         UserError: a value is malformed.
@@ -133,11 +133,11 @@ def _number(text: str, key: str) -> int:
 
 
 async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) -> None:
-    """Create the control topics that are not there. Safe to be called by several at once.
+    """Create the missing control topics. Concurrent calls are safe.
 
     Raises:
         UserError: no right to create topics, or fewer brokers than the replication factor.
-        Retriable: they are not led by anybody within default.api.timeout.ms.
+        Retriable: they have no leader within default.api.timeout.ms.
     """
     await cluster.refresh(CONTROL_TOPICS)
     missing = [name for name in CONTROL_TOPICS if name not in cluster.metadata.topics]
@@ -175,16 +175,17 @@ async def create_control_topics(cluster: KafkaCluster, wanted: ControlTopics) ->
 
 
 async def refuse_lost(cluster: KafkaCluster) -> None:
-    """Refuse to go on without `__mirror_config` or `__mirror_state` where there were mirrors.
+    """Refuse to go on without `__mirror_config` or `__mirror_state` if mirrors exist.
 
-    A lost topic that is created anew is silent: mirrors are gone, or all states are UNKNOWN and the
-    last mirrored ends forgotten, while the topics' users may have been writing for long.
+    Recreating a lost topic would hide the loss: mirrors would be gone, or all states would be
+    UNKNOWN and the last mirrored ends unknown, although applications may already write to the
+    topics.
 
     Raises:
         ControlTopicLost: one is missing, and another control topic shows that mirrors exist.
-        Retriable: the brokers do not answer.
+        Retriable: the brokers are unreachable.
     """
-    for _ in range(_LOOKS):  # a broker that lags may not know of a new topic yet
+    for _ in range(_LOOKS):  # a broker with stale metadata may not know a new topic yet
         names = (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC)
         counts = {name: await partition_count(cluster, name) for name in names}
         missing = [name for name in (CONFIG_TOPIC, STATE_TOPIC) if counts[name] is None]
@@ -203,7 +204,7 @@ async def refuse_lost(cluster: KafkaCluster) -> None:
 
 
 async def _evidence(cluster: KafkaCluster, existing: Collection[str]) -> str:
-    """What of the control topics that are left shows that there are mirrors; or nothing."""
+    """What in the remaining control topics shows that mirrors exist; empty if nothing does."""
     if CONFIG_TOPIC in existing:
         config = fold_config(await read_whole(cluster, CONFIG_TOPIC))
         topics = f"{len(config.topics)} topic(s) of mirrors" if config.topics else ""
@@ -220,14 +221,14 @@ async def _evidence(cluster: KafkaCluster, existing: Collection[str]) -> str:
 
 
 def _holding(topic: str, what: str, unreadable: Collection[object]) -> str:
-    """That a topic holds something; nothing where it does not."""
+    """The statement that a topic holds records; empty if it does not."""
     unread = f"{len(unreadable)} record(s) that cannot be read" if unreadable else ""
     found = " and ".join(one for one in (what, unread) if one)
     return found and f"{topic} holds {found}"
 
 
 async def _led(cluster: KafkaCluster, counts: Mapping[str, int]) -> None:
-    """Wait until each partition has a leader that the brokers know of."""
+    """Wait until the brokers report a leader of each partition."""
 
     async def attempt() -> None:
         wanted = [TopicPartition(name, 0) for name in counts]
@@ -245,7 +246,7 @@ async def _led(cluster: KafkaCluster, counts: Mapping[str, int]) -> None:
 
 
 async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> int | None:
-    """How many partitions a control topic has; None where it does not exist.
+    """How many partitions a control topic has; None if it does not exist.
 
     Raises:
         UserError: no right to see it.
@@ -261,17 +262,18 @@ async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> in
 
 
 async def check_state_partitions(cluster: KafkaCluster, snapshot: Snapshot) -> list[Feature]:
-    """Refuse a `__mirror_state` with another partition count than with the first mirror.
+    """Refuse a `__mirror_state` whose partition count has changed since the first mirror.
 
-    Who owns a mirror partition follows from a hash modulo this count: with another one a partition
-    would have two owners. (In `__mirror_config` a key keeps its partition: `Snapshot.places`.)
+    A hash modulo this count determines the owner of a mirror partition: after a change of the count
+    a partition would have two owners. (In `__mirror_config` a key keeps its partition:
+    `Snapshot.places`.)
 
     Returns:
-        What is to be stored, where no count is.
+        The record to store if no count is stored.
 
     Raises:
         UserError: the topic has another count.
-        UnsupportedVersion: the stored one cannot be read.
+        UnsupportedVersion: the stored count cannot be read.
     """
     if why := snapshot.unread.get(("feature", STATE_COUNT)):
         raise UnsupportedVersion(
@@ -294,7 +296,7 @@ async def check_state_partitions(cluster: KafkaCluster, snapshot: Snapshot) -> l
 def config_entry(change: ConfigChange, count: int, places: Places = NO_PLACES) -> Entry:
     """A record, or its tombstone, as written to `__mirror_config`, which has `count` partitions.
 
-    A key that has a record already keeps its partition (`Snapshot.places`).
+    A key that already has a record keeps its partition (`Snapshot.places`).
     """
     if isinstance(change, Removed):
         key, value = config_records.encode_key(change.key), None
@@ -308,15 +310,15 @@ def config_entry(change: ConfigChange, count: int, places: Places = NO_PLACES) -
 
 
 async def read_config(cluster: KafkaCluster, *, patience: float | None = None) -> Snapshot:
-    """What is wanted now; nothing where no mirror was ever created.
+    """The snapshot as it is now; empty if no mirror was ever created.
 
     Args:
         cluster: the destination.
-        patience: see `controllog.Tail.catch_up`.
+        patience: see `topic_reader.Tail.catch_up`.
 
     Raises:
-        UnsupportedVersion: it is written in a format that we do not know.
-        Retriable, UserError: see `controllog.read_whole`.
+        UnsupportedVersion: the topic is written in an unknown format.
+        Retriable, UserError: see `topic_reader.read_whole`.
     """
     if await partition_count(cluster, CONFIG_TOPIC) is None:
         await refuse_lost(cluster)
@@ -325,17 +327,17 @@ async def read_config(cluster: KafkaCluster, *, patience: float | None = None) -
 
 
 def fold_config(records: Iterable[ControlRecord], before: Snapshot | None = None) -> Snapshot:
-    """What is wanted after records of `__mirror_config`, which are in each partition's order.
+    """The snapshot after records of `__mirror_config`, which are in each partition's order.
 
     Raises:
-        UnsupportedVersion: it is written in a format that we do not know.
+        UnsupportedVersion: the topic is written in an unknown format.
     """
     written = (Written(r.partition, r.offset, r.key, r.value, r.timestamp) for r in records)
     return (before or Snapshot()).after(written).known()
 
 
 class ConfigLog(NamedTuple):
-    """`__mirror_config` as it is now: what is wanted, and the last record of each key."""
+    """`__mirror_config` as it is now: the snapshot, and the last record of each key."""
 
     snapshot: Snapshot = Snapshot()
     table: Mapping[tuple[int, bytes | None], ControlRecord] = MappingProxyType({})
@@ -344,14 +346,14 @@ class ConfigLog(NamedTuple):
         """The same after these records, which are in each partition's order.
 
         Raises:
-            UnsupportedVersion: it is written in a format that we do not know.
+            UnsupportedVersion: the topic is written in an unknown format.
         """
         table = latest(itertools.chain(self.table.values(), records))
         return ConfigLog(fold_config(records, self.snapshot), table)
 
 
 def config_reader(cluster: KafkaCluster) -> ControlReader[ConfigLog]:
-    """Reads `__mirror_config`; raises UnsupportedVersion, too (see `fold_config`)."""
+    """A reader of `__mirror_config`; it also raises UnsupportedVersion (see `fold_config`)."""
     return ControlReader(
         cluster,
         CONFIG_TOPIC,
@@ -364,13 +366,13 @@ def config_reader(cluster: KafkaCluster) -> ControlReader[ConfigLog]:
 async def follow_config(
     cluster: KafkaCluster, partitions: Collection[int] | None = None
 ) -> AsyncGenerator[Snapshot, None]:
-    """What is wanted now, and anew with each change, within milliseconds; never ends by itself.
+    """The snapshot now, and again within milliseconds of each change; never ends by itself.
 
     Close the generator (`contextlib.aclosing`) to stop.
 
     Raises:
-        UnsupportedVersion: it is written in a format that we do not know, now or later.
-        Retriable, UserError: see `controllog.Tail`.
+        UnsupportedVersion: the topic is written in an unknown format, now or later.
+        Retriable, UserError: see `topic_reader.Tail`.
     """
     tail = Tail(cluster, CONFIG_TOPIC, partitions)
     snapshot = fold_config(await tail.catch_up())
@@ -384,7 +386,7 @@ async def follow_config(
 
 
 def _refuse_restart(tail: Tail, restarts: int) -> None:
-    """Refuse to go on where records that were read may be gone (`Tail.restarts`)."""
+    """Refuse to go on if records that were read may be gone (`Tail.restarts`)."""
     if tail.restarts != restarts:
         raise ControlTopicLost(
             "a control topic was recreated or has lost records that were read",
@@ -393,25 +395,25 @@ def _refuse_restart(tail: Tail, restarts: int) -> None:
 
 
 class States(NamedTuple):
-    """What `__mirror_state` says of each mirror partition. `unreadable` as in `Snapshot`.
+    """The records of `__mirror_state` by mirror partition. `unreadable` as in `Snapshot`.
 
-    A partition with an unread record had an owner: unlike where no record stands, no lane begins
-    with it, or writes over it.
+    A partition with an unreadable record had an owner. Unlike a partition without a record, no lane
+    starts it, or overwrites the record.
     """
 
     states: dict[MirrorPartition, PartitionState]
     epochs: dict[MirrorPartition, LastMirrored]
     unreadable: Mapping[tuple[int, bytes | None], str] = MappingProxyType({})
     places: Mapping[tuple[int, MirrorPartition], int] = MappingProxyType({})
-    """In which state partition each stands, by record type."""
+    """The state partition that holds each record, by record type."""
 
     def state(self, partition: MirrorPartition) -> State:
-        """A partition's state; UNKNOWN where nobody has written any."""
+        """A partition's state; UNKNOWN if none is stored."""
         found = self.states.get(partition)
         return State.UNKNOWN if found is None else found.state
 
     def unread(self, partition: MirrorPartition) -> str:
-        """Why a record of a partition cannot be read; empty where all can."""
+        """Why a record of a partition cannot be read; empty if all can."""
         all_of_mirror = partition.mirror, None
         for (_, key), why in self.unreadable.items():
             gone = _tombstone(key)
@@ -436,10 +438,10 @@ async def read_states(
     Args:
         cluster: the destination.
         partitions: which state partitions; by default all.
-        patience: see `controllog.Tail.catch_up`.
+        patience: see `topic_reader.Tail.catch_up`.
 
     Raises:
-        Retriable, UserError: see `controllog.Tail`.
+        Retriable, UserError: see `topic_reader.Tail`.
     """
     if await partition_count(cluster, STATE_TOPIC) is None:
         await refuse_lost(cluster)
@@ -448,12 +450,12 @@ async def read_states(
 
 
 async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
-    """States and last mirrored epochs, and anew with each change; never ends by itself.
+    """States and last mirrored epochs, again after each change; never ends by itself.
 
     Close the generator (`contextlib.aclosing`) to stop.
 
     Raises:
-        Retriable, UserError: see `controllog.Tail`.
+        Retriable, UserError: see `topic_reader.Tail`.
     """
     tail = Tail(cluster, STATE_TOPIC)
     states = fold_states(await tail.catch_up())
@@ -469,9 +471,10 @@ async def follow_states(cluster: KafkaCluster) -> AsyncGenerator[States, None]:
 def fold_states(records: Iterable[ControlRecord], before: States | None = None) -> States:
     """States after records of `__mirror_state`, which must be in each partition's order.
 
-    Under another id of its topic a mirror partition has another state partition, and what stood in
-    the former one is forgotten there. Their records come in any order: so only the last one of each
-    key counts, and a tombstone concerns its own state partition alone.
+    If its topic id changes, a mirror partition moves to another state partition, and its records in
+    the former one get tombstones there. Records of different state partitions come in any order.
+    So only the last record of each key counts, and a tombstone applies only to its own state
+    partition.
     """
     states = dict(before.states) if before else {}
     epochs = dict(before.epochs) if before else {}
@@ -503,13 +506,13 @@ def fold_states(records: Iterable[ControlRecord], before: States | None = None) 
 
 
 def state_reader(cluster: KafkaCluster) -> ControlReader[States]:
-    """Reads `__mirror_state`."""
+    """A reader of `__mirror_state`."""
     empty = States({}, {})
     return ControlReader(cluster, STATE_TOPIC, fold_states, empty, missing=refuse_lost)
 
 
 def _tombstone(key: bytes | None) -> Forgotten | None:
-    """The tombstone of a key, if that can be read."""
+    """The tombstone of a key, if the key can be read."""
     try:
         change = state_records.decode(key, None)
     except ProtocolError:
@@ -523,6 +526,7 @@ def _forget(
     places: dict[tuple[int, MirrorPartition], int],
     place: int,
 ) -> None:
+    # The KIP's own key names the mirror only: its tombstone is for all of the mirror's partitions.
     names = [tombstone.partition] if tombstone.partition else list(table)
     for name in names:
         slot = (tombstone.record_type, name)
@@ -531,10 +535,10 @@ def _forget(
 
 
 async def read_statuses(cluster: KafkaCluster) -> tuple[dict[int, Status], tuple[str, ...]]:
-    """The last status of each state partition, and what could not be read.
+    """The last status of each state partition, and the unreadable records.
 
     Raises:
-        Retriable, UserError: see `controllog.read_last`.
+        Retriable, UserError: see `topic_reader.read_last`.
     """
     if await partition_count(cluster, STATUS_TOPIC) is None:
         return {}, ()
@@ -542,7 +546,7 @@ async def read_statuses(cluster: KafkaCluster) -> tuple[dict[int, Status], tuple
 
 
 def statuses_of(records: Iterable[ControlRecord]) -> tuple[dict[int, Status], tuple[str, ...]]:
-    """The last status of each state partition, and what could not be read."""
+    """The last status of each state partition, and the unreadable records."""
     statuses: dict[int, Status] = {}
     unreadable: list[str] = []
     for record in latest(records).values():
@@ -558,7 +562,7 @@ def statuses_of(records: Iterable[ControlRecord]) -> tuple[dict[int, Status], tu
 
 
 def status_reader(cluster: KafkaCluster) -> ControlReader[Mapping[int, ControlRecord]]:
-    """Reads `__mirror_status`: the last record of each partition, for `statuses_of`."""
+    """A reader of `__mirror_status`: the last record of each partition, for `statuses_of`."""
     return ControlReader(
         cluster,
         STATUS_TOPIC,
@@ -569,7 +573,7 @@ def status_reader(cluster: KafkaCluster) -> ControlReader[Mapping[int, ControlRe
 
 
 def status_entry(status: Status) -> Entry:
-    """A status as it is written: into the partition of its own number, with `append`."""
+    """A status as it is written, with `append`, to the partition of its own number."""
     key, value = status_records.encode(status)
     return Entry(STATUS_TOPIC, status.state_partition, key, value)
 
@@ -581,7 +585,7 @@ def state_entry(record: PartitionState, state_partition: int) -> Entry:
 
 
 def forget_entry(key: bytes, state_partition: int) -> Entry:
-    """A tombstone for what stands under a key of `__mirror_state`."""
+    """A tombstone for the record of a key of `__mirror_state`."""
     return Entry(STATE_TOPIC, state_partition, key, None)
 
 

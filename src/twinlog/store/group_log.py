@@ -1,11 +1,11 @@
-"""`__mirror_groups`: what each mirror last saw of groups and committed for them (group_records.py).
+"""`__mirror_groups`: groups' last known offsets, and those committed for them (group_records.py).
 
-A topic of its own: the records are many and change with each check, and whoever reads mirrors and
-states need not read them. All records of a mirror are in the partition of `__mirror_groups` that
-its name hashes to. They are written by the node that synchronises the mirror's groups.
+It is a topic of its own: its records are many and change with each check, and readers of mirrors
+and states need not read them. All records of a mirror are in the partition of `__mirror_groups`
+that its name hashes to. The node that synchronises the mirror's groups writes them.
 
-The topic may be lost, or be missing in a cluster that an older version has set up: nothing is
-mirrored differently then, and offsets on the destination are not taken for the mirror's own.
+The topic may be lost, or be missing in a cluster that an older version has set up. Mirroring is
+then unchanged, and no offset on the destination is taken for the mirror's own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,13 +34,13 @@ GROUPS_TOPIC: Final = "__mirror_groups"
 PARTITIONS: Final = 8
 MAX_REPLICATION: Final = 3
 MAX_BATCH: Final = 512 * 1024
-"""Bytes of one write; the topic takes 1 MiB."""
+"""Bytes of one write; the topic accepts 1 MiB."""
 
 _CONFIGS: Final = {
     "message.timestamp.type": "LogAppendTime",
     "cleanup.policy": "compact",
     "compression.type": "producer",
-    # The cleaner leaves the active segment alone, and most records are old after one check.
+    # The cleaner skips the active segment, and most records are stale after one check.
     "segment.bytes": str(4 << 20),
     "segment.ms": str(60 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.1",
@@ -57,7 +57,7 @@ class Remembered:
     unreadable: tuple[str, ...] = ()
     """Records that cannot be decoded."""
     undecoded: frozenset[str | None] = frozenset()
-    """The groups whose record that is; None: the last check."""
+    """The groups of these records; None stands for the last check."""
 
 
 async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | None = None) -> None:
@@ -69,9 +69,9 @@ async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | N
 
     Raises:
         UserError: no right to create it, or fewer brokers than the replication factor.
-        Retriable: the cluster does not answer.
+        Retriable: the cluster is unreachable.
     """
-    with suppress(UserError):  # who may create it may not be allowed to see it
+    with suppress(UserError):  # a principal with CREATE may lack DESCRIBE
         if await partition_count(cluster, GROUPS_TOPIC) is not None:
             return
     factor = replication_factor or min(MAX_REPLICATION, len(cluster.metadata.brokers))
@@ -88,10 +88,10 @@ async def create_groups_topic(cluster: KafkaCluster, replication_factor: int | N
 
 
 async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
-    """What is remembered of a mirror's groups; nothing where no broker has the topic.
+    """The records of a mirror's groups; empty if no broker has the topic.
 
     Raises:
-        Retriable, UserError: see `controllog.Tail`; some brokers have the topic, and others do not.
+        Retriable, UserError: see `topic_reader.Tail`; or only some brokers have the topic.
     """
     count = await partition_count(cluster, GROUPS_TOPIC)
     if count is None:
@@ -132,11 +132,11 @@ async def write_groups(
     records: Sequence[GroupMemory | LastCheck],
     forgotten: Iterable[str] = (),
 ) -> None:
-    """Write records of a mirror, and tombstones of groups that are to be forgotten.
+    """Write records of a mirror, and tombstones of its forgotten groups.
 
     Raises:
         UserError: a right is missing, or the topic does not exist.
-        Retriable: not all of it is known to be written.
+        Retriable: not everything is known to be written.
     """
     count = await partition_count(cluster, GROUPS_TOPIC)
     if count is None:

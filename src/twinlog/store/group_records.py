@@ -1,26 +1,26 @@
-"""Records of `__mirror_groups`: what a mirror last saw of each group, and what it committed for it.
+"""Records of `__mirror_groups`: each group's last known offsets, and those committed for it.
 
-Two things have to survive a node, and neither can be read back from a cluster:
+Two facts have to survive a node, and neither can be read back from a cluster:
 
 - which committed offsets on the destination are the mirror's own. OffsetCommit has no field for it:
-  the metadata is the application's, and a leader epoch that is not one would break its consumer.
-  Only such an offset may be lowered (KIP-545), or raised without a pause;
-- what groups had committed on the source, for the time when the source is dead.
+  the metadata belongs to the application, and an invalid leader epoch would break its consumer.
+  Only the mirror's own offset may be lowered (KIP-545), or raised without a pause;
+- what groups had committed on the source, for the time when the source is unreachable.
 
 Losing the topic is safe: then no offset on the destination is known to be the mirror's own.
 
     key     JSON: [mirror] or [mirror, group]
     value   zstd of JSON: version, and
-            of a mirror: time_ms (start of the last complete check), failed (groups not seen then)
+            of a mirror: time_ms (start of the last complete check), failed (groups not read in it)
             of a group: kind, active_ms, copied_ms,
                         topics: {topic: [[partition, source, copied, metadata, other, deleted],
                         ...]}
 
-Trailing defaults of a row are left out (`copied` is `source` then). Later versions may add fields,
-and columns to a row: what is not known is ignored, what is missing has its default.
+Trailing defaults of a row are left out (`copied` defaults to `source`). Later versions may add
+fields, and columns to a row: unknown ones are ignored, missing ones have their default.
 
-The size is that of the groups which have committed for the mirror's topics: 5,000 groups with 20
-partitions each take 1.5 MB, 300 bytes a group (tests/store/test_group_records.py).
+The size depends on the groups that have committed offsets of the mirror's topics: 5,000 groups with
+20 partitions each take 1.5 MB, 300 bytes a group (tests/store/test_group_records.py).
 """
 
 import json
@@ -42,24 +42,24 @@ MAX_RECORD: Final = 64 * 1024 * 1024
 _VERSION: Final = 1
 _WHAT: Final = "a record of __mirror_groups"
 _DEFAULTS: Final = (None, NO_OFFSET, None, 0, NO_OFFSET, 0)
-"""Of a row's cells: without the third one, `copied` is `source`."""
+"""Defaults of a row's cells: without the third cell, `copied` is `source`."""
 _CELLS: Final = len(_DEFAULTS)
 
 
 class PartitionMemory(NamedTuple):
-    """A partition of a group. Offsets that there are none of are -1."""
+    """A partition of a group. A missing offset is -1."""
 
     source: int = NO_OFFSET
-    """What the group had committed on the source at the last check that covered the partition."""
+    """The group's committed offset on the source at the last check that covered the partition."""
     copied: int = NO_OFFSET
-    """What the mirror last committed for the group on the destination."""
+    """The offset that the mirror last committed for the group on the destination."""
     metadata: int = 0
-    """CRC-32 of the metadata that committed with it."""
+    """CRC-32 of the metadata that was committed with `copied`."""
     other: int = NO_OFFSET
-    """The destination's offset at the last check, where the mirror did not commit it."""
+    """The destination's offset at the last check, if the mirror did not commit it."""
     deleted: int = 0
-    """1 where the group had no offset on the source at the last check that covered the partition,
-    and had one before."""
+    """1 if the group had no offset on the source at the last check that covered the partition, but
+    had one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,8 @@ class GroupMemory:
     group: str
     kind: str
     active_ms: int = 0
-    """When the group was last active on the destination: it had members, or its offsets changed by
-    another hand than the mirror's. 0: not seen."""
+    """When the group was last active on the destination: it had members, or its offsets changed,
+    but not by the mirror. 0: not seen."""
     copied_ms: int = 0
     """When all copied offsets were last committed (again)."""
     partitions: Mapping[TopicPartition, PartitionMemory] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class LastCheck:
 
     mirror: str
     time_ms: int
-    """When it began: what the groups committed on the source later is not known."""
+    """When it began: later commits of the groups on the source are not known."""
     failed: tuple[str, ...] = ()
     """Groups that could not be read in it."""
 
@@ -93,7 +93,7 @@ Key: TypeAlias = tuple[str, str | None]
 
 
 def metadata_checksum(metadata: str) -> int:
-    """What stands for a committed offset's metadata; 0 for none."""
+    """The checksum of a committed offset's metadata; 0 if it is empty."""
     return crc32(metadata.encode("utf-8", "surrogatepass"))
 
 
@@ -131,10 +131,10 @@ def _row(partition: int, memory: PartitionMemory) -> list[int]:
 
 
 def decode_key(key: bytes | None) -> Key:
-    """Whose record it is.
+    """The mirror and the group of a record.
 
     Raises:
-        ProtocolError: the bytes are not what is written here.
+        ProtocolError: the bytes do not have this module's format.
     """
     names = decode_json(key or b"", f"the key of {_WHAT}")
     match names:
@@ -148,10 +148,10 @@ def decode_key(key: bytes | None) -> Key:
 
 
 def decode(key: bytes | None, value: bytes) -> GroupMemory | LastCheck:
-    """A record.
+    """Decode a record.
 
     Raises:
-        ProtocolError: the bytes are not what is written here, or of a later format.
+        ProtocolError: the bytes do not have this module's format, or have a later one.
     """
     mirror, group = decode_key(key)
     try:

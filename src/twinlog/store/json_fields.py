@@ -1,4 +1,4 @@
-"""JSON objects as record values: compact and in a fixed order out, checked field by field in."""
+"""JSON objects as record values: encoded compactly in a fixed order, decoded with checks."""
 
 import json
 from collections.abc import Mapping
@@ -12,26 +12,26 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 def encode_json(value: object) -> bytes:
-    """The same bytes for the same value, so that equal records are equal on disk too.
+    """Encode a value; equal values give equal bytes, so equal records are equal on disk too.
 
     Raises:
-        UserError: it has text that is none, and that `decode_json` would refuse.
+        UserError: the value has invalid text, which `decode_json` would refuse.
     """
     data = json.dumps(value, separators=(",", ":"), ensure_ascii=True, sort_keys=True).encode()
     try:
         _check_text(data, value)
     except UnicodeEncodeError:
-        # Not shown, nor chained: it may stand beside a secret.
+        # Neither shown nor chained: the text may be next to a secret.
         raise UserError("a name or a value that is to be stored is not UTF-8") from None
     return data
 
 
 def decode_json(data: bytes, what: str) -> Any:
-    r"""Any JSON value.
+    r"""Decode any JSON value.
 
     Raises:
-        ProtocolError: the bytes are no JSON, or have text that is none: JSON can escape half of a
-            character (`\ud800`), which no request or record can be made of.
+        ProtocolError: the bytes are not JSON, or have invalid text: JSON can escape half of a
+            character (`\ud800`), which no request or record can hold.
     """
     try:
         value = json.loads(data)
@@ -47,7 +47,7 @@ def _check_text(data: bytes, value: object) -> None:
 
 
 class JsonObject:
-    """A JSON object whose fields are asked for by name and type; others are left alone."""
+    """A JSON object whose fields are read by name and type; other fields are ignored."""
 
     __slots__ = ("_fields", "_what")
 
@@ -58,7 +58,7 @@ class JsonObject:
         self._what = what
 
     def has(self, name: str) -> bool:
-        """Whether there is such a field."""
+        """Whether the object has this field."""
         return name in self._fields
 
     def text(self, name: str) -> str:
@@ -77,7 +77,7 @@ class JsonObject:
         return self._typed(name, bool)
 
     def optional_number(self, name: str) -> int | None:
-        """A whole number, or null, or not there."""
+        """A whole number; None if it is null or missing."""
         return None if self._fields.get(name) is None else self.number(name)
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class JsonObject:
         return values
 
     def error(self, name: str, wanted: str) -> ProtocolError:
-        """That a field is not what it has to be."""
+        """The error that a field does not have the expected value."""
         found = repr(self._fields.get(name, "(missing)"))[:80]
         return ProtocolError(f"{self._what}: {name} is {found}, wanted is {wanted}")
 

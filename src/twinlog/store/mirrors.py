@@ -1,17 +1,17 @@
-"""The mirrors of a destination cluster: read, followed, and changed safely by several at once.
+"""The mirrors of a destination cluster: reads, follows, and safe changes by concurrent writers.
 
 The database is the destination cluster (store/control_topics.py). A change is *fence, read, decide,
-write* under one fixed transactional id: whoever fences later makes the earlier one's write fail,
-and then the earlier one begins again, with what the other has written before its eyes. So of two
-commands that create the same mirror at once, one does, and the other is told that it exists.
+write* under one fixed transactional id. A later fence makes the earlier writer's write fail. That
+writer then starts again and reads what the later writer has written. So if two commands create the
+same mirror at once, one succeeds, and the other fails with MIRROR_ALREADY_EXISTS.
 
-The changes of one process take turns, so that they never fence each other. A node has many of them,
-one or more for each mirror: when it is fenced it pauses for longer than a command's change takes,
-so that a command waits for one of the node's changes, not for all.
+The changes of one process take turns, so they never fence each other. A node has many changes, one
+or more for each mirror. A fenced node backs off for longer than a command's change takes, so a
+command waits for one of the node's changes, not for all.
 
-Where a write's outcome is unknown it is read back: what is there as it was to be is done. What is
-forgotten of states goes with the change, in one transaction: a command that dies half way must not
-leave topics without the state and the end that they had.
+A write of unknown outcome is read back: it is complete if all its records are stored. Tombstones of
+states are written with the change, in one transaction: a command that dies half way must not leave
+topics without their state and their last mirrored end.
 """
 
 import asyncio
@@ -86,26 +86,26 @@ _AUTHORIZATION_FAILED: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-"""No right to the topic, the cluster, the transactional id."""
+"""A missing right to the topic, the cluster or the transactional id."""
 _OF_NO_MIRROR: Final = frozenset({"stop", "feature"})
-"""Keys that begin with these name no mirror."""
+"""Keys that begin with these do not name a mirror."""
 _COMMAND: Final = Backoff(0.05, 1.0)
 _BACKGROUND: Final = Backoff(0.5, 4.0)
-"""Pauses of a change that was fenced: a node's is long enough for a command's whole change."""
+"""Backoff after a change was fenced. A node's backoff is longer than a command's whole change."""
 
 Changes: TypeAlias = Sequence[ConfigChange | Entry]
-"""Of `__mirror_config`, and entries of other control topics that go with them."""
+"""Changes of `__mirror_config`, and entries of other control topics in the same transaction."""
 Decide = Callable[[Snapshot], Changes | Awaitable[Changes]]
 SETTLED_S: Final = 10.0
-"""Seconds that a command waits for what a node does of itself after a failover."""
+"""Seconds that a command waits for the actions that a node takes by itself after a failover."""
 _LOOK_S: Final = 0.2
 STOPPED_HINT: Final = "wait until --describe shows STOPPED, which takes a node (twinlog run)"
 
 
 class MirrorStore:
-    """Mirrors, their topics, their states, in one destination cluster.
+    """Mirrors, their topics and their states in one destination cluster.
 
-    `background`: the changes are a node's, and make way for commands.
+    `background`: the changes belong to a node, and give way to commands.
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class MirrorStore:
         self._statuses = status_reader(cluster)
 
     async def snapshot(self) -> Snapshot:
-        """All mirrors and topics as they are now; none where no mirror was ever created.
+        """All mirrors and topics as they are now; empty if no mirror was ever created.
 
-        After the first time only what was written since is read, here and below.
+        After the first call, this method, `states` and `statuses` read only newer records.
         """
         return (await self._config.read()).snapshot
 
     def follow(self) -> AsyncGenerator[Snapshot, None]:
-        """All mirrors and topics, and anew with each change (see `mirrorlog.follow_config`)."""
+        """All mirrors and topics, again after each change (see `control_topics.follow_config`)."""
         return follow_config(self._cluster)
 
     async def states(self) -> States:
@@ -138,16 +138,16 @@ class MirrorStore:
         return await self._states.read()
 
     async def statuses(self) -> tuple[dict[int, Status], tuple[str, ...]]:
-        """The last status of each state partition, and what could not be read."""
+        """The last status of each state partition, and the unreadable records."""
         return statuses_of((await self._statuses.read()).values())
 
     async def create_mirror(self, mirror: Mirror, topics: ControlTopics | None = None) -> None:
-        """Write a new mirror; control topics and `mirror.version` come with the first one.
+        """Write a new mirror; the first one also creates control topics and `mirror.version`.
 
         Raises:
             MirrorRefused: MIRROR_ALREADY_EXISTS.
             UserError: a right is missing.
-            Retriable: no success in time; nothing was written, or `mirror` is there.
+            Retriable: no success in time; nothing was written, or `mirror` is stored.
         """
 
         def decide(snapshot: Snapshot) -> Changes:
@@ -164,7 +164,7 @@ class MirrorStore:
         try:
             await create_groups_topic(self._cluster, topics.replication_factor)
         except TwinlogError as error:
-            # Nothing is mirrored without the others; without this one less is known (group_log.py).
+            # Mirroring needs the other control topics; this one may be missing (group_log.py).
             log.warning("%s is not created: %s", GROUPS_TOPIC, error)
         await self.change(decide)
 
@@ -176,24 +176,24 @@ class MirrorStore:
         made_acls: Collection[MadeAcl] = (),
         while_matching: str | None = None,
     ) -> None:
-        """Write what is new of a mirror, all or none.
+        """Add topics, a pattern and ACLs to a mirror: all or none.
 
-        The states of a topic that was recreated on the source are forgotten: under another id of
-        the source's topic another state partition owns it. The last mirrored end is also forgotten
-        where the topic was recreated on the destination.
+        If a topic was recreated on the source, its states are forgotten: with another source topic
+        id, another state partition owns it. If the topic was recreated on the destination, its last
+        mirrored end is forgotten.
 
         Args:
-            mirror: its name.
-            topics: topics that it has from now on.
-            pattern: what stands for more of them.
-            made_acls: ACLs that are its own from now on.
-            while_matching: the pattern that they are added by, if it is one that the mirror has.
+            mirror: the mirror's name.
+            topics: topics that the mirror has from now on.
+            pattern: a topic pattern that the mirror has from now on.
+            made_acls: ACLs that belong to the mirror from now on.
+            while_matching: the mirror's pattern that adds the topics, if one does.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED;
-                TOPIC_NOT_IN_MIRROR where `while_matching` has ended.
+                TOPIC_NOT_IN_MIRROR if the mirror no longer has the pattern `while_matching`.
             UserError: a right is missing.
-            Retriable: no success in time; nothing was written, or all are there.
+            Retriable: no success in time; nothing was written, or everything is stored.
         """
         assert all(topic.mirror == mirror for topic in topics)
 
@@ -215,22 +215,22 @@ class MirrorStore:
         await self.change(decide)
 
     async def request_stop(self, node: str, now_ms: int) -> None:
-        """Ask a node to end. Does not wait for its turn behind all other changes of the node."""
+        """Ask a node to end; do not wait behind the other changes of this process."""
         await self._change(lambda _: [StopRequest(node=node, requested_ms=now_ms)])
 
     async def check_addable(self, snapshot: Snapshot, mirror: str, topics: Collection[str]) -> None:
-        """Refuse what cannot be added to a mirror, or not yet.
+        """Refuse topics that cannot be added to a mirror, or not yet.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED.
-            UnsupportedVersion: a record that says whose they are cannot be read.
-            Retriable, UserError: the destination does not answer, or refuses.
+            UnsupportedVersion: a record is unreadable, so it is unknown which mirror has a topic.
+            Retriable, UserError: the destination is unreachable, or returns an error code.
         """
         _check_free(snapshot, mirror, topics)
         removed = [topic for topic in snapshot.topics if topic.topic in topics]
         if not removed:
             return
-        states = await self.states()  # later than what is wanted, as reconciler.py relies on
+        states = await self.states()  # read after the snapshot: reconciler.py relies on this order
         for topic in sorted(removed, key=lambda one: one.topic):
             for name in topic.mirror_partitions:
                 state = states.state(name)
@@ -241,16 +241,16 @@ class MirrorStore:
                     )
 
     async def settled(self, left: Callable[[Snapshot], object]) -> Snapshot:
-        """What is wanted, once nothing is left that a node is about to do; or after SETTLED_S."""
+        """The snapshot once `left` finds no work left for a node, or after SETTLED_S."""
         deadline = time.monotonic() + SETTLED_S
         while left(snapshot := await self.snapshot()) and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_S)
         return snapshot
 
     async def delete_mirror(self, mirror: str, check: Callable[[Snapshot, States], None]) -> None:
-        """Forget a mirror, its topics and their states; `check` may refuse by raising.
+        """Delete a mirror, its topics and their states; `check` may refuse by raising.
 
-        It is given what is wanted and, read after that, the states.
+        `check` gets the snapshot, and the states, which are read after the snapshot.
 
         Raises:
             UnsupportedVersion: a record of the mirror or of its states cannot be read.
@@ -279,11 +279,11 @@ class MirrorStore:
     async def _of_recreated(
         self, mirror: str, topics: Collection[MirrorTopic], snapshot: Snapshot
     ) -> list[Entry]:
-        """What makes it forgotten what holds of the former topics of these names only.
+        """Tombstones for records that hold only for former topics of these names.
 
         Raises:
-            UnsupportedVersion: a record of it cannot be read.
-            Retriable, UserError: the destination does not answer, or refuses.
+            UnsupportedVersion: such a record cannot be read.
+            Retriable, UserError: the destination is unreachable, or returns an error code.
         """
         new = {topic.topic: topic for topic in topics}
         former = [one for one in snapshot.topics_of(mirror) if one.topic in new]
@@ -293,6 +293,7 @@ class MirrorStore:
         if not others and not recreated:
             return []
         states = await self.states()
+        # A topic recreated on the destination alone keeps its state partition and its states.
         return [
             *await self._without_states(others, states),
             *await self._without_states(recreated, states, [epochs_key]),
@@ -304,10 +305,10 @@ class MirrorStore:
         states: States,
         keys: Sequence[Callable[[MirrorPartition], bytes]] = (state_key, epochs_key),
     ) -> list[Entry]:
-        """What makes the states and ends of topics forgotten that nobody mirrors any more.
+        """Tombstones for the states and last mirrored ends of topics that are no longer mirrored.
 
         Raises:
-            UnsupportedVersion: one of them cannot be read.
+            UnsupportedVersion: one of these records cannot be read.
         """
         if not topics:
             return []
@@ -322,15 +323,15 @@ class MirrorStore:
         return forgotten
 
     async def change(self, decide: Decide) -> None:
-        """Fence, read, decide, write; again where another one came in between.
+        """Fence, read, decide, write; retry if another writer fences in between.
 
-        Nothing is written where `decide` finds nothing to be changed.
+        Nothing is written if `decide` returns no changes.
 
         Raises:
-            MirrorRefused: what `decide` raises; then nothing was written.
+            MirrorRefused: raised by `decide`; nothing was written.
             UnsupportedVersion: the control topics' format is not known; nothing was written.
             UserError: a right is missing.
-            Retriable: no success in time; nothing was written, or all is there.
+            Retriable: no success in time; nothing was written, or everything is stored.
         """
         async with self._cluster.turns[CONFIG_WRITER]:
             await self._change(decide)
@@ -338,7 +339,7 @@ class MirrorStore:
     async def _change(self, decide: Decide) -> None:
         known = self._config.partitions or await partition_count(self._cluster, CONFIG_TOPIC)
         if known is None:
-            await _decided(decide, Snapshot())  # as `snapshot`: there is nothing yet
+            await _decided(decide, Snapshot())  # no topic yet: `decide` may refuse before the fence
         writer = TransactionalWriter(self._cluster, CONFIG_WRITER)
         unknown: list[Entry] = []
         timeout = self._cluster.config.api_timeout
@@ -366,13 +367,15 @@ class MirrorStore:
     async def _attempt(
         self, writer: TransactionalWriter, decide: Decide, unknown: list[Entry]
     ) -> list[Entry]:
-        """Fence, read, decide, write once; what of it may or may not have been written."""
+        """Fence, read, decide, write once; return the entries whose outcome is unknown."""
         await writer.fence()
         log = await self._config.read()
+        # The fence has ended the last attempt's transaction, so its outcome can be read now.
         if unknown and all(_stands(entry, log.table) for entry in unknown):
             return []
         counts = await check_state_partitions(self._cluster, log.snapshot)
         changes = list(await _decided(decide, log.snapshot))
+        # The partition count is stored with the first mirror, or else with the next change.
         if log.snapshot.mirrors or any(isinstance(change, Mirror) for change in changes):
             changes += counts if changes else ()
         count = self._config.partitions or CONFIG_PARTITIONS
@@ -389,7 +392,7 @@ class MirrorStore:
 def _refuse_unreadable(
     entries: Sequence[Entry], topic: str, unreadable: Mapping[tuple[int, bytes | None], str]
 ) -> None:
-    """Refuse to overwrite what this version cannot read: a newer one has written it, perhaps.
+    """Refuse to overwrite unreadable records: a newer version may have written them.
 
     Raises:
         UnsupportedVersion: nothing was written.
@@ -407,7 +410,7 @@ def _not_overwritten(why: str) -> UnsupportedVersion:
 
 
 def _unauthorized(error: UserError) -> MirrorRefused:
-    """That who asks may not change mirrors; `code` stays Kafka's."""
+    """The error that the client may not change mirrors; `code` stays Kafka's."""
     where = "" if error.topic is None else f"{error.topic}: "
     refused = MirrorError.MIRROR_AUTHORIZATION_FAILED.error(
         f"{where}{error.message}", hint=error.hint
@@ -422,7 +425,7 @@ async def _decided(decide: Decide, snapshot: Snapshot) -> Changes:
 
 
 async def _written(writer: TransactionalWriter, entries: list[Entry]) -> list[Entry]:
-    """Write these; those of `__mirror_config` again if it is not known whether they stand there."""
+    """Write entries; return those of `__mirror_config` if the outcome is unknown."""
     try:
         await writer.write(entries)
     except Disconnected:
@@ -431,7 +434,7 @@ async def _written(writer: TransactionalWriter, entries: list[Entry]) -> list[En
 
 
 def _stands(entry: Entry, table: Mapping[tuple[int, bytes | None], ControlRecord]) -> bool:
-    """Whether an entry is what stands under its key; a tombstone is, too, where nothing does."""
+    """Whether an entry is stored under its key; a tombstone is, if the key has no record."""
     found = table.get((entry.partition, entry.key))
     return entry.value == (None if found is None else found.value)
 
@@ -455,7 +458,9 @@ def _check_free(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> Non
 
 
 def check_set_back(snapshot: Snapshot, topics: Collection[str]) -> None:
-    """Refuse topics whose configurations a node is still to set back, over what is set by then.
+    """Refuse topics whose configurations a node still has to set back.
+
+    The node would overwrite what is set on the topic in the meantime.
 
     Raises:
         MirrorRefused: MIRROR_TOPIC_BEING_REMOVED.
@@ -468,7 +473,7 @@ def check_set_back(snapshot: Snapshot, topics: Collection[str]) -> None:
 
 
 def to_be_set_back(snapshot: Snapshot, topics: Collection[str]) -> list[str]:
-    """Those of these topics whose configurations a node is still to set back."""
+    """Those of these topics whose configurations a node still has to set back."""
     return [
         topic.topic
         for topic in snapshot.topics
@@ -477,6 +482,6 @@ def to_be_set_back(snapshot: Snapshot, topics: Collection[str]) -> list[str]:
 
 
 def unknown_mirror(mirror: str, snapshot: Snapshot) -> MirrorRefused:
-    """That there is no such mirror, and which there are."""
+    """The error that a mirror does not exist, with the names of those that do."""
     names = ", ".join(snapshot.mirrors) or "none"
     return MirrorError.UNKNOWN_MIRROR.error(f"there is no mirror {mirror}; there are: {names}")

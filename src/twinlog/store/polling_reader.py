@@ -1,13 +1,14 @@
-"""What a control topic says now, for those who ask again and again.
+"""The current content of a control topic, for callers that poll it.
 
-The first read goes over the whole topic, each later one over what was written since. So a look
-each second costs a question for the log's ends and, mostly, nothing more, however many mirrors
-there are.
+The first read covers the whole topic, each later read only newer records. So a poll each second
+costs Metadata and ListOffsets requests and, mostly, nothing more, however many mirrors there are.
 
-A read begins when it is asked for and ends at what was the log's end then, as `Tail.catch_up` has
-it: whoever has written before finds what it wrote. What was read is forgotten, and all is read
-again, when the topic is another one (its id), when its log has lost its end (`Tail.restarts`), and
-after an error.
+A read ends at the log's end at the time of the call (`Tail.catch_up`), so a caller finds everything
+that it wrote before. The reader drops what it has read, and reads the whole topic again,
+
+- when the topic was recreated (its id has changed),
+- when its log has lost its end (`Tail.restarts`),
+- after an error.
 """
 
 import asyncio
@@ -26,12 +27,12 @@ Begin = Callable[[Tail], Awaitable[None]]
 
 
 async def at_the_start(tail: Tail) -> None:
-    """Read a topic from its partitions' log starts."""
+    """Read a topic from its partitions' log start offsets."""
     tail.positions = await tail.starts()
 
 
 async def at_the_last(tail: Tail) -> None:
-    """Read a topic from each partition's last record: for topics of one key in each."""
+    """Read a topic from each partition's last record, for topics with one key in each."""
     ends, starts = await tail.ends(), await tail.starts()
     tail.positions = {index: max(starts[index], end - 1) for index, end in ends.items()}
 
@@ -40,14 +41,14 @@ class ControlReader(Generic[T]):
     """Reads one control topic.
 
     Args:
-        cluster: where it is.
-        topic: its name.
-        fold: what is known after some records, which are in each partition's order.
-        empty: what is known before the first one, and where the topic does not exist.
+        cluster: the cluster that has the topic.
+        topic: the topic's name.
+        fold: the content after some records, which are in each partition's order.
+        empty: the content before the first record, and if the topic does not exist.
         begin: where to begin.
-        missing: called where the topic does not exist; it may refuse that by raising. With it the
-            topic is one that must not be lost: that it is deleted, recreated or cut while it is
-            being read is an error, since what was read may hold no longer.
+        missing: called if the topic does not exist; it may refuse that by raising. With it, the
+            topic must not be lost: deleting, recreating or truncating it while it is being read
+            is an error, since what was read may no longer hold.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class ControlReader(Generic[T]):
         missing: Callable[[KafkaCluster], Awaitable[None]] | None = None,
     ) -> None:
         self.partitions: int | None = None
-        """How many the topic had at the last read; None where it did not exist."""
+        """How many the topic had at the last read; None if it did not exist."""
         self._cluster = cluster
         self._topic = topic
         self._fold = fold
@@ -73,7 +74,7 @@ class ControlReader(Generic[T]):
         self._reading = asyncio.Lock()  # guards the tail and what is known
 
     async def read(self) -> T:
-        """What the topic says now.
+        """Read the topic's current content.
 
         Raises:
             Retriable, UserError: see `Tail.catch_up`; no right to see the topic.

@@ -1,9 +1,9 @@
 """All mirrors and their topics at one moment: `__mirror_config`, folded.
 
-Immutable: a change gives a new snapshot, so whoever holds one may compare it with the next. Records
-that cannot be read are not skipped in silence: what they are is kept in `unreadable`, for a person
-to see, and the others hold. What stood under such a record's key before holds no longer: whoever
-reads the topic from its start would not see it either.
+A snapshot is immutable: a change gives a new snapshot, which can be compared with the former one.
+Unreadable records are not skipped silently: `unreadable` lists them for the operator, and the other
+records hold. An earlier record with the same key no longer holds: a reader that starts at the log
+start offset would not see it either.
 """
 
 from collections import defaultdict
@@ -36,12 +36,12 @@ from twinlog.store.config_records import (
 )
 
 LEVEL: Final = 1
-"""The level of `mirror.version` that is written here, and the only one that is known."""
+"""The level of `mirror.version` that this version writes, and the only one that it knows."""
 _FORMAT: Final = ("feature", MIRROR_VERSION)
 
 
 class Written(NamedTuple):
-    """A record's place, key and value, and when its broker has appended it, in ms."""
+    """A record's partition, offset, key and value, and when its broker has appended it, in ms."""
 
     partition: int
     offset: int
@@ -51,7 +51,7 @@ class Written(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the last record of a key stands, or its tombstone."""
+    """The partition and time of the last record, or tombstone, of a key."""
 
     timestamp: int
     partition: int
@@ -59,9 +59,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is wanted. Records stand under their keys (see store/config_records.py).
+    """The desired state: records by key (see store/config_records.py).
 
-    Mirrors, topics and ACLs are indexed once, when they are first asked for.
+    Mirrors, topics and ACLs are indexed once, at their first use.
     """
 
     records: Mapping[tuple[str, ...], ConfigRecord] = field(
@@ -72,12 +72,12 @@ class Snapshot:
     )
     """Why a record cannot be read, by its partition and key."""
     ends: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
-    """The offset behind the last record that is in it, by partition."""
+    """The offset behind the last record in the snapshot, by partition."""
     places: Mapping[bytes | None, Place] = field(default_factory=lambda: MappingProxyType({}))
-    """Where the last record of each key stands. When partitions are added to the topic, a key has
-    another one by its hash: a record that is written there would not be compacted with the former
-    one, and no order holds between the two. So a key keeps its partition; where an older version
-    has written to both, the broker's time decides."""
+    """Where the last record of each key is stored. When partitions are added to the topic, the hash
+    of a key gives another partition. A record there would not be compacted with the former one, and
+    the two would have no order. So a key keeps its partition. If an older version has written to
+    both, the broker's time decides."""
 
     @cached_property
     def mirrors(self) -> Mapping[str, Mirror]:
@@ -107,7 +107,7 @@ class Snapshot:
         return found
 
     def made_acls(self, mirror: str, made_for: MadeFor) -> frozenset[Acl]:
-        """What ACLs a mirror has made."""
+        """The ACLs that a mirror has created for this purpose."""
         return self._made_acls.get((mirror, made_for), frozenset())
 
     @cached_property
@@ -120,12 +120,12 @@ class Snapshot:
 
     @property
     def copied_acls(self) -> frozenset[Acl]:
-        """What ACLs mirrors have copied from their sources, also one whose own record is unread."""
+        """The ACLs copied from sources, also those of a mirror whose own record is unreadable."""
         of_sources = [acls for key, acls in self._made_acls.items() if key[1] is MadeFor.SOURCE]
         return frozenset[Acl]().union(*of_sources)
 
     def made_of(self, source_cluster_id: str, made_for: MadeFor) -> frozenset[Acl]:
-        """What ACLs the mirrors of a source have made, there or here."""
+        """The ACLs that the mirrors of a source have created, on the source or the destination."""
         from_there = {
             mirror.name
             for mirror in self.mirrors.values()
@@ -134,14 +134,14 @@ class Snapshot:
         return frozenset(acl for name in from_there for acl in self.made_acls(name, made_for))
 
     def not_mirrored(self, mirror: str) -> NotMirrored:
-        """What a mirror does not mirror of its source, as of its last refresh."""
+        """Source topics that a mirror should mirror and does not, as of its last refresh."""
         found = self.records.get(("not-mirrored", mirror))
         if isinstance(found, NotMirrored):
             return found
         return NotMirrored(mirror=mirror, topics=(), total=0)
 
     def followed(self, mirror: str, topic: str) -> Followed | None:
-        """How far behind a compacted topic was; None where it was never followed."""
+        """How far behind a compacted topic was; None if it was never followed."""
         found = self.records.get(("followed", mirror, topic))
         return found if isinstance(found, Followed) else None
 
@@ -152,20 +152,20 @@ class Snapshot:
 
     @property
     def level(self) -> int | None:
-        """The control topics' format, `mirror.version`; None where it was never written."""
+        """The control topics' format, `mirror.version`; None if it was never written."""
         found = self.records.get(_FORMAT)
         return found.level if isinstance(found, Feature) else None
 
     def count(self, name: str) -> int | None:
-        """A partition count that was stored, as `config_records` names it; None where none was."""
+        """A stored partition count, by its name in `config_records`; None if none is stored."""
         found = self.records.get(("feature", name))
         return found.level if isinstance(found, Feature) else None
 
     def known(self) -> "Snapshot":
-        """Give the snapshot back, if its format is one that we know.
+        """Return the snapshot if its format is known.
 
         Raises:
-            UnsupportedVersion: it is not, and nothing that it holds may be relied on.
+            UnsupportedVersion: the format is not known; nothing in the snapshot may be relied on.
         """
         level = "" if self.level is None else str(self.level)
         for (_, key), trouble in self.unreadable.items():
@@ -182,20 +182,21 @@ class Snapshot:
 
     @cached_property
     def unread(self) -> Mapping[tuple[str, ...], str]:
-        """Why a record cannot be read, by its key; without those whose key cannot be read either.
+        """Why a record cannot be read, by its key; records with an unreadable key are left out.
 
-        What is wanted of what such a key names is not known: it is neither begun nor ended.
+        The desired state of the object that such a key names is not known: the object is neither
+        started nor stopped.
         """
         found = ((_tombstone(key), why) for (_, key), why in self.unreadable.items())
         return MappingProxyType({gone.key: why for gone, why in found if gone is not None})
 
     def unread_topics(self, mirror: str) -> dict[str, str]:
-        """Topics of a mirror of which it is not known what is wanted, and why: an unread record."""
+        """Topics of a mirror whose desired state is not known, with why: an unreadable record."""
         return {key[2]: why for key, why in self.unread.items() if key[:2] == ("topic", mirror)}
 
     @property
     def unknown_topics(self) -> dict[str, str]:
-        """Topics of which nobody knows whether a mirror has them, and why: a record is unread."""
+        """Topics that may or may not be in a mirror, with why: an unreadable record."""
         found: dict[str, str] = {}
         for key, why in self.unread.items():
             if key[0] == "topic":
@@ -206,7 +207,7 @@ class Snapshot:
         return found
 
     def mirror_of(self, topic: str) -> MirrorTopic | None:
-        """The mirror that a destination topic belongs to, if it was not removed from it."""
+        """The mirror topic of a destination topic, unless it was removed from its mirror."""
         return self._mirroring.get(topic)
 
     @cached_property
@@ -216,12 +217,12 @@ class Snapshot:
         return {one.topic: one for one in wanted}
 
     def deleted(self, now: "Snapshot") -> set[tuple[str, str]]:
-        """Topics, with their mirror, that a later snapshot has no record of, readable or not."""
+        """Topics, with their mirror, without a record in a later snapshot, readable or not."""
         before, after = ({*one.records, *one.unread} for one in (self, now))
         return {(key[1], key[2]) for key in before - after if key[0] == "topic"}
 
     def recreated(self, now: "Snapshot") -> set[tuple[str, str]]:
-        """Topics, with their mirror, that a later snapshot has another destination topic of."""
+        """Topics, with their mirror, whose destination topic is another one in a later snapshot."""
         before = {(one.mirror, one.topic): one for one in self.topics}
         return {
             key
@@ -242,6 +243,7 @@ class Snapshot:
             place = Place(record.timestamp, record.partition)
             known = places.get(record.key, place)
             if record.key is not None and known.partition != place.partition:
+                # An older version has written the key to two partitions: the later record holds.
                 if known > place:
                     continue
                 unreadable.pop((known.partition, record.key), None)
@@ -268,7 +270,7 @@ class Snapshot:
 
 
 def _tombstone(key: bytes | None) -> Removed | None:
-    """The tombstone of a key, if that can be read."""
+    """The tombstone of a key, if the key can be read."""
     try:
         change = decode(key, None)
     except ProtocolError:

@@ -1,9 +1,9 @@
 """Records of `__mirror_state`: each mirror partition's state, and its last mirrored epoch.
 
-The schemas are KIP-1279's "Metadata Records", written as Kafka's coordinators write theirs: a key
-is an int16 record type and the key's fields, a value an int16 version and the value's fields.
+The schemas are KIP-1279's "Metadata Records", in the format of Kafka's coordinators: a key is an
+int16 record type and the key's fields, a value is an int16 version and the value's fields.
 
-    type  key, as the KIP has it   our extension                 value, version 0
+    type  key, as the KIP has it   twinlog's extension           value, version 0
     ----  -----------------------  ----------------------------  -------------------------------
     1     mirror name string       topic string, partition int32 LastMirrorEpochsValue
     2     mirror name string       topic string, partition int32 MirrorPartitionStateValue
@@ -14,8 +14,8 @@ is an int16 record type and the key's fields, a value an int16 version and the v
                                tags; tag 10000: the last mirrored end, int64; tag 10001: the
                                ids of the mirror's data producers in this log, int64 each
 
-Why the keys are longer, and what that means for a reader of the KIP's own, stands in
-docs/decisions/0005-state-record-keys.md. What such a reader would write is read here too.
+docs/decisions/0005-state-record-keys.md explains why the keys are longer, and what that means for a
+reader of the KIP's own keys. This module also reads records with the KIP's own keys.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ MIRROR_PARTITION_STATE: Final = 2
 REASON_TAG: Final = 10_000
 END_TAG: Final = 10_000
 PRODUCERS_TAG: Final = 10_001
-"""Kafka numbers a schema's tags from 0 up; these are out of the way of any that the KIP may add."""
+"""Kafka numbers a schema's tags from 0 up; these numbers avoid tags that the KIP may add."""
 MAX_REASON: Final = 4096
 """Characters of a reason that are kept."""
 
@@ -54,7 +54,7 @@ _NO_TAGS: Final = tags({})
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The state that a mirror partition is in, and why it is FAILED, or what keeps it STOPPING."""
+    """A mirror partition's state, and why it is FAILED, or still STOPPING."""
 
     partition: MirrorPartition
     state: State
@@ -62,12 +62,12 @@ class PartitionState:
 
 
 class LastMirrored(NamedTuple):
-    """Up to where a mirror partition holds the source's log.
+    """The end up to which a mirror partition holds the source's log.
 
-    `epoch` is the source's leader epoch of the last record, -1 where it is not known. Below `end`
-    the destination holds the source's log: exactly up to there once the partition is STOPPED, at
-    least up to there before; -1 where it is not known. `producers` are the ids under which the
-    mirror may have written data: a batch at or above `end` from another producer is foreign.
+    `epoch` is the source's leader epoch of the last record, or -1 if it is not known. The
+    destination holds the source's log below `end`: exactly up to `end` once the partition is
+    STOPPED, at least up to `end` before; -1 if it is not known. `producers` are the ids under which
+    the mirror may have written data: a batch at or above `end` from another producer is foreign.
     """
 
     epoch: LeaderEpoch
@@ -77,16 +77,16 @@ class LastMirrored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastMirroredEpochs:
-    """The greatest leader epoch of the source that each mirror partition has."""
+    """The highest leader epoch of the source in each mirror partition."""
 
     epochs: tuple[tuple[MirrorPartition, LastMirrored], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A tombstone: what was said of the mirror partition under this record type no longer holds.
+    """A tombstone: the mirror partition's record of this type no longer holds.
 
-    `partition` is None where the key is the KIP's own, which names the mirror only.
+    `partition` is None if the key is the KIP's own, which names the mirror only.
     """
 
     record_type: int
@@ -98,12 +98,12 @@ StateRecord: TypeAlias = PartitionState | LastMirroredEpochs | Forgotten
 
 
 def state_key(partition: MirrorPartition) -> bytes:
-    """The key under which a mirror partition's state stands."""
+    """The key of a mirror partition's state."""
     return _key(MIRROR_PARTITION_STATE, partition)
 
 
 def epochs_key(partition: MirrorPartition) -> bytes:
-    """The key under which a mirror partition's last mirrored epoch stands."""
+    """The key of a mirror partition's last mirrored epoch."""
     return _key(LAST_MIRROR_EPOCHS, partition)
 
 
@@ -139,10 +139,10 @@ def encode_epoch(partition: MirrorPartition, last: LastMirrored) -> tuple[bytes,
 
 
 def decode(key: bytes | None, value: bytes | None) -> StateRecord | None:
-    """What a record of `__mirror_state` says; None for a record type that is newer than we are.
+    """Decode a record of `__mirror_state`; None for a record type of a newer version.
 
     Raises:
-        ProtocolError: the bytes are not what the schemas allow.
+        ProtocolError: the bytes do not match the schemas.
     """
     if key is None:
         raise ProtocolError("a record of __mirror_state has no key")

@@ -1,7 +1,7 @@
-"""Records of `__mirror_status`: how far each mirror partition is, as its lane sees it.
+"""Records of `__mirror_status`: the progress of each mirror partition, as its lane sees it.
 
-One record for each state partition, overwritten each second in which something has changed, and
-each few seconds where nothing has:
+There is one record for each state partition. It is overwritten each second in which something has
+changed, and every few seconds otherwise:
 
     key     the state partition's number, decimal
     value   zstd of JSON: version, lane, node, time_ms,
@@ -9,8 +9,8 @@ each few seconds where nothing has:
             fetchers, throttles (rows of the lane itself, in one of its records)
 
 A row is a list, in the order of its class's fields: names would be most of its bytes. Later
-versions may append to it. `decode` gives what it knows of a row, and refuses one that is shorter;
-a record of before there were fetchers has none.
+versions may append to a row. `decode` returns the fields that it knows, and refuses a shorter row.
+Records of older versions have no fetchers.
 """
 
 from dataclasses import dataclass, field
@@ -40,48 +40,49 @@ _THROTTLE: Final = (str, int, int, bool)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """How far one mirror partition is. Offsets that are not known are -1."""
+    """The progress of one mirror partition. Offsets that are not known are -1."""
 
     partition: MirrorPartition
     state: State
     source_end: int = UNKNOWN_OFFSET
     """The source's high watermark."""
     source_last_stable: int = UNKNOWN_OFFSET
-    """The source's last stable offset: what can be mirrored ends there."""
+    """The source's last stable offset: only offsets below it can be mirrored."""
     destination_end: int = UNKNOWN_OFFSET
     """The destination's log end offset."""
     records: int = 0
-    """Appended since this owner has the partition."""
+    """Records appended since this owner has the partition."""
     bytes: int = 0
-    """Of batches, as they were appended, since this owner has the partition."""
+    """Bytes of the batches appended since this owner has the partition."""
     reason: str | None = None
-    """Why it is FAILED; or why the source answers no records although it has offsets there."""
+    """Why it is FAILED; or why the source answers without records although it has offsets."""
     lag_ms: int | None = None
     """Age of the oldest record below `source_end` that is not mirrored yet, in milliseconds.
 
-    It counts from when the partition's owner first saw that the source has it, and is at most a
-    quarter more than that; a new owner begins anew. (The records' own timestamps are anything.)
-    0 when the destination holds all that the source was last seen to have; None where that is not
-    known, or the source has not answered for 10 s and may have more by now.
+    It counts from when the partition's owner first saw the record on the source, and is too high by
+    at most a quarter of its value (mirror/lag.py); a new owner starts again. (A record's own
+    timestamp may have any value.) 0 if the destination holds everything that the source was last
+    seen to have. None if that is not known, or the source has not answered for 10 s and may have
+    more by now.
     """
     source_time_ms: int | None = field(default=None, compare=False)
-    """When the source was last heard of: its offsets are of then. None: not known. Two rows that
-    differ in nothing else are equal, as nothing has happened between them."""
+    """Time of the last contact with the source, and of its offsets. None: not known. Two rows that
+    differ only in it are equal, as nothing has happened between them."""
     filled: tuple[int, ...] = NOTHING_FILLED
-    """Offsets that were filled since this owner has the partition, by `Absence`."""
+    """Offsets filled since this owner has the partition, by `Absence`."""
 
     @property
     def lag(self) -> int:
-        """Offsets that the destination is behind the source; -1 where it is not known."""
+        """Offsets that the destination is behind the source; -1 if it is not known."""
         if UNKNOWN_OFFSET in {self.source_end, self.destination_end}:
             return UNKNOWN_OFFSET
         return max(self.source_end - self.destination_end, 0)
 
 
 class FetcherStatus(NamedTuple):
-    """What a lane has fetched of one source broker for one mirror, since it connected.
+    """A lane's Fetch counters for one source broker and one mirror, since it connected.
 
-    `bytes` are of batches in the answers, `errors` requests that were not answered or refused.
+    `bytes`: of batches in the answers. `errors`: requests without an answer, or with an error code.
     """
 
     mirror: str
@@ -92,10 +93,10 @@ class FetcherStatus(NamedTuple):
 
 
 class ThrottleStatus(NamedTuple):
-    """What a lane has fetched of a mirror's throttled partitions.
+    """A lane's Fetch counters for a mirror's throttled partitions.
 
-    `bytes` counts since it connected; `byte_rate` is what that came to in a second, of late;
-    `held_back` says whether it would have fetched more.
+    `bytes` counts since the lane connected. `byte_rate` is the recent rate in bytes per second.
+    `held_back` is whether the lane would have fetched more without the throttle.
     """
 
     mirror: str
@@ -106,9 +107,9 @@ class ThrottleStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What the owner of a state partition says of its mirror partitions, and of itself.
+    """The report of a state partition's owner about its mirror partitions and about itself.
 
-    `fetchers` and `throttles` are those of the whole lane, which are in one of its records.
+    `fetchers` and `throttles` cover the whole lane, and are in only one of its records.
     """
 
     state_partition: int
@@ -121,7 +122,7 @@ class Status:
 
 
 def status_key(state_partition: int) -> bytes:
-    """The key under which a state partition's status stands."""
+    """The key of a state partition's status."""
     return str(state_partition).encode()
 
 
@@ -155,12 +156,12 @@ def _row(one: PartitionStatus) -> list[Any]:
     ]
 
 
-@lru_cache(maxsize=128)  # a node reads all of them each second, of which few are new
+@lru_cache(maxsize=128)  # a node reads all statuses each second, and few are new
 def decode(key: bytes | None, value: bytes | None) -> Status | None:
-    """What a record of `__mirror_status` says; None for a tombstone.
+    """Decode a record of `__mirror_status`; None for a tombstone.
 
     Raises:
-        ProtocolError: the bytes are not what is written here.
+        ProtocolError: the bytes do not have this module's format.
     """
     number = _number(key)
     if value is None:
@@ -192,7 +193,7 @@ def _number(key: bytes | None) -> int:
 
 
 def _rows(body: JsonObject, name: str, kinds: tuple[type, ...]) -> list[list[Any]]:
-    """The rows of a lane, as far as they are known; none if the record has no such field."""
+    """The known fields of a lane's rows; empty if the record has no such field."""
     rows = body.list(name) if body.has(name) else []
     for row in rows:
         if (
@@ -233,7 +234,7 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
 
 
 def _filled(counts: Any, body: JsonObject) -> tuple[int, ...]:
-    """Counts by reason, as many as are known here; those that are missing are 0."""
+    """Counts by reason, for the reasons that this version knows; missing counts are 0."""
     if not isinstance(counts, list | tuple) or not all(type(count) is int for count in counts):
         raise body.error("partitions", "rows whose counts of filled offsets are numbers")
     return (*counts, *NOTHING_FILLED)[: len(Absence)] if counts else NOTHING_FILLED

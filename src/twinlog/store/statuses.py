@@ -1,9 +1,9 @@
-"""Which statuses of lanes count: how old each one is, and who else is in the lanes' groups.
+"""Which statuses of lanes are fresh, and which foreign members the lanes' groups have.
 
-A status is dated by its lane's clock, which may differ from ours. So one that looks too old, or
-dated in the future, is not taken for old at once where a lane is alive: it is read again for
-`WATCH_S`, in which each living lane writes (runtime/status_writer.py), and one that has changed is
-fresh. One that has not changed has no owner.
+A status carries the time of its lane's clock, which may differ from the reader's clock. So if lanes
+are alive, a status that seems stale, or is dated in the future, is read again for `WATCH_S`. Each
+living lane writes in that time (runtime/status_writer.py). A status that has changed is fresh. A
+status that has not changed has no owner.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.status_records import Status
 
 FRESH_S: Final = 15.0
-"""Seconds for which a status counts: lanes write each one every 5 s (runtime/status_writer.py)."""
+"""Seconds for which a status is fresh: lanes write each every 5 s (runtime/status_writer.py)."""
 WATCH_S: Final = 7.0
-"""Seconds in which a living lane writes each status again: every 5 s, and time to do it."""
+"""Seconds in which a living lane writes each status again: the 5 s interval and a margin."""
 LOOK_S: Final = 0.5
 _STALE_S: Final = FRESH_S + 1.0
 
@@ -34,7 +34,7 @@ class Reports:
 
     Attributes:
         statuses: by state partition.
-        ages: seconds since each was written; 0 where it was seen to change.
+        ages: seconds since each was written; 0 if it changed while it was watched.
         unreadable: records of `__mirror_status` that cannot be read.
     """
 
@@ -48,10 +48,10 @@ async def read_reports(store: MirrorStore, *, alive: bool) -> Reports:
 
     Args:
         store: the destination's mirrors.
-        alive: whether there are lanes, so that it is worth while to watch doubtful statuses.
+        alive: whether there are lanes: only then are doubtful statuses watched.
 
     Raises:
-        Retriable, UserError: the destination does not answer, or refuses.
+        Retriable, UserError: the destination is unreachable, or returns an error code.
     """
     statuses, unreadable = await store.statuses()
     ages = ages_of(statuses, time.time())
@@ -61,12 +61,12 @@ async def read_reports(store: MirrorStore, *, alive: bool) -> Reports:
 
 
 async def renewed(store: MirrorStore, before: Reports, numbers: Collection[int]) -> Reports:
-    """The statuses, once each of these was written again; or after `WATCH_S`.
+    """The statuses once each of these was written again, or after `WATCH_S`.
 
-    One that was not written again has no owner: it is not fresh any more, however young it is.
+    A status that was not written again has no owner: it is stale, however young it is.
 
     Raises:
-        Retriable, UserError: the destination does not answer, or refuses.
+        Retriable, UserError: the destination is unreachable, or returns an error code.
     """
     statuses, ages = dict(before.statuses), dict(before.ages)
     waiting, until = set(numbers), time.monotonic() + WATCH_S
@@ -87,7 +87,7 @@ class ForeignMembers(NamedTuple):
     """Members of the nodes' groups that are not twinlog's.
 
     Attributes:
-        named: each with where it is and why it is foreign, for people.
+        named: each with its host and the reason why it is foreign, for people.
         only: whether the lanes' group has members, and all of them are foreign: no node runs.
     """
 
@@ -98,12 +98,12 @@ class ForeignMembers(NamedTuple):
 async def foreign_members(destination: KafkaCluster, groups: Mapping[str, Group]) -> ForeignMembers:
     """Members of the nodes' groups that are not twinlog's.
 
-    None where a group cannot be described, or rebalances: what they cause shows in statuses that
-    are not fresh. A group that is no classic one (KIP-848) is named as a whole: lanes may be in it.
+    Empty for a group that cannot be described, or rebalances: stale statuses then show the effect.
+    A group that is not a classic group (KIP-848) is named as a whole, as lanes may be in it.
 
     Args:
-        destination: whose groups.
-        groups: as they were listed.
+        destination: the cluster that has the groups.
+        groups: the groups as they were listed.
     """
     named: list[str] = []
     only = False
@@ -128,10 +128,10 @@ async def foreign_members(destination: KafkaCluster, groups: Mapping[str, Group]
 
 
 def ages_of(statuses: Mapping[int, Status], now_s: float) -> dict[int, float]:
-    """How many seconds ago each status was written: less than 0 by a lane's clock that is ahead."""
+    """Seconds since each status was written; negative if the lane's clock is ahead."""
     return {number: now_s - status.time_ms / 1000 for number, status in statuses.items()}
 
 
 def is_fresh(age_s: float) -> bool:
-    """Whether a status of this age counts. One from the future has no known age."""
+    """Whether a status of this age is fresh. A status from the future has no known age."""
     return abs(age_s) <= FRESH_S

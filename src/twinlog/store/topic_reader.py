@@ -1,27 +1,27 @@
-"""Reading a control topic: whole up to its end, and then each change as it comes.
+"""Reading a control topic: all records up to its end, and then each change.
 
-The `__mirror_*` topics are the database: small, compacted, written by few. A reader wants the last
-value for each key, and to hear of a new one within milliseconds.
+The `__mirror_*` topics are the database: small, compacted, with few writers. A reader needs the
+last value for each key, and each new value within milliseconds.
 
-    catch_up()   from where the reader stands to what was the end when it was asked
-    follow()     for ever: one long poll at a time to each leader, on a connection of its own
+    catch_up()   from the reader's position to the end at the time of the call
+    follow()     endless: one long poll at a time to each leader, on a connection of its own
 
-A reader borrows its connections' lane from the cluster, and the next reader has the same open
+A reader borrows its connections' lane from the cluster, and the next reader gets the same open
 connections (`KafkaCluster.borrow_lane`): a node reads control topics each second.
 
-Reading is read_committed: control batches and aborted data are left out (mirror/plan.py knows how).
-The end that is caught up with is the *high watermark*, and not the last stable offset: what has
-been written and is being decided right now is waited for, so that who has written and been answered
-finds what it wrote, although a transaction's markers are written after its answer. A transaction
-that nobody ends (its owner has died) hides what others have written behind it until the coordinator
-aborts it, within its timeout and 10 s: whoever would go on without knowing these would take what is
-hidden for absent.
+Reading is read_committed: control batches and aborted data are left out (see mirror/plan.py).
+`catch_up` reads up to the *high watermark*, not the last stable offset, and waits for transactions
+that are being decided. A writer that got its answer then finds what it wrote, although a
+transaction's markers are written after its answer.
 
-A record that cannot be read is the caller's to judge: bytes are handed on as they are.
+If a transaction's owner dies, the transaction hides later records until the coordinator aborts it,
+within its timeout and 10 s. A reader that did not wait would take the hidden records for absent.
 
-A mirror's source has control topics, too, if it has mirrors of its own, and they are read. Who may
-write there, or answers in the source's name, decides how much there is. So a batch is decompressed
-to `MAX_DECODED` at most, and of a source's topic `MAX_FOREIGN` is held.
+The caller decides what to do about an unreadable record: bytes are passed on unchanged.
+
+A source that has mirrors of its own also has control topics, and they are read. Their size depends
+on any client that may write to the source or answers in its name. So a batch is decompressed to
+`MAX_DECODED` at most, and `MAX_FOREIGN` is held of a source's topic.
 """
 
 import asyncio
@@ -61,27 +61,27 @@ from twinlog.mirror.plan import Data, plan_with_epoch
 log = logging.getLogger(__name__)
 
 LONG_POLL: Final = 1.0
-"""Seconds that a leader holds a Fetch that finds nothing new; also how long it may take until a
-partition whose leader has moved is asked for at the new one."""
+"""Seconds that a leader holds a Fetch without new records; also the longest time until a partition
+is read from its new leader after a leader change."""
 UNDECIDED: Final = 5.0
-"""Seconds after which an open transaction is reported; who has others to see to waits no longer."""
+"""Seconds after which an open transaction is reported; callers with other work wait no longer."""
 PAUSE: Final = 0.02
-"""Seconds between two questions to a leader that has nothing and does not hold them."""
+"""Seconds between two Fetch requests to a leader that answers at once and without records."""
 MAX_BYTES: Final = 16 << 20
 PARTITION_MAX_BYTES: Final = 2 << 20
 MAX_DECODED: Final = 16 << 20
-"""Bytes that a batch may decompress to. Ours are not compressed, and no longer than 1 MiB."""
+"""Bytes that a batch may decompress to. twinlog writes uncompressed batches of up to 1 MiB."""
 MAX_FOREIGN: Final = 256 << 20
-"""Bytes that may be held of a source's control topic: of some 500,000 mirrored topics."""
+"""Bytes that may be held of a source's control topic: enough for about 500,000 mirrored topics."""
 RECORD_COST: Final = 256
-"""Bytes that a record takes in memory besides its key and its value."""
+"""Bytes that a record takes in memory in addition to its key and value."""
 
 _SHORT_POLL: Final = 0.05
 _FETCH_VERSION: Final = 12  # the last with topic names; Kafka 2.8 has it
 
 
 class ControlRecord(NamedTuple):
-    """A record as it stands in a control topic. `value` is None for a tombstone."""
+    """A record as stored in a control topic. `value` is None for a tombstone."""
 
     partition: int
     offset: int
@@ -91,9 +91,9 @@ class ControlRecord(NamedTuple):
 
 
 def latest(records: Iterable[ControlRecord]) -> dict[tuple[int, bytes | None], ControlRecord]:
-    """What compaction will leave of these: the last record for each key, no tombstones.
+    """The records that compaction will keep: the last record for each key, no tombstones.
 
-    A key counts within its partition, as it does for the broker.
+    Keys of different partitions are different keys, as they are for the broker.
     """
     table: dict[tuple[int, bytes | None], ControlRecord] = {}
     for record in records:
@@ -112,17 +112,17 @@ async def read_whole(
     *,
     patience: float | None = None,
 ) -> list[ControlRecord]:
-    """All records of a control topic, as far as it goes now; those of a partition in order.
+    """All records of a control topic up to its end now, in order within each partition.
 
     Args:
-        cluster: where it is.
-        topic: its name.
+        cluster: the cluster that has the topic.
+        topic: the topic's name.
         partitions: which to read; by default all.
         patience: see `Tail.catch_up`.
 
     Raises:
         Retriable: see `Tail.catch_up`.
-        UserError: no right to read it, or it does not exist.
+        UserError: no right to read the topic, or it does not exist.
     """
     tail = Tail(cluster, topic, partitions)
     try:
@@ -132,9 +132,9 @@ async def read_whole(
 
 
 async def read_last(cluster: KafkaCluster, topic: str) -> list[ControlRecord]:
-    """The last record of each partition, for topics that hold one key in each (`__mirror_status`).
+    """The last record of each partition, for topics with one key in each (`__mirror_status`).
 
-    Sees plain records only: behind a transaction the last offset is its marker's.
+    It finds plain records only: the last offset of a transaction is its marker's.
 
     Raises:
         Retriable, UserError: as `read_whole`.
@@ -150,11 +150,12 @@ async def read_last(cluster: KafkaCluster, topic: str) -> list[ControlRecord]:
 
 
 class Tail:
-    """A reader of a control topic, or of some of its partitions. `positions` is where it stands.
+    """A reader of a control topic, or of some of its partitions, from `positions` on.
 
-    `restarts` counts how often a partition was read anew because its log no longer had the position
-    (an unclean election, a recreated topic): what was read before may be gone. A log that has grown
-    past the position again is told by the leader epoch of what was read last (KIP-320).
+    `restarts` counts how often a partition was read again from its start because its log no longer
+    had the position (an unclean election, a recreated topic): records that were read may be gone.
+    If the log has grown past the position again, the leader epoch of the last record that was read
+    reveals it (KIP-320).
     """
 
     def __init__(
@@ -170,14 +171,14 @@ class Tail:
         self._epochs: defaultdict[int, SourceEpochs] = defaultdict(SourceEpochs)
 
     async def catch_up(self, patience: float | None = None) -> list[ControlRecord]:
-        """Records from where the reader stands to the end as it is now, and stand there.
+        """Read the records from the position to the end as it is now, and move the position there.
 
         Args:
-            patience: seconds that it may come no further, for an open transaction;
+            patience: seconds without progress, because of an open transaction, before it gives up;
                 default.api.timeout.ms by default.
 
         Raises:
-            Retriable: the brokers do not answer for default.api.timeout.ms, or the end cannot be
+            Retriable: the brokers are unreachable for default.api.timeout.ms, or the end cannot be
                 reached: a transaction stays open.
             UserError: no right to read the topic, or it does not exist, or it is a source's and
                 holds too much.
@@ -186,7 +187,7 @@ class Tail:
         self._held = 0
         ends = await self.ends()
         if lost := {i for i, at in self.positions.items() if at > ends.get(i, at)}:
-            # Not a leader that lags: it refuses to name an end below its epoch's start (KIP-207).
+            # Not a lagging leader: that refuses to report an end below its epoch's start (KIP-207).
             self.restarts += 1
             self.positions = {i: at for i, at in self.positions.items() if i not in lost}
             for index in lost:
@@ -225,9 +226,9 @@ class Tail:
         )
 
     async def follow(self) -> AsyncGenerator[list[ControlRecord], None]:
-        """What is written from where the reader stands, as it comes; never ends by itself.
+        """New records from the position on, as they are written; never ends by itself.
 
-        Each list holds records of one leader's partitions, at least one. Close the generator
+        Each list holds one or more records of one leader's partitions. Close the generator
         (`contextlib.aclosing`) to stop.
 
         Raises:
@@ -261,17 +262,17 @@ class Tail:
         return await self._offsets(OffsetSpec.LATEST)
 
     async def starts(self) -> dict[int, int]:
-        """The log start of each partition."""
+        """The log start offset of each partition."""
         return await self._offsets(OffsetSpec.EARLIEST)
 
     async def close(self) -> None:
-        """Give the connections back. A closed reader may be used again."""
+        """Return the connections. A closed reader may be used again."""
         lane, self._lane = self._lane, None
         if lane is not None:
             await self._cluster.return_lane(lane)
 
     async def _offsets(self, spec: OffsetSpec) -> dict[int, int]:
-        # A topic that was just created has leaders in the metadata before these know of it.
+        # Metadata lists the leaders of a new topic before these leaders know of it.
         return await self._cluster.persist(lambda: self._offsets_once(spec))
 
     async def _offsets_once(self, spec: OffsetSpec) -> dict[int, int]:
@@ -293,7 +294,7 @@ class Tail:
     async def _polls(
         self, indexes: Collection[int], wait: float, patience: "_Patience"
     ) -> list[tuple[Coroutine[Any, Any, list[ControlRecord]], list[int]]]:
-        """What asks for these partitions: a Fetch for each leader, a pause for those without."""
+        """The polls of these partitions: a Fetch to each leader, a pause for those without one."""
         nodes: defaultdict[int, list[int]] = defaultdict(list)
         homeless: list[int] = []
         missing: TwinlogError | None = None
@@ -333,8 +334,8 @@ class Tail:
             return []
         patience.reset()
         if not records and loop.time() < before + wait / 2:
-            # A new leader's high watermark lags behind what it has (until its followers have
-            # fetched once), and it answers at once and with nothing whoever stands above it.
+            # A new leader's high watermark lags behind its log until its followers have fetched
+            # once. Until then a Fetch above it is answered at once and without records.
             await asyncio.sleep(PAUSE)
         return records
 
@@ -345,7 +346,7 @@ class Tail:
             await patience.pause(error)
 
     async def _fetch(self, node: int, indexes: Collection[int], wait: float) -> list[ControlRecord]:
-        """One Fetch of one leader; moves `positions`."""
+        """Send one Fetch to one leader; this moves `positions`."""
         if self._lane is None:
             self._lane = self._cluster.borrow_lane()
         connection = await self._cluster.connection(node, self._lane)
@@ -372,7 +373,7 @@ class Tail:
         return self._cluster.needing("READ", f"the topic {self._topic}")
 
     async def _restart(self, index: int) -> dict[int, int]:
-        """The log no longer has the position (an unclean election): read the partition anew."""
+        """Go back to the log start: the log lost the position (an unclean election)."""
         self.restarts += 1
         self._epochs.pop(index, None)
         return {index: (await self.starts())[index]}
@@ -410,7 +411,7 @@ class Tail:
         )
 
     def _taken(self, part: Any) -> Iterator[ControlRecord]:
-        """The records of one partition's part of an answer; its position moves behind them."""
+        """The records of one partition in an answer; its position moves behind them."""
         foreign = self._cluster.config.foreign
         try:
             for record in self._decoded(part):
@@ -450,12 +451,12 @@ class Tail:
 
 
 def _diverges(epoch: Any) -> bool:
-    """Whether the log has other records than those that were read; brokers leave it out else."""
+    """Whether the log diverges from what was read; otherwise brokers leave the epoch out."""
     return epoch is not None and bool(epoch.end_offset >= 0)
 
 
 class _Patience:
-    """How long failures may follow each other, and the pauses between them."""
+    """The time limit for consecutive failures, and the backoff between them."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         config = cluster.config
@@ -466,11 +467,11 @@ class _Patience:
         self._since = 0.0
 
     def reset(self) -> None:
-        """Something has answered."""
+        """Note that a broker has answered."""
         self._failures = 0
 
     async def pause(self, error: TwinlogError) -> None:
-        """Wait before the next try, or raise `error` when it has gone on for too long."""
+        """Wait before the next try, or raise `error` if failures have lasted too long."""
         now = asyncio.get_running_loop().time()
         if not self._failures:
             self._since = now

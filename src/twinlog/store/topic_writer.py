@@ -1,23 +1,27 @@
 """Writing to control topics: atomically and fenced, or plainly.
 
-`TransactionalWriter` writes records to one or more partitions so that readers see all or none, and
-only while nobody else has taken the transactional id:
+`TransactionalWriter` writes records to one or more partitions. Readers see all of them or none, and
+a write succeeds only while no other writer has taken over the transactional id:
 
-    fence()   InitProducerId: former owners are fenced, what they left open is aborted, markers and
-              all. What is read after it (read_committed) is all that they have ever written.
+    fence()   InitProducerId: former owners are fenced, their open transactions are aborted,
+              markers included. A later read (read_committed) finds all that they ever wrote.
     write()   AddPartitionsToTxn -> Produce, one batch a partition -> EndTxn
 
-So *fence, read, decide, write* is safe against whoever does the same under the same id: if another
-one fences in between, the write is Fenced and nothing of it is seen.
+So *fence, read, decide, write* is safe against concurrent writers with the same id: if another
+writer fences in between, the write is Fenced and readers see nothing of it.
 
-A write ends in one of three ways: it is committed; it is Fenced or refused and nothing of it will
-be seen; or its outcome is unknown (any other error once EndTxn was sent). After whatever error
-`fence` comes first again, and *only if the caller still owns what it writes*: fencing is how
-ownership is taken, so a writer must never do it on its own.
+A write ends in one of three ways:
 
-Within the transaction a lost answer does no harm: batches carry sequences, so a batch that is sent
-again is taken once. Produce is capped at version 11: from 12 on the broker adds partitions by
-itself (KIP-890), and ends the epoch with each transaction.
+- it is committed;
+- it is Fenced or refused, and readers will see nothing of it;
+- its outcome is unknown (any other error after EndTxn was sent).
+
+After any error the caller has to `fence` again, but *only if it still owns what it writes*: fencing
+takes ownership, so a writer must never fence by itself.
+
+Within the transaction a lost answer is harmless: batches carry sequences, so a repeated batch is
+appended once. Produce is capped at version 11: from 12 on the broker adds partitions by itself
+(KIP-890), and ends the epoch with each transaction.
 """
 
 import time
@@ -45,16 +49,17 @@ from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.kafka.types import TopicPartition, advance
 
 TRANSACTION_TIMEOUT_MS: Final = 30_000
-"""After this the coordinator aborts what a dead writer has left open. Longer than a broker's death
-takes to be noticed (broker.session.timeout.ms, 9 s), so that a writer outlasts a moving leader."""
+"""After this time the coordinator aborts a dead writer's transaction. It is longer than a broker's
+death stays undetected (broker.session.timeout.ms, 9 s), so a writer survives a leader change."""
 WRITE_TRIES: Final = 22
-"""Of one Produce within a transaction: about 18 s."""
+"""Tries of one Produce within a transaction: about 18 s."""
 ABORT_TIMEOUT: Final = 2.0
 
 ALL: Final = -1
 LEADER_ONLY: Final = 1
 
 _LANE: Final = "control writes"
+# REQUEST_TIMED_OUT (7), a lost answer, NOT_ENOUGH_REPLICAS_AFTER_APPEND (20): may be stored.
 _UNKNOWN_OUTCOME: Final = frozenset({7, ErrorCode.NETWORK_EXCEPTION, 20})
 
 
@@ -71,9 +76,9 @@ Clock = Callable[[], float]
 
 
 class TransactionalWriter:
-    """Writes in the name of one transactional id. Not for two tasks at once.
+    """Writes under one transactional id. It must not be used by two tasks at once.
 
-    `before_send` is called before each request about the transaction; what it raises ends the call.
+    `before_send` is called before each request of the transaction; an exception ends the call.
     """
 
     def __init__(
@@ -95,11 +100,11 @@ class TransactionalWriter:
 
     @property
     def ready(self) -> bool:
-        """Whether `write` may be called: fenced, and no error since."""
+        """Whether `write` may be called: `fence` succeeded, and no error has followed."""
         return self._producer is not None
 
     async def fence(self) -> None:
-        """Take the id over: whoever had it is fenced, and what it wrote is decided.
+        """Take over the id: former owners are fenced, and their transactions are decided.
 
         Raises:
             Retriable: no success within default.api.timeout.ms.
@@ -115,14 +120,14 @@ class TransactionalWriter:
         )
 
     async def write(self, entries: Sequence[Entry]) -> dict[TopicPartition, int]:
-        """Write all or nothing; the offset of each partition's last record.
+        """Write all entries or none; return the offset of each partition's last record.
 
-        Readers see them a moment after the answer (`Tail.catch_up` waits for it).
+        Readers see the records a moment after the answer (`Tail.catch_up` waits for it).
 
         Raises:
-            Fenced: another writer has the id; nothing of this is seen.
+            Fenced: another writer has the id; readers see none of the records.
             Disconnected: the outcome is unknown.
-            Retriable, UserError, PartitionFailed: refused; nothing of this is seen.
+            Retriable, UserError, PartitionFailed: refused; readers see none of the records.
         """
         producer = self._producer
         assert producer is not None, "fence() first"
@@ -149,7 +154,7 @@ class TransactionalWriter:
     async def _prepare(
         self, producer: ProducerId, entries: Sequence[Entry]
     ) -> dict[TopicPartition, int]:
-        """Everything but the end. What fails here is aborted, now or by the next `fence`."""
+        """Do everything before EndTxn. A failure is aborted, now or by the next `fence`."""
         groups = _by_partition(entries)
         await self._wait_for_quotas(groups)
         try:
@@ -183,7 +188,7 @@ class TransactionalWriter:
         )
 
     async def _wait_for_quotas(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait for throttles before the transaction begins: within it they could outlast it."""
+        """Wait for throttles before the transaction: within it, they could outlast its timeout."""
         for leader in (await self._cluster.leaders(partitions)).values():
             if isinstance(leader, Leader):
                 connection = self._cluster.connected(leader.node_id, _LANE)
@@ -220,9 +225,10 @@ async def append(
     acks: int = LEADER_ONLY,
     clock: Clock = time.time,
 ) -> Answers[int]:
-    """Write plainly: the base offset of each partition's batch, or why there is none.
+    """Write without a transaction; return each partition's base offset, or its error code.
 
-    For what is overwritten soon: nothing fences it, and after a lost answer it may stand twice.
+    For records that are overwritten soon: nothing fences the write, and after a lost answer the
+    records may be stored twice.
 
     Raises:
         UserError: see `partitions.by_leader`.
@@ -265,7 +271,7 @@ async def _send(
     transactional_id: str | None,
     tries: int = TRIES,
 ) -> Answers[int]:
-    """Produce one batch to each partition: base offsets, or refusals."""
+    """Produce one batch to each partition; return base offsets or error codes."""
 
     async def ask(node: int, asked: Asked[bytes]) -> Answers[int]:
         connection = await cluster.connection(node, _LANE)
@@ -286,7 +292,7 @@ async def _send(
 
 
 def _replica_timeout(cluster: KafkaCluster) -> float:
-    """Seconds that a broker may wait for replicas: less than we wait for the broker."""
+    """Seconds that a broker may wait for in-sync replicas: less than the request timeout."""
     return cluster.config.request_timeout * 0.8
 
 
@@ -307,7 +313,7 @@ def _request(asked: Asked[bytes], acks: int, transactional_id: str | None, timeo
 
 
 def _raise_first(answers: Mapping[TopicPartition, object], what: str) -> None:
-    """Raise the refusal that says most: one of the whole's neighbours (55) says nothing."""
+    """Raise the most specific error code: OPERATION_NOT_ATTEMPTED (55) names no cause."""
     refusals = [(p, answer) for p, answer in answers.items() if isinstance(answer, Refusal)]
     if not refusals:
         return

@@ -1,1 +1,1 @@
-"""What follows the data: topics, configurations, group offsets, ACLs, read-only topics."""
+"""Keeps topics, configurations, group offsets, ACLs and read-only topics like the source's."""

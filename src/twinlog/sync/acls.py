@@ -1,30 +1,30 @@
 """ACLs follow the source's (KIP-1279, "ACL Synchronization"), by their difference (kafka/acls.py).
 
-    rules of mirror.acl.include     which of the source's ACLs are copied, within the mirror's scope
+    rules of mirror.acl.include     the source's ACLs that are copied, within the mirror's scope
                                     (mirror/acl_scope.py)
-    less                            those on control topics of ours, which are another cluster's
-                                    own; those that a switchover has made there (denials.py); those
+    except                          those on control topics, which belong to one cluster; those
+                                    that a switchover has made on the source (denials.py); those
                                     that keep the source's own mirror topics read-only; and those
-                                    that it has from us
+                                    that the source has copied from the destination
     left alone, on both sides       those that cover topics that are in this mirror and paused or
                                     removed, or groups that read one
 
-Where two clusters mirror different topics from each other, a denial that keeps a topic read-only in
-one would else lock producers out of it in the other, where it lives; and what is removed in one
-would come back from its copy in the other.
+Two clusters may mirror different topics from each other. Then a copied denial that keeps a topic
+read-only on one cluster would lock producers out on the other, where the topic is written. And an
+ACL that is removed on one would come back from its copy on the other.
 
-Who makes ACLs remembers them before, and forgets them when no broker has them any more. So what is
-remembered is read before the source's ACLs and after.
+Each component that makes ACLs remembers them before, and forgets them when no broker has them any
+more. So the remembered ACLs are read before the source's ACLs and after.
 
 **An ACL that one answer does not list is not gone.** A broker that has just started, or a cluster
 whose ACLs were lost or are being restored, lists too few. A copy is removed only if
 
-1. two looks, `ABSENT_S` apart, do not list the ACL, and
+1. two checks, `ABSENT_S` apart, do not list the ACL, and
 2. no broker of the source lists it, and each of them lists some ACL: its authorizer has answered
    (or `mirror.acl.empty.source.trusted`).
 
-Where one of the clusters has no authorizer there is nothing to copy, or nowhere to; that is said
-once. What is made, and removed again, is remembered: created_acls.py.
+If one of the clusters has no authorizer, there is nothing to copy, or no place to copy it to; that
+is logged once. created_acls.py remembers the ACLs that are made and removed.
 """
 
 import asyncio
@@ -60,28 +60,29 @@ from twinlog.text import few
 log = logging.getLogger(__name__)
 
 ABSENT_S: Final = 10.0
-"""How long the source has not listed an ACL before its copy is removed."""
+"""Seconds for which the source does not list an ACL before its copy is removed."""
 _TELL_OF_ACLS: Final = frozenset({"mirror", "acl", "source-acl"})
-"""Kinds of keys of `__mirror_config`."""
+"""Kinds of keys of `__mirror_config` whose records tell which ACLs were made."""
 _NONE: Final[frozenset[Acl]] = frozenset()
 
 
 class Compared(NamedTuple):
-    """What of the destination's ACLs is not as the source's are."""
+    """How the destination's ACLs differ from the source's."""
 
     changes: AclChanges
-    """What has to be done."""
+    """What has to be changed."""
     ours: frozenset[Acl]
-    """The destination's."""
+    """The destination's ACLs."""
     absent: frozenset[Acl]
-    """What of `changes.remove` this answer of the source does not list."""
+    """The ACLs of `changes.remove` that this answer of the source does not list."""
     denying: frozenset[Acl]
     """The source's denials that are not copied, since they would stop nodes."""
     missed: frozenset[Acl]
-    """The source's that are not copied, that the destination does not have either, and that
-    applications may miss after a failover."""
+    """The source's ACLs that are not copied, that the destination does not have either, and that
+    applications may need after a failover."""
     withheld: frozenset[Acl]
-    """The source's that would be copied, or were, but for a denial beside them that is not."""
+    """The source's ACLs that are not copied, or whose copies stay as they were, since a denial that
+    limits them is not copied."""
     stopping: frozenset[Acl]
     """The destination's denials that stop nodes, which an earlier version has copied."""
 
@@ -93,21 +94,21 @@ async def compare_acls(
     mirror: str,
     settings: MirrorSettings,
 ) -> Compared | Literal["source", "destination"]:
-    """How the destination's ACLs differ from the source's that are copied; nothing is done.
+    """Compare the destination's ACLs with the source's that are copied; change nothing.
 
     Args:
         source: the mirror's source.
         destination: the mirror's cluster.
-        store: what mirrors there are, and have made.
-        mirror: its name.
-        settings: which ACLs are copied, and which groups' offsets.
+        store: the mirrors, and the ACLs that they have made.
+        mirror: the mirror's name.
+        settings: which ACLs, and which groups' offsets, are copied.
 
     Returns:
         The difference, or which cluster has no authorizer.
 
     Raises:
-        UserError: a right is missing, to see ACLs, or the source's mirrors.
-        Retriable: a cluster does not answer.
+        UserError: the right to describe ACLs, or to read the source's mirrors, is missing.
+        Retriable: a cluster is unreachable.
     """
     not_its_own = await _not_its_own(source, destination, store)
     theirs, ours = await describe_acls(source), await describe_acls(destination)
@@ -131,10 +132,10 @@ async def compare_acls(
     kept = candidates & made & by_choice[Choice.BEYOND]
     left = by_choice[Choice.LEFT] | by_choice[Choice.WITHHELD]
     changes = acl_changes(wanted | kept, ours, made - left)
-    # What an earlier version has copied is not made again.
+    # Copies that an earlier version has made are kept, and not made again.
     beyond = by_choice[Choice.BEYOND]
     changes = changes._replace(remember=changes.remember - beyond, make=changes.make - beyond)
-    # What was made so that others cannot write, and is the source's as well, stays with it.
+    # A read-only denial that the source has as well is also remembered as a copy, and so stays.
     also = wanted & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
     return Compared(
         changes._replace(remember=changes.remember | also),
@@ -156,7 +157,7 @@ async def _scope(
     about: Collection[Acl],
     ours: Collection[Acl],
 ) -> AclScope:
-    """What ACLs may concern: those of `about`. `ours` are the destination's."""
+    """The scope of the ACLs in `about`; `ours` are the destination's ACLs."""
     topics = snapshot.topics_of(mirror)
     mirrored = frozenset(t.topic for t in topics if t.wanted is Wanted.MIRRORING)
     nodes, _ = nodes_among(ours, STATE_TOPIC, snapshot.copied_acls)
@@ -172,9 +173,9 @@ async def _scope(
 async def _groups(
     source: KafkaCluster, settings: MirrorSettings, acls: Collection[Acl], topics: frozenset[str]
 ) -> Mapping[str, frozenset[str]] | None:
-    """Groups that ACLs are about, whose offsets follow, and of which of these topics; see AclScope.
+    """Groups that the ACLs concern and whose offsets follow, with their topics; see AclScope.
 
-    A group is asked for its offsets only if an ACL names it, or the beginning of its name.
+    A group's offsets are read only if an ACL names the group, or a prefix of its name.
     """
     about = [
         acl
@@ -201,10 +202,10 @@ async def _groups(
 async def _not_its_own(
     source: KafkaCluster, destination: KafkaCluster, store: MirrorStore
 ) -> frozenset[Acl]:
-    """What of the source's ACLs mirrors have made there, its own or ours.
+    """The source's ACLs that mirrors have made there: the source's own and the destination's.
 
     Raises:
-        UnsupportedVersion: a record that says so cannot be read.
+        UnsupportedVersion: a record of made ACLs cannot be read.
     """
     here, there = await store.snapshot(), await MirrorStore(source).snapshot()
     for key, why in (*here.unread.items(), *there.unread.items()):
@@ -221,7 +222,7 @@ async def _not_its_own(
 
 
 class AclSync:
-    """Copies the ACLs of mirrors' sources to one destination."""
+    """Copies the ACLs of the mirrors' sources to one destination."""
 
     def __init__(
         self,
@@ -234,17 +235,17 @@ class AclSync:
         self._store = store
         self._read_only = read_only
         self._clock = clock
-        self._told: dict[tuple[str, str], str] = {}  # last, by mirror and what it is about
+        self._told: dict[tuple[str, str], str] = {}  # the last text, by mirror and subject
         self._absent_since: dict[str, dict[Acl, float]] = {}
 
     async def sync(self, source: KafkaCluster, mirror: str, settings: MirrorSettings) -> int:
-        """Make the destination's ACLs what the source's are; how many could not be.
+        """Make the destination's ACLs what the source's are; return how many could not be changed.
 
-        Without any rule nothing is looked at, and what was made stays.
+        Without any rule nothing is read, and existing copies stay.
 
         Raises:
-            UserError: a right is missing, to see ACLs.
-            Retriable: a cluster does not answer.
+            UserError: the right to describe ACLs is missing.
+            Retriable: a cluster is unreachable.
         """
         if not settings.acl_include:
             return 0
@@ -255,8 +256,8 @@ class AclSync:
         self._report(mirror, found)
         cluster, store = self._destination, self._store
         if stopping := found.stopping:
-            # While they stand, a node may not even write down what else it is about to do, and is
-            # not seen to be one. So they go first, and the next look does the rest.
+            # While these denials exist, a node may be unable to remember other changes, and is not
+            # recognised as a node. So they are removed first, and the next check does the rest.
             first = AclChanges(remember=_NONE, make=_NONE, remove=stopping, forget=_NONE)
             return await self._read_only.exclusively(
                 lambda: carry_out(cluster, store, mirror, first, MadeFor.SOURCE)
@@ -280,10 +281,10 @@ class AclSync:
         absent: frozenset[Acl],
         settings: MirrorSettings,
     ) -> frozenset[Acl]:
-        """Which of these the source does not have any more; see the module.
+        """Those of these ACLs that the source does not have any more; see the module.
 
         Raises:
-            Retriable, UserError: a broker of the source does not answer, or refuses.
+            Retriable, UserError: a broker of the source is unreachable, or refuses.
         """
         now, before = self._clock(), self._absent_since.get(mirror, {})
         since = {acl: before.get(acl, now) for acl in absent}
@@ -332,9 +333,9 @@ class AclSync:
             )
 
     def _tell(self, mirror: str, about: str, text: str) -> None:
-        """Log it, unless it was the last that was logged about this.
+        """Log a text, unless it is the last one that was logged about this subject.
 
-        What was logged before is not kept: the source decides how often it is something else.
+        Earlier texts are not kept: the source decides how often the text changes.
         """
         if self._told.get((mirror, about)) != text:
             self._told[mirror, about] = text

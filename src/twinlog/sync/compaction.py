@@ -2,23 +2,22 @@
 
 The source's cleaner removes a tombstone `delete.retention.ms` (a day by default) after it was
 written. A mirror that reads the log later never sees it, and the deleted key's older record stays
-on the destination for ever, with equal offsets and no lag. No log shows it afterwards, so the time
-that a mirror was behind is followed and stored:
+on the destination for ever, with equal offsets and no lag. No log shows that afterwards, so the
+time that a mirror was behind is tracked and stored:
 
-    mark        a source log end that a lane has reported, and when it last heard of the source
+    mark        a log end of the source that a lane has reported, with the time of last contact
     caught up   the time of the last mark that the destination has reached: all that the source
                 held then is mirrored
     behind      the time since then; above delete.retention.ms, tombstones may be missed
 
-The baseline of a topic that was never followed is the first check: what was mirrored before was
-read for the first time. Marks are last stable offsets, since a cleaner does not pass an open
+For a topic that was never tracked, the first check is the baseline: what was mirrored before was
+read for the first time. Marks are last stable offsets, because a cleaner does not pass an open
 transaction. Lanes report every 5 s, so a retention below `FRESH_S` counts as `FRESH_S`.
 
-A topic that is not compacted any more, on the source, is followed no longer; what it has missed
-stays stored.
+When the source's topic is not compacted any more, tracking ends; what it has missed stays stored.
 
-`caught_up_ms` is stored seldom (`store_period_ms`), so that a node that begins finds one that is
-somewhat old: a mirror then seems to have been behind for longer than it was, never for less.
+`caught_up_ms` is stored seldom (`store_period_ms`), so a node that starts reads a somewhat old one:
+a mirror then seems to have been behind for longer than it was, never for less.
 """
 
 import logging
@@ -44,9 +43,9 @@ from twinlog.store.statuses import FRESH_S
 log = logging.getLogger(__name__)
 
 FOREVER_MS: Final = (1 << 63) - 1
-"""Stands for the delete.retention.ms of a topic that is not compacted any more."""
+"""Stored as the delete.retention.ms of a topic that is not compacted any more."""
 CONFIGS_S: Final = 600.0
-"""How long a topic's policy and retention are taken for unchanged."""
+"""Seconds for which a topic's policy and retention count as unchanged."""
 _SHARE: Final = 24
 _LEAST_PERIOD_MS: Final = 60_000
 
@@ -56,14 +55,14 @@ def _wall_ms() -> int:
 
 
 class Marks:
-    """How far each partition has caught up with its source; in memory."""
+    """How far each partition has caught up with its source; kept in memory."""
 
     def __init__(self) -> None:
         self._marks: dict[MirrorPartition, tuple[int, int]] = {}
         self._caught_up: dict[MirrorPartition, int] = {}
 
     def observe(self, rows: Iterable[PartitionStatus]) -> None:
-        """Take fresh statuses."""
+        """Update the marks from fresh statuses."""
         for row in rows:
             end = row.source_last_stable
             if row.source_time_ms is None or end < 0 or row.destination_end < 0:
@@ -78,32 +77,32 @@ class Marks:
                 self._marks[row.partition] = time_ms, marked
 
     def caught_up_ms(self, topic: MirrorTopic) -> int | None:
-        """A time of which all partitions have everything; None where that of one is not known."""
+        """A time up to which all partitions have everything; None if that of one is unknown."""
         known = [self._caught_up.get(one) for one in topic.mirror_partitions]
         return None if None in known else min((at for at in known if at is not None), default=None)
 
 
 def limit_ms(retention_ms: int) -> int:
-    """For how long a topic may be behind."""
+    """For how long (ms) a topic may be behind."""
     return max(retention_ms, int(FRESH_S * 1000))
 
 
 def store_period_ms(retention_ms: int) -> int:
-    """How much newer a stored `caught_up_ms` has to become before it is written again."""
+    """How much newer (ms) than the stored one `caught_up_ms` has to be to be stored again."""
     return max(retention_ms // _SHARE, _LEAST_PERIOD_MS)
 
 
 def behind_ms(found: Followed, now_ms: int) -> int:
-    """For how long a topic was behind at most, where that was too long; else 0."""
+    """For how long a topic was behind at most, if that was too long; else 0."""
     now_behind = now_ms - found.caught_up_ms
     allowed = limit_ms(found.retention_ms) + store_period_ms(found.retention_ms)
     return max(found.behind_ms, now_behind if now_behind > allowed else 0)
 
 
 def topic_behind_ms(snapshot: Snapshot, topic: MirrorTopic, now_ms: int) -> int | None:
-    """`behind_ms` of a topic of the snapshot; None where it was never followed.
+    """`behind_ms` of a topic of the snapshot; None if it was never tracked.
 
-    What is stored of another topic of the destination, which a rebuild has deleted, does not count.
+    The record of a former topic on the destination, which a rebuild has deleted, does not count.
     """
     found = snapshot.followed(topic.mirror, topic.topic)
     if found is None or found.destination_topic_id != topic.destination_topic_id:
@@ -118,14 +117,14 @@ def followed(
     retention_ms: int,
     now_ms: int,
 ) -> Followed:
-    """What is known of a compacted topic by now.
+    """The updated record of a compacted topic.
 
     Args:
         topic: the mirror's topic.
-        before: what was known; None where it was never followed.
+        before: the record before; None if the topic was never tracked.
         caught_up_ms: see `Marks`.
         retention_ms: the source's delete.retention.ms.
-        now_ms: the time.
+        now_ms: the present time.
     """
     if before is None or is_another(
         before.destination_topic_id, topic.destination_topic_id or NO_ID
@@ -139,7 +138,7 @@ def followed(
             behind_ms=0,
         )
     newer = max(before.caught_up_ms, caught_up_ms or 0)
-    # Until it is caught up it may have been behind up to now, afterwards between the two marks.
+    # Until it has caught up, it may be behind up to now; afterwards, between the two marks.
     behind = (now_ms if newer == before.caught_up_ms else newer) - before.caught_up_ms
     missed = behind if behind > limit_ms(retention_ms) else 0
     return replace(
@@ -151,7 +150,7 @@ def followed(
 
 
 class Compaction:
-    """Follows the compacted topics of the mirrors that this node refreshes."""
+    """Tracks the compacted topics of the mirrors that this node refreshes."""
 
     def __init__(self, store: MirrorStore, now_ms: Callable[[], int] = _wall_ms) -> None:
         self.marks = Marks()
@@ -163,10 +162,10 @@ class Compaction:
     async def check(
         self, source: KafkaCluster, snapshot: Snapshot, topics: Collection[MirrorTopic]
     ) -> int:
-        """Bring up to date what is stored of these topics; how many could not be checked.
+        """Update the stored records of these topics; return how many could not be checked.
 
         Raises:
-            Retriable: a cluster does not answer.
+            Retriable: a cluster is unreachable.
             UserError: no right to change `__mirror_config`.
         """
         failed = await self._read_retentions(source, topics)
@@ -199,7 +198,7 @@ class Compaction:
         return failed
 
     async def _read_retentions(self, source: KafkaCluster, topics: Collection[MirrorTopic]) -> int:
-        """Which topics are compacted, and their retention; how many do not tell."""
+        """Read which topics are compacted, and their retention; return how many failed."""
         now, failed = time.monotonic(), 0
         due = {
             topic.topic: (topic.mirror, topic.topic_id)
@@ -215,7 +214,7 @@ class Compaction:
 
 
 def _still_there(changed: Collection[ConfigChange], snapshot: Snapshot) -> list[ConfigChange]:
-    """Those of topics that their mirror still has."""
+    """The changes for topics that their mirror still has."""
     topics = {(topic.mirror, topic.topic) for topic in snapshot.topics}
     return [
         one for one in changed if not isinstance(one, Followed) or (one.mirror, one.topic) in topics
@@ -223,9 +222,9 @@ def _still_there(changed: Collection[ConfigChange], snapshot: Snapshot) -> list[
 
 
 def _not_compacted(stored: Followed) -> list[ConfigChange]:
-    """What changes of a topic's record whose source does not remove tombstones any more.
+    """The change of a topic's record when its source does not remove tombstones any more.
 
-    Nobody would bring `caught_up_ms` up to date, so that it seemed to be behind in the end.
+    Otherwise `caught_up_ms` would not be updated any more, and the topic would seem to be behind.
     """
     if not stored.behind_ms:
         return [Removed(key_of(stored))]
@@ -233,12 +232,12 @@ def _not_compacted(stored: Followed) -> list[ConfigChange]:
 
 
 def _loaded(stored: Followed, now_ms: int) -> Followed:
-    """A stored record as a node takes it over: it may have caught up for some time after that."""
+    """A stored record as a starting node uses it: it may have caught up for some time since."""
     return replace(stored, caught_up_ms=min(now_ms, stored.caught_up_ms + _LEAST_PERIOD_MS))
 
 
 def is_to_be_stored(stored: Followed | None, now: Followed) -> bool:
-    """Whether what is known has changed enough to be written."""
+    """Whether the record has changed enough to be written."""
     if stored is None or is_another(stored.destination_topic_id, now.destination_topic_id or NO_ID):
         return True
     period = store_period_ms(now.retention_ms)
@@ -250,7 +249,7 @@ def is_to_be_stored(stored: Followed | None, now: Followed) -> bool:
 
 
 def retention_of(configs: Mapping[str, SourceConfig]) -> int | None:
-    """A topic's delete.retention.ms; None where it is not compacted."""
+    """A topic's delete.retention.ms; None if it is not compacted."""
     policy = configs.get("cleanup.policy")
     retention = configs.get("delete.retention.ms")
     if policy is None or retention is None or "compact" not in policy.value:

@@ -1,13 +1,14 @@
 """Topic configurations follow the source's (KIP-1279, "Configuration Sync").
 
-What somebody changes on the destination is changed back with the next look, but for what
-`mirror.topic.properties.exclude` names. `cleanup.policy` stays as it was when the topic was added:
-whether records without a key are taken, and log starts can be moved, hangs on it, and the lanes go
-by it; that it differs is said.
+The next check reverts a change on the destination, except of what `mirror.topic.properties.exclude`
+names. `cleanup.policy` stays as it was when the topic was added: it decides whether records without
+a key are accepted and whether log starts can be moved, and the lanes rely on it. A difference is
+logged.
 
-What mirroring itself needs otherwise (mirror/topic_configs.py, REQUIRED) is set back at failover,
-when the source may be gone. So what the source has of it is written down with the topic, and
-forgotten when it is done: from then on the topic's configurations are its users'.
+Mirroring itself needs other values of some configurations (mirror/topic_configs.py, REQUIRED). They
+are set back at failover, when the source may be unreachable. So the source's values are stored with
+the topic, and forgotten when they are set back: from then on the topic's configurations are its
+users'.
 """
 
 import logging
@@ -47,15 +48,15 @@ from twinlog.store.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 _NEVER: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.POLICY_VIOLATION})
-"""A value, or a policy, that refuses."""
+"""Error codes of values that are never accepted: invalid ones, and those that a policy refuses."""
 
 
 class Difference(NamedTuple):
-    """What of a topic's configurations is not on the destination as it is to be."""
+    """How a topic's configurations on the destination differ from what they have to be."""
 
     changes: ConfigChanges
     fixed: Mapping[str, str]
-    """What is another on the source by now, and is not changed here: the source's."""
+    """Configurations that differ and are not changed, with the source's value."""
     set_back: tuple[tuple[str, str], ...]
     """What is to be set at failover."""
 
@@ -76,7 +77,7 @@ async def compare_configs(
     topics: Sequence[str],
     exclude: Collection[Pattern[str]],
 ) -> dict[str, Difference | Unreadable]:
-    """How the configurations of topics, which are there in both clusters, differ; nothing is done.
+    """Compare the configurations of topics that exist in both clusters; change nothing.
 
     Args:
         source: the mirror's source.
@@ -85,11 +86,11 @@ async def compare_configs(
         exclude: names of configurations that are left alone.
 
     Returns:
-        For each topic the difference, or why a cluster does not tell.
+        For each topic the difference, or why a cluster cannot be read.
 
     Raises:
-        UserError: a right is missing, to read the control topic's configurations.
-        Retriable: a cluster does not answer.
+        UserError: the right to read the control topic's configurations is missing.
+        Retriable: a cluster is unreachable.
     """
     known = await known_configs(destination)
     found: dict[str, Difference | Unreadable] = {}
@@ -124,14 +125,14 @@ async def sync_configs(
     topics: Collection[MirrorTopic],
     exclude: Collection[Pattern[str]],
 ) -> int:
-    """Change the destination's topics to what the source's are; how many could not be.
+    """Change the destination's topics to the source's configurations; return how many failed.
 
     Args, Raises: as `compare_configs`; `store` has the topics.
     """
     failed = 0
     changes: dict[str, ConfigChanges] = {}
     compared = await compare_configs(source, destination, [one.topic for one in topics], exclude)
-    # They were read by name, so they say nothing of a topic that was recreated meanwhile.
+    # Configurations were read by name, so they do not count for a topic recreated meanwhile.
     others = await _others(source, destination, topics)
     topics = [one for one in topics if one not in others]
     compared = {one.topic: compared[one.topic] for one in topics}
@@ -151,7 +152,7 @@ async def sync_configs(
 async def _others(
     source: KafkaCluster, destination: KafkaCluster, topics: Collection[MirrorTopic]
 ) -> set[MirrorTopic]:
-    """Those whose topic, on either side, is another one by now."""
+    """The topics that were recreated on either side."""
     names = [one.topic for one in topics]
     there, here = (await source.refresh(names)).topics, (await destination.refresh(names)).topics
     return {
@@ -170,7 +171,7 @@ async def _note_set_back(
     topics: Collection[MirrorTopic],
     compared: Mapping[str, Difference | Unreadable],
 ) -> None:
-    """Write down what is to be set back, where it is another than before."""
+    """Store what is to be set back, if it has changed."""
     changed = {
         topic.incarnation: found.set_back
         for topic in topics
@@ -190,21 +191,21 @@ async def _note_set_back(
 async def set_configs_back(
     destination: KafkaCluster, store: MirrorStore, mirror: str, names: Collection[str]
 ) -> set[str]:
-    """Set back what mirroring needed otherwise of topics that are STOPPED; what could not be.
+    """Set back what mirroring has changed in STOPPED topics; return the topics that failed.
 
-    It is done between fence and write of a change, so that nobody adds the topics meanwhile. Topics
-    that no broker has any more, or that are others by now, and what the destination's brokers will
-    never take, are done with.
+    This is done between fence and write of a change, so that no command adds the topics meanwhile.
+    These count as done: topics that no broker has any more, topics that were recreated, and values
+    that the destination's brokers will never accept.
 
     Args:
         destination: the mirror's cluster.
         store: its mirrors.
-        mirror: whose topics.
-        names: theirs.
+        mirror: the mirror's name.
+        names: its topics.
 
     Raises:
         UserError: no right to read configurations, or to write `__mirror_config`.
-        Retriable: the destination does not answer.
+        Retriable: the destination is unreachable.
     """
     known = await known_configs(destination)
     failed: set[str] = set()
@@ -250,7 +251,7 @@ async def set_configs_back(
 async def _change(
     destination: KafkaCluster, changes: Mapping[str, ConfigChanges], why: str
 ) -> dict[str, Refusal]:
-    """Change configurations of topics; what was refused."""
+    """Change configurations of topics; return the refusals."""
     refused: dict[str, Refusal] = {}
     for some in chunks(list(changes)):
         answers = await incremental_alter_configs(

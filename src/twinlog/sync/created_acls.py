@@ -1,8 +1,8 @@
-"""ACLs of the destination that a mirror makes and removes, so that it removes no other's.
+"""ACLs that a mirror makes and removes, remembered so that it removes no other ACL.
 
     remember, in `__mirror_config`    make    remove    forget
 
-Whatever happens in between, nothing is removed that was not made by this mirror (kafka/acls.py).
+Wherever this is interrupted, no ACL is removed that this mirror has not made (kafka/acls.py).
 """
 
 import logging
@@ -27,12 +27,12 @@ async def carry_out(
     changes: AclChanges,
     made_for: MadeFor,
 ) -> int:
-    """Remember, make, remove, forget; how many ACLs could not be made or removed.
+    """Remember, make, remove, forget; return how many ACLs could not be made or removed.
 
     Raises:
-        MirrorRefused: the mirror is no more; nothing was made.
+        MirrorRefused: the mirror does not exist any more; nothing was made.
         UserError: no right to write `__mirror_config`.
-        Retriable: the destination does not answer.
+        Retriable: the destination is unreachable.
     """
     if changes.remember:
         await _remember(store, mirror, changes.remember, made_for)
@@ -44,7 +44,7 @@ async def carry_out(
 
 
 async def _make(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
-    """Make denials, then what they limit; those that could not be made."""
+    """Make denials, then what they limit; return those that could not be made."""
     denials, others = _split(acls)
     refused = await _done(denials, "made", lambda some: create_acls(destination, some))
     open_ones = limited(others, refused)
@@ -55,7 +55,7 @@ async def _make(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
 
 
 async def _remove(destination: KafkaCluster, acls: Collection[Acl]) -> set[Acl]:
-    """Remove what denials limit, then the denials; those that could not be removed."""
+    """Remove what denials limit, then the denials; return those that could not be removed."""
     denials, others = _split(acls)
     kept = await _done(others, "removed", lambda some: delete_acls(destination, some))
     needed = limiting(denials, kept)
@@ -73,7 +73,7 @@ async def _done(
     what: str,
     action: Callable[[Iterable[Acl]], Awaitable[Mapping[Acl, Refusal | None]]],
 ) -> set[Acl]:
-    """Do something to ACLs; those for which it was refused."""
+    """Apply an action to ACLs; return those for which it was refused."""
     if not acls:
         return set()
     answers = await action(acls)
@@ -100,7 +100,7 @@ async def _remember(
 async def _forget(
     store: MirrorStore, mirror: str, acls: Collection[Acl], made_for: MadeFor
 ) -> None:
-    """Forget what is remembered for this reason; what is made for another by now stays."""
+    """Forget what is remembered for this reason; what is remembered for another reason stays."""
 
     def decide(now: Snapshot) -> list[ConfigChange]:
         left = now.made_acls(mirror, made_for) & frozenset(acls)

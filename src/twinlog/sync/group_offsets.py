@@ -1,13 +1,13 @@
-"""Copies group offsets from a mirror's source to its destination; the rules are in group_rules.py.
+"""Copies group offsets from a mirror's source to its destination; group_rules.py has the rules.
 
-One `GroupSync` belongs to one node. What a check has seen and committed is written to
-`__mirror_groups` after it, so that the next node knows it, and `twinlog readiness` when the source
-is dead. Written after, not before: after a crash between a commit and its record the offset counts
-as the group's own, which is the safe side.
+One `GroupSync` belongs to one node. After a check, what it has read and committed is written to
+`__mirror_groups`, for the next node, and for `twinlog readiness` when the source is dead. It is
+written after the commits, not before: after a crash between a commit and its record, the offset
+counts as the group's own, which is the safe side.
 
-A commit is repeated before the destination's brokers expire it (offsets.retention.minutes counts
-from the commit, and nothing else commits for a group that is idle there), for as long as the source
-has the group's offset.
+A commit is repeated before the destination's brokers expire it, for as long as the source has the
+group's offset: offsets.retention.minutes counts from the commit, and nothing else commits for a
+group that is idle there.
 """
 
 import asyncio
@@ -55,18 +55,18 @@ from twinlog.sync.group_rules import (
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 20
-"""Groups that are served side by side."""
+"""Groups that are served concurrently."""
 QUIET_CHECKS: Final = 10
 """Refresh intervals for which a group must have been quiet on the destination."""
 FORGET_S: Final = 3600.0
-"""Seconds after which a group that the source does not list any more is forgotten, if nothing that
-was copied is left of it; else it is looked at again after as long."""
+"""Seconds after which a group that the source does not list any more is forgotten, if none of its
+copied offsets is left; otherwise it is checked again after the same time."""
 MAX_NAMED: Final = 1000
-"""Groups of a check that failed which are named in its record."""
+"""Failed groups that the record of a check names at most."""
 MAX_REPEAT_S: Final = 24 * 3600.0
 DEFAULT_REPEAT_S: Final = 6 * 3600.0
 """Seconds between two commits of the same offset: a quarter of offsets.retention.minutes, a day at
-most; where the brokers do not tell theirs, a quarter of what was the default before Kafka 2.0."""
+most; if the brokers do not report it, a quarter of the default before Kafka 2.0."""
 _ACTIVE: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP}
 )
@@ -82,14 +82,14 @@ class _Memory:
 
     groups: dict[str, GroupMemory] = field(default_factory=dict)
     written: dict[str, GroupMemory] = field(default_factory=dict)
-    """What of it `__mirror_groups` holds."""
+    """The part of it that `__mirror_groups` holds."""
     undecoded: frozenset[str | None] = frozenset()
-    """Groups of which it holds a record that cannot be decoded (None: the last check): a later
-    version's, perhaps. They are not written."""
+    """Groups with a record there that cannot be decoded, perhaps of a later version (None: the last
+    check). They are not written."""
     was_read: bool = True
-    """Whether it could be read. Else nothing is written: it may hold more."""
+    """Whether it could be read. If not, nothing is written: the topic may hold more."""
     sent: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
-    """Commits whose outcome is not known: such an offset is the mirror's own, too."""
+    """Commits of unknown outcome: such an offset is the mirror's own, too."""
     unlisted: dict[str, float] = field(default_factory=dict)
     """Since when (ms) the source has not listed a group."""
 
@@ -102,7 +102,7 @@ class _Memory:
         return own_offsets(found, self.groups.get(group)) | frozenset(lost)
 
     def copied(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """These offsets were committed."""
+        """Remember that these offsets were committed."""
         before = self.groups[group]
         news = {
             partition: before.partitions.get(partition, PartitionMemory())._replace(
@@ -117,7 +117,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Check:
-    """What one check of a mirror's groups works with."""
+    """The inputs of one check of a mirror's groups."""
 
     source: KafkaCluster
     mirror: str
@@ -130,12 +130,12 @@ class _Check:
 
 
 class GroupSync:
-    """See the module.
+    """Copies the group offsets of mirrors; see the module.
 
     Args:
-        destination: where offsets are committed.
+        destination: the cluster in which offsets are committed.
         clock: seconds since the epoch.
-        remembers: whether what is seen is written to `__mirror_groups`; a command's is not.
+        remembers: whether results are written to `__mirror_groups`; a command's are not.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class GroupSync:
         self._repeat_s: float | None = None
 
     def forget(self) -> None:
-        """Another node may have served the mirrors meanwhile: what it has written is read again."""
+        """Drop the memory, to be read again: another node may have served the mirrors meanwhile."""
         self._memories.clear()
 
     async def sync(
@@ -165,22 +165,22 @@ class GroupSync:
         quiet_s: float = 0.0,
         wanted: Wanted | None = None,
     ) -> int:
-        """Copy the offsets of the source's groups for these partitions; how many groups failed.
+        """Copy the groups' offsets of these partitions; return how many groups failed.
 
-        One group's trouble is its own: it is logged, and the others are served.
+        An error concerns one group: it is logged, and the other groups are served.
 
         Args:
             source: the mirror's source.
-            mirror: its name.
+            mirror: the mirror's name.
             include: a group is served whose whole name matches one of these.
-            partitions: those that are MIRRORING, and the ids of the source's topics.
+            partitions: those that are MIRRORING, with the ids of the source's topics.
             quiet_s: how long a group must have been quiet on the destination.
-            wanted: the topics that are still to be mirrored, asked immediately before each commit;
-                None: all of them are.
+            wanted: returns the topics that are still to be mirrored, called immediately before each
+                commit; None: all of them are.
 
         Raises:
-            Retriable: a cluster does not answer.
-            UserError: a right is missing, to list groups or to read offsets.
+            Retriable: a cluster is unreachable.
+            UserError: the right to list groups or to read offsets is missing.
         """
         now_ms = int(self._clock() * 1000)
         listed = await list_groups(source)
@@ -228,12 +228,12 @@ class GroupSync:
     # ---- one group -----------------------------------------------------------------------------
 
     async def _serve(self, check: _Check, memory: _Memory, group: Group, *, busy: bool) -> int:
-        """Copy one group's offsets; how many partitions were committed.
+        """Copy one group's offsets; return how many partitions were committed.
 
         Raises:
-            Retriable: not all could be asked for; what could be is copied.
+            Retriable: some logs could not be read; the offsets of the others are copied.
         """
-        # The destination first: so its copies are never ahead of what is known of the source.
+        # The destination is read first, so that its copies are never ahead of the source's offsets.
         everything = await group_offsets(self._destination, group)
         committed = await group_offsets(check.source, group)
         count = await self._follow(check, memory, group, everything, committed, busy=busy)
@@ -251,7 +251,7 @@ class GroupSync:
         *,
         busy: bool,
     ) -> int:
-        """Commit what is due of one group, which has these offsets there and on the source."""
+        """Commit what is due of one group with these offsets on the destination and the source."""
         logs = check.bounds.logs
         known = memory.groups.get(group.name)
         source = _of(logs, committed)
@@ -288,10 +288,10 @@ class GroupSync:
         due: Mapping[TopicPartition, Committed],
         found: Mapping[TopicPartition, Committed],
     ) -> dict[TopicPartition, Committed]:
-        """What of it still holds after a second question.
+        """What of `due` still holds after a second reading.
 
-        The source's topics are asked for after the offsets were read: one that was recreated before
-        that is seen. And nothing is committed over what another hand has committed meanwhile: the
+        The source's topics are read after the offsets, so that a topic recreated before is
+        detected. And nothing is committed over what another client has committed meanwhile: the
         group itself, or a switchover, which may have read a later offset on the source.
         """
         recreated = await _recreated(
@@ -318,7 +318,7 @@ class GroupSync:
         group: Group,
         due: Mapping[TopicPartition, Committed],
     ) -> int:
-        """Commit part by part, and remember what was committed; how many partitions."""
+        """Commit part by part, and remember what was committed; return how many partitions."""
         write = set_start_offsets if group.kind == SHARE else commit_offsets
         count = 0
         for whole in in_parts(group.name, due):
@@ -343,10 +343,10 @@ class GroupSync:
     # ---- what is remembered --------------------------------------------------------------------
 
     async def _memory(self, mirror: str) -> _Memory:
-        """What is known of a mirror's groups, from `__mirror_groups` where that was not read yet.
+        """What is known of a mirror's groups, read from `__mirror_groups` if that was not read yet.
 
         Raises:
-            Retriable: the destination does not answer.
+            Retriable: the destination is unreachable.
         """
         memory = self._memories.get(mirror)
         if memory is None or not memory.was_read:
@@ -370,9 +370,10 @@ class GroupSync:
         listed: Collection[str],
         checked: Set[TopicPartition],
     ) -> None:
-        """Note what groups that the source does not list have no offsets of any more.
+        """Note which offsets are gone on the source, of groups that it does not list.
 
-        They are asked for by name, until it is noted: that they are not listed is no evidence.
+        The offsets are read by group name until that is noted: a missing entry in a list is no
+        evidence.
         """
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -382,7 +383,7 @@ class GroupSync:
                 try:
                     committed = await group_offsets(source, group)
                 except TwinlogError:
-                    return  # what was seen last is all that is known
+                    return  # keep the offsets that were read last
             gone = checked - committed.keys()
             memory.groups[known.group] = replace(
                 known,
@@ -406,10 +407,10 @@ class GroupSync:
     async def _forget_unserved(
         self, memory: _Memory, listed: Collection[str], groups: Collection[Group], now_ms: int
     ) -> None:
-        """Drop groups that are not served any more, and those that the source has long not listed.
+        """Drop groups that are not served any more, or that the source has not listed for long.
 
-        That it does not list a group once proves nothing: its coordinator may not answer. While an
-        offset that was copied is left of it, it would go on from there (`GROUP_DELETED`).
+        One list without the group proves nothing: its coordinator may not answer. While a copied
+        offset is left on the destination, the group would continue from it (`GROUP_DELETED`).
         """
         away = memory.groups.keys() - {group.name for group in groups}
         since = {name: memory.unlisted.get(name, now_ms) for name in away}
@@ -424,7 +425,7 @@ class GroupSync:
         }
 
     async def _with_copies(self, memory: _Memory, names: Collection[str]) -> set[str]:
-        """Those of these groups of which the destination has an own offset, or does not tell."""
+        """Those of these groups with an own offset on the destination, or with unknown offsets."""
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def has(name: str) -> bool:
@@ -440,13 +441,13 @@ class GroupSync:
         return {name for name, one in zip(names, answers, strict=True) if one}
 
     async def _write(self, memory: _Memory, last: LastCheck) -> int:
-        """Write what has changed, and that this check was made; 1 where it cannot be written."""
+        """Write what has changed, and the check itself; return 1 if it cannot be written."""
         changed: list[GroupMemory | LastCheck] = [
             one
             for name, one in memory.groups.items()
             if memory.written.get(name) != one and name not in memory.undecoded
         ]
-        # The check last: what it vouches for is written before it.
+        # The check is last: it vouches for the records that are written before it.
         changed += [last] if None not in memory.undecoded else []
         forgotten = memory.written.keys() - memory.groups.keys() - memory.undecoded
         try:
@@ -491,7 +492,7 @@ def _of(
 async def _recreated(
     source: KafkaCluster, names: Collection[str], topic_ids: Mapping[str, UUID]
 ) -> set[str]:
-    """Those of these topics that are not the mirrored ones any more, or not known to be."""
+    """Those of these topics that were recreated on the source, or may have been."""
     if not names:
         return set()
     known = (await source.refresh(names)).topics

@@ -1,46 +1,46 @@
 """Group offsets follow their topics (KIP-545, KIP-1279 "Consumer Group Offset Synchronization").
 
-A mirrored record has its offset in both clusters, so a committed offset is copied as it is, and so
-is the offset at which a partition starts for a share group (KIP-932). This module has the rules;
-group_offsets.py applies them.
+A mirrored record has the same offset in both clusters. So a committed offset is copied as it is,
+and so is the offset at which a partition starts for a share group (KIP-932). This module has the
+rules; group_offsets.py applies them.
 
-Whose an offset on the destination is decides what may become of it. It is the *mirror's own* while
-it is exactly what the mirror committed last (offset, metadata, no leader epoch; group_records.py
-remembers it). Else the group, or an operator, has committed it there.
+What may happen to an offset on the destination depends on its committer. It is the *mirror's own*
+while it is exactly what the mirror committed last (offset, metadata, no leader epoch;
+group_records.py remembers it). Otherwise the group or an operator has committed it.
 
     on the destination      the source's is higher        the source's is lower
     ----------------------  ----------------------------  ------------------------------------------
     no offset               copied                        (copied)
     the mirror's own        copied                        copied: the group was rewound, and would
                                                           skip records after a failover otherwise
-    the group's own         copied, once the group has    kept (KIP-545: what the group has read
-                            been quiet for a while        there it is not to read again), and
+    the group's own         copied, once the group has    kept (KIP-545: the group must not read
+                            been quiet for a while        again what it has read there), and
                                                           `GROUP_SKIPS` in readiness
 
-In all cases only
+An offset is copied only
 
     while                                       because
     ------------------------------------------  ---------------------------------------------------
-    the group has no member on the destination  whoever reads there decides for itself
+    the group has no member on the destination  a group with members commits by itself
     it has been quiet there for `quiet` seconds a consumer that restarts has no member for a moment
-    the partition is MIRRORING, and still       after a failover its readers go on by themselves
+    the partition is MIRRORING, and still       after a failover its readers commit by themselves
       wanted when the commit is sent
-    the source's topic is the mirrored one      a recreated topic has other records there
+    the source's topic is the mirrored one      a recreated topic has other records at its offsets
 
-An offset beyond the log end is committed as the log end, and follows with the next check. One below
-the log start is committed as the log start. Neither has the metadata of the original: it may speak
-of that very offset. The leader epoch is -1.
+An offset beyond the log end is committed as the log end, and copied again by the next check. One
+below the log start is committed as the log start. Neither has the metadata of the original, which
+may describe that very offset. The leader epoch is -1.
 
 **Races.** Kafka has no conditional commit. A commit of a client that is no member is refused while
 the group has members (25 UNKNOWN_MEMBER_ID), so a group that becomes active after the check is not
 disturbed. One that becomes active, commits and leaves between the last read of its offsets and the
 commit (a few ms; `COMMIT_S` at most) is overwritten, and so is what a switchover copies in that
-time. It is committed only if a second reading finds what the first one has found, and a lowered
-offset loses no record: the group reads some again.
+time. A commit is sent only if a second reading equals the first one, and a lowered offset loses no
+record: the group reads some again.
 
-What a share group has acquired or acknowledged beyond its start is no offset, and brokers tell the
-start late (tests/end_to_end/test_groups.py): on the destination it gets some of it again. Brokers
-before 4.1 have no share groups to copy.
+What a share group has acquired or acknowledged beyond its start is no offset, and brokers report
+the start late (tests/end_to_end/test_groups.py): on the destination the group gets some records
+again. Brokers before 4.1 have no share groups to copy.
 """
 
 import asyncio
@@ -68,23 +68,23 @@ and repartition topics belong to them."""
 
 
 class Log(NamedTuple):
-    """Where a partition's log on the destination begins and ends."""
+    """Log start and log end of a partition on the destination."""
 
     start: int
     end: int
 
 
 class Bounds(NamedTuple):
-    """The logs on the destination, and those that it does not tell of."""
+    """The destination's logs, and the refusals for those that cannot be read."""
 
     logs: Mapping[TopicPartition, Log]
     refused: Mapping[TopicPartition, Refusal]
 
     def unknown(self, committed: Collection[TopicPartition]) -> str:
-        """Why nothing is concluded from some of these commits; empty: all logs are known.
+        """Why some of these commits allow no conclusion; empty: all logs are known.
 
-        An offset whose log is not known is neither followed nor compared, which is not the same as
-        a group that has committed nothing there.
+        An offset whose log is unknown is neither copied nor compared. That is not the same as a
+        group that has committed nothing there.
         """
         for partition, refusal in sorted(self.refused.items()):
             if partition in committed:
@@ -111,9 +111,9 @@ def moved_by_others(
     own: Collection[TopicPartition],
     memory: GroupMemory | None,
 ) -> bool:
-    """Whether an offset on the destination has changed since the last check by another hand.
+    """Whether another client has changed an offset on the destination since the last check.
 
-    An offset of another hand that is seen for the first time may be new.
+    An offset of another client that is seen for the first time may be new.
     """
     known = {} if memory is None else memory.partitions
     return any(
@@ -129,12 +129,12 @@ def due_offsets(
     logs: Mapping[TopicPartition, Log],
     own: Collection[TopicPartition] = frozenset(),
 ) -> dict[TopicPartition, Committed]:
-    """What is to be committed on the destination for one group.
+    """The offsets to be committed on the destination for one group.
 
     Args:
         source: what it has committed on the source.
         destination: what it has committed on the destination.
-        logs: the partitions whose offsets follow, as they are on the destination.
+        logs: the partitions whose offsets follow, with their logs on the destination.
         own: those whose offset on the destination is the mirror's own.
     """
     due = {}
@@ -155,9 +155,10 @@ def due_offsets(
 
 
 def _follows_back(source: Committed, target: Committed, found: Committed) -> bool:
-    """Whether the mirror's own offset is to be lowered, or gets other metadata.
+    """Whether the mirror's own offset is to be lowered, or to get other metadata.
 
-    The source has to say so: a log end that is lower for a moment, after an election, does not.
+    The source's own offset has to be lower: a log end that is lower for a moment, after an
+    election, does not count.
     """
     if target.offset == source.offset == found.offset:
         return target.metadata != found.metadata
@@ -185,9 +186,9 @@ def remembered(
 
     Args:
         source: what it has committed on the source, of the partitions that were checked.
-        destination: what it has committed on the destination, the mirror's commits included.
+        destination: what it has committed on the destination, including the mirror's commits.
         own: those whose offset on the destination is the mirror's own.
-        memory: what was remembered before; what it says of other partitions' copies stays.
+        memory: what was remembered before; what it holds of other partitions' copies stays.
         checked: the partitions that were checked.
     """
     kept = {} if memory is None else memory.partitions
@@ -233,7 +234,7 @@ async def log_bounds(destination: KafkaCluster, partitions: Collection[TopicPart
 async def group_offsets(
     cluster: KafkaCluster, group: Group, *, stable: bool = False
 ) -> dict[TopicPartition, Committed]:
-    """The offsets that a group of a cluster has; `stable` as for `committed_offsets`.
+    """The committed offsets of a group; `stable` as for `committed_offsets`.
 
     Raises:
         Retriable: the coordinator does not answer.

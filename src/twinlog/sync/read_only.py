@@ -1,22 +1,23 @@
-"""A mirror's topics are read-only on the destination, where that has an authorizer.
+"""A mirror's topics are read-only on the destination, if it has an authorizer.
 
-Whoever is allowed to change such a topic is denied it, except nodes (kafka/acls.py, `guard`), and
-what was made for that is taken back when all partitions of the topic are STOPPED: then the topic's
-ACLs are what they were. Before that its configurations are set back (configs.py). The source is
-not asked for any of this.
+Every principal that is allowed to change such a topic is denied it, except nodes (kafka/acls.py,
+`guard`). These denials are removed when all partitions of the topic are STOPPED: then the topic's
+ACLs are what they were. Before that its configurations are set back (configs.py). None of this
+needs the source.
 
     when                                        what
     ------------------------------------------  -----------------------------------------------
-    a mirror becomes ours, its topics change    its topics are guarded
-    LOOK_S have passed, ACLs are copied         the same: somebody may be allowed by now
-    a topic is removed                          its states are looked at each POLL_S, until all
-                                                are STOPPED; it is set back, and not guarded any
-                                                more. Where it was not guarded nobody waits for
-                                                that: it is looked at each SET_BACK_S
+    this node becomes a mirror's owner, or the  its topics are guarded
+    mirror's topics change
+    LOOK_S have passed, ACLs are copied         the same: another principal may be allowed by now
+    a topic is removed                          its states are polled each POLL_S, until all are
+                                                STOPPED; it is set back, and not guarded any
+                                                more. If it was not guarded, no producer waits:
+                                                it is polled each SET_BACK_S
 
-The broker says TOPIC_AUTHORIZATION_FAILED (29) to who tries to write. Without an authorizer, and to
-super users, nothing is denied: a foreign record is then seen by its offset, and the partition is
-FAILED.
+The broker answers a denied writer with TOPIC_AUTHORIZATION_FAILED (29). Without an authorizer, and
+for super users, nothing is denied: a foreign record is then detected by its offset, and the
+partition is FAILED.
 """
 
 import asyncio
@@ -39,26 +40,27 @@ from twinlog.sync.created_acls import carry_out
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 30.0
-"""How often is looked at all ACLs."""
+"""Seconds between two checks of all ACLs."""
 TICK_S: Final = 1.0
-"""How often is looked which mirrors are ours."""
+"""Seconds between two checks of which mirrors this node owns."""
 POLL_S: Final = 0.1
-"""How often is looked whether what was removed is STOPPED."""
+"""Seconds between two checks of whether removed topics are STOPPED."""
 MIRRORS_AT_ONCE: Final = 8
-"""How many mirrors are looked at at the same time."""
+"""Mirrors that are checked concurrently."""
 SET_BACK_S: Final = 2.0
-"""The same where no producer waits: a look reads all states, while a failover has better to do."""
+"""The same if no producer waits: each check reads all states, which must not slow down a failover.
+"""
 
 
 class ReadOnly:
-    """Guards the topics of the mirrors that are ours.
+    """Guards the topics of the mirrors that this node owns.
 
     Args:
-        destination: their cluster.
-        store: they.
-        is_ours: whether a mirror is.
-        failed: is told how many ACLs of a mirror could not be made or removed.
-        set_back: sets configurations of a mirror's topics back; those that could not be.
+        destination: the cluster that holds the mirrored topics.
+        store: its mirror configuration.
+        is_ours: whether this node owns a mirror.
+        failed: receives how many ACLs of a mirror could not be made or removed.
+        set_back: sets configurations of a mirror's topics back; returns those that failed.
     """
 
     def __init__(
@@ -79,14 +81,14 @@ class ReadOnly:
         self._kept: dict[str, frozenset[str]] = {}
         self._due = 0.0
         self._set_back_at: dict[str, float] = {}
-        self._refused: set[tuple[str, str]] = set()  # to be set back, until the next LOOK
-        self._keeping = asyncio.Lock()  # guards the order of what is read of ACLs and then done
+        self._refused: set[tuple[str, str]] = set()  # could not be set back; cleared each LOOK_S
+        self._keeping = asyncio.Lock()  # no changes between reading ACLs and acting on them
         self._looks: dict[str, asyncio.Task[bool]] = {}
         self._slots = asyncio.Semaphore(MIRRORS_AT_ONCE)
         self._told: set[tuple[str, frozenset[str]]] = set()
 
     async def run(self) -> None:
-        """Guard for ever."""
+        """Guard until cancelled."""
         following = asyncio.create_task(self._follow())
         try:
             while True:
@@ -114,7 +116,7 @@ class ReadOnly:
                 await asyncio.sleep(TICK_S)
 
     async def _look(self) -> float:
-        """Bring the guard of each mirror of ours up to date; seconds until the next look."""
+        """Bring the guard of each owned mirror up to date; return seconds until the next check."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + LOOK_S
@@ -126,13 +128,13 @@ class ReadOnly:
                 self._looks[name] = asyncio.create_task(look)
         if not self._looks:
             return TICK_S
-        # A mirror whose look takes long is left to itself, and looked at again after it.
+        # A slow check continues by itself; its mirror is checked again after it.
         done, _ = await asyncio.wait(self._looks.values(), timeout=POLL_S)
         self._looks = {name: look for name, look in self._looks.items() if look not in done}
         return POLL_S if any(look.result() for look in done) else TICK_S
 
     async def _look_alone(self, snapshot: Snapshot, name: str) -> bool:
-        """Bring the guard of a mirror up to date, if it is ours; its trouble is its own."""
+        """Bring the guard of a mirror up to date, if this node owns it; contain its errors."""
         async with self._slots:
             try:
                 if await self._is_ours(name):
@@ -142,13 +144,13 @@ class ReadOnly:
                 self._failed(name, 1)
                 log.warning("mirror %s, read-only topics: %s", name, error)
             except Exception:
-                # A defect here must not end the lanes, which move the data.
+                # A bug here must not end the lanes, which move the data.
                 self._failed(name, 1)
                 log.exception("mirror %s, read-only topics", name)
             return False
 
     async def _look_at(self, snapshot: Snapshot, mirror: str) -> bool:
-        """Bring a mirror's guard up to date; whether topics are on their way to be writable."""
+        """Bring a mirror's guard up to date; return whether removed topics are not STOPPED yet."""
         guarded, leaving = await self._guarded(snapshot, mirror)
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
         await self._set_back_those_of(snapshot, mirror, made, guarded)
@@ -161,7 +163,7 @@ class ReadOnly:
                 if ours is not None:
                     self._failed(mirror, await self._keep(snapshot, mirror, guarded, ours, ours))
         except Retriable:
-            # What a right is missing for waits for the next look at all.
+            # Retry at the next check. A missing right waits until LOOK_S have passed.
             self._kept.pop(mirror, None)
             raise
         return leaving
@@ -169,7 +171,7 @@ class ReadOnly:
     async def _set_back_those_of(
         self, snapshot: Snapshot, mirror: str, made: Collection[str], guarded: Collection[str]
     ) -> None:
-        """Set topics back that are STOPPED; what could not be waits for the next look at all."""
+        """Set STOPPED topics back; those that fail are retried after LOOK_S."""
         pending = [
             topic
             for topic in _removed(snapshot, mirror)
@@ -182,7 +184,7 @@ class ReadOnly:
             self._refused |= {(mirror, name) for name in refused}
 
     async def _stopped_by_now(self, mirror: str, topics: Collection[MirrorTopic]) -> set[str]:
-        """Those that are STOPPED, each SET_BACK_S; none in between."""
+        """Those of these topics that are STOPPED, checked each SET_BACK_S; none in between."""
         if not topics:
             self._set_back_at.pop(mirror, None)
             return set()
@@ -193,13 +195,13 @@ class ReadOnly:
         return {topic.topic for topic in topics} - await self._not_stopped(topics)
 
     async def _guarded(self, snapshot: Snapshot, mirror: str) -> tuple[frozenset[str], bool]:
-        """Which topics are to be read-only, and whether some are on their way to be no more."""
+        """The topics that are to be read-only, and whether some of them are being removed."""
         topics = snapshot.topics_of(mirror)
         mirrored = {topic.topic for topic in topics if topic.wanted is not Wanted.STOPPED}
         made = {acl.resource_name for acl in snapshot.made_acls(mirror, MadeFor.READ_ONLY)}
         removed = [topic for topic in _removed(snapshot, mirror) if topic.topic in made]
         leaving = await self._not_stopped(removed) if removed else set()
-        # What is wanted of those that are unread is not known: what was denied stays so.
+        # The desired state of topics with an unreadable record is unknown: their denials stay.
         kept = made.intersection(snapshot.unread_topics(mirror))
         return frozenset(mirrored | leaving | kept), bool(leaving)
 
@@ -214,20 +216,20 @@ class ReadOnly:
         acls: frozenset[Acl],
         action: Callable[[], Awaitable[int]],
     ) -> int:
-        """Do what makes ACLs, once a mirror's topics are guarded against them.
+        """Run an action that makes ACLs, once a mirror's topics are guarded against them.
 
         Args:
-            mirror: its name.
+            mirror: the mirror's name.
             there: the destination's ACLs.
             acls: those that `action` makes.
-            action: it; how many could not be made.
+            action: makes them; returns how many could not be made.
 
         Returns:
             How many ACLs could not be made or removed.
 
         Raises:
             UserError: a right is missing.
-            Retriable: the destination does not answer.
+            Retriable: the destination is unreachable.
         """
         async with self._keeping:
             snapshot = self._snapshot
@@ -235,13 +237,13 @@ class ReadOnly:
             failed = await self._keep(snapshot, mirror, guarded, there, there | acls)
             failed += await action()
         if acls:
-            # Topics that were added meanwhile are not guarded against these.
+            # Topics that were added meanwhile are not guarded against these ACLs.
             self._kept.pop(mirror, None)
             self._changed.set()
         return failed
 
     async def exclusively(self, action: Callable[[], Awaitable[int]]) -> int:
-        """Do what removes ACLs that tell who is a node, while no guard goes by what was read."""
+        """Run an action that removes ACLs by which nodes are recognised, while no guard runs."""
         async with self._keeping:
             return await action()
 
@@ -254,7 +256,7 @@ class ReadOnly:
         after: frozenset[Acl],
     ) -> int:
         """Make and remove ACLs so that these topics are guarded, and no others."""
-        # What a source has decided makes nobody a node.
+        # ACLs that were copied from a source make no principal a node.
         copied = (after - there) | snapshot.copied_acls
         denials, open_to, _ = guard(after, topics, STATE_TOPIC, copied=copied)
         if open_to and (mirror, open_to) not in self._told:
@@ -269,7 +271,7 @@ class ReadOnly:
 
 
 def _removed(snapshot: Snapshot, mirror: str) -> list[MirrorTopic]:
-    """A mirror's topics that are removed, or being it."""
+    """A mirror's topics that are removed, or being removed."""
     return [
         topic
         for topic in snapshot.topics

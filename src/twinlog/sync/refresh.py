@@ -1,12 +1,13 @@
-"""What follows a mirror's data: looked after at each mirror's own interval, and never in its way.
+"""Refreshes what follows a mirror's data, at each mirror's own interval, apart from the data path.
 
     topics          new ones, more partitions, deleted ones      topics.py
     configurations  of topics                                    configs.py
     groups          their committed offsets                      group_rules.py
     ACLs            of the cluster                               acls.py
 
-It is done by the node that owns the mirror's partition of `__mirror_config`, by a group of the
-lanes' kind. What fails is counted and said, and tried again with the next look; the others go on.
+The node that owns the mirror's partition of `__mirror_config` does this; a group like the lanes'
+assigns these partitions. A failure is counted, logged and retried at the next refresh; the other
+parts go on.
 """
 
 import asyncio
@@ -49,12 +50,13 @@ from twinlog.sync.topics import (
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
-"""How often is looked whether a mirror's refresh is due (mirror.metadata.refresh.interval.ms)."""
+"""Seconds between two checks of whether a mirror's refresh is due
+(mirror.metadata.refresh.interval.ms)."""
 DEFAULT_INTERVAL_S: Final = 30.0
 
 
 class Sync(enum.Enum):
-    """What follows, under the name of KIP-1279's metric that counts its errors."""
+    """The parts of a refresh, under the names of KIP-1279's metrics that count their errors."""
 
     METADATA = "MetadataRefreshError"
     CONFIGS = "TopicConfigMetadataSyncError"
@@ -63,13 +65,13 @@ class Sync(enum.Enum):
 
 
 class Refresher:
-    """Refreshes the mirrors that are ours. Its methods `on_...` are a group's callbacks."""
+    """Refreshes the mirrors that this node owns. Its methods `on_...` are a group's callbacks."""
 
     def __init__(
         self, cluster: KafkaCluster, store: MirrorStore, latest: Callable[[], Snapshot]
     ) -> None:
         self.errors: Counter[tuple[str, Sync]] = Counter()
-        """What could not be brought up to date, by mirror: topics, groups, or whole looks."""
+        """Failures by mirror and part: of topics, groups, ACLs, or a whole part."""
         self._cluster = cluster
         self._store = store
         self._latest = latest
@@ -82,20 +84,20 @@ class Refresher:
         self._groups = GroupSync(cluster)
 
     async def on_assigned(self, partitions: set[int]) -> None:
-        """These partitions of `__mirror_config` are ours."""
+        """Take over these partitions of `__mirror_config`."""
         self._ours |= partitions
         self._groups.forget()
 
     async def on_revoked(self, partitions: set[int]) -> None:
-        """These are another's now."""
+        """Give up these partitions to another node."""
         self._ours -= partitions
 
     async def on_lost(self, partitions: set[int]) -> None:
-        """These are another's now."""
+        """Give up these partitions, which another node may own already."""
         self._ours -= partitions
 
     async def run(self) -> None:
-        """Refresh each mirror at its own interval, for ever; one that is slow holds up no other."""
+        """Refresh each mirror at its own interval, until cancelled; a slow one delays no other."""
         looked: dict[str, float] = {}
         running: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
@@ -104,7 +106,7 @@ class Refresher:
                 now = time.monotonic()
                 for name, mirror in self._latest().mirrors.items():
                     under_way = name in running and not running[name].done()
-                    # By the interval as it is now: it may have been altered since the last look.
+                    # The present interval counts: it may have been altered since the last refresh.
                     due = looked[name] + _interval(mirror) if name in looked else now
                     if not under_way and due <= now:
                         looked[name] = now
@@ -118,7 +120,7 @@ class Refresher:
             self.errors[name, Sync.METADATA] += 1
             log.warning("mirror %s cannot be refreshed: %s", name, error)
         except Exception:
-            # A defect here must not end the lanes, which move the data.
+            # A bug here must not end the lanes, which move the data.
             self.errors[name, Sync.METADATA] += 1
             log.exception("mirror %s cannot be refreshed", name)
 
@@ -132,7 +134,7 @@ class Refresher:
         mirror = snapshot.mirrors.get(name)
         if mirror is None:
             return
-        # What is paused or removed is left as it is (KIP-1279, "Pause Topics").
+        # Paused and removed topics are left as they are (KIP-1279, "Pause Topics").
         topics = [topic for topic in snapshot.topics_of(name) if topic.wanted is Wanted.MIRRORING]
         settings = parse_settings(mirror.source)
         async with connected_source(mirror, self._cluster.config.grants) as source:
@@ -143,7 +145,7 @@ class Refresher:
             await self._try(name, Sync.CONFIGS, configs)
             check = self.compaction.check(source, snapshot, known)
             await self._try(name, Sync.CONFIGS, check)
-            # A topic that was made again is MIRRORING until its lane has seen that.
+            # A recreated topic stays MIRRORING until its lane has detected that.
             partitions = await self._mirroring(known)
             groups = self._groups.sync(
                 source,
@@ -159,7 +161,7 @@ class Refresher:
                 await self._try(name, Sync.ACLS, acls)
 
     def _wanted(self, mirror: str) -> set[str]:
-        """The topics that are to be mirrored now, as `__mirror_config` is followed."""
+        """The topics that are to be mirrored now, by the latest `__mirror_config`."""
         return {
             topic.topic
             for topic in self._latest().topics_of(mirror)
@@ -192,9 +194,9 @@ class Refresher:
         snapshot: Snapshot,
         topics: Collection[MirrorTopic],
     ) -> dict[str, int]:
-        """Bring the set of topics up to date; the partition counts of those that are mirrored.
+        """Bring the set of topics up to date; return the partition counts of the mirrored ones.
 
-        A topic that was made again, on either side, is left alone: the lanes say so.
+        A topic that was recreated on either side is left alone: the lanes report it.
         """
         found = (await source.refresh([topic.topic for topic in topics])).topics
         gone = missing(topics, found)
@@ -228,7 +230,7 @@ class Refresher:
         return there
 
     async def _stop_deleted(self, source: KafkaCluster, gone: Collection[MirrorTopic]) -> int:
-        """Remove topics that were missing in two checks, if no broker knows them; 0.
+        """Remove topics that were missing in two checks, if no broker knows them; return 0.
 
         Raises:
             Retriable: a broker of the source does not answer; nothing is removed.
@@ -248,7 +250,7 @@ class Refresher:
 
 
 def _interval(mirror: Mirror) -> float:
-    """Seconds from one look to the next; a mirror whose settings are no good is said to be so."""
+    """Seconds between two refreshes; the default for invalid settings, which a refresh reports."""
     try:
         return parse_settings(mirror.source).refresh_interval
     except UserError:

@@ -2,23 +2,23 @@
 
     on the source                             on the destination
     ----------------------------------------  ----------------------------------------------------
-    a topic matches what was added by a       it is added, too, unless it was in a mirror before
-    regular expression
+    a topic matches a regular expression      it is added, too, unless it was in a mirror before
+    that topics were added by
     a topic has more partitions               it grows
-    it has fewer                              somebody has added some here: they are named, counted,
-                                              and not mirrored; the others are exact all the same
-    a topic is mirrored there, too, or no     from which clusters it comes is written down, by
-    more                                      which a loop of several clusters is seen
-    a topic is gone, in two checks running,   it is removed from the mirror, as by --remove, so that
-    and every broker answers that             its records stay and its partitions are STOPPED
+    it has fewer                              another client has added some: they are logged,
+                                              counted, and not mirrored; the others stay exact
+    a topic is mirrored there, too, or no     the clusters that it comes from are stored, by which
+    more                                      a loop of several clusters is detected
+    a topic is missing in two checks in a     it is removed from the mirror, as by --remove, so that
+    row, and every broker confirms that       its records stay and its partitions are STOPPED
 
-A topic that was made again under its name is not the one that was mirrored: its partitions are
-FAILED, and the operator decides.
+A recreated topic is not the one that was mirrored: its partitions are FAILED, and the operator
+decides.
 
-Every topic of the source that the mirror stands for is either one of its topics or *not mirrored*
-with a reason. Which these are is concluded from all topics of the source (`not_mirrored`), not from
-what adding them has answered. They are stored with the mirror (store/config_records.py), so that
---describe and readiness name them also while the source is dead, and counted at each refresh.
+Every topic of the source that the mirror covers is either one of its topics or *not mirrored* with
+a reason. This is decided by all topics of the source (`not_mirrored`), not by the results of adding
+them. It is stored with the mirror (store/config_records.py), so that --describe and readiness name
+these topics also while the source is dead, and counted at each refresh.
 """
 
 import logging
@@ -51,17 +51,17 @@ from twinlog.text import few
 
 log = logging.getLogger(__name__)
 
-_INVALID_PARTITIONS: Final = 37  # it has as many already
+_INVALID_PARTITIONS: Final = 37  # it has that many already
 
 
 def not_mirrored(
     mirror: Mirror, snapshot: Snapshot, there: Mapping[str, Topic], loops: Collection[str]
 ) -> dict[str, str]:
-    """The source's topics that a mirror stands for and does not mirror, by name.
+    """The source's topics that a mirror covers and does not mirror, by name.
 
-    A mirror stands for what matches one of its patterns, and for what was taken from it because the
-    source had it no more. Not so for what an operator has removed, what comes from this cluster,
-    and what another mirror of the same source has.
+    A mirror covers the topics that match one of its patterns, and those that were removed from it
+    because the source did not have them any more. It does not cover topics that an operator has
+    removed, that come from the destination, or that another mirror of the same source has.
 
     Args:
         mirror: the mirror.
@@ -70,7 +70,7 @@ def not_mirrored(
         loops: those of them that the source mirrors from the destination.
 
     Returns:
-        Why, as far as `snapshot` tells; empty where nothing is known to keep it from being added.
+        Why, as far as `snapshot` shows it; empty if nothing known keeps the topic from being added.
     """
     own = {topic.topic: topic for topic in snapshot.topics_of(mirror.name)}
     others = {
@@ -93,7 +93,7 @@ def not_mirrored(
 
 
 def _removed(topic: MirrorTopic, there: Topic) -> str:
-    """Why a topic that was removed from its mirror is missed there; empty: an operator did it."""
+    """Why a topic that was removed from its mirror is missed; empty: an operator removed it."""
     if is_another(topic.topic_id, there.topic_id):
         return "the source topic was deleted and recreated; --add mirrors the new topic"
     if topic.source_deleted:
@@ -102,10 +102,10 @@ def _removed(topic: MirrorTopic, there: Topic) -> str:
 
 
 class Room:
-    """How many partitions a mirror may still have: the source decides how many it has.
+    """How many more partitions a mirror may have: the source decides how many it has.
 
     Args:
-        mirror: it.
+        mirror: the mirror.
         topics: topics of all mirrors.
     """
 
@@ -118,7 +118,7 @@ class Room:
         )
 
     def refuses(self, more: int) -> str:
-        """Why so many more partitions are too many; empty: they are not."""
+        """Why this many more partitions are too many; empty: they are not."""
         if self._held + more <= self._limit:
             return ""
         return (
@@ -127,7 +127,7 @@ class Room:
         )
 
     def take(self, more: int) -> None:
-        """So many have been added."""
+        """Count this many partitions as added."""
         self._held += more
 
 
@@ -138,15 +138,15 @@ async def add_new_topics(
     mirror: Mirror,
     snapshot: Snapshot,
 ) -> int:
-    """Add what matches one of the mirror's patterns, and store what is not mirrored after that.
+    """Add topics that match one of the mirror's patterns, and store what is not mirrored then.
 
-    What was removed from a mirror is not added again.
+    A topic that was removed from a mirror is not added again.
 
     Returns:
-        How many of the source's topics the mirror stands for and does not mirror.
+        How many of the source's topics the mirror covers and does not mirror.
 
     Raises:
-        Retriable: the source does not answer.
+        Retriable: the source is unreachable.
     """
     before = snapshot.not_mirrored(mirror.name)
     missed: dict[str, str] = {}
@@ -181,7 +181,7 @@ async def add_new_topics(
 async def _store_not_mirrored(
     store: MirrorStore, mirror: str, before: NotMirrored, missed: Mapping[str, str]
 ) -> None:
-    """Log and store what is not mirrored, where it is something else than before."""
+    """Log and store what is not mirrored, if it has changed."""
     named = {name: missed[name][:MAX_REASON] for name in sorted(missed)[:MAX_NAMED]}
     now = NotMirrored(mirror=mirror, topics=tuple(named.items()), total=len(missed))
     if now == before:
@@ -204,16 +204,16 @@ async def follow_origins(
     store: MirrorStore,
     topics: Collection[MirrorTopic],
 ) -> int:
-    """Write down where the source has these topics from.
+    """Store the clusters that the source has these topics from.
+
+    No client can write to a topic in a loop. A loop can arise when several clusters add the topic
+    at the same time.
 
     Returns:
         How many come from the destination, or may come from there.
 
-    Nobody can write to a topic of a loop. It can come to be while several clusters add the topic
-    at the same time.
-
     Raises:
-        Retriable: the source does not answer.
+        Retriable: the source is unreachable.
     """
     if not topics:
         return 0
@@ -247,11 +247,11 @@ async def follow_origins(
 def name_extra(
     topics: Collection[MirrorTopic], there: Mapping[str, int], here: Mapping[str, int]
 ) -> int:
-    """Name the topics that have partitions here which the source has not; how many they are.
+    """Log the topics with partitions that only the destination has; return their number.
 
     Args:
         topics: of one mirror.
-        there: how many partitions the source's topics have, as far as it is known.
+        there: how many partitions the source's topics have, as far as known.
         here: how many the destination's have.
     """
     extra = [
@@ -278,11 +278,11 @@ async def grow_topics(
     *,
     room: Room,
 ) -> int:
-    """Create the partitions that the source has and the destination has not.
+    """Create the partitions that the source has and the destination lacks.
 
-    Those that somebody has added here before are taken. Where there are records in them, their
-    owner sees that these are not the source's, and they are FAILED; where there were some and are
-    no more, nobody could see it, and the topic does not grow.
+    Partitions that another client has added on the destination are used. If they hold records,
+    their owner detects that these are not the source's, and they are FAILED. If they held records
+    that are gone, this could not be detected, so the topic does not grow.
 
     Args:
         destination: where partitions are created.
@@ -297,7 +297,7 @@ async def grow_topics(
 
     Raises:
         UserError: a right is missing.
-        Retriable: the destination does not answer.
+        Retriable: the destination is unreachable.
     """
     grown = {}
     failed = 0
@@ -329,7 +329,7 @@ async def grow_topics(
             log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), answer)
             failed += 1
     counts = {one.incarnation: grown[one.topic] for one in topics if one.topic in grown}
-    # What is wanted of the topics may be another thing by now, and stays.
+    # The desired state of the topics may have changed meanwhile, and stays.
     await store.change(
         lambda now: [
             replace(topic, partitions=counts[topic.incarnation])
@@ -341,7 +341,7 @@ async def grow_topics(
 
 
 async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition]) -> dict[str, str]:
-    """Topics of which one of these partitions has lost what it held; why they cannot grow."""
+    """Topics with one of these partitions that has lost its records; why they cannot grow."""
     if not extra:
         return {}
     starts = await list_offsets(destination, extra, OffsetSpec.EARLIEST)
@@ -361,12 +361,12 @@ async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition])
 
 
 def missing(topics: Collection[MirrorTopic], found: Mapping[str, Topic]) -> set[MirrorTopic]:
-    """Those of a mirror's topics that its source has no more."""
+    """The mirror's topics that its source does not have any more."""
     return {topic for topic in topics if topic.topic not in found}
 
 
 async def stop_deleted(store: MirrorStore, deleted: Collection[MirrorTopic]) -> int:
-    """Remove topics from their mirror whose source topics are gone; 0, since all of them are."""
+    """Remove topics whose source topics are gone from their mirror; return 0, as none can fail."""
     for topic in deleted:
         log.warning("%s is gone on the source: removed from mirror %s", topic.topic, topic.mirror)
     await store.change(

@@ -1,1 +1,1 @@
-"""The comparison of two logs, independent of the engines."""
+"""The comparison of two logs, independently of the engines."""

@@ -1,9 +1,9 @@
-"""Whether two logs hold the same records in a stretch, with evidence for every offset.
+"""Whether two logs hold the same records in an offset range, with evidence for every offset.
 
-For each offset `[start, end)` of the stretch, each side is one of
+At each offset of `[start, end)`, each side has one of
 
     record    a record that a read_committed consumer sees
-    nothing   bytes prove that there is none: a marker, or a record of an aborted transaction
+    nothing   bytes prove that no record exists: a marker, or a record of an aborted transaction
     unseen    anything else: compacted or deleted records, answers without bytes
 
     source    destination   verdict
@@ -15,8 +15,8 @@ For each offset `[start, end)` of the stretch, each side is one of
     unseen    any           not compared
     any       unseen        not compared
 
-Only records that were compared and are equal are evidence that both are one log: two logs that end
-in markers of their own look alike there. Shared with the mirror: the plan of an answer.
+Only equal records are evidence that both logs are the same: two logs that end in markers of their
+own look the same there. This module shares the plan of an answer with the mirror.
 """
 
 from collections.abc import Iterable
@@ -34,16 +34,16 @@ _EVIDENT = frozenset({Absence.MARKER, Absence.ABORTED})
 
 @dataclass(slots=True)
 class Side:
-    """What one log holds in a stretch; offsets in neither are unseen."""
+    """What one log holds in an offset range; offsets in neither field are unseen."""
 
     records: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Timestamp and content of a record, by offset."""
     nothing: set[int] = field(default_factory=set)
     given_up: bool = False
-    """Whether it does not answer with records that it may have."""
+    """Whether the log may have records that its brokers do not return."""
 
     def add(self, pieces: Iterable[Piece], start: int, end: int) -> None:
-        """Add what was read, as far as it is within `[start, end)`.
+        """Add the pieces that were read, as far as they are within `[start, end)`.
 
         Raises:
             CorruptBatch: a batch is damaged, or decompresses to more than `MAX_DECODED`.
@@ -65,10 +65,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What a comparison of a stretch has found."""
+    """The result of the comparison of an offset range."""
 
     equal: int
-    """Records that both sides hold alike."""
+    """Records that are equal on both sides."""
     size: int
     """Bytes of those records."""
     first_difference: int | None

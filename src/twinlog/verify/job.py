@@ -1,22 +1,22 @@
 """Compares a mirror's two logs, offset by offset, as a Spark job.
 
-Every offset of both logs ends in one class (`verify/verdict.py`): *compared*, *differs*, *absent*
-with evidence, *not seen*, or *behind*, which the destination has not reached yet. Per partition the
-classes add up to the log's length, from the lower log start to the higher end:
+Every offset of both logs gets one class (`verify/verdict.py`): *compared*, *differs*, *absent* with
+evidence, *not seen*, or *behind* (the destination has not reached it yet). The classes of a
+partition add up to the log's length, from the lower log start offset to the higher end:
 
     source            |<- start                              last stable offset ->|
     destination  |<- start                     end ->|
                  | absent |    read and classified    |          behind           |
 
 A task reads a stretch of one partition from both clusters, through `log_reader.py`, and compares
-what read_committed consumers see there. Where both logs hold the same batch, its bytes are compared
-and no record is decoded; where the mirror has merged or re-encoded, the records are. Only two
-answers are in memory at a time.
+what read_committed consumers see there. If both logs hold the same batch, its bytes are compared
+and no record is decoded; if the mirror has merged or re-encoded batches, records are compared. Only
+two answers are in memory at a time.
 
-A compacted partition is one task, since it depends on later records whether a hole is legitimate;
-of its keys only those are remembered that wait for such a record.
+A compacted partition is one task, since later records decide whether a hole is legitimate. Only
+keys that wait for such a record are kept in memory.
 
-Nothing of this is shared with the mirror but the clients' connections and the batch format.
+The job shares with the mirror only the clients' connections and the batch format.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from twinlog.verify.verdict import LOG_START, Alive, Range, Tally, Verdict
 T = TypeVar("T")
 
 STRETCH: Final = 1_000_000
-"""Offsets of one task, where the topic is not compacted."""
+"""Offsets of one stretch if the topic is not compacted."""
 BEYOND: Final = "beyond what the source has decided"
 OPEN_TRANSACTION: Final = "destination: behind its last stable offset, a transaction is open"
 _START_KNOWN_S: Final = 1.0
@@ -56,22 +56,22 @@ class Stretch(NamedTuple):
 
 
 class Sides(NamedTuple, Generic[T]):
-    """Something of both sides."""
+    """A pair of values, one for each side."""
 
     source: T
     destination: T
 
 
 ANY_TOPICS: Final = Sides(NO_TOPIC_ID, NO_TOPIC_ID)
-"""Those that are met first."""
+"""The topic ids that each reader meets first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyTask:
-    """One Spark task: how to reach both clusters, and what to compare.
+    """One Spark task: how to connect to both clusters, and what to compare.
 
-    `cluster_ids` and `topic_ids` are what was found where the task was made. An address may lead
-    elsewhere from where it runs, and a topic may have been made again.
+    `cluster_ids` and `topic_ids` are the ids that the creator of the task has found. On the task's
+    host an address may lead to another cluster, and a topic may have been recreated.
     """
 
     source: Mapping[str, str] = field(repr=False)
@@ -92,7 +92,7 @@ class Differs(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What a task found in one stretch."""
+    """A task's result for one stretch."""
 
     stretch: Stretch
     tally: Tally
@@ -110,30 +110,30 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A partition's two logs by their bounds: what is to be read, and what they show already."""
+    """The bounds of a partition's two logs: the range to read, and what the bounds show alone."""
 
     partition: TopicPartition
     start: int
-    """Where reading begins: the source's log start."""
+    """Where reading begins: the source's log start offset."""
     end: int
     """Where reading ends."""
     length: int
-    """Offsets from the lower log start to the higher end."""
+    """Offsets from the lower log start offset to the higher end."""
     behind: int
     """Offsets that the destination has not reached yet."""
     tally: Tally
-    """What the bounds alone show."""
+    """The classes that follow from the bounds alone."""
 
 
 def extent(partition: TopicPartition, source: Bounds, destination: Bounds) -> Extent:
-    """What of a partition is to be read, and what its bounds show.
+    """The range of a partition to read, and the classes that follow from its bounds.
 
-    A log whose bounds cannot be read was not seen, nor was the other one then.
+    If the bounds of one log cannot be read, both logs count as not seen.
 
     Args:
-        partition: which.
-        source: the source's bounds, read after the destination's: these then never lie beyond.
-        destination: the destination's.
+        partition: the partition.
+        source: the source's bounds, read after the destination's, so that these are not higher.
+        destination: the destination's bounds.
     """
     tally = Tally()
     unread = [
@@ -173,12 +173,12 @@ def extent(partition: TopicPartition, source: Bounds, destination: Bounds) -> Ex
 
 
 def other(partition: TopicPartition, source: Bounds, destination: Bounds, why: str) -> Extent:
-    """A partition of which one log is not the one that is mirrored: all of it differs.
+    """The extent of a partition with a log that is not the mirrored one: all offsets differ.
 
     Args:
-        partition: which.
+        partition: the partition.
         source: the source's bounds.
-        destination: the destination's.
+        destination: the destination's bounds.
         why: which log, in words.
     """
     read = [one for one in (source, destination) if not one.error]
@@ -192,7 +192,7 @@ def other(partition: TopicPartition, source: Bounds, destination: Bounds, why: s
 
 
 def stretches(extents: Iterable[Extent], compacted: Mapping[str, bool]) -> list[Stretch]:
-    """Cut extents into what one task compares at a time."""
+    """Cut extents into the stretches that a task compares one at a time."""
     found = []
     for one in extents:
         whole = compacted[one.partition.topic]
@@ -205,10 +205,10 @@ def stretches(extents: Iterable[Extent], compacted: Mapping[str, bool]) -> list[
 
 
 def verify_task(task: VerifyTask) -> list[Compared]:
-    """Compare some stretches: the body of a Spark task. What cannot be reached was not seen.
+    """Compare some stretches: the body of a Spark task. Unreachable offsets count as not seen.
 
     Raises:
-        UserError: properties are wrong, or read what is not granted.
+        UserError: properties are wrong, or refer to something that is not granted.
     """
     return asyncio.run(_verify(task))
 
@@ -225,7 +225,7 @@ async def _verify(task: VerifyTask) -> list[Compared]:
             _check_clusters(task, clusters)
             comparison = Comparison(*clusters, topic_ids=task.topic_ids, patience=task.patience)
             found = [await comparison.compare(stretch) for stretch in task.stretches]
-            # Log starts are asked for by name.
+            # ListOffsets names the topic without its id, so a recreation is checked at the end.
             await _check_topics(task, clusters)
             return found
     except TwinlogError as error:
@@ -261,8 +261,8 @@ class Comparison:
     Args:
         source: the source cluster.
         destination: the destination cluster.
-        topic_ids: of the topic that is compared.
-        patience: seconds that an offset is asked for without any progress.
+        topic_ids: the ids of the topic on both clusters.
+        patience: seconds of retries for an offset without any progress.
     """
 
     def __init__(
@@ -309,9 +309,9 @@ class Comparison:
         return LogReader(cluster, stretch.partition, topic_id=topic_id, patience=self._patience)
 
     async def _newer(self, verdict: Verdict, stretch: Stretch) -> bool:
-        """Read on behind the end, for the keys that wait; whether all was seen.
+        """Read on behind the end, for the keys that wait; return whether everything was seen.
 
-        More than once, since a cleaner may run between the question for the end and the reading.
+        This takes several rounds, since a cleaner may run between reading the end and the log.
         """
         sides = [
             (on_source, cluster, self._reader(cluster, stretch))
@@ -338,7 +338,7 @@ class Comparison:
     async def _alive(
         self, cluster: KafkaCluster, stretch: Stretch, before: Mapping[bytes, int]
     ) -> set[bytes] | None:
-        """Keys with a value before these offsets; None if not all was seen."""
+        """Keys with a value before these offsets; None if not everything was seen."""
         alive = Alive(before)
         end = max(before.values(), default=stretch.start)
         reader, at = self._reader(cluster, stretch), stretch.start
@@ -356,7 +356,7 @@ def _records(span: Span) -> Iterable[RawRecord]:
 
 
 class _Walk:
-    """Both logs in step, from the start of a stretch to its end."""
+    """A walk over both logs in step, from the start of a stretch to its end."""
 
     def __init__(
         self, verdict: Verdict, source: LogReader, destination: LogReader, end: int
@@ -369,14 +369,14 @@ class _Walk:
         self._asked = float("-inf")
 
     async def walk(self, at: int) -> None:
-        """Classify all from `at` on."""
+        """Classify all offsets from `at` on."""
         while at < self._end:
             left, right = await asyncio.gather(
                 self._source.span(at, self._end), self._destination.span(at, self._end)
             )
             if right.kind is Kind.BELOW:
                 left = await self._below_by_now(left, at)
-            if left.kind is Kind.BELOW:  # whatever the destination holds: nothing is left here
+            if left.kind is Kind.BELOW:  # absent whatever the destination holds, even if unseen
                 right = left
             upto = min(left.end, right.end, self._end)
             unseen = [
@@ -398,9 +398,9 @@ class _Walk:
             self._verdict.tally.see_not(at, upto, error.message)
 
     async def _below_by_now(self, span: Span, at: int) -> Span:
-        """The source's log start may have moved past `at` as well: then the record is gone there.
+        """Return BELOW if the source's log start offset has moved past `at` as well.
 
-        Asked again once a second at most, since retention moves both log starts while this runs.
+        It is read at most once a second, as retention moves both log start offsets during the walk.
         """
         now = asyncio.get_running_loop().time()
         if now - self._asked > _START_KNOWN_S:

@@ -1,15 +1,16 @@
-"""One partition's log, read to be checked: bytes, or a reason why there are none.
+"""Reads one partition's log for a check: bytes, or a reason why there are none.
 
-The mirror reads many partitions in one request and in a session. A check must not repeat what that
-may overlook, so this reader has its own requests: kafka-python's Fetch message, one partition in
-each, without a session. Shared with the mirror are the connections (`kafka/client/cluster.py`) and,
-through `verify/log_view.py`, the batch format.
+The mirror reads many partitions in one request and in a session. A check must not repeat the
+mirror's oversights, so this reader has its own requests: kafka-python's Fetch message, one
+partition in each, without a session. It shares with the mirror only the connections
+(`kafka/client/cluster.py`) and, through `verify/log_view.py`, the batch format.
 
-An answer without bytes proves nothing: the client is over a quota, another replica is preferred, a
-remote read took too long. So it is asked again, for fewer bytes each time (a remote read of few
-bytes is the one that is done in time; one whole batch comes in any case), until `patience` seconds
-have passed without any progress. What is left then is *not seen*, with the last reason. One cause
-only makes offsets absent without bytes: they lie below the log start, which the leader tells.
+An answer without bytes proves nothing: the client may exceed a quota, another replica may be
+preferred, a remote read may have timed out. So the reader retries until `patience` seconds have
+passed without any progress. Each retry requests fewer bytes (more if the answer ended within a
+batch): a small remote read ends in time, and a broker returns one whole batch in any case. The
+offsets that are left are *not seen*, with the last reason. Only one cause makes offsets absent
+without bytes: they are below the log start offset, which the leader reports.
 """
 
 import asyncio
@@ -29,9 +30,9 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.verify.log_view import Kind, Span, spans
 
 PATIENCE_S: Final = 60.0
-"""How long an offset is asked for without any progress."""
+"""Seconds of retries for an offset without any progress."""
 READ_BYTES: Final = 4 << 20
-"""Bytes that are asked for first; a broker answers with one whole batch at least."""
+"""Bytes of the first request; a broker returns at least one whole batch."""
 MIN_READ_BYTES: Final = 64 << 10
 MAX_READ_BYTES: Final = 64 << 20
 
@@ -54,13 +55,13 @@ class Bytes(NamedTuple):
 
 
 class Below(NamedTuple):
-    """The log begins at `start`, behind what was asked for."""
+    """The log start offset is `start`, above the requested offset."""
 
     start: int
 
 
 class Nothing(NamedTuple):
-    """No bytes, and why; `final`: asking again will not help; `cut`: less than one batch."""
+    """No bytes, and why; `final`: a retry does not help; `cut`: less than one batch."""
 
     reason: str
     final: bool = False
@@ -74,8 +75,8 @@ class LogReader:
         cluster: the cluster.
         partition: the partition.
         isolation: whether aborted transactions are listed.
-        topic_id: of the only topic that is read; else of the one that is there first.
-        patience: seconds that an offset is asked for without any progress.
+        topic_id: the id of the only topic to read; by default, the id at the first request.
+        patience: seconds of retries for an offset without any progress.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class LogReader:
 
         Args:
             at: an offset, not below the one of the last call.
-            end: where the stretch ends that is to be read: what cannot be seen reaches up to it.
+            end: the end of the range to read; an unseen span reaches up to it.
         """
         while self._spans and self._spans[0].end <= at:
             self._spans.pop(0)
@@ -117,7 +118,7 @@ class LogReader:
         return spans(found.records, at, found.aborted)
 
     async def log_start(self) -> int | None:
-        """The log start now, if the leader tells it."""
+        """The log start offset now, if the leader reports it."""
         found = (await list_offsets(self._cluster, [self._partition], OffsetSpec.EARLIEST)).get(
             self._partition
         )
@@ -174,7 +175,7 @@ class LogReader:
         return Nothing("the broker's answer leaves the partition out")
 
     async def _leader(self) -> Leader | Refusal:
-        """The leader; what is read is always the topic that was there first, by its id."""
+        """The leader. The topic id of the first call is kept, so a recreated topic is not read."""
         name = self._partition.topic
         leader = (await self._cluster.leaders([self._partition]))[self._partition]
         topic = self._cluster.metadata.topics.get(name)
@@ -212,7 +213,7 @@ class LogReader:
         )
 
     async def _judge(self, at: int, part: Any, throttle_ms: int) -> Bytes | Below | Nothing:
-        """What one partition's answer proves."""
+        """What the answer for one partition proves."""
         if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._out_of_range(at)
         if part.error_code:
@@ -236,7 +237,7 @@ class LogReader:
         )
 
     async def _out_of_range(self, at: int) -> Below | Nothing:
-        """The log start has moved, by retention or DeleteRecords; or the log was cut."""
+        """The log start offset has moved (retention, DeleteRecords), or the log was truncated."""
         self._replica = _NO_REPLICA
         start = await self.log_start()
         if start is None:
@@ -249,9 +250,9 @@ class LogReader:
 async def read_bounds(
     cluster: KafkaCluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, Bounds]:
-    """Log starts, high watermarks and last stable offsets, in an order that keeps them sound.
+    """Log start offsets, high watermarks and last stable offsets, read in a safe order.
 
-    The end is read before the start: retention moves both forward only.
+    The end is read before the start: both only move forward.
     """
     asked = list(partitions)
     answers = [

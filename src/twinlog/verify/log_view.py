@@ -1,15 +1,16 @@
 """What a log holds at each offset, and the bytes that prove it: the view of a check.
 
-`verify` and `rebuild` use it; the mirror does not. Only the batch format is shared with the mirror:
-`batch.py` (headers, checksums), `records.py`, `compression.py` and `legacy.py`. Which offsets hold
-data, and why others do not, is derived here a second time, independently of `plan.py`.
+`verify` and `rebuild` use this module; the mirror does not. Only the batch format is shared with
+the mirror: `batch.py` (headers, checksums), `records.py`, `compression.py` and `legacy.py`. This
+module derives a second time, independently of `plan.py`, which offsets hold data and why others do
+not.
 
     batches   | data 0-4 | marker 5 | aborted 6-8 | marker 9 |        | data 20-24 (21 removed) |
     spans     | DATA     | CONTROL  | ABORTED     | CONTROL  | HOLE   | DATA                    |
 
 Each span has bytes behind it: a control batch, a batch of an aborted transaction, or, for a hole,
-the base offset of the batch that follows. Nothing is ever concluded about offsets behind the last
-complete batch: an answer without bytes gives no spans at all.
+the base offset of the batch that follows. Offsets behind the last complete batch stay undecided: an
+answer without bytes gives no spans at all.
 
 A transactional batch is aborted if the answer lists a transaction of its producer that begins at
 or before it, and no control batch of that producer lies between the two.
@@ -30,7 +31,7 @@ class Kind(Enum):
     """What the offsets of a span hold."""
 
     DATA = "data"
-    """Records; offsets between them, which compaction has emptied, are holes."""
+    """Records; the offsets between them, which compaction has emptied, are holes."""
     CONTROL = "control"
     ABORTED = "aborted"
     HOLE = "hole"
@@ -40,7 +41,7 @@ class Kind(Enum):
 
 
 class Batch:
-    """The records of a data span, decoded once, when they are needed."""
+    """The records of a data span, decoded at first use."""
 
     __slots__ = ("_decoded", "header", "records")
 
@@ -56,7 +57,7 @@ class Batch:
         self._decoded = None if decoded is None else {one.offset: one for one in decoded}
 
     def by_offset(self) -> dict[int, RawRecord]:
-        """Each record under its offset.
+        """The records by offset.
 
         Raises:
             CorruptBatch: see `raw_records`.
@@ -87,11 +88,11 @@ def spans(buffer: memoryview, position: int, aborted: Iterable[tuple[int, int]] 
 
     Args:
         buffer: record batches as fetched with isolation level read_committed.
-        position: the offset that was asked for; earlier records are left out.
+        position: the offset that was requested; earlier records are left out.
         aborted: producer id and first offset of each aborted transaction that the answer lists.
 
     Returns:
-        Spans without a hole between them, none if no complete batch reaches beyond `position`.
+        Adjacent spans; none if no complete batch reaches beyond `position`.
 
     Raises:
         CorruptBatch: the first batch is corrupt. A later one ends the spans before it.
@@ -117,7 +118,7 @@ class _View:
         self.spans: list[Span] = []
 
     def read(self) -> None:
-        """Walk all batches, of whatever format."""
+        """Walk all batches of all formats."""
         place: tuple[int, int] | None = (0, 0)
         while place is not None:
             try:

@@ -1,12 +1,12 @@
-"""Whether two logs are the same: every offset is put into one class, and the classes add up.
+"""Whether two logs are the same: every offset gets one class, and the classes add up.
 
     compared   both logs hold a record there, and it is the same
     differs    they do not agree: a record lost, added or altered, or an offset unexplained
-    absent     neither has anything for a reader to compare, and bytes or a log start prove it
+    absent     nothing is left to compare there, and bytes or a log start offset prove it
     not seen   a log could not be read there; nothing is concluded
     (behind    the destination's log has not reached the offset yet; counted by the caller)
 
-By what the two logs hold (`logview.Kind`), source down, destination across:
+The class depends on what the two logs hold (`log_view.Kind`), source down, destination across:
 
                 DATA      CONTROL  ABORTED  HOLE      BELOW     UNSEEN
     DATA        compare   lost     lost     lost [1]  begins    unseen
@@ -17,14 +17,14 @@ By what the two logs hold (`logview.Kind`), source down, destination across:
     UNSEEN      unseen    unseen   unseen   unseen    unseen    unseen
 
     [1] On a compacted topic it depends on the record's key, see `Keys`.
-    [2] Absent on a compacted topic. On any other, nothing leaves a hole: it differs.
-    lost: the source has a record where the destination has none, so the mirror lost it.
-    begins: the destination's log begins behind a record of the source.
-    BELOW on the source: there is nothing left to compare the destination with.
+    [2] Absent on a compacted topic. On any other topic nothing leaves a hole: it differs.
+    lost: the source has a record and the destination has none, so the mirror lost it.
+    begins: the destination's log start offset is above a record of the source.
+    BELOW on the source: the source has nothing left to compare.
 
-Compaction. The two cleaners run at different times, so one log may hold a record where the other
-has a hole. Whatever they do, both logs have to agree on each key's *latest* value; a tombstone and
-no record at all are the same. That holds exactly if
+Compaction: the two cleaners run at different times, so one log may hold a record where the other
+has a hole. In any case, both logs have to agree on each key's *latest* value; a tombstone equals no
+record. They agree exactly if
 
 - a value that only the source has is followed by a record of its key on the destination, or by a
   tombstone of its key that is accepted;
@@ -33,9 +33,10 @@ no record at all are the same. That holds exactly if
 - a tombstone that only one log has leaves the other log without an earlier value of its key
   (`Keys.tombstones`; that log is read a second time for it).
 
-A cleaner may run while the logs are read, because of records that were written since their ends
-were asked for. So what still waits is looked for behind these ends, too (`newer`). Records there
-are not compared: a value of the destination explains nothing that the destination alone has.
+A cleaner may run while the logs are read, because of records written after their ends were read. So
+records that explain the waiting ones are also searched behind these ends (`newer`). Records there
+are not compared: a value on the destination does not explain a record that only the destination
+has.
 """
 
 import hashlib
@@ -66,17 +67,17 @@ ABORTED: Final = "aborted"
 COMPACTED: Final = "compacted"
 LOG_START: Final = "log_start"
 REASONS: Final = (MARKER, ABORTED, COMPACTED, LOG_START)
-"""Why nothing is to be compared at an offset."""
+"""Why an offset has nothing to compare."""
 
 MAX_RANGES: Final = 100
-"""Ranges of a stretch that are named; what is beyond them is one more range."""
+"""Ranges of a stretch that are named; all further ones become one more range."""
 MAX_PENDING: Final = 1_000_000
-"""Records that only one log has and whose keys are remembered at a time."""
+"""Most records that only one log has, and whose keys are in memory at a time."""
 _DIGEST: Final = 16
 
 
 class Outcome(NamedTuple):
-    """What becomes of an offset. Exactly one of the three is not empty."""
+    """The class of an offset. Exactly one of the three fields is not empty."""
 
     absent: str = ""
     differs: str = ""
@@ -92,7 +93,7 @@ _BY_KIND: Final = {
 
 
 def outcome(source: Kind, destination: Kind, *, compacted: bool) -> Outcome:
-    """The table above, but for DATA on both sides, and for [1] on a compacted topic."""
+    """The table above, except DATA on both sides, and [1] on a compacted topic."""
     if source is Kind.BELOW:
         return Outcome(absent=LOG_START)
     if Kind.UNSEEN in (source, destination):
@@ -116,7 +117,7 @@ class Range(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """The counts, and the ranges by name. Counts are exact; ranges are named up to a limit."""
+    """The counts and the ranges. Counts are exact; up to `MAX_RANGES` ranges are named."""
 
     compared: int = 0
     differs: int = 0
@@ -127,16 +128,16 @@ class Tally:
 
     @property
     def length(self) -> int:
-        """All offsets that were classified."""
+        """The number of classified offsets."""
         return self.compared + self.differs + self.not_seen + self.absent.total()
 
     def differ(self, start: int, end: int, reason: str) -> None:
-        """These offsets differ."""
+        """Count offsets that differ."""
         self.differs += end - start
         _extend(self.differences, Range(start, end, reason))
 
     def see_not(self, start: int, end: int, reason: str) -> None:
-        """These offsets were not seen."""
+        """Count offsets that were not seen."""
         self.not_seen += end - start
         _extend(self.unseen, Range(start, end, reason))
 
@@ -155,7 +156,7 @@ def _extend(ranges: list[Range], new: Range) -> None:
 
 
 class Verdict:
-    """Classifies a stretch, span by span in order of offset; `finish` after the last one."""
+    """Classifies a stretch, span by span in order of offset; call `finish` after the last one."""
 
     def __init__(self, *, compacted: bool) -> None:
         self.tally = Tally()
@@ -187,13 +188,14 @@ class Verdict:
         alive_on_source: Collection[bytes] = (),
         alive_on_destination: Collection[bytes] = (),
     ) -> Tally:
-        """The tally, with what has been waiting for a later record of its key.
+        """The tally, including the records that waited for a later record of their key.
 
         Args:
-            complete: all later records were seen.
-            alive_on_source: keys of `Keys.tombstones(on_source=False)` with a value before it on
-                the source.
-            alive_on_destination: keys of `Keys.tombstones(on_source=True)`, on the destination.
+            complete: whether all later records were seen.
+            alive_on_source: keys of `Keys.tombstones(on_source=False)` with an earlier value on the
+                source.
+            alive_on_destination: keys of `Keys.tombstones(on_source=True)` with an earlier value on
+                the destination.
         """
         for one, accepted in (
             self.keys.unsettled(alive_on_source, alive_on_destination) if self.keys else ()
@@ -241,10 +243,10 @@ class Verdict:
             self.tally.compared += 1
 
     def _alone(self, record: RawRecord, *, on_source: bool) -> None:
-        """A record that the other log's cleaner may have taken."""
+        """Take a record that the other log's cleaner may have removed."""
         assert self.keys is not None
         key = decode(record).key
-        if key is None:  # a cleaner may have taken it, and nothing that comes later tells
+        if key is None:  # a cleaner may have removed it, and no later record can show that
             self.tally.see_not(record.offset, record.offset + 1, NO_KEY)
         elif not self.keys.wait(record, on_source=on_source):
             self.tally.see_not(record.offset, record.offset + 1, TOO_MANY_KEYS)
@@ -254,9 +256,9 @@ class Verdict:
             self.tally.absent[COMPACTED] += self.keys.settle(record)
 
     def newer(self, record: RawRecord, *, on_source: bool) -> None:
-        """A record of one log behind the end of what is compared."""
+        """Take a record of one log from behind the end of the compared range."""
         if self.keys is not None and self.keys.waiting:
-            # A tombstone says that the key has no value any more, on whichever side it is left.
+            # A tombstone means that the key has no value any more, whichever side has it.
             side = None if decode(record).value is None else not on_source
             self.tally.absent[COMPACTED] += self.keys.settle(record, waits_on_source=side)
 
@@ -265,7 +267,7 @@ _BY_KEY: Final = frozenset({(Kind.DATA, Kind.HOLE), (Kind.HOLE, Kind.DATA)})
 
 
 def _kind(span: Span, record: RawRecord | None) -> Kind:
-    """What one offset of a span holds: between a data span's records there are holes."""
+    """What one offset of a span holds: offsets between a data span's records are holes."""
     return Kind.HOLE if span.kind is Kind.DATA and record is None else span.kind
 
 
@@ -281,7 +283,7 @@ def _records(span: Span, start: int, end: int) -> Iterable[RawRecord]:
 
 
 def _same_batch(source: Span, destination: Span, start: int, end: int) -> bool:
-    """Whether these are all of the same dense batch, so that no record need be decoded."""
+    """Whether both sides hold the same dense batch, so that no record has to be decoded."""
     if source.batch is None or destination.batch is None:
         return False
     left, right = source.batch.header, destination.batch.header
@@ -304,7 +306,7 @@ def _same_batch(source: Span, destination: Span, start: int, end: int) -> bool:
 
 
 class Waiting(NamedTuple):
-    """A record that only one log has, by its key's digest."""
+    """A record that only one log has; `Keys` stores it under its key's digest."""
 
     offset: int
     on_source: bool
@@ -317,10 +319,10 @@ class Keys:
     def __init__(self) -> None:
         self._waiting: dict[bytes, list[Waiting]] = {}
         self.waiting = 0
-        """How many there are."""
+        """The number of records that wait."""
 
     def wait(self, record: RawRecord, *, on_source: bool) -> bool:
-        """Remember a record that has a key; False if there are too many already."""
+        """Remember a record that has a key; False if too many wait already."""
         if self.waiting >= MAX_PENDING:
             return False
         full = decode(record)
@@ -331,12 +333,12 @@ class Keys:
         return True
 
     def settle(self, record: RawRecord, *, waits_on_source: bool | None = None) -> int:
-        """How many earlier records are settled by this one, which are forgotten with that.
+        """Settle and forget earlier records of the same key; return how many.
 
         Args:
-            record: later than all that wait.
-            waits_on_source: it settles only what the source alone has, or (False) what the
-                destination alone has; None: both.
+            record: a record later than all that wait.
+            waits_on_source: True settles only records that the source alone has, False only those
+                that the destination alone has, None both.
         """
         key = decode(record).key
         found = None if key is None else self._waiting.pop(digest(key), None)
@@ -353,7 +355,7 @@ class Keys:
         return any(not one.tombstone for waiting in self._waiting.values() for one in waiting)
 
     def tombstones(self, *, on_source: bool) -> dict[bytes, int]:
-        """The last tombstone of each key that only this side has: the other has to be searched."""
+        """The last tombstone of each key that only this side has, to search the other side for."""
         found: dict[bytes, int] = {}
         for key, waiting in self._waiting.items():
             for one in waiting:
@@ -364,7 +366,7 @@ class Keys:
     def unsettled(
         self, alive_on_source: Collection[bytes], alive_on_destination: Collection[bytes]
     ) -> Iterable[tuple[Waiting, bool]]:
-        """All that wait, each with whether it is accepted because of a tombstone."""
+        """All records that wait, each with whether a tombstone makes it acceptable."""
         for key, waiting in self._waiting.items():
             deleted = -1
             if key not in alive_on_destination:
@@ -379,14 +381,14 @@ class Keys:
 
 
 class Alive:
-    """Which keys have a value before a tombstone that only the other log has."""
+    """The keys that have a value before a tombstone that only the other log has."""
 
     def __init__(self, before: Mapping[bytes, int]) -> None:
         self._before = before
         self.keys: set[bytes] = set()
 
     def add(self, records: Iterable[RawRecord]) -> None:
-        """Take records in order of offset."""
+        """Add records in order of offset."""
         for raw in records:
             record = decode(raw)
             if record.key is None:
@@ -401,7 +403,7 @@ class Alive:
 
 
 def digest(key: bytes) -> bytes:
-    """A key as it is remembered: itself if it is short."""
+    """A key's digest, or the key itself if it is short."""
     if len(key) < _DIGEST:
         return key
     return hashlib.blake2b(key, digest_size=_DIGEST).digest()

@@ -1,14 +1,14 @@
-"""Reads alone what the source has answered without records, although it has offsets there.
+"""Reads a partition alone if the source has offsets, but answers without records.
 
 Such an answer proves nothing (`mirror/absence.py`): another partition may have used up its size, a
-quota may hold it back, a remote read may be slow. A partition that stays without records for
-`SUSPECT_S` is read in a request of its own, one partition at a time:
+quota may delay it, a remote read may be slow. A partition that stays without records for
+`SUSPECT_S` is read by requests of its own:
 
-    records    they are taken as any answer's: a partition that never comes first in a broker's
-               answers moves on all the same
+    records    they are taken like those of any answer, so a partition that never comes first in a
+               broker's answers makes progress
     none       it is read again after `LOOK_INTERVAL_S`; the two readings are judged
                Absent      the rest of a compacted log: its offsets are a gap
-               Unproven    the lag stays, and the partition's status tells the reason
+               Unproven    the lag stays, and the partition's status has the reason
                Impossible  the partition is FAILED with the reason; nothing was filled
 """
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SUSPECT_S: Final = 1.0
-"""For so long other partitions may come first."""
+"""Seconds without records before a partition is read alone: other partitions may come first."""
 _UNPROVEN_S: Final = 5.0
-"""Between readings that prove nothing."""
+"""Seconds between readings that prove nothing."""
 _AT_ONCE: Final = 4
 """Partitions that are read at the same time, each by a request of its own."""
 
@@ -67,7 +67,7 @@ class Absences:
         self._running = False
 
     def suspect(self, partition: MirrorPartition) -> None:
-        """The source has offsets behind the plan's end, and has answered without records."""
+        """Add a partition whose source has offsets above its plan, but answers without records."""
         position = partition.append.planned_end
         known = self._suspects.get(partition)
         if known is None or known.position != position:
@@ -78,7 +78,7 @@ class Absences:
             self._wake.set()
 
     def clear(self, partition: MirrorPartition) -> None:
-        """It has records, or is not read any more."""
+        """Remove a partition that has records, or is not read any more."""
         self._suspects.pop(partition, None)
         partition.held_back = ""
 

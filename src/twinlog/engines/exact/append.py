@@ -1,7 +1,7 @@
 """One mirror partition on the destination: what may be sent, and what each answer means.
 
-The theory is in docs/architecture/append.md. This machine holds one partition to it; it knows no
-network and no clock, the time comes in.
+The rules are in docs/architecture/append.md. This state machine applies them to one partition. It
+uses no network and no clock: times are arguments.
 
                        place(position)
       ┌────────► PLACING ───────────────► APPENDING ──┐ take() sends Data, answered() confirms it
@@ -17,14 +17,17 @@ Offsets, all of the source's log, which is the destination's too:
       log_end ──► sent_end ──► planned_end
       acknowledged   in flight    queued; the next fetch starts at planned_end
 
-Invariants: the pieces in flight and in the queue follow each other without a hole from `log_end`
-to `planned_end`; a gap is never in flight together with data; `sequence` belongs to `sent_end`;
-the first batch after a position is in flight alone, and so is one behind an old batch.
+Invariants:
 
-What the sequence does not guard (a filler; a first batch where the broker has forgotten the
-producer; old records, after which it soon will) needs a position that was read after
-`unguarded_from`: until then somebody else, or a request of our own whose outcome we do not know,
-may still be under way.
+- the pieces in flight and in the queue are contiguous from `log_end` to `planned_end`;
+- a gap is never in flight together with data;
+- `sequence` belongs to `sent_end`;
+- the first batch after a position is in flight alone, and so is a batch behind an old one.
+
+The sequence does not guard a filler, a first batch where the broker has forgotten the producer, or
+old records, after which it soon forgets the producer. These need a position that was read after
+`unguarded_from`: until then a request of a former owner, or an own request of unknown outcome, may
+still be in flight.
 """
 
 import enum
@@ -38,17 +41,17 @@ from twinlog.mirror.absence import Absence
 from twinlog.mirror.plan import Data, Gap, Piece
 
 MAX_IN_FLIGHT: Final = 5
-"""Batches of a partition. A broker remembers five for telling a duplicate (since 0.11)."""
+"""Batches of a partition. A broker remembers five to detect duplicates (since 0.11)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a partition stands on the destination, as it was read there.
+    """The position of a partition, as it was read from the destination.
 
-    `known` says that the broker knows the producer. `guarded` says that it will compare the next
-    sequence: it knows the producer, and will for a while; or the partition is empty, so that
-    whoever comes first creates what the others are compared with. `fresh_after_ms` says what lasts:
-    the broker forgets a producer whose last batch has an older timestamp, at some next check.
+    `known`: the broker knows the producer. `guarded`: the broker will compare the next sequence,
+    because it knows the producer and will not soon forget it; or because the partition is empty, so
+    that the first sender creates the entry that later ones are compared with. `fresh_after_ms`: the
+    broker forgets a producer whose last batch has an older timestamp, at one of its next checks.
     """
 
     log_end: Offset
@@ -68,18 +71,18 @@ def position_of(
     *,
     of_several_ids: bool = False,
 ) -> Position:
-    """The position from what the destination says.
+    """The position that the destination's answers give.
 
-    What bears another producer id is not compared with ours. So whoever comes first in an empty
-    partition, or behind a marker, is compared with nobody unless all had one id.
+    A broker does not compare batches of different producer ids. So the first batch in an empty
+    partition, or behind a marker, is guarded only if all senders had the same id.
 
     Args:
         log_end: the partition's log end offset.
         producers: every producer that the partition's leader remembers.
         data_producer: the state partition's data producer id.
-        fresh_after_ms: timestamps from here on are not near their expiry
+        fresh_after_ms: the oldest timestamp that is not near its expiry
             (producer.id.expiration.ms).
-        of_several_ids: whether data of the mirror may bear another id.
+        of_several_ids: whether data of the mirror may carry another producer id.
     """
     for known in producers:
         if known.producer_id == data_producer:
@@ -104,12 +107,12 @@ def position_of(
 
 
 BIRTH_EPOCH: Final = ProducerEpoch(0)
-"""Whoever sends a partition's first batch sends it in this epoch, so that two who do build the
-same bytes. A higher one would be taken after a lower one's, at sequence 0, and double the data."""
+"""The epoch of a partition's first batch, so that two first senders build the same bytes. A batch
+of a higher epoch would be appended after one of a lower epoch, at sequence 0: duplicated data."""
 
 
 class Phase(enum.Enum):
-    """Where the machine stands (see the module)."""
+    """The state of the machine (see the module)."""
 
     PLACING = enum.auto()
     APPENDING = enum.auto()
@@ -118,7 +121,7 @@ class Phase(enum.Enum):
 
 
 class Outgoing(NamedTuple):
-    """A batch to send, and who it is to be from."""
+    """A batch to send, with its producer id, epoch and sequence."""
 
     data: Data
     producer_id: ProducerId
@@ -127,14 +130,14 @@ class Outgoing(NamedTuple):
 
 
 class Misplaced(NamedTuple):
-    """An answer that tells that the logs differ: what was expected, what was found."""
+    """An answer that shows that the logs differ: the expected offset and the actual one."""
 
     expected: Offset
     found: Offset
 
 
 class PartitionAppend:
-    """The machine of one partition."""
+    """The append machine of one partition."""
 
     __slots__ = (
         "_in_flight",
@@ -157,22 +160,22 @@ class PartitionAppend:
         self.phase = Phase.PLACING
         self.log_end = self.planned_end = Offset(0)
         # Everything below is proven to be the mirror's: compared with the source when the position
-        # was read, or appended since. Offsets of a gap are not: a foreign record may stand there.
+        # was read, or appended since. Offsets of a gap are not: they may hold a foreign record.
         self.own_end = Offset(0)
         self.queued_bytes = 0
         self.unguarded_from = unguarded_from
         self.filled_offsets = [0] * len(Absence)  # by reason, since this machine began
-        self._unanswered = owned_before  # whether a batch may still arrive, however late
+        self._unanswered = owned_before  # whether an unanswered batch may still land
         self._position: Position | None = None
         self._placed_at = 0.0
         self._sequence = Sequence(0)
-        self._remembered_ms: int | None = None  # of the last batch that was taken since
+        self._remembered_ms: int | None = None  # max timestamp of the last batch taken since
         self._queue: deque[Piece] = deque()
         self._in_flight: deque[Data] = deque()
 
     @property
     def position(self) -> Position | None:
-        """As it was last read; None while it is not known."""
+        """The position as it was last read; None while it is unknown."""
         return self._position
 
     @property
@@ -182,7 +185,7 @@ class PartitionAppend:
 
     @property
     def in_flight(self) -> int:
-        """How many batches have been sent and not answered."""
+        """The number of batches in flight."""
         return len(self._in_flight)
 
     @property
@@ -200,25 +203,25 @@ class PartitionAppend:
         return isinstance(head, Gap) or not self._guarded(head, position)
 
     def _guarded(self, data: Data, position: Position) -> bool:
-        """Whether the batch can land in its place only, even if it is under way twice.
+        """Whether the batch can land only at its own offset, even if it is in flight twice.
 
-        The broker tells the second from the first by what it remembers, and it remembers for as
-        long as the first one's timestamps are fresh.
+        The broker detects the duplicate while it remembers the producer, which is as long as the
+        timestamps of the first one are fresh.
         """
         fresh = data.header.max_timestamp >= position.fresh_after_ms
         return self._alone or (position.guarded and fresh)
 
     @property
     def _alone(self) -> bool:
-        """Whether nobody else can have been at work since the position was read."""
+        """Whether the position was read when no other sender could be active any more."""
         return self._placed_at >= self.unguarded_from
 
     def place(self, position: Position, read_at: float, *, compared: bool) -> None:
-        """Go on from a position.
+        """Continue from a position.
 
         Args:
-            position: as the destination has it.
-            read_at: when it was asked for.
+            position: as read from the destination.
+            read_at: when the request was sent.
             compared: whether the log's last records were compared with the source's.
         """
         assert self.phase is Phase.PLACING
@@ -232,7 +235,7 @@ class PartitionAppend:
         self.phase = Phase.APPENDING
 
     def offer(self, pieces: Iterable[Piece]) -> None:
-        """Queue what was planned; it must go on where the plan ended."""
+        """Queue planned pieces; they must continue at the end of the plan."""
         for piece in pieces:
             assert piece.start == self.planned_end < piece.end
             self._queue.append(piece)
@@ -241,10 +244,10 @@ class PartitionAppend:
                 self.queued_bytes += piece.held
 
     def take(self, fresh_after_ms: int) -> Outgoing | None:
-        """The next batch to send, if one may be sent now. It counts as sent.
+        """Return the next batch to send, if one may be sent now. It counts as sent.
 
         Args:
-            fresh_after_ms: timestamps from here on are, now, not near their expiry.
+            fresh_after_ms: the oldest timestamp that is now not near its expiry.
         """
         position = self._position
         if (
@@ -264,12 +267,13 @@ class PartitionAppend:
         return outgoing
 
     def _room_for_one(self, fresh_after_ms: int) -> bool:
-        """Whether one more batch may be under way.
+        """Whether one more batch may be in flight.
 
-        Were the one in front of it refused (too large, too few replicas, the leader gone), a broker
-        that knows nothing of the producer would take it in that one's place, whatever its sequence:
-        3.9.1 and 4.3.1 do (tests/engines/exact/test_kafka_ports.py). So it goes alone until a batch
-        has been taken, and while the broker may forget what it has taken because it is old.
+        If the batch before it is refused (too large, too few in-sync replicas, the leader changed),
+        a broker that does not know the producer appends this one in its place, whatever its
+        sequence: 3.9.1 and 4.3.1 do (tests/engines/exact/test_kafka_ports.py). So a batch is in
+        flight alone until one is acknowledged, and while acknowledged ones are so old that the
+        broker may forget the producer.
         """
         if not self._in_flight:
             return True
@@ -281,13 +285,13 @@ class PartitionAppend:
         )
 
     def answered(self, base_offset: int) -> Misplaced | None:
-        """The oldest batch in flight was taken, and landed at `base_offset`."""
+        """Take an acknowledgement: the oldest batch in flight landed at `base_offset`."""
         data = self._in_flight.popleft()
         self.queued_bytes -= data.held
         if base_offset == data.start == self.own_end:
             self.own_end = data.end
         if base_offset != data.start and self.phase is not Phase.FAILED:
-            # Taken now or before, it stands in the wrong place, whatever became of earlier ones.
+            # Appended now or before, it is at the wrong offset, whatever the other outcomes were.
             self.fail()
             return Misplaced(data.start, Offset(base_offset))
         if self.phase is not Phase.APPENDING:
@@ -298,29 +302,29 @@ class PartitionAppend:
         return None
 
     def refused(self) -> None:
-        """The oldest batch in flight was refused: the position is not what we thought."""
+        """Take a refusal of the oldest batch in flight: the position is not as expected."""
         data = self._in_flight.popleft()
         self.queued_bytes -= data.held
         self._drain()
 
     def lost(self, unguarded_from: float) -> None:
-        """The oldest batch in flight got no answer: whether it landed is unknown.
+        """Take an unknown outcome: the oldest batch in flight got no answer.
 
         Args:
-            unguarded_from: when it can no longer be under way.
+            unguarded_from: when it can no longer be in flight.
         """
         self.unguarded_from = max(self.unguarded_from, unguarded_from)
         self._unanswered = True
         self.refused()
 
     def replace(self) -> None:
-        """Ask for the position anew, whatever was planned."""
+        """Drop the plan and read the position again."""
         if self.phase is Phase.APPENDING:
             self._drain()
 
     @property
     def gap_to_fill(self) -> Gap | None:
-        """The gap whose turn it is, if it may be filled now."""
+        """The gap at the head of the queue, if it may be filled now."""
         if self.phase is not Phase.APPENDING or self._in_flight or not self._queue:
             return None
         gap = self._queue[0]
@@ -328,22 +332,22 @@ class PartitionAppend:
 
     @property
     def fences_data_first(self) -> bool:
-        """Whether the gap whose turn it is begins with a marker that fences data.
+        """Whether the gap at the head of the queue has to begin with a marker that fences data.
 
-        Records that were there once, and are compacted or deleted now, may have been sent, and may
-        still arrive: the sequence goes on behind a gap as if it were not there, so that they would
-        land behind it. The marker is of a new epoch of the data's producer, and they are refused.
+        Records of the gap may have existed, and are compacted or deleted now. If they were sent,
+        they may still arrive. The sequence continues behind a gap as if the gap were not there, so
+        they would land behind it. The marker is of a new epoch of the data id, so they are refused.
         """
         gap = self._queue[0] if self._queue else None
         return self._unanswered and isinstance(gap, Gap) and not gap.seen
 
     def data_fenced(self) -> None:
-        """Data of earlier epochs is refused from now on; the position has another epoch, too."""
+        """Note that earlier epochs are fenced; the position is read again, as its epoch changed."""
         self._unanswered = False
         self.replace()
 
     def filled(self, log_end: Offset) -> Misplaced | None:
-        """The log now ends at `log_end`, while a gap is being filled."""
+        """Take the log end offset after a round that fills the gap at the head of the queue."""
         if self.phase is not Phase.APPENDING:
             return None
         gap = self._queue[0]
@@ -353,7 +357,8 @@ class PartitionAppend:
             return Misplaced(gap.end, log_end)
         self.log_end = log_end
         if self._position is not None and not self._position.known and self._remembered_ms is None:
-            # The first batch is to be the one that whoever reads the position here would send.
+            # The first batch must equal the one that an owner would send after reading the
+            # position at this end.
             self._sequence = advance(Sequence(0), log_end)
         for reason, count in gap.reasons(log_end):
             self.filled_offsets[reason] += count
@@ -364,12 +369,12 @@ class PartitionAppend:
         return None
 
     def fail(self) -> None:
-        """Nothing more is sent."""
+        """Stop sending."""
         self._forget_plan()
         self.phase = Phase.FAILED
 
     def retry(self) -> None:
-        """Leave FAILED: the position is read again, once all answers are in."""
+        """Leave FAILED: the position is read again when nothing is in flight."""
         assert self.phase is Phase.FAILED
         self.phase = Phase.DRAINING
         self._settle()

@@ -1,9 +1,9 @@
-"""Empty records, a million to a batch, for offsets that nobody will read.
+"""Bulk: empty records, a million in a batch, for offsets that will never be read.
 
-A mirror of a log that begins at offset 3,000,000 has to begin there too, and a partition's offsets
-start at 0. So its first three million are used up by records without key and value, which
-DeleteRecords then puts below the log start. Their batches carry the sequence as data does, so that
-they too land once; zstd makes 763 KB of a million of them.
+The mirror of a log that starts at offset 3,000,000 has to start there too, but a new partition's
+offsets start at 0. So records without key and value use up the first three million, and
+DeleteRecords moves the log start offset above them. Their batches carry the sequence as data does,
+so each lands only once. zstd compresses a million of them to 763 KB.
 """
 
 import functools
@@ -15,13 +15,13 @@ from twinlog.kafka.types import Offset
 from twinlog.mirror.plan import Data
 
 BULK_RECORDS: Final = 1_000_000
-"""Records of one batch: below every broker's `max.message.bytes` default when compressed."""
+"""Records of one batch; compressed, it is below the default of `max.message.bytes`."""
 
 NO_TIMESTAMP: Final = -1
 
 
 def empty_records(start: Offset, end: Offset) -> Data:
-    """A batch of empty records from `start` on, up to `end` or as many as go into one."""
+    """A batch of empty records from `start` on, up to `end` or `BULK_RECORDS`."""
     count = min(end - start, BULK_RECORDS)
     header, records = _batch(count)
     header = header._replace(base_offset=start)
@@ -46,5 +46,5 @@ def _batch(count: int) -> Encoded:
 
 
 def is_bulk(records: memoryview, count: int) -> bool:
-    """Whether a batch is of those that `empty_records` makes, so that nobody has read it yet."""
+    """Whether `empty_records` made this (full) batch, so that it had no reader yet."""
     return count == BULK_RECORDS and records == _batch(BULK_RECORDS).records

@@ -1,15 +1,15 @@
 """Whether two stretches of log hold the same records at the same offsets.
 
-The source's stretch is a plan (what a read_committed consumer sees), the destination's is raw.
-Equal means: each record of the plan stands on the destination at its offset with the same
-timestamp, key, value and headers, and no other data stands there. Batch boundaries, codecs and
-producers may differ: a mirror may have merged small batches, and it has its own producer.
+Both stretches are plans (what a read_committed consumer sees). They are equal if each record of the
+source is on the destination at the same offset with the same timestamp, key, value and headers, and
+the destination has no other data. Batch boundaries, codecs and producers may differ: a mirror may
+have merged small batches, and it has its own producer.
 
-Where the source's plan has a gap that it has not *seen* (compaction may have taken records there
-since they were mirrored), data on the destination is not a difference: the source had it once.
+Data on the destination in a gap of the source that is not *seen* is not a difference: the source
+had it once, and compaction may have removed it since.
 
-A batch may hold millions of records, and the source decides how many. So a comparison runs in steps
-(`comparing`), records are decoded one by one, and none is held.
+A batch may hold millions of records, and the source determines how many. So a comparison runs in
+steps (`comparing`); records are decoded one by one, and none is held.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,19 +45,19 @@ def comparing(
     compacted: bool = False,
     max_decoded: int = MAX_DECOMPRESSED,
 ) -> Iterator[Difference | None]:
-    """The differences of two plans within `[start, end)`, in order of offset; None after a step.
+    """Yield the differences of two plans in `[start, end)`, by offset, and None after a step.
 
     Args:
         source: the plan of the source's stretch; covers all of `[start, end)`.
-        destination: the same of the destination's.
+        destination: the plan of the destination's stretch.
         start: first offset to compare.
         end: the offset after the last.
-        compacted: the destination's own cleaner may have taken records, too.
+        compacted: the destination's log cleaner may have removed records, too.
         max_decoded: bytes that a batch may decompress to.
 
     Raises:
         TooLong: a batch decompresses to more.
-        CorruptBatch: a batch is damaged up to the last of its records that is compared.
+        CorruptBatch: a batch is corrupt at or before the last of its records that is compared.
     """
     theirs = _Cursor(source, max_decoded)
     ours = _Cursor(destination, max_decoded)
@@ -77,7 +77,7 @@ def _end(piece: Piece | None, end: Offset) -> Offset:
 
 
 def _same_batch(left: Piece, right: Piece) -> bool:
-    """Whether no record need be looked at: both gaps, or one batch forwarded as it is."""
+    """Whether no records need to be compared: two gaps, or a batch that was forwarded unchanged."""
     if isinstance(left, Gap) or isinstance(right, Gap):
         return isinstance(left, Gap) and isinstance(right, Gap)
     return (
@@ -86,14 +86,14 @@ def _same_batch(left: Piece, right: Piece) -> bool:
         and left.header.codec is right.header.codec
         and left.header.base_timestamp == right.header.base_timestamp
         and left.header.max_timestamp == right.header.max_timestamp
-        and bytes(left.records) == bytes(right.records)  # of views it takes thrice as long
+        and bytes(left.records) == bytes(right.records)  # comparing views takes 3 times as long
     )
 
 
 def _compare_records(
     theirs: "_Cursor", ours: "_Cursor", start: Offset, end: Offset, *, compacted: bool
 ) -> Iterator[Difference | None]:
-    """Compare record by record; neighbouring offsets that differ alike are one difference."""
+    """Compare record by record; adjacent offsets with the same reason are one difference."""
     found: Difference | None = None
     for offset in range(start, end):
         if (offset - start) % _STEP == _STEP - 1:
@@ -125,7 +125,7 @@ def _differs(theirs: "_Cursor", ours: "_Cursor", offset: Offset, *, compacted: b
 
 
 class _Cursor:
-    """Walks a plan by offset, decoding records of a batch only when asked for one."""
+    """Walks a plan by offset; decodes the records of a batch only when one is requested."""
 
     def __init__(self, pieces: Iterable[Piece], max_decoded: int) -> None:
         self._pieces = iter(pieces)
@@ -136,7 +136,7 @@ class _Cursor:
         self._record: RawRecord | None = None
 
     def at(self, offset: Offset) -> Piece | None:
-        """The piece that holds this offset; None behind the plan's end. Offsets only grow."""
+        """The piece that holds this offset; None above the plan's end. Offsets only increase."""
         while self._piece is None or self._piece.end <= offset:
             self._piece = next(self._pieces, None)
             if self._piece is None:
@@ -144,7 +144,7 @@ class _Cursor:
         return self._piece
 
     def record(self, offset: Offset) -> RawRecord | None:
-        """The record at this offset, if there is one. Offsets only grow."""
+        """The record at this offset, if there is one. Offsets only increase."""
         piece = self.at(offset)
         if not isinstance(piece, Data):
             return None

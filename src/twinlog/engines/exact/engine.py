@@ -1,7 +1,7 @@
 """The engine of a lane: moves the mirror partitions of one mirror that the lane owns.
 
-It is written against `ports.py`, knows no thread and no process, and does all its waiting in one
-event loop. A partition's way through it:
+It uses `ports.py`, no threads and no processes, and waits only in one event loop. The path of a
+partition:
 
     own() ─► placer ─► fetcher (one for each source broker) ─► pump (one for each destination
                ▲                                                broker) ─► answers
@@ -9,17 +9,17 @@ event loop. A partition's way through it:
                └──────────── any answer that makes its position uncertain
                                        gaps ─► filler (one for each shard)
 
-What may be done with a partition is always asked of its machine (`engines/exact/append.py`); the
-engine only keeps the sets of partitions that wait for something, so that no step costs more than
+The partition's append machine (`engines/exact/append.py`) decides what may be done with it. The
+engine only keeps the sets of partitions that wait for something, so that a step costs no more than
 the partitions that it concerns:
 
     to_place     position to be read       ready[node]    a batch to send to this broker
     wanted[...]  to be fetched             gaps[shard]    a gap to be filled
-    absences     behind, yet no data came  to_trim        log start to follow the source's
+    absences     behind, without data      to_trim        log start to follow the source's
 
-One partition's trouble is its own: it waits with backoff and jitter (`trouble`), or is FAILED with
-its reason (`fail`) and is tried again where trying can help. What concerns all, that we may not
-write any more (Fenced), ends `run`.
+An error of one partition concerns this partition only: it waits with backoff and jitter
+(`trouble`), or is FAILED with its reason (`fail`) and is retried where a retry can help. Fenced
+concerns all partitions, since the lane may not write any more: it ends `run`.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ from twinlog.store.config_records import topic_id_text
 log = logging.getLogger(__name__)
 
 _Gaps = tuple[int, int]
-"""Which gaps are filled by one request: a shard's, and those on one destination broker, or all."""
+"""The gaps that one request fills: (shard, destination broker, or `_ALL_NODES`)."""
 _ALL_NODES: Final = -1
 
 _OTHER_WRITER: Final = (
@@ -86,19 +86,19 @@ _OTHER_WRITER: Final = (
     "the producer ids of the records before this offset show which"
 )
 _SOURCE_SILENT_S: Final = 10.0
-"""Over the longest wait of a fetch: a source that says nothing for so long may have anything."""
+"""Beyond the longest wait of a fetch. The lag to a source that is silent for longer is unknown."""
 
 
 class Engine:
     """The mirror partitions of one source cluster that one lane owns.
 
     Args:
-        source: the mirror's source; None where it cannot be had: then the engine never runs, and is
-            there to say why (`fail_all`).
+        source: the mirror's source; None if it is not available: then the engine never runs, and
+            only reports the reason (`fail_all`).
         destination: shared by all engines of a lane.
         settings: the limits.
         random: for jitter.
-        observe: told of each change of a partition's stage.
+        observe: called at each change of a partition's stage.
         brokers_time_ms: the time that the destination's brokers compare timestamps with.
     """
 
@@ -144,12 +144,12 @@ class Engine:
     # ---- ownership -----------------------------------------------------------------------------
 
     def own(self, shard: Shard, specs: Iterable[PartitionSpec], lease_s: float) -> None:
-        """Begin to mirror these partitions of an opened shard, or some more of them.
+        """Begin to mirror these partitions of an opened shard, in addition to those it has.
 
         Args:
             shard: the state partition that they belong to.
-            specs: the partitions; those that are ours already are left as they are.
-            lease_s: for how long a former owner might still write; 0 where there was none.
+            specs: the partitions; those that the engine owns already are left as they are.
+            lease_s: for how long a former owner might still write; 0 if there was none.
         """
         self._shards[shard.number] = shard
         unguarded_from = self.now() + lease_s
@@ -168,9 +168,9 @@ class Engine:
         self._leaders_wanted.set()
 
     async def disown(self, specs: Collection[TopicPartition]) -> None:
-        """Stop mirroring these partitions: nothing of theirs is sent after this was called.
+        """Stop mirroring these partitions: nothing is sent for them after this call.
 
-        Returns when all that had been sent was answered, or when the engine has ended.
+        Returns when everything in flight is answered, or when the engine has ended.
         """
         leaving = [self.partitions.pop(key) for key in specs if key in self.partitions]
         due = self._due_trims(leaving)
@@ -181,40 +181,40 @@ class Engine:
         while not self._closed and any(p.append.in_flight or p.filling for p in leaving):
             await asyncio.sleep(self.settings.position_pause_s)
         if due and not self._closed:
-            # Else a node that ends when it has caught up would leave the log's start behind.
+            # Otherwise a node that ends when it has caught up would leave the log start behind.
             with suppress(TwinlogError):
                 await self.destination.delete_records(due)
 
     async def close(self) -> None:
-        """End all tasks; nothing is awaited that the network could hold up."""
+        """End all tasks, without waiting for the network."""
         self._closed = True
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ---- what is seen from outside -------------------------------------------------------------
+    # ---- interface to the lane -----------------------------------------------------------------
 
     @property
     def source(self) -> SourcePort:
         """The mirror's source.
 
         Raises:
-            Retriable: it cannot be had; nothing that runs asks for it then.
+            Retriable: it is not available; then no running task asks for it.
         """
         if self._source is None:
             raise Retriable("the source cannot be had")
         return self._source
 
     def take_news(self) -> set[int]:
-        """The shards whose partitions may look different since this was last asked."""
+        """Return the shards whose partitions may have changed since the last call."""
         news, self._news = self._news, set()
         return news
 
     def set_throttle(self, throttle: Throttle, *, lanes: int) -> None:
-        """Limit what is fetched of some partitions from now on; what is under way still comes.
+        """Limit what is fetched of some partitions from now on; fetches in flight still arrive.
 
-        The rate is that of so many lanes, of which each takes an even part until `set_rate`.
+        The rate is for `lanes` lanes together. Each lane takes an equal share until `set_rate`.
         """
         if throttle == self.throttle:
             return
@@ -228,12 +228,12 @@ class Engine:
             if partition.throttled != covered:
                 self.fetcher.leave(partition)
                 partition.throttled = covered
-                # The answer of the loop that it leaves is not to be taken beside the other's.
+                # The answer of the loop that it leaves is dropped: the new loop fetches the same.
                 partition.touched = self.fetcher.touch()
                 self.advance(partition)
 
     def set_rate(self, rate: float) -> None:
-        """What throttled partitions may read, in bytes per second."""
+        """Set the rate of throttled partitions, in bytes per second."""
         bucket = self.fetcher.bucket
         if bucket is None:
             self.fetcher.bucket = TokenBucket(rate, self.now())
@@ -241,7 +241,7 @@ class Engine:
             bucket.set_rate(rate, self.now())
 
     def lag_ms(self, partition: MirrorPartition, now: float) -> int | None:
-        """Age of the oldest record that is not mirrored, as in `PartitionStatus`."""
+        """Age of the oldest record that is not mirrored, as in `PartitionStatus`; None: unknown."""
         append = partition.append
         if append.position is None or partition.source_high_watermark == UNKNOWN:
             return None
@@ -274,10 +274,10 @@ class Engine:
         coroutine: Coroutine[object, object, None],
         about: Collection[MirrorPartition] | None = None,
     ) -> None:
-        """Run something beside; if it ends with an exception, `run` does.
+        """Run a task in the background; an exception that ends it ends `run`.
 
-        What is about some partitions fails those alone, unless the lane may not write any more.
-        Nothing is begun in an engine that was closed: timers of its partitions still ring.
+        A defect in a task about some partitions fails only these. In a closed engine nothing is
+        started, since timers of its partitions still expire.
         """
         if self._closed:
             coroutine.close()
@@ -298,9 +298,9 @@ class Engine:
 
     @contextmanager
     def guard(self, partitions: Collection[MirrorPartition]) -> Iterator[None]:
-        """A defect in what is done for these partitions fails them, and no others.
+        """Fail only these partitions if the guarded code has a defect; they are retried.
 
-        They are tried again by themselves; what is raised on purpose goes on.
+        A TwinlogError is raised on purpose and propagates.
         """
         try:
             yield
@@ -321,11 +321,11 @@ class Engine:
         return self._shards[partition.spec.shard]
 
     def holds(self, partition: MirrorPartition) -> bool:
-        """Whether it is still ours, after something was waited for."""
+        """Whether the engine still owns it; to be checked after each await."""
         return self.partitions.get(partition.key) is partition
 
     def fresh_after_ms(self) -> int:
-        """Timestamps from here on are far from letting a broker forget their producer."""
+        """The oldest timestamp with which a broker will not soon forget the producer."""
         return self._brokers_time_ms() - self.settings.producer_expiration_ms // 2
 
     def jitter(self) -> float:
@@ -338,13 +338,13 @@ class Engine:
         return asyncio.get_running_loop().time()
 
     def source_answered_at(self, partition: MirrorPartition) -> float | None:
-        """When the source last answered a fetch with this partition, by `now`; None: it has not."""
+        """When the last answered fetch of this partition was sent, by `now`; None: none was."""
         return self.fetcher.answered_at(partition)
 
     # ---- what a partition waits for ------------------------------------------------------------
 
     def advance(self, partition: MirrorPartition) -> None:
-        """Put a partition where its machine says that it has to wait."""
+        """Put a partition into the set that its append machine requires."""
         with self.guard([partition]):
             self._advance(partition)
 
@@ -354,7 +354,7 @@ class Engine:
             return
         if partition.filling:
             if partition.append.phase is Phase.APPENDING:
-                self.fetcher.update(partition)  # else its last position is fetched once more
+                self.fetcher.update(partition)  # otherwise its last position is fetched again
             return
         now = self.now()
         if partition.retry_at > now:
@@ -378,7 +378,7 @@ class Engine:
             self.fetcher.leave(partition)
 
     def _prepare(self, partition: MirrorPartition) -> None:
-        """Below the source's log start nothing is to be read: use the offsets up in bulk."""
+        """Use up the offsets below the source's log start offset, where nothing can be read."""
         append = partition.append
         if append.planned_end >= partition.bulk_until:
             return
@@ -387,13 +387,13 @@ class Engine:
         self._set_stage(partition, Stage.PREPARING, "")
 
     def offer(self, partition: MirrorPartition, pieces: Iterable[Piece]) -> None:
-        """Queue pieces of a partition, and count what they hold."""
+        """Queue pieces of a partition, and count the bytes that they hold."""
         before = partition.append.queued_bytes
         partition.append.offer(pieces)
         self.held_bytes += partition.append.queued_bytes - before
 
     def _place_after_lease(self, partition: MirrorPartition) -> None:
-        """Read the position again when nobody else can write any more."""
+        """Read the position again when no other sender can be active any more."""
         if self.now() >= partition.append.unguarded_from:
             self._release(partition, lambda p: p.append.replace())
             asyncio.get_running_loop().call_soon(self.advance, partition)
@@ -411,10 +411,10 @@ class Engine:
         for gaps in self._gaps.values():
             gaps.discard(partition)
 
-    # ---- trouble -------------------------------------------------------------------------------
+    # ---- failures ------------------------------------------------------------------------------
 
     def trouble(self, partition: MirrorPartition, what: str, code: int = 0) -> None:
-        """Something did not work for this partition; the position is read again, after a pause."""
+        """Retry after a failure (after a backoff the position is read again), or `fail`."""
         reaction = code_of(code).reaction if code else Reaction.RETRY
         if reaction is Reaction.METADATA:
             self.leaders_are_stale(partition)
@@ -432,10 +432,10 @@ class Engine:
         self.advance(partition)
 
     def fail(self, partition: MirrorPartition, reason: str, *, transient: bool = False) -> None:
-        """Stop one partition, alone. Where trying can help, it is tried again by and by."""
+        """Stop this partition only. A `transient` failure is retried later."""
         already = partition.append.phase is Phase.FAILED
         self._release(partition, lambda p: p.append.fail())
-        # What is FAILED for good stays so, whatever else is found.
+        # A partition that is FAILED for good stays so, whatever fails afterwards.
         partition.transient = transient and (partition.transient or not already)
         self._set_stage(partition, Stage.FAILED, reason)
         self._forget(partition)
@@ -443,7 +443,7 @@ class Engine:
             self._try_again_later(partition)
 
     def fail_all(self, reason: str) -> None:
-        """Stop all partitions, those too that come later; another engine will try again."""
+        """Stop all partitions, and each that is added later; another engine will retry."""
         self._ended_for = reason
         for partition in list(self.partitions.values()):
             self.fail(partition, reason)
@@ -460,19 +460,19 @@ class Engine:
             return
         self.leaders_are_stale(partition)
         if partition.topic_lost:
-            # A position that is read before its leaders are told may be another topic's.
+            # A position that is read before the leaders are known may be another topic's.
             self._try_again_later(partition)
         else:
             partition.append.retry()
             self.advance(partition)
 
     def _backoff(self, attempts: int) -> float:
-        """Exponential, with jitter: all partitions of a lost broker do not come back at once."""
+        """Exponential, with jitter: partitions of a lost broker do not all retry at once."""
         longest = self.settings.backoff_s * float(2 ** min(attempts - 1, 20))
         return min(longest, self.settings.backoff_max_s) * (0.5 + self.jitter())
 
     def placed(self, partition: MirrorPartition) -> None:
-        """The position is known."""
+        """Continue a partition whose position has been read."""
         partition.touched = self.fetcher.touch()
         if partition.append.log_end >= partition.bulk_until:
             self._set_stage(partition, Stage.MIRRORING, "")
@@ -490,7 +490,7 @@ class Engine:
     # ---- sending -------------------------------------------------------------------------------
 
     def pump(self, node: int) -> None:
-        """Send what is ready for one destination broker, several requests at a time."""
+        """Send the ready batches of one destination broker, several requests at a time."""
         ready = self._ready[node]
         while ready and self._in_flight[node] < self.settings.produce_in_flight:
             batches, owners = self._next_request(ready)
@@ -503,12 +503,12 @@ class Engine:
     def _next_request(
         self, ready: dict[MirrorPartition, None]
     ) -> tuple[list[Batch], list[MirrorPartition]]:
-        """One batch of each ready partition, as many as the request may hold."""
+        """Take one batch of each ready partition, as many as the request may hold."""
         room, fresh_after_ms = self.settings.produce_max_bytes, self.fresh_after_ms()
         batches: list[Batch] = []
         owners: list[MirrorPartition] = []
         for partition in list(ready):
-            # Whoever was served goes to the end, so that all have their turn.
+            # A served partition moves to the end, so that each gets its turn.
             del ready[partition]
             outgoing = partition.append.take(fresh_after_ms)
             if outgoing is None:
@@ -529,7 +529,7 @@ class Engine:
         owners: list[MirrorPartition],
         request: Awaitable[Mapping[TopicPartition, Appended]],
     ) -> None:
-        """What became of one Produce request."""
+        """Handle the outcome of one Produce request."""
         fenced: Fenced | None = None
         try:
             answers = await request
@@ -543,7 +543,7 @@ class Engine:
                     f"no answer to an append: {error}",
                 )
         except (Fenced, Retriable) as error:
-            # Nothing was sent: the broker is gone perhaps, and another one leads by and by.
+            # Not sent: the broker may be down; metadata is refreshed to find the new leader.
             fenced = error if isinstance(error, Fenced) else None
             for partition in owners:
                 self.leaders_are_stale(partition)
@@ -584,8 +584,8 @@ class Engine:
         if not appending:
             self.advance(partition)
             return
-        # Of a batch that is there already the broker tells its newest timestamp (4.3.1, 3.9.1).
-        # Should that be another one than ours, the comparison at the next try tells.
+        # For a duplicate the broker answers with the newest timestamp of the batch that it has
+        # (4.3.1, 3.9.1). If that is another batch, the comparison at the retry finds it.
         if answer.stamped_ms not in {-1, data.header.max_timestamp}:
             self.fail(
                 partition,
@@ -612,7 +612,7 @@ class Engine:
         what: str,
         code: int = 0,
     ) -> None:
-        """A batch did not land, or nobody knows; of several in flight the first one counts."""
+        """Handle a batch that did not land, or may not have; only the first one is reported."""
         appending = partition.append.phase is Phase.APPENDING
         self._release(partition, step)
         if appending and self.holds(partition):
@@ -625,7 +625,7 @@ class Engine:
         partition: MirrorPartition,
         step: Callable[[MirrorPartition], Misplaced | None],
     ) -> Misplaced | None:
-        """Do a step of the machine and count what it no longer holds."""
+        """Do a step of the append machine, and subtract the bytes that it released."""
         before = partition.append.queued_bytes
         result = step(partition)
         self.held_bytes -= before - partition.append.queued_bytes
@@ -634,9 +634,9 @@ class Engine:
     # ---- gaps ----------------------------------------------------------------------------------
 
     def _want_filler(self, partition: MirrorPartition) -> None:
-        """Fill its gap in the next round of those that it shares a request with.
+        """Fill its gap in the next round of the gaps that share a request.
 
-        Written markers go to each broker by itself: one that hangs holds up its own partitions.
+        Written markers have a round for each broker: one that hangs delays its own partitions only.
         """
         node = partition.destination_node if self.shard(partition).markers.allowed else _ALL_NODES
         key = partition.spec.shard, node
@@ -646,13 +646,13 @@ class Engine:
             self.start(self._fill(key))
 
     async def _fill(self, key: _Gaps) -> None:
-        """Fill gaps of one shard, round after round, until there are none."""
+        """Fill gaps of one shard, round by round, until none is left."""
         pause = self.settings.backoff_s
         waiting = self._gaps[key]
         shard = self._shards[key[0]]
         try:
             while waiting:
-                # What is being filled has had another leader; its round brings it back.
+                # A gap that is being filled had another leader; its round queues it again.
                 gaps = {p: g for p in waiting if not p.filling and (g := p.append.gap_to_fill)}
                 waiting.clear()
                 if not gaps:
@@ -674,7 +674,7 @@ class Engine:
         return self.holds(partition) and partition.append.gap_to_fill is not None
 
     async def _fill_round(self, shard: Shard, gaps: Mapping[MirrorPartition, Gap]) -> bool:
-        """One round; whether any log end moved. Where data is to be fenced first, that is all."""
+        """Run one round; if data has to be fenced first, only that. Whether a log end moved."""
         fencing = {p: gap for p, gap in gaps.items() if p.append.fences_data_first}
         gaps = fencing or gaps
         needs = {partition.key: gap for partition, gap in gaps.items()}
@@ -705,7 +705,7 @@ class Engine:
         return moved
 
     def _after_round(self, partition: MirrorPartition, end: LogEnd | None) -> bool:
-        """What a round has made of one gap; whether the log's end moved."""
+        """Handle the result of a round for one gap; whether the log end offset moved."""
         if end is None or not self.holds(partition):
             self.advance(partition)
         elif end.error == ErrorCode.NETWORK_EXCEPTION:
@@ -717,7 +717,7 @@ class Engine:
         return False
 
     def _filled(self, partition: MirrorPartition, log_end: Offset) -> bool:
-        """The log ends here after a round; whether that is further than before."""
+        """Take the log end offset after a round; whether it is above the one before."""
         before = partition.append.log_end
         misplaced = partition.append.filled(log_end)
         if misplaced is not None:
@@ -734,7 +734,7 @@ class Engine:
         return log_end > before
 
     def _lose_markers(self, partition: MirrorPartition, why: str) -> None:
-        """Nobody knows whether markers were written, or still will be."""
+        """Handle a marker request of unknown outcome."""
         if self.holds(partition):
             partition.append.unguarded_from = self.now() + self.settings.lease_s
             self.trouble(partition, f"no answer to markers: {why}")
@@ -742,22 +742,23 @@ class Engine:
     # ---- leaders -------------------------------------------------------------------------------
 
     def leaders_are_stale(self, partition: MirrorPartition) -> None:
-        """Ask both clusters again who leads this partition's topic."""
+        """Refresh the leaders of this partition's topic on both clusters."""
         self._stale_source.add(partition.key.topic)
         self._stale_destination.add(partition.key.topic)
         self._leaders_wanted.set()
 
     def knows_topic(self, partition: MirrorPartition) -> bool:
-        """Whether the destination's leaders were told since they were last found to be stale.
+        """Whether the destination's leaders were refreshed since they were last found stale.
 
-        Where the topic's id is compared with; else its topic may have been made again by now.
+        The answer has the topic's id: until it arrives, the topic may have been recreated. True
+        where no topic id is known to compare it with.
         """
         topic = partition.key.topic
         asked = topic in self._stale_destination or topic in self._asked_destination
         return partition.spec.destination_topic_id is None or not asked
 
     async def _follow_leaders(self) -> None:
-        """Keep the leaders known: at once where an answer said that they moved, else by age."""
+        """Refresh leaders: at once when an answer shows that they moved, otherwise by age."""
         while True:
             try:
                 async with asyncio.timeout(self.settings.leaders_max_age_s):
@@ -833,8 +834,8 @@ class Engine:
             self._ready[partition.destination_node].pop(partition, None)
             partition.destination_node = leader.node
         if 0 <= partition.destination_epoch < leader.epoch:
-            # The new leader may not remember the producer. With nothing in flight no answer would
-            # tell, and up to five batches would be compared with nothing.
+            # The new leader may not remember the producer. With nothing in flight, no answer would
+            # show it, and up to five batches would be sent that the sequence does not guard.
             self._release(partition, lambda p: p.append.replace())
         if leader.epoch >= 0:
             partition.destination_epoch = LeaderEpoch(leader.epoch)
@@ -851,7 +852,7 @@ class Engine:
     # ---- log starts ----------------------------------------------------------------------------
 
     def source_starts_at(self, partition: MirrorPartition, start: int) -> None:
-        """The source's log begins here now: the destination's is to follow."""
+        """Note the source's log start offset, which the destination's has to follow."""
         if start > partition.source_start:
             partition.source_start = Offset(start)
         if start > partition.destination_start and not partition.spec.compacted:
@@ -859,7 +860,7 @@ class Engine:
             self._to_trim.add(partition)
 
     def _due_trims(self, partitions: Iterable[MirrorPartition]) -> dict[TopicPartition, Offset]:
-        """Those whose log start can be moved now, and where to."""
+        """The partitions whose log start offset can be moved now, and the offset."""
         now, delay = self.now(), self.log_start_delay_s
         return {
             p.key: due
@@ -871,7 +872,7 @@ class Engine:
         }
 
     async def _trim(self) -> None:
-        """Move the destination's log starts to where the source's are."""
+        """Move the destination's log start offsets to the source's."""
         while True:
             await asyncio.sleep(self.settings.trim_interval_s)
             due = self._due_trims(self._to_trim)
@@ -902,7 +903,7 @@ class Engine:
 
 
 def _lost(known: UUID | None, leader: Leader | None) -> str:
-    """Why the destination has no topic of the mirror's; empty where it has, as far as is told."""
+    """Why the destination does not have the mirror's topic; empty if it does, or if unknown."""
     if leader is None or leader.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return "the destination does not have this partition"
     if known is None or not is_another(known, leader.topic_id):
@@ -915,5 +916,5 @@ def _lost(known: UUID | None, leader: Leader | None) -> str:
 
 
 def _name(code: int) -> str:
-    """A code as people know it: `OUT_OF_ORDER_SEQUENCE_NUMBER (45)`."""
+    """An error code with its name: `OUT_OF_ORDER_SEQUENCE_NUMBER (45)`."""
     return f"{code_of(code).name} ({code})"

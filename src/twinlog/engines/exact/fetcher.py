@@ -1,23 +1,23 @@
 """Reads the source: for each of its brokers a fetch session with all partitions that it leads.
 
-Back-pressure is by leaving out: a partition with enough in its queue is not asked for until its
-queue has drained, and no fetch is sent while the lane holds all that it may. While somebody is
-left out the others are asked without long waits, so that it is back soon.
+Backpressure: a partition with a full queue is left out of fetches until its queue has drained, and
+no fetch is sent while the lane's buffer is full. While a partition is left out, fetches of the
+others wait only briefly, so that it is fetched again soon.
 
-Each fetch tells the leader epoch of the last record that was read, so that a source that has lost
-its end and grown again is seen (`kafka/log/leader_epochs.py`).
+Each fetch sends the leader epoch of the last record that was read. This detects a source that has
+lost its end and grown again (`kafka/log/leader_epochs.py`).
 
-Throttled partitions have fetch loops, sessions and connections of their own, which wait for what
-the mirror's rate lets them take (`mirror/throttle.py`), so that they hold up nobody else. What
-counts are batches as they stand on the source, without what is cut short at the end of an answer
-and comes again: about half a batch in each, and there is about one answer in half a second.
+Throttled partitions have fetch loops, sessions and connections of their own, so that they delay no
+other partition. These loops wait for the mirror's rate (`mirror/throttle.py`). It counts batches as
+the source stores them, without the part that is cut off at the end of an answer and fetched again:
+about half a batch in each answer, and there is about one answer in half a second.
 
-Small answers come at a pace: whatever has gathered in the meantime is one Fetch and one Produce,
-not one for each record. A record that comes after a silence does not wait.
+Small fetches are paced: the records that arrive in one interval are one Fetch and one Produce, not
+one for each record. A record that arrives after an idle time does not wait.
 
-The answer to a fetch belongs to the offsets that were asked for. A partition whose position was
-read anew in the meantime is *touched*, by a clock that only counts these events, and its part of
-the answer is dropped.
+The answer to a fetch belongs to the offsets that were requested. If a partition's position was
+read again in the meantime, the partition is *touched*, by a clock that only counts these events,
+and its part of the answer is dropped.
 """
 
 import asyncio
@@ -45,32 +45,32 @@ log = logging.getLogger(__name__)
 _Key = tuple[int, int]  # source broker, fetcher
 
 _STEP_S: Final = 0.003
-"""How long the loop may be held up by plans."""
+"""How long a plan may block the event loop."""
 _THROTTLE_LOOK_S: Final = 0.5
-"""The longest wait before it is looked again what the rate is."""
+"""The longest wait before the rate is checked again."""
 
 
 @dataclass(slots=True)
 class FetchCounts:
-    """What the fetches from one source broker have come to, since the engine runs."""
+    """Counts of the fetches from one source broker, since the engine started."""
 
     requests: int = 0
-    """Answered or not."""
+    """Requests, answered or not."""
     bytes: int = 0
-    """Of batches in the answers."""
+    """Bytes of batches in the answers."""
     errors: int = 0
     """Requests that were not answered, or refused as a whole."""
 
 
 class Steps:
-    """Lets others run between steps: heartbeats must not wait for a plan."""
+    """Yields to the event loop between steps: heartbeats must not wait for a plan."""
 
     def __init__(self) -> None:
         self._now = asyncio.get_running_loop().time
         self._began = self._now()
 
     async def pause(self) -> None:
-        """Let others run, if they have waited for `_STEP_S`."""
+        """Yield to other tasks, if the last time was more than `_STEP_S` ago."""
         if self._now() - self._began > _STEP_S:
             await asyncio.sleep(0)
             self._began = self._now()
@@ -98,25 +98,25 @@ class Fetcher:
         self._room = asyncio.Event()
         self._clock = 0
         self.counts: defaultdict[int, FetchCounts] = defaultdict(FetchCounts)
-        """By source broker."""
+        """Counts by source broker."""
         self.bucket: TokenBucket | None = None
-        """What throttled partitions may read; None where nothing limits them."""
+        """Limits what throttled partitions may read; None: no limit."""
         self.throttled_bytes = 0
         self.held_back = False
         """Whether a fetch of throttled partitions has waited since this was last set to False."""
 
     @property
     def clock(self) -> int:
-        """The present moment (see the module)."""
+        """The current time of the clock that counts touches (see the module)."""
         return self._clock
 
     def touch(self) -> int:
-        """A new moment: answers to fetches that are under way are older."""
+        """Advance the clock: answers to fetches that are in flight are older."""
         self._clock += 1
         return self._clock
 
     def update(self, partition: MirrorPartition) -> None:
-        """Fetch it on from its plan's end, unless it has enough to do."""
+        """Fetch a partition from the end of its plan, unless its queue is full."""
         append = partition.append
         if partition.source_node < 0 or append.planned_end < partition.bulk_until:
             return
@@ -136,7 +136,7 @@ class Fetcher:
         self._wake[key].set()
 
     def leave(self, partition: MirrorPartition) -> None:
-        """Do not fetch it."""
+        """Stop fetching a partition."""
         key = self._key(partition)
         if key in self._wake:
             partition.source_heard_at = self.answered_at(partition)
@@ -144,9 +144,9 @@ class Fetcher:
             self._left_out[key].discard(partition)
 
     def answered_at(self, partition: MirrorPartition) -> float | None:
-        """When the last fetch with it was sent that the source has answered; None: none was.
+        """When the last answered fetch of this partition was sent; None: none was answered.
 
-        An answer leaves out the partitions of which there is no news.
+        Each answer counts for all partitions of its fetch, since it lists only those with news.
         """
         key = self._key(partition)
         if partition.key not in self._wanted.get(key, ()):
@@ -154,7 +154,7 @@ class Fetcher:
         return self._answered.get(key, partition.source_heard_at)
 
     def room(self) -> None:
-        """The lane holds less than before."""
+        """Wake fetches that wait for room: the lane holds less than before."""
         self._room.set()
 
     def _key(self, partition: MirrorPartition) -> _Key:
@@ -162,15 +162,15 @@ class Fetcher:
         own = fetchers if partition.throttled else 0
         if fetchers == 1:
             return partition.read_node, own
-        topic, index = partition.key  # topics of one partition have to be dealt out, too
+        topic, index = partition.key  # the topic too: topics of one partition are spread as well
         return partition.read_node, own + (crc32(topic.encode()) + index) % fetchers
 
     def _bucket(self, key: _Key) -> TokenBucket | None:
-        """What limits a fetch loop."""
+        """The rate limit of a fetch loop."""
         return self.bucket if key[1] >= self._engine.settings.fetchers_per_broker else None
 
     def _max_bytes(self, bucket: TokenBucket | None) -> int:
-        """What an answer may take; a share of the rate is dealt out among those who read by it."""
+        """The size limit of an answer; the throttled loops share the rate equally."""
         most = self._engine.settings.fetch_max_bytes
         if bucket is None:
             return most
@@ -211,7 +211,7 @@ class Fetcher:
                 await asyncio.sleep(pause * (0.5 + self._engine.jitter()))
                 continue
             failures = 0
-            if not result.throttle_ms:  # else partitions with news may be left out
+            if not result.throttle_ms:  # otherwise partitions with news may be left out
                 self._answered[key] = asked_at
             size = sum(len(fetched.records) for fetched in result.partitions.values())
             counts.bytes += size
@@ -224,7 +224,7 @@ class Fetcher:
                 await asyncio.sleep(settings.fetch_pace_s - (self._engine.now() - asked_at))
 
     async def _something_to_do(self, key: _Key) -> None:
-        """Wait for partitions to fetch, for room to hold what comes, and for the rate."""
+        """Wait for partitions to fetch, for room for the answer, and for the rate."""
         settings = self._engine.settings
         while True:
             if not self._wanted[key]:
@@ -259,11 +259,11 @@ class Fetcher:
                     nodes.add(partition.destination_node)
                     follower = partition.source_replica >= 0
                     await self._take(partition, fetched, started, steps, follower=follower)
-        for node in nodes:  # not after each partition: a Produce is to hold batches of many
+        for node in nodes:  # not after each partition: a Produce holds batches of many
             self._engine.pump(node)
 
     def _belongs(self, partition: MirrorPartition, started: int) -> bool:
-        """Whether an answer to what was asked then is about the partition as it is now."""
+        """Whether the answer to a fetch of that time still applies to the partition."""
         return (
             self._engine.holds(partition)
             and partition.touched <= started
@@ -279,11 +279,11 @@ class Fetcher:
         *,
         follower: bool,
     ) -> None:
-        """Take an answer; a follower's proves nothing of where the source's log begins and ends."""
+        """Take an answer; a follower's does not prove where the source's log starts and ends."""
         if fetched.error:
             self._refused(partition, fetched.error)
         elif fetched.diverging is not None and follower:
-            # A follower that is behind says the same of what it does not have yet.
+            # A lagging follower gives the same answer for records that it does not have yet.
             self.return_to_leader(partition)
             self._engine.advance(partition)
         elif fetched.diverging is not None:
@@ -309,7 +309,7 @@ class Fetcher:
     async def _take_records(
         self, partition: MirrorPartition, fetched: Fetched, started: int, steps: "Steps"
     ) -> None:
-        """Plan what was answered, in steps between which other partitions move on."""
+        """Plan the records of an answer, in steps between which other tasks run."""
         position = partition.append.planned_end
         limit = self._engine.settings.buffer_bytes
         try:
@@ -329,11 +329,11 @@ class Fetcher:
         elif fetched.last_stable > position:
             self._engine.absences.suspect(partition)  # less than one batch
         if partition.append.idle:
-            partition.attempts = 0  # nothing is left that could go wrong again
+            partition.attempts = 0  # all that was planned is appended, so nothing is left to retry
         self._engine.advance(partition)
 
     def _believe(self, partition: MirrorPartition, planned: Planned) -> None:
-        """Queue a plan; skipped offsets that nothing explains are read twice (jumps.py)."""
+        """Queue a plan; unexplained skipped offsets are read twice (jumps.py)."""
         pieces = planned.pieces
         if not partition.spec.compacted:
             pieces, partition.doubted, unexplained = believe(pieces, partition.doubted)
@@ -351,7 +351,7 @@ class Fetcher:
                 partition.source_epochs.learn(partition.append.planned_end, planned.leader_epoch)
 
     def _take_none(self, partition: MirrorPartition, fetched: Fetched) -> None:
-        """No records: that proves nothing (mirror/absence.py)."""
+        """Take an answer without records, which proves nothing (mirror/absence.py)."""
         append = partition.append
         if append.idle:
             partition.attempts = 0
@@ -365,7 +365,7 @@ class Fetcher:
     # ---- one partition alone -------------------------------------------------------------------
 
     def may_read_alone(self, partition: MirrorPartition) -> bool:
-        """Whether there is room for an answer of its own, and its rate allows one."""
+        """Whether the buffer and the rate allow a request for this partition alone."""
         settings = self._engine.settings
         if self._engine.held_bytes + settings.partition_fetch_bytes > settings.buffer_bytes:
             return False
@@ -373,7 +373,10 @@ class Fetcher:
         return bucket is None or not bucket.wait(self._engine.now())
 
     async def take_alone(self, partition: MirrorPartition, fetched: Fetched, started: int) -> None:
-        """Take the answer to a request of its own; a session's answer that comes later is older."""
+        """Take the answer to a request for this partition alone.
+
+        The partition is touched: answers of session fetches in flight are older.
+        """
         bucket = self._bucket(self._key(partition))
         if bucket is not None:
             size = whole_bytes(fetched.records)
@@ -384,7 +387,7 @@ class Fetcher:
         partition.touched = self.touch()
 
     def touch_and_offer(self, partition: MirrorPartition, pieces: list[Piece]) -> None:
-        """Queue what no session's answer has shown."""
+        """Queue pieces that did not come from a session's answer."""
         partition.touched = self.touch()
         self._engine.offer(partition, pieces)
         self._engine.advance(partition)
@@ -392,7 +395,7 @@ class Fetcher:
     # ---- preferred replicas --------------------------------------------------------------------
 
     def _redirect(self, partition: MirrorPartition, replica: int) -> None:
-        """Read from the replica that the leader names (KIP-392): it answers no records itself."""
+        """Read from the replica that the leader names (KIP-392); the leader returns no records."""
         now = self._engine.now()
         if replica < 0 or replica == partition.read_node or now < partition.redirect_at:
             return
@@ -402,14 +405,14 @@ class Fetcher:
         partition.touched = self.touch()
 
     def return_to_leader(self, partition: MirrorPartition) -> None:
-        """Read from the leader again, which may name another replica."""
+        """Read from the leader again; it may name another replica."""
         if partition.source_replica >= 0:
             self.leave(partition)
             partition.source_replica = -1
             partition.touched = self.touch()
 
     def _corrupt(self, partition: MirrorPartition, error: CorruptBatch) -> None:
-        """Read it again, in case the network did it; if it stays, a person has to look."""
+        """Read again, in case the network corrupted the batch; fail if it stays corrupt."""
         partition.corrupt_reads += 1
         if partition.corrupt_reads < self._engine.settings.corrupt_reads:
             self._engine.trouble(partition, f"what the source sent is corrupt: {error}")
@@ -419,10 +422,10 @@ class Fetcher:
             )
 
     def _diverged(self, partition: MirrorPartition, source: EpochEnd) -> None:
-        """The source's log is not the one that was read so far: it has lost its end.
+        """Handle a source that has lost the end of its log since it was read.
 
-        If that may be only what is queued or in flight, the position is read again: what has landed
-        may be the source's still.
+        If only queued or in-flight records may be lost, the position is read again: the records
+        that have landed may still be the source's.
         """
         append = partition.append
         position = partition.fetch_position
@@ -447,5 +450,5 @@ class Fetcher:
             partition.source_node = -1
             self._engine.leaders_are_stale(partition)
         else:
-            # Among these OFFSET_OUT_OF_RANGE: the placer finds out which end was passed.
+            # This includes OFFSET_OUT_OF_RANGE: the placer finds out which end was passed.
             self._engine.trouble(partition, "the source refused a fetch", code)

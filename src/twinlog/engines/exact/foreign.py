@@ -1,22 +1,22 @@
-"""Records that a log holds behind what was mirrored, and that the mirror has not written.
+"""Foreign records: records above the mirrored ones that the mirror has not written.
 
-A mirror partition that is stopped may hold records of other producers: they wrote to the
+A mirror partition that is stopped may hold records of other producers, which wrote to the
 destination's topic while no lane was running, or while the source was idle. The source does not
-have them, so the last mirrored end lies before the first of them, whatever stands behind it.
+have these records. So the last mirrored end lies before the first of them, whatever follows.
 
     offsets   |  mirrored                  |  foreign       |  mirror's, misplaced  | fence
               known end (at least)         last mirrored end
 
 The log itself is the evidence. A data batch above the *known end* is the mirror's if it carries the
-id of one of the mirror's data producers, and foreign otherwise. Control records carry no data: the
-mirror's own (fillers, written markers, fences) come from many ids, so they are counted as the
-mirror's, wherever they stand; what a foreign transaction has written stands before its marker.
+id of one of the mirror's data producers, and foreign otherwise. Control records carry no data. The
+mirror's own (fillers, written markers, fences) have many ids, so all control records count as the
+mirror's; the data of a foreign transaction is before its marker.
 
-The known end is a floor, not the answer: below it, users of an earlier failover may have written
-records that the source has taken over since (failback). From there on the log is read, all of it
-where that is little; else backwards from the fence, until a stretch begins with more batches of the
-mirror's than may have been in flight when the foreign ones came between.
-An answer without bytes proves nothing and is asked for again.
+The known end is only a lower bound. Below it, users may have written records in an earlier failover
+that the source has copied since (failback). Above it the log is read, completely if it is short.
+Otherwise it is read backwards from the fence, until a stretch begins with more of the mirror's
+batches than can have been in flight when the foreign batches were appended. An answer without
+bytes proves nothing and is requested again.
 """
 
 import asyncio
@@ -33,35 +33,35 @@ from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import TopicPartition
 
 NEAR: Final = 1000
-"""Offsets above the known end that are read as a whole."""
+"""The most offsets above the known end that are read completely."""
 FURTHER: Final = 4
-"""By how much more is read, each time that a stretch begins with a foreign batch."""
+"""Factor by which a stretch is longer than the one behind it."""
 ENOUGH: Final = MAX_IN_FLIGHT + 1
-"""Batches of the mirror in a row that cannot all be misplaced ones."""
+"""Consecutive batches of the mirror, which cannot all be misplaced."""
 READ_BYTES: Final = 1 << 20
 READ_TRIES: Final = 100
-"""Answers in a row without any bytes, after which the search is given up for now."""
+"""Consecutive answers without bytes after which the search ends with Retriable."""
 READ_PAUSE_S: Final = 0.05
 MOST_CONTROL: Final = 100_000
-"""Offsets of nothing but control records behind which no foreign transaction is looked for."""
+"""Offsets with only control records below which no foreign transaction is searched."""
 
 
 class Log(Protocol):
-    """The destination's logs as they are."""
+    """The destination's logs."""
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Bounds]:
-        """First, high watermark and last stable offsets."""
+        """Read log start offsets, high watermarks and last stable offsets."""
 
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
-        """What stands at these offsets now."""
+        """Read at these offsets."""
 
 
 class Searched(NamedTuple):
-    """Where to look: offsets `[known, fence)`, and the ids of the mirror's data producers."""
+    """What to search: offsets `[known, fence)`, and the producer ids of the mirror's data."""
 
     known: int
     fence: int
@@ -69,13 +69,13 @@ class Searched(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """Offsets `[start, end)` that hold `records` records of foreign producers, and perhaps ours."""
+    """Offsets `[start, end)` with `records` foreign records, and perhaps some of the mirror's."""
 
     start: int
     end: int
     records: int
     producers: tuple[int, ...]
-    """Their ids; -1 of a producer without idempotence."""
+    """Their producer ids; -1 for a producer without idempotence."""
 
     def __str__(self) -> str:
         names = ", ".join("none" if one < 0 else str(one) for one in self.producers)
@@ -89,19 +89,19 @@ class Foreign(NamedTuple):
 async def find_foreign(
     log: Log, partition: TopicPartition, where: Searched, bounds: Bounds
 ) -> Foreign | Refusal | None:
-    """The foreign records of a partition, above what is known to be mirrored.
+    """Find the foreign records of a partition above its known end.
 
     Args:
         log: the destination's.
-        partition: which one; it is fenced, so the mirror writes nothing to it any more.
+        partition: the partition; it is fenced, so the mirror writes nothing to it any more.
         where: see `Searched`.
-        bounds: of the log as they were a short while ago.
+        bounds: recent bounds of the log.
 
     Returns:
-        None where there are none; a refusal where the log may not be read.
+        None if there are none; a refusal if the log may not be read.
 
     Raises:
-        Retriable: the log cannot be read just now.
+        Retriable: the log cannot be read now.
     """
     if bounds.error:
         return _refusal(bounds.error, partition)
@@ -138,14 +138,14 @@ def _named(found: Sequence[Header]) -> Foreign:
 async def _headers(
     log: Log, partition: TopicPartition, start: int, upto: int
 ) -> list[Header] | Refusal:
-    """The batches that hold offsets of `[start, upto)`; the log goes on behind `upto`."""
+    """The batches that hold offsets of `[start, upto)`; the log continues above `upto`."""
     found: list[Header] = []
     empty = 0
     while start < upto:
         answer = (await log.read({partition: start}, partition_max_bytes=READ_BYTES))[partition]
         headers = list(batches(answer.records))
         if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            # Retention has moved the log's start meanwhile.
+            # Retention has moved the log start offset in the meantime.
             start = max(start, (await log.bounds([partition]))[partition].start)
         elif answer.error:
             return _refusal(answer.error, partition)
@@ -161,10 +161,10 @@ async def _headers(
 
 
 def _refusal(code: int, partition: TopicPartition) -> Refusal:
-    """What a person has to see to.
+    """The refusal, if the user has to act.
 
     Raises:
-        Retriable: it will pass.
+        Retriable: a retry can help.
     """
     refusal = Refusal(code)
     if refusal.reaction.retriable:

@@ -1,12 +1,13 @@
-"""Skipped offsets on a topic that does not compact: believed only when they are read twice.
+"""Skipped offsets on a topic that does not compact: accepted only if they are read twice.
 
 On such a topic nothing explains why a batch skips offsets. The skip may be old (the topic was
-compacted once, or has lost a segment), so it cannot simply be refused; and what a single answer
-shows is little to lose records for. So the plan is cut where the first skip begins, and the source
-is read again from there. What the second reading skips as well is believed, as UNEXPLAINED.
+compacted once, or has lost a segment), so it cannot simply be refused. But a single answer is weak
+evidence, and a wrong skip loses records. So the plan is cut where the first skip begins, and the
+source is read again from there. A skip that the second reading confirms is accepted, as
+UNEXPLAINED.
 
     first answer     data 0-5 | skip 5-8 | data 8-10 | skip 10-12 | data 12-14
-    taken            data 0-5;  in doubt: 5-8, 10-12
+    taken            data 0-5;  doubted: 5-8, 10-12
     second answer              skip 5-8 | data 8-10 | skip 10-12 | data 12-14
     taken                      all of it
 """
@@ -27,7 +28,7 @@ class Jump(NamedTuple):
 
 
 class Believed(NamedTuple):
-    """The pieces that may be taken, and the skips in doubt from where they end on."""
+    """The pieces that may be taken, and the doubted skips from their end on."""
 
     pieces: list[Piece]
     doubted: tuple[Jump, ...]
@@ -40,7 +41,7 @@ def believe(pieces: Iterable[Piece], doubted: Collection[Jump]) -> Believed:
 
     Args:
         pieces: the plan of an answer.
-        doubted: the skips of the answer before, as `Believed.doubted` has them.
+        doubted: the doubted skips of the previous answer (`Believed.doubted`).
     """
     taken: list[Piece] = []
     left = iter(pieces)
@@ -76,7 +77,7 @@ def _until(gap: Gap, end: Offset) -> Gap:
 
 
 def _explained(piece: Piece) -> Piece:
-    """A piece whose skips are believed."""
+    """A piece with its skips marked as UNEXPLAINED."""
     if not isinstance(piece, Gap):
         return piece
     spans = tuple(

@@ -1,13 +1,15 @@
 """The two ports on real brokers (see `ports.py` for what each method promises).
 
-Connections are kept apart by lane, since a broker answers one connection's requests one after the
-other: each fetcher has its own, since a Fetch may wait; Produce has its own (`node_writer.py`);
-short questions and transactions go over the client's control connection; reads without a session
-and WriteTxnMarkers, which may be large, have theirs.
+A broker answers the requests of one connection in order, so there are several connections:
 
-What writes asks the lease guard immediately before its bytes are handed over, each time that a
-request is tried. What the kernel still holds then is the connection's to throw away: the
-destination's `ClusterConfig.user_timeout` has to be set, to less than the lease.
+- each fetcher has its own, since a Fetch may wait;
+- Produce has its own (`node_writer.py`);
+- short requests and transactions use the client's control connection;
+- reads without a session, and WriteTxnMarkers, may be large and have one each.
+
+A request that writes checks the lease immediately before its bytes are handed over, at each
+attempt. The connection has to discard what the kernel still holds then: the destination's
+`ClusterConfig.user_timeout` has to be set, to less than the lease.
 """
 
 import asyncio
@@ -58,7 +60,7 @@ from twinlog.kafka.requests.topic_keys import TopicKeys
 from twinlog.kafka.types import FetchPosition, TopicPartition
 
 MAX_MARKERS: Final = 10_000
-"""Markers of one WriteTxnMarkers request; on 4.3.1 it takes half a second."""
+"""Markers of one WriteTxnMarkers request, which takes half a second on 4.3.1."""
 
 _MARKERS_LANE: Final = "markers"
 _LIST_OFFSETS: Final = 2
@@ -73,20 +75,20 @@ _LEFT_OUT: Final = Refusal(ErrorCode.NETWORK_EXCEPTION, "the broker's answer lea
 
 
 class KafkaSource:
-    """`SourcePort` on a cluster that has been started."""
+    """`SourcePort` on a started cluster."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._keys = TopicKeys()
         self._reader = NodeReader(cluster, self._keys, pinned=True)
         self._sessions: dict[tuple[int, int], FetchSession] = {}
-        self._generation = 0  # of the keys that the sessions were made with
+        self._generation = 0  # of the topic keys that the sessions use
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """All partitions of these topics, asked anew.
+        """Refresh and return the leaders of all partitions of these topics.
 
-        What is fetched from then on is of the topics with the ids that are told here: a topic that
-        was deleted and made again is another one, and nobody is given its data unawares.
+        Later fetches use the topic ids of this answer, so they never return data of a recreated
+        topic.
         """
         metadata = await self._cluster.refresh(topics)
         self._keys.learn(metadata, topics)
@@ -102,11 +104,11 @@ class KafkaSource:
         partition_max_bytes: int,
         fetcher: int = 0,
     ) -> FetchResult:
-        """Read each wanted partition on, up to its last stable offset."""
+        """Read each wanted partition from its position, up to its last stable offset."""
         gone = await self._reader.unknown(wanted)
         if gone:
             wanted = {p: position for p, position in wanted.items() if p not in gone}
-            max_wait_ms = 0
+            max_wait_ms = 0  # missing partitions are reported at once
         if not wanted:
             await asyncio.sleep(max_wait_ms / 1000)
             return FetchResult(gone, 0)
@@ -126,7 +128,7 @@ class KafkaSource:
         wanted: Mapping[TopicPartition, FetchPosition],
         limits: Limits,
     ) -> tuple[FetchResponse, int]:
-        """Once, within the session. Whatever goes wrong, the next request begins a new one."""
+        """Send one request in the session. After any error the next request begins a new one."""
         connection = await self._cluster.connection(node, f"fetch.{fetcher}")
         await connection.ready()
         if self._generation != self._keys.generation:
@@ -151,7 +153,7 @@ class KafkaSource:
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
-        """What stands at these offsets now, without a session (read_committed, no waiting)."""
+        """Read at these offsets, without a session (read_committed, no waiting)."""
         return await self._reader.read(partitions, READ_COMMITTED, partition_max_bytes)
 
     async def read_alone(
@@ -162,7 +164,7 @@ class KafkaSource:
         max_wait_ms: int,
         partition_max_bytes: int,
     ) -> ReadAlone:
-        """What the leader answers to a request for nothing but this (read_committed)."""
+        """Read this partition by a request of its own, from the leader (read_committed)."""
         limits = Limits(READ_COMMITTED, max_wait_ms, MAX_READ, partition_max_bytes)
         found = ReadAlone(*await self._reader.read_alone(partition, offset, limits))
         if found.fetched.error or len(found.fetched.records):
@@ -173,9 +175,9 @@ class KafkaSource:
         return found._replace(local_start=local_start, compacts=compacts)
 
     async def _local_start(self, partition: TopicPartition) -> int:
-        """The first offset on the leader's own disk; -1 where it is not known.
+        """The first offset on the leader's own disk; -1 if unknown.
 
-        A broker that does not know the question has no remote storage: its log start.
+        A broker without ListOffsets version 8 has no remote storage: its log start offset.
         """
         leader = (await self._cluster.leaders([partition]))[partition]
         if isinstance(leader, Refusal):
@@ -189,7 +191,7 @@ class KafkaSource:
         return -1 if isinstance(answer, Refusal) else answer.offset
 
     async def _compacts(self, topic: str) -> bool | None:
-        """Whether its cleanup.policy contains `compact`; None where that cannot be read."""
+        """Whether its cleanup.policy contains `compact`; None if that cannot be read."""
         resource = admin.topic_resource(topic)
         answers = await admin.describe_configs(self._cluster, [resource], [_CLEANUP_POLICY])
         entries = answers.get(resource)
@@ -200,19 +202,18 @@ class KafkaSource:
     async def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Bounds]:
-        """First, high watermark and last stable offsets, asked anew."""
+        """Read log start offsets, high watermarks and last stable offsets."""
         return await _bounds(self._cluster, partitions)
 
 
 class KafkaDestination:
-    """`DestinationPort` on a cluster that has been started.
+    """`DestinationPort` on a started cluster.
 
-    `may_write` is asked before each request that writes; when it says no, the request ends in
+    `may_write` is called before each request that writes; if it returns False, the request ends in
     Fenced, and nothing was sent.
 
-    What is appended bears the topic's id as `leaders` has told it (Kafka 4.1; older brokers know
-    topics by their names alone): a topic that was deleted and made again refuses it. What is asked
-    goes by the newest metadata.
+    Batches carry the topic id of the last answer of `leaders` (Kafka 4.1; older brokers know topics
+    by name only), so a recreated topic refuses them. Requests that read use the newest metadata.
     """
 
     def __init__(self, cluster: KafkaCluster, may_write: Callable[[], bool]) -> None:
@@ -223,7 +224,7 @@ class KafkaDestination:
         self._writers: dict[int, NodeWriter] = {}
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """All partitions of these topics, asked anew; they are appended to by the ids told here."""
+        """Refresh and return the leaders of these topics; `produce` uses the ids of this answer."""
         metadata = await self._cluster.refresh(topics)
         self._written.learn(metadata, topics)
         return _leaders(metadata, topics)
@@ -231,7 +232,7 @@ class KafkaDestination:
     def produce(self, node: int, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
         """Append one batch to each of these partitions, all led by `node`, with acks=all.
 
-        Ask for the topics' leaders first: a topic that the metadata does not have is refused.
+        Call `leaders` for the topics first: a topic that the metadata does not have is refused.
         """
         self._written.learn(self._cluster.metadata, ())
         writer = self._writers.get(node)
@@ -258,13 +259,13 @@ class KafkaDestination:
     async def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Bounds]:
-        """First, high watermark and last stable offsets."""
+        """Read log start offsets, high watermarks and last stable offsets."""
         return await _bounds(self._cluster, partitions)
 
     async def producers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Producers]:
-        """DescribeProducers."""
+        """Read the producers that the leaders remember (DescribeProducers)."""
         answers = await questions.describe_producers(self._cluster, partitions, patience=PATIENCE)
         return {
             p: Producers(answer.code, ()) if isinstance(answer, Refusal) else Producers(0, answer)
@@ -274,11 +275,11 @@ class KafkaDestination:
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
-        """What stands at these offsets now, aborted data included (read_uncommitted)."""
+        """Read at these offsets, aborted data included (read_uncommitted)."""
         return await self._reader.read(partitions, READ_UNCOMMITTED, partition_max_bytes)
 
     async def init_producer(self, transactional_id: str) -> ProducerIdentity:
-        """InitProducerId; waits while the coordinator loads, moves, or ends a transaction."""
+        """Run InitProducerId; wait while the coordinator loads, moves, or ends a transaction."""
         identity = await transactions.init_producer_id(
             self._cluster, transactional_id, before_send=self._permit
         )
@@ -287,18 +288,18 @@ class KafkaDestination:
     async def empty_transaction(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """One control record on each of these partitions, some time after the answer.
+        """Write one control record to each of these partitions, some time after the answer.
 
-        A broker that refuses one partition adds none, and opens no transaction for it: the others
-        are asked for again without it. Where all are refused there is nothing to end. EndTxn may be
-        sent again: a transaction that has been committed can be committed again.
+        A broker that refuses one partition adds none of them and opens no transaction: the others
+        are requested again without it. If all are refused there is no transaction to end. EndTxn
+        can be retried: a committed transaction can be committed again.
 
         Returns:
-            An error code for each; what is refused gets no control record.
+            An error code for each; a refused partition gets no control record.
 
         Raises:
-            Fenced: the id has a newer epoch, or we may not write.
-            Disconnected: whether control records will be written is not known.
+            Fenced: the id has a newer epoch, or the lane may not write.
+            Disconnected: whether control records will be written is unknown.
             UserError, Retriable: it was refused for all, and no control record will be written.
         """
         codes = dict.fromkeys(partitions, 0)
@@ -313,7 +314,7 @@ class KafkaDestination:
     async def _add(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Open a transaction of these, or hear which of them are refused; then none is open."""
+        """Open a transaction of these; return refused partitions, with which none is open."""
         name, identity = producer.transactional_id, transactions.ProducerId(*producer[1:])
         try:
             answers = await transactions.add_partitions_to_txn(
@@ -340,9 +341,9 @@ class KafkaDestination:
         *,
         committed: bool = False,
     ) -> Mapping[TopicPartition, int]:
-        """That many control records on each of these partitions, now; an error code for each.
+        """Write control records to each of these partitions at once; return error codes.
 
-        13 NETWORK_EXCEPTION: how many were written is not known. 35 UNSUPPORTED_VERSION: brokers
+        13 NETWORK_EXCEPTION: how many were written is unknown. 35 UNSUPPORTED_VERSION: the brokers
         do not have WriteTxnMarkers, and none was written.
         """
 
@@ -362,7 +363,7 @@ class KafkaDestination:
     async def _write_markers(
         self, node: int, wanted: dict[TopicPartition, Markers], template: transactions.Marker
     ) -> questions.Answers[None]:
-        """Requests of a bounded size, one after the other; a refused partition gets no more."""
+        """Send requests of a bounded size in sequence; a refused partition gets no more."""
         answers: questions.Answers[None] = dict.fromkeys(wanted)
         while left := [p for p, markers in wanted.items() if markers.number > 0 and not answers[p]]:
             asked, room = left, MAX_MARKERS
@@ -382,14 +383,14 @@ class KafkaDestination:
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Move log starts up to these offsets; an error code for each."""
+        """Move log start offsets up to these; return error codes."""
         answers = await questions.delete_records(
             self._cluster, before, patience=PATIENCE, before_send=self._permit
         )
         return {p: _code(answer) for p, answer in answers.items()}
 
     def _permit(self) -> None:
-        """Raise if we may not write any more."""
+        """Raise Fenced if the lane may not write any more."""
         if not self._may_write():
             raise Fenced("the lease has ended, nothing was sent", cluster=self._cluster.name)
 
@@ -441,7 +442,7 @@ def _bound(*answers: ListedOffset | Refusal) -> Bounds:
 def _one_marker_each(
     wanted: Mapping[TopicPartition, Markers], template: transactions.Marker
 ) -> list[transactions.Marker]:
-    """One control record on each of these, those of one coordinator epoch together."""
+    """One control record for each partition, grouped by coordinator epoch."""
     groups: defaultdict[int, list[TopicPartition]] = defaultdict(list)
     for partition, markers in wanted.items():
         groups[markers.before if markers.number > 1 else markers.last].append(partition)
@@ -456,10 +457,10 @@ def _code(answer: object) -> int:
 
 
 def _refused(answers: Mapping[TopicPartition, Refusal | None]) -> dict[TopicPartition, int]:
-    """The partitions that are refused for their own sake; the others have 55, or were added.
+    """The partitions that are refused individually; the others have code 55, or were added.
 
-    A broker looks at each one's topic first (29, 3). What its coordinator refuses it refuses for
-    all of them, and that is raised.
+    A broker checks the topic of each partition first (29, 3). Its coordinator refuses all of them
+    or none; such a refusal is raised.
     """
     codes = {p: answer.code for p, answer in answers.items() if answer is not None}
     own = {p: code for p, code in codes.items() if code != ErrorCode.OPERATION_NOT_ATTEMPTED}

@@ -1,14 +1,13 @@
-"""The log starts of one source log, each followed once it has been known for long enough.
+"""Log start offsets of one source log, which the destination follows after a delay.
 
-What the source deletes leaves the destination, too. `mirror.log.start.delay.ms` leaves time to
-notice a deletion that nobody wanted, and to pause the mirror:
+Records that the source deletes are deleted on the destination, too. `mirror.log.start.delay.ms`
+gives the user time to notice an unwanted deletion, and to pause the mirror:
 
     seen   100, 0 s   140, 30 s   200, 70 s
     due    at 80 s, with a delay of 60 s  ─►  100
 
-Moves are noted in order, and few: when there are too many, the last one is noted anew. Invariant:
-no start is due before it has been known for the whole delay; one may be due later than that, by a
-second delay at most.
+Moves are stored in order, up to `MAX_MOVES`: a further one replaces the last. Invariant: no start
+is due before it has been known for the whole delay. It may be due later, by a second delay at most.
 """
 
 from collections import deque
@@ -20,14 +19,14 @@ MAX_MOVES: Final = 32
 
 
 class _Move(NamedTuple):
-    """The source's log was first seen to begin at `start` at this time."""
+    """A log start offset of the source, and when it was first seen."""
 
     start: Offset
     at: float
 
 
 class LogStarts:
-    """The starts of a source log that its destination has not followed yet. Times in seconds."""
+    """Log start offsets that the destination has not followed yet. Times are in seconds."""
 
     __slots__ = ("_moves",)
 
@@ -35,11 +34,11 @@ class LogStarts:
         self._moves: deque[_Move] = deque()
 
     def __bool__(self) -> bool:
-        """Whether there is one that is not followed yet."""
+        """Whether there is a start that is not followed yet."""
         return bool(self._moves)
 
     def seen(self, start: int, now: float) -> None:
-        """The source's log begins here now."""
+        """Note the source's log start offset."""
         moves = self._moves
         if moves and start <= moves[-1].start:
             return
@@ -48,12 +47,12 @@ class LogStarts:
         moves.append(_Move(Offset(start), now))
 
     def due(self, now: float, delay: float, at_once: int = 0) -> Offset | None:
-        """The last start that is to be followed by now; None if there is none.
+        """The highest start that is due; None if there is none.
 
         Args:
             now: the time.
-            delay: for how long it has to be known.
-            at_once: starts up to here are not delayed.
+            delay: how long a start has to be known.
+            at_once: starts up to this offset are not delayed.
         """
         found = None
         for start, at in self._moves:
@@ -63,6 +62,6 @@ class LogStarts:
         return found
 
     def followed(self, start: int) -> None:
-        """The destination's log begins here now."""
+        """Note the destination's log start offset."""
         while self._moves and self._moves[0].start <= start:
             self._moves.popleft()

@@ -1,26 +1,26 @@
 """Writes markers into gaps, and fences them at a stop (marker_epochs.py has the reasons).
 
-One for each state partition. It knows the last marker of its producer id on each partition that it
-has written to, and asks the partition's leader for all others. After a lost answer it takes the
-next producer epoch (InitProducerId), and asks again for what the lost request was about.
+Each state partition has one. It knows the last marker of its producer id on each partition that it
+has written to, and asks the leader for the last marker of any other. After a lost answer it takes
+the next producer epoch (InitProducerId), and asks again about the partitions of the lost request.
 
-It asks for the last marker *before* the log end, and sends nothing unless the log still ends where
-the gap begins: a request that lands later than that competes with what is sent, and one of the two
-is refused. The end is asked for each time where the source has had records in the gap, that are
-compacted or deleted by now: another owner may have written them.
+It asks for the last marker *before* the log end offset, and sends nothing unless the log still ends
+where the gap begins. Another request that lands after that competes with the one that is sent, and
+one of the two is refused. If the source has had records in the gap, which are compacted or
+deleted now, the log end offset is read each time: another owner may have written them.
 
-    last marker there                     what is sent
+    last marker in the partition          what is sent
     ------------------------------------  ---------------------------------------------------------
-    of our producer epoch                 as many as the gap needs
+    of the own producer epoch             as many as the gap needs
     none, or of a lower producer epoch    one, which excludes every other attempt at this offset
 
-Where several were sent to a partition, or one that others may have competed with, the log end is
-read, never computed: a broker may answer 0 although some markers are missing, and a refused one
-means that another attempt has landed.
+If several markers were sent to a partition, or one that may have had competitors, the log end
+offset is read, never computed: a broker may answer 0 although some markers are missing, and a
+refused marker means that another attempt has landed.
 
-A *fence* is one marker of our producer epoch, committed. Markers of lower epochs are refused behind
-it. It is needed unless the last marker there is of our epoch, or nobody before us has ever owned
-the partition.
+A *fence* is one committed marker of the own producer epoch. Markers of lower epochs are refused
+behind it. It is left out where the last marker is of the own epoch, or where no marker was ever
+sent: the partition had no other owner, and this one has sent none.
 """
 
 import asyncio
@@ -53,14 +53,14 @@ log = logging.getLogger(__name__)
 _FORBIDDEN: Final = frozenset(
     {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION}
 )
-"""CLUSTER_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION, from a service that does not have the API."""
+"""UNSUPPORTED_VERSION is from a service that does not have the API."""
 _OUTRUN: Final = frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
-"""INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: another attempt has landed."""
+"""These mean that another attempt has landed."""
 
 _NEXT_EPOCH: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""After a lost answer, and where a former owner has taken a newer epoch within its lease."""
+"""These need a new epoch: after a lost answer; if another owner has taken a newer epoch."""
 
 Lasts = dict[TopicPartition, LastMarker]
 
@@ -69,9 +69,9 @@ class MarkerWriter:
     """The written markers of one state partition.
 
     Args:
-        transactional_id: whose producer id and epoch the markers carry.
-        destination: where they are written.
-        at_once: markers of one gap in one call.
+        transactional_id: the markers carry its producer id and epoch.
+        destination: the cluster where they are written.
+        at_once: the most markers of one gap in one call.
     """
 
     def __init__(self, transactional_id: str, destination: DestinationPort, at_once: int) -> None:
@@ -81,28 +81,28 @@ class MarkerWriter:
         self._destination = destination
         self._at_once = at_once
         self._identity: ProducerIdentity | None = None
-        self._producer_id: int | None = None  # whose markers `_lasts` are
-        self._used_up: int | None = None  # the producer id whose coordinator epochs have ended
-        self._renewing = asyncio.Lock()  # guards `_identity`: rounds to several brokers ask for it
+        self._producer_id: int | None = None  # the producer id of the markers in `_lasts`
+        self._used_up: int | None = None  # the producer id whose coordinator epochs are used up
+        self._renewing = asyncio.Lock()  # guards `_identity`: rounds to several brokers use it
         self._lasts: Lasts = {}
         self._first_owned: set[TopicPartition] = set()
 
     def first_owned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that nobody has owned these before: no marker was ever sent to them."""
+        """Note that these never had another owner: no marker was ever sent to them."""
         self._first_owned.update(partitions)
 
     async def write(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
         """Write as many markers as the gaps need, up to a limit.
 
         Args:
-            gaps: what to fill, whose partitions' logs end at their starts; the caller has nothing
-                else under way there.
+            gaps: what to fill; each starts at its partition's log end offset, and the caller has
+                nothing else in flight there.
 
         Returns:
             Log ends or errors; none if this cluster does not allow it (`allowed`).
 
         Raises:
-            Disconnected: whether markers were written, or will be, is not known.
+            Disconnected: whether markers were written, or will be, is unknown.
             Retriable: nothing was sent.
         """
         identity = await self._epoch()
@@ -141,17 +141,17 @@ class MarkerWriter:
     async def _log_ends(
         self, partitions: Collection[TopicPartition], computed: Mapping[TopicPartition, LogEnd]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """Where these logs end, which what was sent does not tell (`computed`)."""
+        """Read these log ends, which cannot be computed from what was sent (`computed`)."""
         del computed
         return await self._destination.log_ends(partitions) if partitions else {}
 
     async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Let no marker of an earlier request land any more on these; an error code for each.
+        """Fence markers of earlier requests on these partitions; return error codes.
 
-        The caller has nothing under way there.
+        The caller has nothing in flight on these partitions.
 
         Raises:
-            Retriable: not now; ask again.
+            Retriable: not possible now; call again.
         """
         fenced = dict.fromkeys(partitions, 0)
         open_ones = [p for p in partitions if p not in self._first_owned]
@@ -166,28 +166,28 @@ class MarkerWriter:
         }
         codes = await self._send(wanted, identity, committed=True) if wanted else {}
         if _FORBIDDEN.intersection(codes.values()):
-            return fenced  # nor would the broker carry out a late one
+            return fenced  # the broker refuses late markers for the same reason
         errors = {p: end.error for p, end in found.items()} | dict(codes)
         return fenced | {
             p: ErrorCode.NETWORK_EXCEPTION if e in _OUTRUN else e for p, e in errors.items()
         }
 
     async def producer_id(self) -> int:
-        """Whose id the markers carry."""
+        """The producer id that the markers carry."""
         return (await self._epoch()).producer_id
 
     async def _epoch(self) -> ProducerIdentity:
-        """The producer id and epoch, a new one where there is none or an answer was lost."""
+        """The producer id and epoch; a new one if there is none or an answer was lost."""
         async with self._renewing:
             while self._identity is None or self._identity.producer_id == self._used_up:
                 self._identity = await self._next_epoch()
             return self._identity
 
     async def keep_id(self) -> None:
-        """Use the transactional id, which its coordinator forgets else: markers are no use of it.
+        """Use the transactional id, so that its coordinator keeps it: markers do not count as use.
 
         Raises:
-            Retriable: not now; try again.
+            Retriable: not possible now; retry.
         """
         if self.allowed:
             async with self._renewing:
@@ -206,7 +206,7 @@ class MarkerWriter:
     async def _find_lasts(
         self, partitions: Collection[TopicPartition], identity: ProducerIdentity
     ) -> tuple[Lasts, dict[TopicPartition, LogEnd]]:
-        """The last marker of each, asked for where it is not known; errors of the others."""
+        """The last marker of each partition, read where it is unknown; errors of the others."""
         lasts = {p: self._lasts[p] for p in partitions if p in self._lasts}
         errors: dict[TopicPartition, LogEnd] = {}
         if unknown := [p for p in partitions if p not in lasts]:
@@ -224,7 +224,7 @@ class MarkerWriter:
         *,
         committed: bool = False,
     ) -> Mapping[TopicPartition, int]:
-        """Send these once, and note what is known of them then."""
+        """Send these once, and note the last markers as far as they are known afterwards."""
         self._first_owned.difference_update(wanted)
         try:
             codes = await self._destination.write_markers(wanted, identity, committed=committed)
@@ -244,7 +244,7 @@ class MarkerWriter:
         return codes
 
     def _lose(self, partitions: Iterable[TopicPartition]) -> None:
-        """What becomes of a request is not known: the next one is of a newer epoch."""
+        """Note a request of unknown outcome: the next one has a newer epoch."""
         self._identity = None
         for partition in partitions:
             self._lasts.pop(partition, None)

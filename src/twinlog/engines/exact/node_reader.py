@@ -1,4 +1,4 @@
-"""Fetch requests to a cluster's brokers, with a session or without one: what both ports share."""
+"""Fetch requests to a cluster's brokers, with or without a session; both ports use them."""
 
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class Limits(NamedTuple):
-    """What bounds an answer to Fetch."""
+    """The limits of an answer to Fetch."""
 
     isolation: int
     max_wait_ms: int
@@ -30,7 +30,7 @@ class Limits(NamedTuple):
 
 
 class NodeReader:
-    """Fetch requests to one cluster, as the codec and the metadata have them."""
+    """Fetch requests to one cluster, with the topic keys of its metadata."""
 
     def __init__(self, cluster: KafkaCluster, keys: TopicKeys, *, pinned: bool = False) -> None:
         self._cluster = cluster
@@ -45,10 +45,10 @@ class NodeReader:
         session: tuple[int, int],
         limits: Limits,
     ) -> tuple[fetch.FetchResponse, int]:
-        """One request; the response, and how long it was in bytes.
+        """Send one request; return the response and its size in bytes.
 
         Raises:
-            Disconnected: there was none; or it made no sense, and the connection is closed.
+            Disconnected: there was no response; or it was invalid, and the connection is closed.
         """
         version = self._keys.version(
             connection, fetch.API_KEY, fetch.MIN_VERSION, fetch.MAX_VERSION, fetch.BY_ID
@@ -80,7 +80,7 @@ class NodeReader:
         return response, len(body)
 
     async def unknown(self, wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Fetched]:
-        """The partitions whose topic the cluster does not name, even when asked; usually none."""
+        """The partitions whose topic is not in the metadata, even after a refresh; usually none."""
         self._keys.learn(self._cluster.metadata, self._renew)
         missing = {p.topic for p in wanted if p.topic not in self._keys}
         if not missing:
@@ -92,7 +92,7 @@ class NodeReader:
     async def read(
         self, offsets: Mapping[TopicPartition, int], isolation: int, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
-        """What stands at these offsets, asked of each leader, without a session."""
+        """Read at these offsets from each leader, without a session."""
         limits = Limits(isolation, 0, MAX_READ, partition_max_bytes)
 
         async def ask(node: int, asked: questions.Asked[int]) -> questions.Answers[Fetched]:
@@ -121,10 +121,10 @@ class NodeReader:
     async def read_alone(
         self, partition: TopicPartition, offset: int, limits: Limits
     ) -> tuple[Fetched, int, int]:
-        """What the leader answers to this alone; the answer's throttle time, the leader's epoch.
+        """Read this partition alone; return its part, the throttle time and the leader epoch.
 
         Raises:
-            Retriable: there is no leader, or no answer.
+            Retriable: no answer arrived.
         """
         leader = (await self._cluster.leaders([partition]))[partition]
         if isinstance(leader, Refusal):
@@ -139,11 +139,11 @@ class NodeReader:
         check(response.error, "read")
         fetched = response.partitions.get(partition)
         if fetched is None:
-            # A quota's answer names no partition, and so no offset of its.
+            # An answer that a quota has emptied lists no partition, and no offsets.
             fetched = failed(0)
         return fetched, response.throttle_ms, leader.epoch
 
 
 def failed(code: int) -> Fetched:
-    """A partition that could not be read."""
+    """The result of a partition that could not be read."""
     return Fetched(code, -1, -1, -1, (), _NOTHING)

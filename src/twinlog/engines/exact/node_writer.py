@@ -1,23 +1,23 @@
 """Produce requests to one broker, on one connection, in the order in which they were given.
 
-The order is what the append stands on: a batch that overtakes the one before it is refused where
-the sequence guards it, and lands in the wrong place where nothing does yet (a partition's first).
+The append relies on this order. A batch that overtakes the one before it is refused where the
+sequence guards it, and lands at the wrong offset where nothing guards it yet (a partition's first).
 So a request either follows the one before it on the same connection, or is not sent:
 
     the connection                 a request
     ---------------------------    -----------------------------------------------------------
     is open and takes requests     is handed to it before `send` returns
-    is open, takes none just now   waits for *this* connection, behind those that wait already
-    is not there                   waits until it is
-    is lost, or late               is refused (Retriable: nothing was sent), and so is all that
-                                   waits behind it
-    is throttled by a quota        waits, for as long as that takes
+    is open, takes none now        waits for *this* connection, behind requests that wait already
+    does not exist                 waits until it does
+    is lost, or late               is refused (Retriable: nothing was sent), and so are all
+                                   requests that wait behind it
+    is throttled by a quota        waits until it is not
 
-What has waited while some topic was found to have another id is refused, too: it was meant for the
-topic that was there before.
+A request is also refused if a topic was found to have another id while it waited: it was meant for
+the topic before it was recreated.
 
-Whether we may still write is asked when bytes are handed over, not when they are given: what waits
-here when the lease ends is never sent.
+The lease is checked when bytes are handed over, not when the request is given: a request that still
+waits when the lease ends is never sent.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from twinlog.kafka.types import TopicPartition
 
 LANE: Final = "produce"
 MAX_WAITING: Final = 256
-"""Requests that wait for the connection."""
+"""The most requests that wait for the connection."""
 _BROKER_SHARE: Final = 0.8
-"""How much of a request's time the broker may wait for its followers."""
+"""Share of the request timeout that the broker may wait for its followers."""
 
 Answers: TypeAlias = Mapping[TopicPartition, Appended]
 
@@ -47,12 +47,12 @@ Answers: TypeAlias = Mapping[TopicPartition, Appended]
 class _Given(NamedTuple):
     batches: Sequence[Batch]
     answer: asyncio.Future[Answers]
-    generation: int  # of the topics' keys when it was given
+    generation: int  # of the topic keys when the request was given
     before: asyncio.Future[Answers] | None  # the answer to the request before it
 
 
 class NodeWriter:
-    """The writer to one broker. `permit` raises when nothing may be written any more."""
+    """The writer to one broker. `permit` raises if the lane may not write any more."""
 
     def __init__(
         self, cluster: KafkaCluster, node: int, keys: TopicKeys, permit: Callable[[], None]
@@ -67,9 +67,9 @@ class NodeWriter:
         self._timeout = cluster.config.request_timeout
 
     def send(self, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
-        """One request; its answer, which does not come before those to the requests before it.
+        """Give a request; its answer is settled after those of the requests before it.
 
-        Cancelling the future takes back a request that still waits, and none that was sent.
+        Cancelling the future withdraws a request that still waits, but not one that was sent.
         """
         answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
         given = _Given(batches, answer, self._keys.generation, self._last)
@@ -86,7 +86,7 @@ class NodeWriter:
         return answer
 
     async def _send_waiting(self, connection: Connection | None) -> None:
-        """Send what waits, in its order, on one connection, or refuse all that is left."""
+        """Send the waiting requests in order, on one connection; after an error refuse the rest."""
         failure: TwinlogError = self._unsent("closed")
         try:
             if connection is None:
@@ -106,10 +106,10 @@ class NodeWriter:
                 _refuse(self._waiting.popleft(), copy(failure))
 
     def _transmit(self, connection: Connection, given: _Given) -> None:
-        """Hand a request over. What is wrong with it is its answer.
+        """Hand a request over. An error is its answer.
 
-        One that was cancelled is not sent: its engine has ended, and another owner may have what it
-        is about, also where this lane holds a lease again.
+        A cancelled request is not sent: its engine has ended, and another owner may have its
+        partitions, even if this lane holds a lease again.
         """
         if given.answer.cancelled():
             return
@@ -146,7 +146,7 @@ class NodeWriter:
         decode: Callable[[memoryview], produce.ProduceResponse],
         body: asyncio.Future[memoryview],
     ) -> None:
-        """The response, or that there is none. One that cannot be read is none."""
+        """Take the response, or its absence. A response that cannot be decoded counts as none."""
         try:
             response = decode(body.result())
             answers = _answers(response, given.batches)
@@ -174,10 +174,10 @@ class NodeWriter:
 
 
 def _answers(response: produce.ProduceResponse, batches: Sequence[Batch]) -> Answers:
-    """Each batch's result.
+    """The result of each batch.
 
     Raises:
-        ProtocolError: there is one that has none.
+        ProtocolError: a batch has no result.
     """
     answers = {p: Appended(*part) for p, part in response.partitions.items()}
     for batch in batches:
@@ -187,17 +187,17 @@ def _answers(response: produce.ProduceResponse, batches: Sequence[Batch]) -> Ans
 
 
 def _refuse(given: _Given, error: TwinlogError) -> None:
-    """End a request. Its engine may have ended before, so nobody may be left to retrieve this."""
+    """End a request with an error, which may never be retrieved: its engine may have ended."""
 
     def refuse() -> None:
         given.answer.set_exception(error)
-        given.answer.exception()  # else asyncio logs it as an error that was never retrieved
+        given.answer.exception()  # otherwise asyncio logs that it was never retrieved
 
     _in_turn(given, refuse)
 
 
 def _in_turn(given: _Given, settle: Callable[[], None]) -> None:
-    """Settle an answer after those before it: a partition's are about its batches in order."""
+    """Settle an answer after those before it: answers of a partition follow its batches' order."""
     if given.before is not None and not given.before.done():
         given.before.add_done_callback(lambda _: _in_turn(given, settle))
     elif not given.answer.done():

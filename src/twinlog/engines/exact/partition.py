@@ -1,4 +1,4 @@
-"""One mirror partition as a lane holds it: the append machine, and what is known around it."""
+"""One mirror partition as its lane holds it: the append machine, and what is known about it."""
 
 import enum
 from dataclasses import dataclass, field
@@ -13,18 +13,18 @@ from twinlog.kafka.types import UNKNOWN_EPOCH, FetchPosition, LeaderEpoch, Offse
 from twinlog.mirror.lag import LagClock
 
 UNKNOWN: Final = Offset(-1)
-"""An offset that nobody has told us yet."""
+"""An offset that is not known yet."""
 START: Final = Offset(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSpec:
-    """What a mirror partition is: given by the control plane, the same for every owner.
+    """The control plane's description of a mirror partition, the same for every owner.
 
-    `shard` is its state partition. `destination_topic_id` is None where nobody has written it down:
-    then it is not compared. `compacted` says that the destination's topic refuses records
-    without a key and DeleteRecords, because its cleanup.policy contains `compact`. `of_several_ids`
-    says that data may stand there, or be under way, which bears another producer id than ours.
+    `shard` is its state partition. `destination_topic_id` is None if it is not stored: then it is
+    not compared. `compacted`: the destination's topic refuses records without a key and
+    DeleteRecords, because its cleanup.policy contains `compact`. `of_several_ids`: data in the log
+    or in flight may carry another producer id than the data id has now.
     """
 
     partition: TopicPartition
@@ -36,7 +36,7 @@ class PartitionSpec:
 
 
 class Stage(enum.Enum):
-    """What a lane says of a partition; the control plane maps it to KIP-1279's states."""
+    """What an engine reports of a partition; the control plane maps it to KIP-1279's states."""
 
     PREPARING = enum.auto()
     MIRRORING = enum.auto()
@@ -45,38 +45,38 @@ class Stage(enum.Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class MirrorPartition:
-    """The mutable part. Only the engine's own loop touches it."""
+    """The mutable state of a mirror partition. Only the engine's event loop changes it."""
 
     spec: PartitionSpec
     append: PartitionAppend
     stage: Stage = Stage.PREPARING
     reason: str = ""
-    transient: bool = False  # FAILED, yet trying again may help
-    attempts: int = 0  # failures in a row, for the backoff
-    unsettled: int = 0  # position reads in a row that found something under way
+    transient: bool = False  # FAILED, but a retry may help
+    attempts: int = 0  # consecutive failures, for the backoff
+    unsettled: int = 0  # consecutive position reads that found a request in flight
     retry_at: float = 0.0  # no step before this time
-    filling: bool = False  # a filler is under way: its position must not be read
+    filling: bool = False  # a filler is in flight: the position must not be read
     source_node: int = -1
     source_replica: int = -1  # read instead of the leader, as the leader asks (KIP-392)
-    redirect_at: float = 0.0  # not before this time to another replica, or back to the leader
-    destination_epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the leader that was last told
+    redirect_at: float = 0.0  # no change to another replica, or back to the leader, before this
+    destination_epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the leader in the last answer
     doubted: tuple[Jump, ...] = ()  # skipped offsets that are read again before they are believed
-    held_back: str = ""  # why the source answers no records although it has offsets there
-    source_leader_epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the election that made it lead
-    source_epochs: SourceEpochs = field(default_factory=SourceEpochs)  # of what was read there
+    held_back: str = ""  # why the source answers without records although it has offsets
+    source_leader_epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the source's current leader
+    source_epochs: SourceEpochs = field(default_factory=SourceEpochs)  # of the records read
     destination_node: int = -1
-    topic_lost: bool = False  # the destination was last told to have no topic, or another one
+    topic_lost: bool = False  # by the last answer the destination's topic is absent or recreated
     source_start: Offset = UNKNOWN
     source_high_watermark: Offset = UNKNOWN
     source_stable: Offset = UNKNOWN
-    source_heard_at: float | None = None  # when it was last fetched, while it is not
+    source_heard_at: float | None = None  # last answered fetch before it was left out
     source_ends: LagClock = field(default_factory=LagClock)  # when its high watermarks were seen
     throttled: bool = False  # its fetches wait for the mirror's rate
-    log_starts: LogStarts = field(default_factory=LogStarts)  # that the destination's follows
+    log_starts: LogStarts = field(default_factory=LogStarts)  # the source's, not yet followed
     destination_start: Offset = UNKNOWN
     bulk_until: Offset = START  # empty records are appended up to here, then deleted
     touched: int = 0  # the fetcher's clock when the position was last set
-    ahead_since: float = 0.0  # when the destination was first seen ahead of the source, or 0
+    ahead_since: float = 0.0  # when the destination was first found ahead of the source, or 0
     corrupt_reads: int = 0
     records_moved: int = 0
     bytes_moved: int = 0
@@ -94,20 +94,20 @@ class MirrorPartition:
 
     @property
     def fetch_position(self) -> FetchPosition:
-        """Where the source is to be read on."""
+        """The position of the next fetch from the source."""
         end = self.append.planned_end
         return FetchPosition(end, self.source_epochs.before(end), self.source_leader_epoch)
 
     @property
     def mirrored_epoch(self) -> LeaderEpoch:
-        """The source's leader epoch of the destination's last record; -1 where it is not known."""
+        """The source's leader epoch of the destination's last record; -1 if unknown."""
         if self.append.phase is not Phase.APPENDING:
             return UNKNOWN_EPOCH
         return self.source_epochs.before(self.append.log_end)
 
     @property
     def caught_up(self) -> bool:
-        """Whether the destination holds all that the source is known to have decided."""
+        """Whether the destination holds all up to the source's known last stable offset."""
         return (
             self.append.phase is Phase.APPENDING
             and self.append.idle

@@ -1,15 +1,15 @@
-"""Reads back where partitions stand on the destination, and proves that this is the source's log.
+"""Reads positions from the destination, and proves that its log is the source's.
 
-A position is believed only when three things agree (docs/architecture/append.md, 1.): the log end
-before and after the producers were asked is the same, in one leader epoch, and the high watermark
-has reached it, so that nothing below it can still be lost by a clean election. Nor is it believed
-while the destination's leaders are asked for: their answer tells whether the topic is the mirror's
-still, or was made again under its name and is empty.
+A position counts only if three offsets agree (docs/architecture/append.md, 1.): the log end offset
+is the same before and after the producers are read, in one leader epoch, and the high watermark has
+reached it, so that a clean election loses nothing below it. Nor does it count while the
+destination's leaders are being refreshed: the answer shows whether the topic is still the mirror's,
+or was recreated and is empty.
 
-Then the destination's last batch is compared with what the source holds at the same offsets
-(`proof.py`): what another producer has written while the partition was not mirrored would otherwise
-count as mirrored, and every offset after it would be wrong. Where the leader epoch of the source's
-last mirrored record is known, the source's own has to be the same.
+Then the destination's last batch is compared with the source's records at the same offsets
+(`proof.py`). Otherwise records that another producer has written while the partition was not
+mirrored would count as mirrored, and every offset after them would be wrong. If the leader epoch of
+the source's last mirrored record is known, the source must have the same epoch at that offset.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ class _Found(NamedTuple):
 
     position: Position
     source: Bounds
-    fillers: bool  # whether markers of filler ids may still have come after it was read
-    fresh: bool = False  # nobody has read it: empty, or bulk as far as it goes
-    compared: bool = False  # whether its last records are the source's, not only excused
+    fillers: bool  # whether markers of filler ids may have landed after it was read
+    fresh: bool = False  # it has no reader yet: it is empty, or contains bulk records only
+    compared: bool = False  # whether its last data was found on the source (`Proven`)
     epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the source's last record before the position
 
     def takes_bulk(self, partition: MirrorPartition) -> bool:
@@ -54,7 +54,7 @@ class _Found(NamedTuple):
 
 
 class Placer:
-    """Places the partitions that ask for it, many in one go, those of one broker together."""
+    """Places the partitions that need a position, grouped by their pair of brokers."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
@@ -62,11 +62,11 @@ class Placer:
         self._turns: defaultdict[tuple[int, int], asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_AT_ONCE)
         )
-        self._placing: dict[MirrorPartition, list[MirrorPartition]] = {}  # by batch
+        self._placing: dict[MirrorPartition, list[MirrorPartition]] = {}  # each with its batch
         self._scheduled = False
 
     def want(self, partition: MirrorPartition) -> None:
-        """Read this partition's position, then tell the engine."""
+        """Queue a partition; the engine is called when its position is read."""
         if partition not in self._placing:
             self._due[partition] = None
             if not self._scheduled:
@@ -74,13 +74,13 @@ class Placer:
                 asyncio.get_running_loop().call_soon(self._flush)
 
     def forget(self, partition: MirrorPartition) -> None:
-        """It needs no position any more."""
+        """Remove a partition from the queue."""
         self._due.pop(partition, None)
 
     def _flush(self) -> None:
         self._scheduled = False
         due, self._due = self._due, {}
-        # A broker that does not answer holds up its own partitions only.
+        # A broker that does not answer delays its own partitions only.
         groups: defaultdict[tuple[int, int], list[MirrorPartition]] = defaultdict(list)
         for partition in due:
             groups[partition.source_node, partition.destination_node].append(partition)
@@ -104,7 +104,7 @@ class Placer:
         except Retriable as error:
             trouble = str(error)
         finally:
-            # What was given up may be another batch's by now: its position is another one.
+            # A partition that was given up may be in another batch now, which reads its position.
             batch[:] = [p for p in batch if self._placing.get(p) is batch]
             for partition in batch:
                 del self._placing[partition]
@@ -122,7 +122,7 @@ class Placer:
     # ---- reading -------------------------------------------------------------------------------
 
     async def _read(self, batch: Sequence[MirrorPartition]) -> dict[MirrorPartition, _Found]:
-        """The positions that can be believed; the engine has been told of the others' trouble."""
+        """Read the positions that count; errors of the others are reported to the engine."""
         keys = [partition.key for partition in batch]
         fillers = {p for p in batch if self._engine.shard(p).held_up(p.key)}
         destination = self._engine.destination
@@ -163,7 +163,7 @@ class Placer:
         return {p: f for p, f in found.items() if not self._ahead(p, f)}
 
     def _again_soon(self, partition: MirrorPartition) -> None:
-        """Something is still under way on the destination: read again in a moment."""
+        """Read again soon: a request is still in flight on the destination."""
         self._placing.pop(partition, None)
         partition.unsettled += 1
         pause = self._engine.settings.position_pause_s
@@ -171,10 +171,10 @@ class Placer:
         self._engine.advance(partition)
 
     def _ahead(self, partition: MirrorPartition, found: _Found) -> bool:
-        """Whether the destination holds more than the source has decided.
+        """Whether the destination's log ends above the source's last stable offset.
 
-        For a moment this is so after a source leader's clean failover (its high watermark catches
-        up); if it stays so, the source has lost records that the mirror has.
+        This is so briefly after a clean failover of a source leader, until its high watermark has
+        caught up. If it stays so, the source has lost records that the mirror has.
         """
         if found.source.last_stable >= found.position.log_end:
             partition.ahead_since = 0.0
@@ -196,7 +196,7 @@ class Placer:
     # ---- proving -------------------------------------------------------------------------------
 
     async def _prove(self, found: dict[MirrorPartition, _Found]) -> None:
-        """Drop from `found` what does not end as the source's log does: FAILED, or tried again."""
+        """Drop from `found` the logs that do not end as the source's; they fail, or are retried."""
         engine = self._engine
         claims = {
             p.key: Claim(
@@ -227,10 +227,10 @@ class Placer:
     # ---- bulk ----------------------------------------------------------------------------------
 
     def _await_fillers(self, found: dict[MirrorPartition, _Found]) -> None:
-        """Drop from `found` what needs bulk records while a filler of former times may still come.
+        """Drop from `found` partitions that need bulk records while an earlier filler may land.
 
-        Bulk records may begin where a former owner was filling a gap: its filler would land among
-        them, or move what is mirrored behind them. Written markers are waited for with the lease.
+        Bulk records may begin where a former owner was filling a gap. Its filler would land among
+        them, or shift the data behind them. For written markers, the wait for the lease is enough.
         """
         for partition, one in list(found.items()):
             if one.fillers and one.takes_bulk(partition):
@@ -239,7 +239,7 @@ class Placer:
                 self._end_fillers(partition)
 
     def _end_fillers(self, partition: MirrorPartition) -> None:
-        """Then the position is read again: markers may have come since."""
+        """End the fillers, then read the position again: markers may have landed since."""
         try:
             self._engine.shard(partition).end_fillers()
         except Retriable as error:
@@ -252,7 +252,7 @@ class Placer:
     # ---- going on ------------------------------------------------------------------------------
 
     def _settle(self, partition: MirrorPartition, found: _Found, read_at: float) -> None:
-        """Give the machine its position, and what lies below the source's log start to use up."""
+        """Place the append machine; schedule the offsets below the source's log start offset."""
         position, source, epoch = found.position, found.source, found.epoch
         append = partition.append
         append.place(position, read_at, compared=found.compared)
@@ -264,7 +264,7 @@ class Placer:
         self._engine.source_starts_at(partition, source.start)
         if position.log_end < source.start:
             if found.takes_bulk(partition):
-                # PREPARING until the log start is moved; nobody reads it before.
+                # The partition stays PREPARING until the last bulk batch is appended.
                 partition.bulk_until = Offset(source.start)
             else:
                 end = Offset(source.start)

@@ -1,16 +1,16 @@
-"""What a lane needs of the two clusters: the boundary between the engine and the network.
+"""What a lane needs of the two clusters: the interface between the engine and the network.
 
-The engine (`engine.py`) is written against the first two protocols, `ownership.py` against the
-third. `kafka_ports.py` and `state_log.py` implement them on real brokers; the tests' model of a
-broker implements them too, so that the contract suite can hold the model to the truth, and the
-simulation can run the very engine that runs in production.
+The engine (`engine.py`) uses the first two protocols, `ownership.py` the third. `kafka_ports.py`
+and `state_log.py` implement them on real brokers. The tests' model of a broker implements them too:
+the contract suite compares the model with real brokers, and the simulation runs the production
+engine on the model.
 
-Common to all methods: a partition's trouble is that partition's result (an error code, 0 for
-none), never an exception for all. An exception is for the whole request:
+Common to all methods: an error of a partition is that partition's result (an error code, 0 for
+none), never an exception. An exception is about the whole request:
 
-* `errors.Disconnected`: no answer came. Whether the request was carried out is not known.
-* `errors.Fenced`: somebody else has taken over what the request was made in the name of.
-* `errors.Retriable`: it was not carried out; try again.
+* `errors.Disconnected`: no answer arrived. Whether the request was carried out is unknown.
+* `errors.Fenced`: another owner has taken over the id or state partition of the request.
+* `errors.Retriable`: it was not carried out; retry.
 """
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
@@ -24,11 +24,11 @@ from twinlog.store.control_topics import States
 from twinlog.store.state_records import LastMirrored, PartitionState
 
 WHOLE_TOPIC: Final = -1
-"""Stands for a partition where a topic is refused and its partitions are not told."""
+"""The index that stands for the whole topic if it is refused and its partitions are unknown."""
 
 
 class Leader(NamedTuple):
-    """Who leads a partition. `node` is -1 where nobody does; then `error` may say why."""
+    """The leader of a partition. `node` is -1 if there is none; then `error` may be the reason."""
 
     node: int
     epoch: int
@@ -37,7 +37,7 @@ class Leader(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """A log's end: of the leader's own log, which may lie above the high watermark."""
+    """The log end offset of the leader, which may lie above the high watermark."""
 
     error: int
     log_end: int
@@ -45,7 +45,7 @@ class LogEnd(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """A partition's offsets as its readers see them: first, high watermark, last stable."""
+    """Log start offset, high watermark and last stable offset of a partition."""
 
     error: int
     start: int
@@ -61,7 +61,7 @@ class Producers(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch to produce: its 61 bytes of header, patched, and its records as they are."""
+    """A batch to produce: its patched header of 61 bytes, and its unchanged records."""
 
     partition: TopicPartition
     header: bytes
@@ -69,10 +69,10 @@ class Batch(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """A partition's part of a Produce answer: where its batch landed.
+    """A partition's part of a Produce answer: the offset at which its batch landed.
 
-    `stamped_ms` is the time that the broker has put on its records instead of their own; the newest
-    timestamp of a batch that it had already; else -1.
+    `stamped_ms` is the time that the broker has set on the records (LogAppendTime); for a
+    duplicate, the newest timestamp of the batch that the broker has; otherwise -1.
     """
 
     error: int
@@ -95,7 +95,7 @@ class Markers(NamedTuple):
 
     `last` is the coordinator epoch of the last one, `before` that of all others. A partition
     refuses a marker whose producer epoch or coordinator epoch is below that of the producer's last
-    marker there (engines/exact/marker_epochs.py).
+    marker in it (engines/exact/marker_epochs.py).
     """
 
     number: int
@@ -104,9 +104,9 @@ class Markers(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """A Fetch answer: what has changed, how many bytes it was, and whether a quota held it back.
+    """A Fetch answer: what has changed, its size in bytes, and whether a quota delayed it.
 
-    `partitions` lists only those with news: an incremental fetch session leaves the others out.
+    `partitions` lists only those with news: an incremental fetch session omits the others.
     `throttle_ms` above 0: records may be left out because of a quota.
     """
 
@@ -116,9 +116,9 @@ class FetchResult(NamedTuple):
 
 
 class ReadAlone(NamedTuple):
-    """What one request for one partition alone was answered, and what explains an empty answer.
+    """The answer to a request for one partition alone, and what may explain an empty one.
 
-    `local_start` and `compacts` are asked for only where there is neither an error nor a record
+    `local_start` and `compacts` are read only if there is neither an error nor a record
     (`mirror/absence.py`, `Reading`).
     """
 
@@ -130,10 +130,10 @@ class ReadAlone(NamedTuple):
 
 
 class SourcePort(Protocol):
-    """The source, read only."""
+    """The source, which is only read."""
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """All partitions of these topics, asked anew; `WHOLE_TOPIC` of one that is refused."""
+        """Refresh the leaders of these topics' partitions; `WHOLE_TOPIC` of a refused topic."""
         ...
 
     async def fetch(
@@ -146,18 +146,18 @@ class SourcePort(Protocol):
         partition_max_bytes: int,
         fetcher: int = 0,
     ) -> FetchResult:
-        """Read each wanted partition on, up to its last stable offset.
+        """Read each wanted partition from its position, up to its last stable offset.
 
-        One call at a time for each node and fetcher. The port keeps a fetch session for each
-        such pair, on a connection of its own, so that only what changes in `wanted` from one call
-        to the next goes over the wire. Answers as soon as there is data, or after `max_wait_ms`.
+        There is one call at a time for each node and fetcher. The port keeps a fetch session for
+        each such pair, on a connection of its own, so that only changes of `wanted` between calls
+        are sent. It returns as soon as there is data, or after `max_wait_ms`.
         """
         ...
 
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
-        """What stands at these offsets now, without a session (read_committed, no waiting).
+        """Read at these offsets, without a session (read_committed, no waiting).
 
         An answer without records proves nothing: another partition's may have used up its size.
         """
@@ -171,25 +171,25 @@ class SourcePort(Protocol):
         max_wait_ms: int,
         partition_max_bytes: int,
     ) -> ReadAlone:
-        """What the leader answers to a request for nothing but this (read_committed).
+        """Read this partition by a request of its own, from the leader (read_committed).
 
         Raises:
-            Retriable: it could not be asked.
+            Retriable: no answer arrived.
         """
         ...
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Bounds]:
-        """First, high watermark and last stable offsets, asked anew."""
+        """Read log start offsets, high watermarks and last stable offsets."""
         ...
 
 
 class DestinationPort(Protocol):
-    """The destination: appended to, and asked for positions."""
+    """The destination: appends, and reads of positions."""
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """All partitions of these topics, asked anew; `WHOLE_TOPIC` of one that is refused."""
+        """Refresh the leaders of these topics' partitions; `WHOLE_TOPIC` of a refused topic."""
         ...
 
     def produce(
@@ -197,8 +197,8 @@ class DestinationPort(Protocol):
     ) -> Awaitable[Mapping[TopicPartition, Appended]]:
         """Append one batch to each of these partitions, all led by `node`, with acks=all.
 
-        The request is on its way when the call returns: requests of one node arrive in the order
-        of the calls.
+        The request is queued or sent when the call returns: requests to one node arrive in the
+        order of the calls.
         """
         ...
 
@@ -211,35 +211,35 @@ class DestinationPort(Protocol):
     async def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Bounds]:
-        """First, high watermark and last stable offsets."""
+        """Read log start offsets, high watermarks and last stable offsets."""
         ...
 
     async def producers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Producers]:
-        """DescribeProducers."""
+        """Read the producers that the leaders remember (DescribeProducers)."""
         ...
 
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
     ) -> Mapping[TopicPartition, Fetched]:
-        """What stands at these offsets now, aborted data included (read_uncommitted)."""
+        """Read at these offsets, aborted data included (read_uncommitted)."""
         ...
 
     async def init_producer(self, transactional_id: str) -> ProducerIdentity:
-        """InitProducerId: a new epoch, in which nothing of the former one is under way any more.
+        """Run InitProducerId: a new epoch; nothing of the former one is in flight any more.
 
-        When it returns, a transaction of the former epoch has been ended and its markers stand.
+        When it returns, the transaction of the former epoch is ended and its markers are written.
         """
         ...
 
     async def empty_transaction(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """One control record on each of these partitions, some time after the answer.
+        """Write one control record to each of these partitions, some time after the answer.
 
         Returns:
-            An error code for each. A partition that is refused gets none, the others do.
+            An error code for each. A refused partition gets no record, the others do.
 
         Raises:
             Fenced: the id has a newer epoch.
@@ -253,20 +253,20 @@ class DestinationPort(Protocol):
         *,
         committed: bool = False,
     ) -> Mapping[TopicPartition, int]:
-        """That many control records on each of these partitions, now; an error code for each.
+        """Write control records to each of these partitions at once; return error codes.
 
-        Needs the right CLUSTER_ACTION (31 CLUSTER_AUTHORIZATION_FAILED else) and brokers that have
-        the API (35 UNSUPPORTED_VERSION else). Refused, per
-        partition: a producer epoch below the last one there (47), a coordinator epoch below the
-        last one there (52). Of several markers for one partition the broker may report 0 although
-        some are missing: the log end shows how many landed.
+        This needs the right CLUSTER_ACTION (else 31 CLUSTER_AUTHORIZATION_FAILED) and brokers that
+        have the API (else 35 UNSUPPORTED_VERSION). A partition refuses a producer epoch below that
+        of the producer's last marker in it (47), and a coordinator epoch below that one's (52). For
+        several markers on one partition the broker may answer 0 although some are missing: the log
+        end offset shows how many landed.
         """
         ...
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """Move log starts up to these offsets; an error code for each."""
+        """Move log start offsets up to these; return error codes."""
         ...
 
 
@@ -274,11 +274,11 @@ class StatePort(Protocol):
     """One partition of `__mirror_state`, which one owner at a time writes."""
 
     async def take_over(self) -> States:
-        """Fence former owners; then all that was ever written.
+        """Fence former owners, then read all stored states.
 
         Raises:
-            Fenced: we may not write any more.
-            Retriable: not now.
+            Fenced: the lane may not write any more.
+            Retriable: not possible now.
         """
         ...
 
@@ -287,15 +287,15 @@ class StatePort(Protocol):
         states: Sequence[PartitionState],
         epochs: Mapping[MirrorPartition, LastMirrored],
     ) -> None:
-        """Write all or nothing. After whatever error `take_over` has to come before the next.
+        """Write all or nothing. After any error `take_over` has to precede the next write.
 
         Raises:
-            Fenced: another owner has taken it over, or we may not write any more.
-            Disconnected: whether it was written is not known.
+            Fenced: another owner has taken it over, or the lane may not write any more.
+            Disconnected: whether it was written is unknown.
             Retriable: nothing was written.
         """
         ...
 
     def close(self) -> None:
-        """From now on all is Fenced, also the next request of what is under way."""
+        """End all calls with Fenced from now on, also the next request of a running call."""
         ...

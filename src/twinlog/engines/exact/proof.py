@@ -1,20 +1,21 @@
 """Proof that a partition ends on the destination as the source's log does at the same offsets.
 
-The last batch of the destination is compared with what the source holds there. Reading is bounded
-and never believed when it is empty: many partitions are read in one request, whose answer may be
-too short for all of them, so what an answer leaves out is read alone, and what cannot be read
-proves nothing (`Unread`, tried again).
+The last batch of the destination is compared with the source's records at its offsets. Reads are
+bounded, and an empty answer proves nothing: many partitions are read in one request, whose answer
+may be too short for all of them. A partition that an answer leaves out is read alone. One that
+cannot be read proves nothing (`Unread`, retried).
 
     destination  ... │ last batch [start, end) │
     source       ... │ b │ b │ b │ b │ b ...        read on until `end` is covered
 
 In a log that the destination has compacted the last records may be gone; then the last batch of an
 earlier stretch is compared. A control batch proves nothing by itself: the source may have one at
-the same offset by chance, where another producer's transaction stands before the destination's. So
-what is compared begins with a data batch, if there is one near.
+the same offset by chance, while the destination's belongs to another producer's transaction. So
+the comparison begins with a data batch, if there is one near.
 
-The source decides how large its batches are, and what they decompress to. So plans and comparisons
-run in steps, between which heartbeats are sent, and within the bound that holds while mirroring.
+The source determines how large its batches are, and their decompressed size. So plans and
+comparisons run in steps, between which heartbeats are sent, and within the bound that holds while
+mirroring.
 """
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -34,9 +35,9 @@ from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartiti
 from twinlog.mirror.plan import Data, Piece, aborted_within, planning_sound
 
 TAIL_BYTES: Final = 64 * 1024
-"""Of each partition, in an answer of many. A batch that is longer is read alone."""
+"""Bytes of each partition in an answer for many. A longer batch is read alone."""
 LOOK_BACK: Final = 1_000
-"""Offsets in which a data batch is looked for, where a log ends in control batches."""
+"""Offsets in which a data batch is searched if a log ends in control batches."""
 _FIRST_LOOK: Final = 4
 _FURTHER: Final = 8
 _READS: Final = 64
@@ -44,24 +45,24 @@ _READS: Final = 64
 
 
 class Claim(NamedTuple):
-    """Where a partition ends, and what is known around it."""
+    """Where a partition ends on the destination, and what is known around it."""
 
     log_end: Offset
     destination_start: Offset
     source_start: Offset
     compacted: bool
     epoch: LeaderEpoch
-    """Of the source's last record when it was mirrored; -1 if that is not known."""
+    """The leader epoch of the source's last record when it was mirrored; -1 if unknown."""
 
 
 class Proven(NamedTuple):
-    """Nothing in it contradicts the source's log.
+    """Nothing in the partition contradicts the source's log.
 
     `fresh`: it has no reader yet; it is empty, or contains bulk records only.
-    `compared`: its last data was found on the source. False where the source has no records at
-    these offsets any more (compacted, or below its log start), or where the log ends in more
-    control batches than `LOOK_BACK`: then another producer may have written them.
-    `epoch` is the source's leader epoch at its end, -1 if that is not known.
+    `compared`: its last data was found on the source. False if the source no longer has records
+    at these offsets (compacted, or below its log start offset), or if the log ends in control
+    batches for more than `LOOK_BACK` offsets: then another producer may have written them.
+    `epoch` is the source's leader epoch at its end, -1 if unknown.
     """
 
     fresh: bool
@@ -70,13 +71,13 @@ class Proven(NamedTuple):
 
 
 class Differs(NamedTuple):
-    """It is another log."""
+    """The destination's log is not the source's."""
 
     reason: str
 
 
 class Unread(NamedTuple):
-    """It could not be compared; to be tried again."""
+    """The partition could not be compared; to be retried."""
 
     reason: str
 
@@ -85,9 +86,9 @@ Result: TypeAlias = Proven | Differs | Unread
 
 
 class _Tail(NamedTuple):
-    """What the destination ends with, `[start, end)`: its last batch, or several.
+    """The end of the destination's log, `[start, end)`: its last batch, or several.
 
-    `header` is the first one's.
+    `header` is the header of the first one.
     """
 
     header: Header
@@ -105,14 +106,14 @@ async def prove(
     """Compare the ends of these partitions.
 
     Args:
-        source: where they are read.
-        destination: where they stand.
-        claims: what is to be proved.
-        max_bytes: what may be held of the source for one of them, and what a batch may decompress
-            to. A longer one is `Unread`.
+        source: the cluster that is mirrored.
+        destination: the cluster that holds the copy.
+        claims: what is to be proven.
+        max_bytes: bytes of the source that may be held for one partition, and to which a batch may
+            decompress. A partition with more is `Unread`.
 
     Raises:
-        Retriable: a cluster could not be asked.
+        Retriable: a cluster gave no answer.
     """
     steps = Steps()
     results: dict[TopicPartition, Result] = {}
@@ -154,7 +155,7 @@ async def _tails(
     steps: Steps,
     max_bytes: int,
 ) -> dict[TopicPartition, _Tail | Proven | Unread]:
-    """What each log ends with; what an empty log proves."""
+    """The end of each log; the result of an empty log."""
     asked = {p: c.log_end - 1 for p, c in claims.items() if c.log_end > c.destination_start}
     answers = await destination.read(asked, partition_max_bytes=TAIL_BYTES) if asked else {}
     found: dict[TopicPartition, _Tail | Proven | Unread] = {}
@@ -177,7 +178,7 @@ async def _tail(
     claim: Claim,
     answer: Fetched | None,
 ) -> _Tail | Proven | Unread:
-    """The last batch, from the answer to many or by requests of its own."""
+    """The last batch, from the answer for many partitions or by requests for this one alone."""
     distance = 1
     for _ in range(_READS):
         if answer is not None and answer.error:
@@ -192,15 +193,15 @@ async def _tail(
         if not claim.compacted:
             return Unread("the destination has answered without records")
         if start == claim.destination_start:
-            return Proven(fresh=False, compared=False)  # its cleaner has left nothing to compare
+            return Proven(fresh=False, compared=False)  # the log cleaner has removed all of it
         distance *= 4
     return Unread("the destination does not answer with its last batch")
 
 
 def _last_batch(answer: Fetched, log_end: Offset) -> _Tail | None:
-    """The last whole batch of an answer that begins below the log's end.
+    """The last whole batch of an answer that begins below the log end offset.
 
-    The log may have grown since: what stands behind its end tells nothing of what is before it.
+    The log may have grown since: batches above that offset prove nothing about those below it.
     """
     headers = _sound(answer, log_end)
     if not headers:
@@ -218,9 +219,9 @@ async def _with_data(
     steps: Steps,
     max_bytes: int,
 ) -> dict[TopicPartition, _Tail | Unread]:
-    """Tails that are control batches, each from the last data batch on that readers see.
+    """Tails that are control batches, each extended back to the last data batch not aborted.
 
-    Those that have none near are left out: their log was filled, or is empty.
+    A partition without one within `LOOK_BACK` is left out: its log was filled, or is empty.
     """
     found: dict[TopicPartition, _Tail | Unread] = {}
     left, distance = dict(control), _FIRST_LOOK
@@ -245,7 +246,7 @@ async def _with_data(
 async def _from_data(
     records: memoryview, end: Offset, steps: Steps, max_bytes: int
 ) -> _Tail | Unread | None:
-    """These batches from the last one on with data that is not aborted; None without any."""
+    """These batches, from the last one with data that is not aborted; None if there is none."""
     headers = list(batches(records))
     if not headers:
         return None
@@ -263,7 +264,7 @@ async def _from_data(
 
 
 async def _pieces(records: memoryview, start: Offset, steps: Steps, max_bytes: int) -> list[Piece]:
-    """All that these batches of the destination hold from an offset on, however many pieces."""
+    """All pieces of these batches of the destination, from an offset on."""
     pieces: list[Piece] = []
     aborted = aborted_within(records)
     while planned := (
@@ -279,7 +280,7 @@ async def _whole(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, Offset],
 ) -> dict[TopicPartition, memoryview | None]:
-    """The whole batches that hold these offsets up to those; None where they cannot be read."""
+    """The whole batches that hold the offsets `[starts, ends)`; None if they cannot be read."""
     found: dict[TopicPartition, memoryview | None] = dict.fromkeys(starts)
     parts: dict[TopicPartition, list[bytes]] = {partition: [] for partition in starts}
     at = dict(starts)
@@ -302,7 +303,7 @@ async def _whole(
 
 
 def _is_legacy(answer: Fetched) -> bool:
-    """Whether it begins with messages of formats v0 or v1, which no mirror has written."""
+    """Whether an answer begins with messages of formats v0 or v1, which a mirror never writes."""
     try:
         next(batches(answer.records), None)
     except LegacyBatch:
@@ -324,7 +325,7 @@ def _sound(answer: Fetched, end: Offset) -> list[Header]:
 
 
 class _Stretch(NamedTuple):
-    """The source's records in the offsets of a tail, up to `end`; the epoch of the tail's last."""
+    """The source's records at the offsets of a tail, up to `end`; the epoch of the last offset."""
 
     pieces: list[Piece]
     end: Offset
@@ -334,10 +335,11 @@ class _Stretch(NamedTuple):
 async def _deleted(
     source: SourcePort, partition: TopicPartition, claim: Claim, answer: Fetched | None
 ) -> Result:
-    """Whether the source has deleted what the destination ends with: another topic has not.
+    """Confirm by topic id that the source has deleted the records that the destination ends with.
 
-    The bounds were told by the topic's name, and records are read by its id (Kafka 3.1). An answer
-    that a quota has emptied says nothing of the partition, nor of its high watermark.
+    The bounds were read by the topic's name, so a recreated topic may have them; records are read
+    by its id (Kafka 3.1). An answer that a quota has emptied proves nothing about the partition or
+    its high watermark.
     """
     if answer is None:
         alone = await source.read_alone(
@@ -358,7 +360,7 @@ async def _compared(
     steps: Steps,
     max_bytes: int,
 ) -> Result:
-    """Compare the destination's last batch with the source's records in its offsets."""
+    """Compare the destination's tail with the source's records at its offsets."""
     start = max(tail.start, claim.source_start)
     try:
         stretch = await reading
@@ -407,7 +409,7 @@ async def _stretch(
     steps: Steps,
     max_bytes: int,
 ) -> _Stretch | Unread:
-    """Read the source on from an answer to many partitions, by requests of its own."""
+    """Continue to read the source after the answer for many partitions, for this one alone."""
     pieces: list[Piece] = []
     held, most = 0, max_bytes + 2 * len(tail.records)
     covered, epoch = max(tail.start, claim.source_start), UNKNOWN_EPOCH
@@ -451,7 +453,7 @@ def _is_gone(alone: ReadAlone, offset: Offset, end: Offset) -> bool:
 
 
 def _of_epoch(claim: Claim, tail: _Tail, epoch: LeaderEpoch) -> Differs | None:
-    """The difference, if its last record is of another leader epoch than when it was mirrored."""
+    """The difference, if the last record's leader epoch is not the one that was mirrored."""
     known = claim.epoch if tail.end == claim.log_end else UNKNOWN_EPOCH
     if UNKNOWN_EPOCH not in (known, epoch) and known != epoch:
         return Differs(

@@ -1,21 +1,21 @@
-"""The named limits of a lane: every buffer, wait and retry of the data plane is one of these."""
+"""The named limits of a lane: each buffer, wait and retry of the data plane."""
 
 from dataclasses import dataclass
 from typing import Final
 
 SMALLEST_BUFFER: Final = 16 * 1024 * 1024
-"""Of `buffer_bytes`: two answers to Fetch, one that is appended while the next one comes."""
+"""The least `buffer_bytes`: two Fetch answers, one that is appended while the next arrives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSettings:
     """Limits of one lane, with their units in their names.
 
-    `buffer_bytes` bounds what a lane holds of the source's data, whatever the backlog: no fetch is
+    `buffer_bytes` bounds the source's data that a lane holds, whatever the backlog: no fetch is
     sent that could exceed it. A Fetch answer is held whole until its last batch is acknowledged.
 
-    Fetches whose answers are smaller than `fetch_small_bytes` are `fetch_pace_s` apart: each record
-    of a trickle would else be a request of its own, to both clusters.
+    Fetches with answers smaller than `fetch_small_bytes` are `fetch_pace_s` apart: otherwise each
+    record of a slow stream would be a request of its own, to both clusters.
     """
 
     buffer_bytes: int = 64 * 1024 * 1024

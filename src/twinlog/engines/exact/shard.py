@@ -1,31 +1,34 @@
 """What the mirror partitions of one state partition share: producer ids, and how gaps are filled.
 
-A *shard* is a state partition as its owner works on it. Its data is fenced by nothing and need not
-be: the broker compares the sequence (docs/architecture/append.md). Gaps are filled in two ways.
+A *shard* is a state partition as its owner sees it. A takeover does not fence its data, and need
+not: the broker compares the sequence (docs/architecture/append.md). Gaps are filled in two ways.
 
-**Written markers** (marker_writer.py), where the cluster grants CLUSTER_ACTION (one without an
-authorizer does): WriteTxnMarkers puts control records on a partition, as many as are wanted, and
+**Written markers** (marker_writer.py), where the cluster grants CLUSTER_ACTION (a cluster without
+an authorizer does): WriteTxnMarkers writes any number of control records to a partition, and
 answers when they are replicated. Of two requests for one offset only one lands, however late the
 other arrives.
 
 **Empty transactions**, elsewhere. Each leaves one control record on each of its partitions, so `n`
-offsets need `n` transactions, of different ids, side by side:
+offsets need `n` transactions of different ids, in parallel:
 
     id 0   P1 P2 P3        P1 needs 3 offsets, P2 needs 1, P3 needs 2: two ids this round,
     id 1   P1    P3        P1 gets its third in the next one
 
-InitProducerId on each filler id fences a former owner: it ends a transaction that he had under way
-and is answered when its markers stand. EndTxn is answered before the markers stand, so a round
-ends when log ends and high watermarks show them. An id is *dirty* while markers of it may still
-come: it gets a new epoch before it is used again, and until then its partitions are left alone. So
-a partition whose leader is away, whose marker therefore cannot be written, holds up its own gap and
-the ids that it is in, not the other partitions. What cannot be helped: a coordinator whose marker
-was replicated, but not confirmed when the leader or itself died, writes it *again*
-(tests/contract). The log end then tells, and the partition is FAILED.
+InitProducerId on each filler id fences a former owner: it ends the former owner's open transaction
+and is answered when the markers are written. EndTxn is answered before the markers are written, so
+a round ends when log end offsets and high watermarks show them.
 
-A partition that may not be written to is refused, alone, and nothing of the transaction stands or
-will stand there. So the epoch that was to fence it is as good as new for it, and is kept for the
-next time: who asks for ever would use an id's epochs up.
+An id is *dirty* while its markers may still arrive: it gets a new epoch before it is used again,
+and until then nothing is filled on its partitions. A partition whose leader is unreachable gets no
+marker: it delays its own gap and the ids that it is in, not the other partitions.
+
+One case remains. If a marker is replicated, but not yet confirmed when the leader or the
+coordinator dies, the coordinator writes it *again* (tests/contract). The log end offset shows it,
+and the partition is FAILED.
+
+If a partition may not be written to, only this partition is refused, and it never gets a record of
+the transaction. So the epoch that was to fence it is unused there and is kept for the next attempt:
+endless attempts would use up the id's epochs.
 """
 
 import asyncio
@@ -52,17 +55,18 @@ from twinlog.mirror.plan import Gap
 log = logging.getLogger(__name__)
 
 _LAST_EPOCHS = 32_000
-"""From here on a data id is used up until it has another producer id: 767 requests, once."""
+"""From this epoch on the data id uses up its epochs until it gets another producer id: once, 767
+requests."""
 _COMMIT = (1).to_bytes(2)
 """The type in a commit marker's key, behind its version; an abort marker's is 0."""
 _KEPT = 4
 """How often the ids are used within the time after which their coordinator forgets them."""
 _LOOK_S = 60.0
-"""The longest wait before it is looked again what that time is."""
+"""The longest wait before that time is checked again."""
 _SEARCHES = 16
 """Partitions that are searched for foreign records at the same time: an answer may have 1 MiB."""
 _FENCES = 64
-"""How far back fences are looked for at first that former owners have left."""
+"""Offsets before the log end in which fences of former owners are searched first."""
 
 
 class Shard:
@@ -76,14 +80,14 @@ class Shard:
         self._destination = destination
         self.settings = settings
         self._clean: dict[int, ProducerIdentity] = {}
-        # The other ids, with the partitions where markers of theirs may still come; None where
-        # nobody knows, which is what a former owner leaves.
+        # The other ids, with the partitions where their markers may still arrive; None if these
+        # are unknown, as after a takeover.
         self._dirty: dict[int, frozenset[TopicPartition] | None] = dict.fromkeys(
             range(settings.fillers)
         )
-        self._busy: frozenset[int] = frozenset()  # those that a round works with, nobody cleans
+        self._busy: frozenset[int] = frozenset()  # ids that a round uses; they are not cleaned
         self._data_turns = asyncio.Lock()  # guards the data id: one transaction at a time
-        self._turns = asyncio.Lock()  # guards the ids: each mirror's engine fills by itself
+        self._turns = asyncio.Lock()  # guards the filler ids: several engines share the shard
         self._cleaning: asyncio.Task[None] | None = None
         self._ahead: asyncio.Task[None] | None = None
         self.markers = MarkerWriter(f"{self._id}.marker", destination, settings.markers_at_once)
@@ -92,31 +96,31 @@ class Shard:
         self._absent = _Sightings(settings.lease_s, recent_s)
         self.data_producer = ProducerId(-1)
         self.renamed = False
-        """Whether the data id has had another producer id since it was opened. No epoch of that one
-        fences what bears ours: the state partition has to be taken over anew."""
+        """Whether the data id has got another producer id since it was opened. No epoch of the new
+        one fences data of `data_producer`: the state partition has to be taken over again."""
         self._keeping: asyncio.Task[None] | None = None
-        self._data_ids: set[int] = set()  # those that the data id has had, as far as we know
-        self._marker_ids: set[int] = set()  # those of written markers
-        # The epoch of the last fence, where its outcome is known, and what has no marker of it.
+        self._data_ids: set[int] = set()  # known producer ids of the data id
+        self._marker_ids: set[int] = set()  # known producer ids of the marker id
+        # The epoch of the last fence, if its outcome is known; the partitions without its marker.
         self._epoch: ProducerIdentity | None = None
         self._refused: set[TopicPartition] = set()
 
     @property
     def data_producers(self) -> frozenset[int]:
-        """The ids that the data id is known to have had."""
+        """The producer ids that the data id is known to have had."""
         return frozenset(self._data_ids)
 
     async def open(self) -> None:
-        """Learn the data producer's id; the filler ids are cleaned by and by.
+        """Learn the data id's producer id; the filler ids are cleaned in the background.
 
         Raises:
             Retriable: the coordinator is not available; open it again.
-            Fenced: we may not write any more.
+            Fenced: the lane may not write any more.
         """
         identity = await self._destination.init_producer(self._id)
         self._data_ids.add(identity.producer_id)
         while identity.epoch >= _LAST_EPOCHS:
-            # Whoever comes next would not know the fences of an id whose epochs have ended.
+            # The next owner would not know the fences of a producer id whose epochs are used up.
             identity = await self._destination.init_producer(self._id)
             self._data_ids.add(identity.producer_id)
         self.data_producer = ProducerId(identity.producer_id)
@@ -124,36 +128,37 @@ class Shard:
         self._keeping = asyncio.create_task(self._keep_ids())
 
     async def close(self) -> None:
-        """End what runs in the background."""
+        """End the background tasks."""
         for task in (self._ahead, self._cleaning, self._keeping):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
     async def _clean_ahead(self) -> None:
-        """Clean what a former owner has left before a failover has to wait for it.
+        """Clean the ids of a former owner before a failover has to wait for it.
 
-        Not before his lease has ended: partitions that change their owner twice in a moment would
-        have the first one's request fence the second one. Nor those that a round is working with.
+        This begins after the former owner's lease: if partitions change their owner twice in quick
+        succession, the first owner's request could otherwise fence the second owner. The ids of a
+        running round are left out.
         """
         await asyncio.sleep(self.settings.lease_s)
         while None in self._dirty.values():
             try:
                 await self._cleaned(self._clean_dirty())
-            except TwinlogError as error:  # whoever needs them tries again, too, and hears of it
+            except TwinlogError as error:  # a caller that needs the ids retries and gets the error
                 log.debug("shard %d: filler ids are not clean yet: %s", self.number, error)
                 await asyncio.sleep(self.settings.backoff_max_s)
 
     async def _keep_ids(self) -> None:
-        """Use the ids of data and written markers before their coordinator forgets them.
+        """Use the data id and the marker id before their coordinator forgets them.
 
-        Neither data nor a written marker is a use of its transactional id.
+        Neither data nor a written marker counts as a use of its transactional id.
         """
         now = asyncio.get_running_loop().time
         used_at = now()
         while True:
             while (wait := used_at + self.settings.ids_expiration_ms / 1000 / _KEPT - now()) > 0:
-                await asyncio.sleep(min(wait, _LOOK_S))  # brokers may tell a shorter time later
+                await asyncio.sleep(min(wait, _LOOK_S))  # brokers may report a shorter time later
             used_at = now()
             try:
                 async with self._data_turns:
@@ -164,13 +169,13 @@ class Shard:
                 log.warning("shard %d: its ids cannot be kept just now: %s", self.number, error)
 
     def _learn(self, identity: ProducerIdentity) -> ProducerIdentity:
-        """Note which producer id the data id has."""
+        """Note the data id's producer id."""
         self._data_ids.add(identity.producer_id)
         self.renamed |= identity.producer_id != self.data_producer
         return identity
 
     def _clean_dirty(self) -> "asyncio.Task[None]":
-        """The cleaning of the dirty ids that goes on, or one that begins."""
+        """The running task that cleans the dirty ids; starts one if there is none."""
         if self._cleaning is None or self._cleaning.done():
             self._cleaning = asyncio.create_task(self._clean_up())
         return self._cleaning
@@ -178,33 +183,33 @@ class Shard:
     async def fill_gaps(
         self, gaps: Mapping[TopicPartition, Gap]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """One round in the way that the cluster allows: `MarkerWriter.write`, or `fill`."""
+        """Run one round as the cluster allows it: `MarkerWriter.write`, or `fill`."""
         if not self.markers.allowed:
             return await self.fill(gaps)
-        await self._settle(gaps)  # a former owner may not have been allowed to
+        await self._settle(gaps)  # a former owner may have used filler ids
         return await self.markers.write(gaps)
 
     async def fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
-        """One round of empty transactions: use up offsets of each gap.
+        """Run one round of empty transactions, which use up offsets of each gap.
 
         Args:
-            gaps: what to fill; the caller has nothing else under way on these partitions.
+            gaps: what to fill; the caller has nothing else in flight on these partitions.
 
         Returns:
-            Log ends, or errors, of the partitions that have no filler under way any more. The
-            others are left out: ask again.
+            Log ends, or errors, of the partitions that have no filler in flight any more. The
+            other partitions are left out: call again.
 
         Raises:
             Fenced: the shard has another owner.
-            Retriable: the log ends cannot be had just now; ask again.
-            UserError: we may not use the shard's transactional ids.
+            Retriable: the log end offsets are not available now; call again.
+            UserError: the lane may not use the shard's transactional ids.
         """
         async with self._turns:
             await self._fence()
             return await self._fill(gaps)
 
     async def _fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
-        """Fill what is not held up, from where the logs end."""
+        """Fill the gaps that are not held up, from the log end offsets."""
         free = [partition for partition in gaps if not self.held_up(partition)]
         found = dict(await self._destination.log_ends(free)) if free else {}
         now = {
@@ -219,7 +224,7 @@ class Shard:
         return found
 
     async def _round(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
-        """Fill gaps whose starts are the log's ends with the clean ids."""
+        """Fill gaps that start at the log end offsets, with the clean ids."""
         used: dict[int, frozenset[TopicPartition]] = {}
         for nth, index in enumerate(sorted(self._clean)):
             needing = frozenset(p for p, gap in gaps.items() if gap.end - gap.start > nth)
@@ -248,7 +253,10 @@ class Shard:
         identities: Mapping[int, ProducerIdentity],
         used: dict[int, frozenset[TopicPartition]],
     ) -> dict[TopicPartition, int]:
-        """One transaction of each id; takes what is refused out of `used`, and tells why."""
+        """Run a transaction of each id; remove refused partitions from `used`; return their codes.
+
+        A partition that is refused gets no marker, so it does not keep the id dirty.
+        """
         results = await asyncio.gather(
             *(self._destination.empty_transaction(identities[i], used[i]) for i in used),
             return_exceptions=True,
@@ -264,14 +272,14 @@ class Shard:
         return refused
 
     def held_up(self, partition: TopicPartition) -> bool:
-        """Whether a marker of a filler id may still come to this partition."""
+        """Whether a marker of a filler id may still land on this partition."""
         return any(where is None or partition in where for where in self._dirty.values())
 
     def end_fillers(self) -> None:
-        """Begin to clean what is dirty, if nothing does yet; whoever waits asks `held_up` again.
+        """Start to clean the dirty ids, if no task does yet; the caller polls `held_up`.
 
         Raises:
-            TwinlogError: as `fill`, where the last attempt has failed; another one has begun.
+            TwinlogError: as `fill`, if the last attempt has failed; another one has started.
         """
         last = self._cleaning
         self._clean_dirty()
@@ -281,7 +289,7 @@ class Shard:
                 raise error
 
     async def _fence(self) -> None:
-        """See to it that dirty ids are cleaned; wait for it where nobody knows of what."""
+        """Start to clean the dirty ids; wait if none is clean, or the partitions are unknown."""
         if self._dirty:
             self._clean_dirty()
         if self._cleaning is not None and (not self._clean or None in self._dirty.values()):
@@ -294,13 +302,13 @@ class Shard:
             raise error
 
     async def _settle(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait until no filler transaction, ours or a former owner's, can land on these."""
+        """Wait until no filler transaction of this or a former owner can land on these."""
         while any(self.held_up(partition) for partition in partitions):
             await self._cleaned(self._clean_dirty())
-            await asyncio.sleep(self.settings.position_pause_s)  # a round goes on with the others
+            await asyncio.sleep(self.settings.position_pause_s)  # a round may use the other ids
 
     async def _clean_up(self) -> None:
-        """Give the dirty ids a new epoch: what they had under way stands then, or never will."""
+        """Give the dirty ids a new epoch: then each of their markers has landed or never will."""
         dirty = sorted(self._dirty.keys() - self._busy)
         results = await asyncio.gather(
             *(self._destination.init_producer(f"{self._id}.filler.{index}") for index in dirty),
@@ -319,29 +327,31 @@ class Shard:
         partitions: Collection[TopicPartition],
         topic_ids: Mapping[str, UUID] = MappingProxyType({}),
     ) -> dict[TopicPartition, Offset | Refusal]:
-        """End all that was ever sent to these: a marker of the data id's next epoch on each.
+        """Fence all earlier requests by a marker of the data id's next epoch on each partition.
 
-        From the marker on, data of older epochs is refused; the other partitions of the shard go
-        on in the epoch that they have. Behind it comes a marker that refuses the written markers of
-        lower epochs, where there may be some: what still lands in between is a control record that
-        the mirror does not count. The caller has nothing under way on these partitions. What
-        was fenced before, by us or by a former owner who could not say so any more, stays as it is.
-        So does a topic that was made again: it is somebody else's.
+        From the marker on, data of earlier epochs is refused. The other partitions of the shard
+        keep their epoch. Where there may be written markers, a second marker refuses those of lower
+        epochs: a record that lands between the two is a control record, which the mirror does not
+        count. The caller has nothing in flight on these partitions.
+
+        A log that ends in an earlier fence, of this owner or of a former owner that has not
+        reported it, keeps the end that it has. A recreated topic is not fenced: it is not the
+        mirror's.
 
         Args:
             partitions: what is fenced.
             topic_ids: of the mirror's topics on the destination, as far as they are known.
 
         Returns:
-            The marker's offset, where what was mirrored ends, of each that is fenced; -1 of those
-            that the destination does not have any more; a refusal of those that a person has to
-            see to, which have no marker. The others have no leader just now, or their marker is
-            late: ask again.
+            For each fenced partition the marker's offset, where the mirrored data ends; -1 for
+            each that the destination no longer has; a refusal, without a marker, where the user
+            has to act. A partition that is left out has no leader now, or its marker is late:
+            call again.
 
         Raises:
             Fenced: the shard has another owner.
-            Retriable: not now; ask again.
-            UserError: we may not use the shard's transactional ids.
+            Retriable: not possible now; call again.
+            UserError: the lane may not use the shard's transactional ids.
         """
         await self._settle(partitions)
         async with self._data_turns:
@@ -353,7 +363,7 @@ class Shard:
         identity = await self._next_epoch(partitions)
         bounds = await self._destination.bounds(partitions)
         others = await self._made_again(partitions, topic_ids)
-        # A broker that lags does not know of a new topic yet, or tells of the one before it.
+        # A broker with stale metadata does not know a new topic yet, or has the one before it.
         absent = {
             p for p, one in bounds.items() if one.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         }
@@ -368,8 +378,8 @@ class Shard:
         if ends:
             put, identity = await self._put_fences(identity, ends)
             found |= put
-        # What was sent in the epoch of an earlier fence may still come: it is fenced once more, and
-        # ends where it ended.
+        # Data sent in the epoch of an earlier fence may still arrive: such a partition is fenced
+        # again, and keeps the end of the first fence.
         found |= {
             p: one for p, one in before.items() if one is not None and isinstance(found.get(p), int)
         }
@@ -386,14 +396,15 @@ class Shard:
         """Begin gaps with a marker of the data id's next epoch: earlier data is refused behind it.
 
         Args:
-            gaps: the caller has nothing under way there, and former owners' leases have ended.
+            gaps: the caller has nothing in flight on these partitions, and the leases of former
+                owners have ended.
 
         Returns:
-            Log ends of those that have their marker, errors of others; those whose marker is late
-            are left out.
+            Log ends of partitions that have their marker, errors of others; partitions whose
+            marker is late are left out.
 
         Raises:
-            As `fill`; Disconnected: whether there will be markers is not known.
+            As `fill`; Disconnected: whether markers will be written is unknown.
         """
         await self._settle(gaps)
         async with self._data_turns:
@@ -413,6 +424,8 @@ class Shard:
             codes = await self._destination.empty_transaction(identity, free) if free else {}
             put = {p: end for p, end in free.items() if not codes[p]}
             stand, _ = await self._completed(put, identity)
+        # Where the log does not end at the gap's start, a retriable code lets the engine read the
+        # position again.
         moved = {p: LogEnd(e.error or ErrorCode.REQUEST_TIMED_OUT, -1, -1) for p, e in ends.items()}
         refused = {p: LogEnd(code, -1, -1) for p, code in codes.items() if code}
         found = {p: LogEnd(0, offset + 1, -1) for p, offset in stand.items()}
@@ -421,11 +434,11 @@ class Shard:
     async def foreign(
         self, searched: Mapping[TopicPartition, Searched]
     ) -> dict[TopicPartition, Foreign | Refusal | None]:
-        """What foreign producers have written to fenced partitions (foreign.py).
+        """Find records of foreign producers in fenced partitions (foreign.py).
 
         Returns:
-            None where there is nothing, or no room for it; partitions that cannot be read just now
-            are left out.
+            None if there are none, or no offsets to search; partitions that cannot be read now are
+            left out.
         """
         there = {p: one for p, one in searched.items() if one.fence not in {-1, one.known}}
         bounds = await self._destination.bounds(there)
@@ -450,9 +463,10 @@ class Shard:
         return found
 
     async def _next_epoch(self, partitions: Collection[TopicPartition]) -> ProducerIdentity:
-        """An epoch of the data id of which these have no marker, nor will have one unasked.
+        """An epoch of the data id with no marker on these partitions, in the log or in flight.
 
-        Of former ones all markers stand.
+        All markers of earlier epochs are written. The last epoch is used again only if each of
+        these partitions has refused its marker (see the module).
         """
         last, self._epoch = self._epoch, None
         if last is not None and self._refused.issuperset(partitions):
@@ -462,13 +476,14 @@ class Shard:
     async def _put_fences(
         self, identity: ProducerIdentity, after: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, Offset | Refusal], ProducerIdentity]:
-        """Fence these, whose logs end there: where the markers stand, or why none will.
+        """Fence logs that end at these offsets.
 
         Returns:
-            Also the epoch that the id has afterwards.
+            The offset of each marker, or the refusal; and the id's epoch afterwards.
         """
         if identity.producer_id != self.data_producer:
-            # The epochs are used up: another id fences nothing that bears the former one.
+            # The epochs were used up. The new producer id does not fence data of the former one,
+            # so the lease has to pass.
             self._learn(identity)
             await asyncio.sleep(self.settings.lease_s)
         codes = await self._destination.empty_transaction(identity, after)
@@ -479,7 +494,7 @@ class Shard:
     async def _made_again(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID]
     ) -> set[TopicPartition]:
-        """Those whose topics are others by now than the mirror's, as one broker says."""
+        """The partitions whose topics were recreated, according to one broker."""
         asked = {p.topic for p in partitions} & topic_ids.keys()
         leaders = await self._destination.leaders(asked) if asked else {}
         return {
@@ -491,11 +506,11 @@ class Shard:
     async def _fenced_before(
         self, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, Offset | Refusal | None]:
-        """The first marker where a log ends in fences; None where it does not.
+        """The offset of the first marker, if a log ends in fences; None if it does not.
 
-        Logs that cannot be read just now are left out.
+        Logs that cannot be read now are left out.
         """
-        # A former owner may have been allowed to write markers, whether we are or not.
+        # A former owner may have had the right to write markers, even if this one does not.
         self._marker_ids.add(await self.markers.producer_id())
         ends = {p: one.high_watermark for p, one in bounds.items()}
         last = await self._read({p: max(one.start, ends[p] - 1) for p, one in bounds.items()}, ends)
@@ -510,7 +525,7 @@ class Shard:
         while ended:
             starts = {p: max(bounds[p].start, ends[p] - step) for p in ended}
             tails = await self._read(starts, ends)
-            # As many as there were tries: where all of a tail are fences, there may be more below.
+            # Each attempt leaves a fence: if a tail has only fences, there may be more below it.
             ended = [
                 p
                 for p, stored in tails.items()
@@ -523,7 +538,7 @@ class Shard:
         return found
 
     def _first_fence(self, stored: "list[_Stored] | Refusal") -> Offset | Refusal | None:
-        """Where the fences begin that a log ends in: at one of the data id."""
+        """The offset of the data id's first fence among the fences at the log's end."""
         if isinstance(stored, Refusal):
             return stored
         fences = list(takewhile(self._is_fence, reversed(stored)))
@@ -542,9 +557,9 @@ class Shard:
     async def _read(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> "dict[TopicPartition, list[_Stored] | Refusal]":
-        """The batches that stand from these offsets up to those.
+        """The batches from `starts` up to `ends`.
 
-        Partitions that cannot be read just now are left out.
+        Partitions that cannot be read now are left out.
         """
         found: dict[TopicPartition, list[_Stored]] = {p: [] for p in starts}
         errors: dict[TopicPartition, int] = {}
@@ -568,24 +583,25 @@ class Shard:
     ) -> tuple[dict[TopicPartition, Offset], ProducerIdentity]:
         """As `_markers` of the data id's transaction, once it is complete; none before.
 
-        Until the transaction is complete, a coordinator that takes over writes the markers of all
-        its partitions again (tests/kafka/requests/test_markers.py): among the records of users
-        where one is STOPPED by then, behind data that follows where one begins a gap.
+        Until the transaction is complete, a new coordinator writes the markers of all its
+        partitions again (tests/kafka/requests/test_markers.py). In a partition that is STOPPED by
+        then, such a marker would land among users' records; in one whose gap it begins, behind the
+        data that follows.
         """
         stand = await self._markers(after, identity)
         if not stand or stand.keys() != after.keys():
             return {}, identity
-        # Answered when the transaction is complete.
+        # InitProducerId is answered when the transaction is complete.
         return stand, self._learn(await self._destination.init_producer(self._id))
 
     async def _markers(
         self, after: Mapping[TopicPartition, int], identity: ProducerIdentity
     ) -> dict[TopicPartition, Offset]:
-        """Where the first marker of this producer and epoch stands, once it does.
+        """The offset of the first marker of this producer and epoch, once it is in the log.
 
         Args:
             after: the partitions, and where their logs ended before it was written. A former
-                owner's batches may have come in between.
+                owner's batches may lie between that end and the marker.
             identity: the producer.
         """
         loop = asyncio.get_running_loop()
@@ -611,10 +627,10 @@ class Shard:
     async def _arrived(
         self, expected: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """The log ends that have reached what is expected, once all have or the deadline passed.
+        """The log ends that have reached the expected offsets; waits for all, up to the deadline.
 
-        They count when they are replicated: what is not goes with its leader, and the marker's
-        coordinator writes it again, at any time and perhaps behind one that has taken its place.
+        A marker counts when it is replicated: otherwise it is lost with its leader, and the
+        coordinator writes it again, at any time, perhaps behind a marker that took its offset.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.marker_deadline_s
@@ -642,11 +658,11 @@ class Shard:
 
 
 class _Sightings:
-    """Since when something has been told of partitions, each time that they were asked about.
+    """Since when each check has found the same state of a partition.
 
     Args:
-        lease_s: for how long it has to be told.
-        recent_s: longer than the pauses between two questions.
+        lease_s: how long the checks have to agree.
+        recent_s: longer than the pause between two checks.
     """
 
     def __init__(self, lease_s: float, recent_s: float) -> None:
@@ -658,10 +674,14 @@ class _Sightings:
     def last(
         self, asked: Collection[TopicPartition], told: Collection[TopicPartition]
     ) -> set[TopicPartition]:
-        """Those of which it has been told for long enough, which are forgotten with that.
+        """The partitions whose checks have agreed for long enough; these are then forgotten.
 
-        It begins anew where something else was told in between, or nobody has asked lately: the
-        partition may have had another life since.
+        The time starts again if a check disagrees, or if there was no check recently: the partition
+        may have had another state in between.
+
+        Args:
+            asked: the partitions of this check.
+            told: those of them that are in this state.
         """
         now = _now()
         for partition in asked:
@@ -686,7 +706,7 @@ class _Stored(NamedTuple):
 
 
 def _stored(header: Header, buffer: memoryview) -> _Stored:
-    if not header.is_control or not header.num_records:  # a cleaner has emptied it
+    if not header.is_control or not header.num_records:  # the log cleaner may have emptied it
         return _Stored(header, commits=False)
     key = decode(raw_records(header, header.records(buffer))[0]).key
     return _Stored(header, commits=key is not None and key[2:4] == _COMMIT)
@@ -697,7 +717,7 @@ def _now() -> float:
 
 
 def _refusals(codes: Mapping[TopicPartition, int]) -> dict[TopicPartition, Refusal]:
-    """What will not pass by itself."""
+    """The refusals that a retry does not resolve."""
     refused = {p: Refusal(code) for p, code in codes.items() if code}
     return {p: one for p, one in refused.items() if not one.reaction.retriable}
 

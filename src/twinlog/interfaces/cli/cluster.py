@@ -1,4 +1,4 @@
-"""`twinlog cluster`: real Kafka clusters on this machine, for trying things out."""
+"""`twinlog cluster`: real Kafka clusters on this machine, for tests and trials."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def _parse_listeners(
 
 
 def _check_keystores(listeners: Mapping[str, str], config: Mapping[str, str]) -> None:
-    """A broker without a certificate starts, and then ends every connection to such a listener."""
+    """Require a certificate for TLS listeners: without one, the broker starts but serves none."""
     for name, protocol in listeners.items():
         prefixes = ("", f"listener.name.{name.lower()}.")
         stores = {f"{one}ssl.keystore.{what}" for one in prefixes for what in ("location", "key")}
@@ -123,7 +123,7 @@ def down(name: str | None, every: bool) -> None:
 @click.argument("name")
 @click.argument("node", type=int)
 def kill(name: str, node: int) -> None:
-    """End node NODE of cluster NAME at once, as kill -9 does."""
+    """Kill node NODE of cluster NAME, as kill -9 does."""
     named.kill(name, node)
 
 
@@ -131,7 +131,7 @@ def kill(name: str, node: int) -> None:
 @click.argument("name")
 @click.argument("node", type=int)
 def start(name: str, node: int) -> None:
-    """Start node NODE of cluster NAME again, with its data."""
+    """Restart node NODE of cluster NAME, with its data."""
     named.start(name, node)
 
 
@@ -154,7 +154,7 @@ def list_clusters(as_json: bool) -> None:
 
 
 def _cell(value: object) -> str:
-    """A column's text; of listeners `NAME=ADDRESS,...`, with blanks between them."""
+    """The text of a column; listeners are `NAME=ADDRESS,...`, separated by blanks."""
     if isinstance(value, dict):
         return " ".join(f"{name}={servers}" for name, servers in value.items())
     return str(value)

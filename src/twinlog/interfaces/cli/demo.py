@@ -1,10 +1,10 @@
-"""`twinlog demo`: two real clusters, a live mirror, a broker killed in the middle, and the proof.
+"""`twinlog demo`: two real clusters, a live mirror, a killed broker, and the verification.
 
     clusters ─► load ─► kafka-mirrors --create, --add ─► twinlog run ─► a broker is killed and
-    comes back ─► the load ends ─► nothing lags ─► twinlog verify ─► the independent checker
+    restarted ─► the load ends ─► nothing lags ─► twinlog verify ─► the independent checker
 
-Everything is done by the commands that a user has, as processes of their own; what happens is
-measured from outside by librdkafka. Whatever goes wrong, also Ctrl-C, nothing is left running.
+The demo runs the commands that users have, each as a process of its own; librdkafka measures the
+progress independently. After any error, and after Ctrl-C, nothing is left running.
 """
 
 import os
@@ -34,7 +34,7 @@ NAMES: Final = ("demo-source", "demo-destination")
 LOAD_SECONDS: Final = 600.0
 STEP_SECONDS: Final = 180.0
 SHOW_SECONDS: Final = 5.0
-"""How long the mirror is watched before, during and after the broker's absence."""
+"""How long the progress is shown before, during and after the broker's absence."""
 ABSENT_SECONDS: Final = 30.0
 """How long the destination may take to go on without the broker."""
 KEPT_RATE: Final = 200.0
@@ -53,9 +53,9 @@ INTERRUPTED: Final = 130
     help="Brokers of the destination.",
 )
 def demo(*, keep: bool, rate: float, brokers: int) -> None:
-    """Show it: two real clusters, a live mirror, a killed broker, proof.
+    """Demonstrate twinlog: two real clusters, a live mirror, a killed broker, a verification.
 
-    Exit status 0 when the mirror was proved to be one, 1 otherwise.
+    Exit status 0 if both clusters have the same log, 1 otherwise.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     directory = Path(tempfile.mkdtemp(prefix="twinlog-demo-"))
@@ -84,7 +84,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def _clusters_directories(directory: Path, *, keep: bool) -> Iterator[tuple[Path, Path]]:
-    """Where the clusters lie: under names, where somebody is to play with them."""
+    """The clusters' directories; with --keep, those of named clusters (`twinlog cluster`)."""
     if not keep:
         yield directory / "source", directory / "destination"
         return
@@ -92,14 +92,14 @@ def _clusters_directories(directory: Path, *, keep: bool) -> Iterator[tuple[Path
     try:
         yield source, destination
     finally:
-        # Also brokers that `twinlog cluster start` has started in the meantime.
+        # This also ends brokers that `twinlog cluster start` has started meanwhile.
         for name in NAMES:
             with suppress(LocalError):
                 named.down(name)
 
 
 class Show:
-    """What the demo says: a line for each event, and the lag on a line that is overwritten."""
+    """The demo's output: a line for each event, and the lag on a line that is overwritten."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -109,22 +109,22 @@ class Show:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def say(self, text: str) -> None:
-        """An event."""
+        """Print an event."""
         if self._shown:
             click.echo(err=True)
             self._shown = False
         click.echo(f"{self.seconds:6.1f} s  {text}", err=True)
 
     def command(self, text: str) -> None:
-        """A command that is run now."""
+        """Print a command that is run now."""
         self.say(click.style(f"$ {text}", bold=True))
 
     def lag(self, text: str) -> None:
-        """How things are: overwritten on a terminal, now and then elsewhere."""
+        """Print the progress: overwritten on a terminal, every 2 s elsewhere."""
         line = f"{self.seconds:6.1f} s    {text}"
         if self._live:
             width = os.get_terminal_size(sys.stderr.fileno()).columns
@@ -137,7 +137,7 @@ class Show:
 
 @dataclass(slots=True)
 class Story:
-    """What the summary is made of."""
+    """The facts for the summary."""
 
     killed: str = ""
     away: float = 0.0
@@ -146,7 +146,7 @@ class Story:
     offsets: int = 0
 
     def saw(self, seen: Seen) -> None:
-        """Take a look in."""
+        """Note one measurement."""
         self.max_lag = max(self.max_lag, seen.lag)
         self.offsets = seen.offsets
 
@@ -174,7 +174,7 @@ def _run(
 def _begin(
     show: Show, stage: Stage, directories: tuple[Path, Path], rate: float, brokers: int
 ) -> None:
-    """Everything up to a mirror that moves records."""
+    """Start the clusters, the load, the mirror and a node; wait until all partitions mirror."""
     show.say(f"two clusters of Kafka {DEFAULT_VERSION}: a source of 1 broker, {_of(brokers)}")
     source = stage.start_source(directory=directories[0]).bootstrap_servers
     destination = stage.start_destination(brokers, directory=directories[1]).bootstrap_servers
@@ -206,7 +206,7 @@ def _of(brokers: int) -> str:
 
 
 def _look(show: Show, stage: Stage, note: str = "") -> Seen | None:
-    """Show the lag; None where the destination does not answer just now."""
+    """Show the lag; return None if it cannot be measured now."""
     try:
         seen = stage.progress()
     except LocalError:
@@ -308,7 +308,7 @@ def _summary(
 
 
 def _keep(show: Show, stage: Stage) -> None:
-    """Leave it running until Ctrl-C."""
+    """Keep the demo running until Ctrl-C."""
     stage.start_load(KEPT_RATE, KEPT_SECONDS)
     source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
     lines = (

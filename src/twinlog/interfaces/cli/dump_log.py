@@ -1,6 +1,6 @@
 """`twinlog dump-log --mirror-state-decoder`: the records of `__mirror_state` in a broker's files.
 
-KIP-1279 gives Kafka's own `kafka-dump-log.sh` this decoder; the lines are that tool's.
+KIP-1279 adds this decoder to Kafka's own `kafka-dump-log.sh`; the lines have that tool's format.
 """
 
 import json
@@ -46,7 +46,7 @@ _MARKER_KEY: Final = 4
 def dump_log(files: str, mirror_state_decoder: bool) -> None:  # noqa: ARG001 - must be given
     """Print log segments of __mirror_state, for debugging.
 
-    For all else there is Kafka's own kafka-dump-log.sh.
+    For all other topics, use Kafka's own kafka-dump-log.sh.
     """
     for file in map(Path, files.split(",")):
         try:
@@ -62,14 +62,14 @@ def dump_log(files: str, mirror_state_decoder: bool) -> None:  # noqa: ARG001 - 
 
 
 def _starting_offset(file: Path) -> int:
-    """A segment is named by its first offset."""
+    """The first offset of a segment, from its name."""
     if not file.stem.isdecimal():
         raise click.ClickException(f"{file} is no log segment: those are called 0...0.log")
     return int(file.stem)
 
 
 def _dumped(data: memoryview) -> Iterator[str]:
-    """A line for each batch and each record. Bytes that are no batch end it, and are named."""
+    """A line for each batch and each record; bytes that are not a batch end it with a last line."""
     position = 0
     while position + HEADER_SIZE <= len(data):
         header = Header(position, *HEADER.unpack_from(data, position))

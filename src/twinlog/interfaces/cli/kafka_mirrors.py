@@ -1,8 +1,8 @@
 """`kafka-mirrors`, and `twinlog mirrors`: KIP-1279's command, flag for flag.
 
-The tables are the KIP's, on standard output; everything else (warnings, why a partition is FAILED,
-that a status is old) goes to standard error, so that the tables stay what scripts expect. `--json`
-gives the same and more for programs. One action for each call:
+The tables are the KIP's, on standard output; everything else (warnings, reasons of FAILED
+partitions, stale statuses) goes to standard error, so that scripts get the tables that they expect.
+`--json` prints the same and more for programs. Each call has one action:
 
     action       needs                        may have
     -----------  ---------------------------  --------------------
@@ -49,9 +49,9 @@ from twinlog.store.statuses import FRESH_S
 from twinlog.text import few, printable
 
 WAIT_SECONDS: Final = 60.0
-"""How long --remove waits until its partitions are STOPPED: a takeover takes a lease more."""
+"""How long --remove waits until its partitions are STOPPED: a takeover adds a lease."""
 TELL_SECONDS: Final = 3.0
-"""How often it tells what it waits for."""
+"""The interval at which --remove reports what it waits for."""
 LOOK_SECONDS: Final = 0.5
 
 LIST_COLUMNS: Final = ("MIRROR", "TOPICS", "CLUSTER-ID", "BOOTSTRAP-SERVER")
@@ -90,7 +90,7 @@ OF_ACTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What the command line says."""
+    """The arguments of the action."""
 
     mirror: str = ""
     mirror_config: Path | None = None
@@ -206,7 +206,7 @@ def mirrors_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Parse, run, and end every error as one line."""
+    """Parse the options, run the action, and print each error as one line."""
     action, arguments = _parse(options, as_json=as_json)
     try:
         asyncio.run(_run(action, _admin(bootstrap_server, command_config), arguments))
@@ -223,10 +223,10 @@ def mirrors_command(
 
 
 def _parse(options: Mapping[str, Any], *, as_json: bool) -> tuple[str, Arguments]:
-    """The one action, and its arguments.
+    """Return the action and its arguments.
 
     Raises:
-        click.UsageError: none or several actions, an argument that is missing or does not belong.
+        click.UsageError: none or several actions, or a missing or surplus argument.
     """
     chosen = [name for name in ACTIONS if options["list_" if name == "list" else name]]
     if len(chosen) != 1:
@@ -250,7 +250,7 @@ def _flag(name: str) -> str:
 
 
 def _admin(bootstrap_server: str, command_config: Path | None) -> MirrorAdmin:
-    """Who administers the destination's mirrors.
+    """The administration client for the destination's mirrors.
 
     Raises:
         UserError: a setting is malformed.
@@ -264,7 +264,7 @@ def _admin(bootstrap_server: str, command_config: Path | None) -> MirrorAdmin:
 
 async def _run(action: str, admin: MirrorAdmin, arguments: Arguments) -> None:
     if action == "create":
-        # What can be wrong without any cluster is said before one is asked.
+        # What can be checked without a cluster is checked before any request.
         mirrors.check_name(arguments.mirror)
         warnings = _warnings(arguments)
         for warning in warnings:
@@ -274,7 +274,7 @@ async def _run(action: str, admin: MirrorAdmin, arguments: Arguments) -> None:
 
 
 def _warnings(arguments: Arguments) -> Sequence[str]:
-    """What of the file of --mirror-config is not used; it is named where it is no good."""
+    """The unused settings in the file of --mirror-config; an error names the file."""
     try:
         return mirrors.check_properties(_configs(arguments), EVERYTHING)[1]
     except UserError as error:
@@ -331,7 +331,7 @@ async def _remove(admin: MirrorAdmin, arguments: Arguments) -> None:
 
 
 async def _say_reasons(admin: MirrorAdmin, mirror: str, names: frozenset[str]) -> None:
-    """Tell what is written with STOPPED: foreign records, or that nothing was fenced."""
+    """Print the reasons stored with STOPPED: foreign records, or that nothing was fenced."""
     for described in (await admin.describe_mirrors([mirror])).mirrors:
         for topic in described.topics:
             for one in topic.partitions:
@@ -340,10 +340,10 @@ async def _say_reasons(admin: MirrorAdmin, mirror: str, names: frozenset[str]) -
 
 
 async def _await_stopped(admin: MirrorAdmin, arguments: Arguments, names: frozenset[str]) -> None:
-    """Wait until all partitions of these topics are STOPPED, and tell what is waited for.
+    """Wait until all partitions of these topics are STOPPED, and report those that are not.
 
     Raises:
-        Retriable: not in time, or it cannot be seen. The removal is stored all the same.
+        Retriable: not in time, or the states cannot be read. The removal is stored all the same.
     """
     deadline = time.monotonic() + arguments.wait_seconds
     told = time.monotonic()
@@ -363,7 +363,7 @@ async def _await_stopped(admin: MirrorAdmin, arguments: Arguments, names: frozen
 
 
 async def _not_stopped(admin: MirrorAdmin, mirror: str, names: frozenset[str]) -> str:
-    """What is not STOPPED yet, with the state and what keeps it; empty if nothing."""
+    """The partitions that are not STOPPED yet, with state and reason; empty if there are none."""
     try:
         found = (await admin.describe_mirrors([mirror])).mirrors
     except Retriable as error:
@@ -448,7 +448,7 @@ class _Row(NamedTuple):
         return (self.mirror.mirror, self.topic.topic, one.partition, *offsets, one.state.name)
 
     def as_json(self) -> dict[str, object]:
-        """All that is known."""
+        """All known fields."""
         one = self.one
         return {
             "mirror": self.mirror.mirror,
@@ -515,7 +515,7 @@ _ACTIONS: Final = {
 
 
 def _warn_old(rows: Sequence[_Row]) -> None:
-    """What needs an owner and is not reported by one: its offsets are past ones, or unknown."""
+    """Warn of partitions that need an owner and have no fresh status: their offsets are stale."""
     silent = [row for row in rows if row.one.state in NEEDS_OWNER and not row.one.fresh]
     if silent:
         mirror, topic, one = silent[0]
@@ -535,7 +535,7 @@ def _warn_not_mirrored(mirrors: Iterable[NotMirrored]) -> None:
 
 
 def _warn_silent(rows: Iterable[_Row]) -> None:
-    """What a source's partitions show is of the past where the source has not answered since."""
+    """Warn of sources that have not answered: the shown offsets of their partitions are stale."""
     heard: dict[str, list[int]] = {}
     for mirror, _, one in rows:
         if one.source_time_ms is not None and one.status_time_ms is not None:

@@ -1,7 +1,7 @@
-"""The command `twinlog`: the place where commands come together and errors become one line.
+"""The command `twinlog`: it has all subcommands, and prints each error as one line.
 
-Exit status: 0 = done, 1 = the check or the operation failed, 2 = wrong usage. A traceback only with
-`--debug`. What goes to standard output is the result; all else goes to standard error.
+Exit status: 0 = done, 1 = the check or the operation failed, 2 = wrong usage. A traceback is
+printed only with `--debug`. The result goes to standard output, all else to standard error.
 """
 
 import click
@@ -19,7 +19,7 @@ from twinlog.text import printable
 
 
 class _OneLineErrors(click.Group):
-    """A group whose commands' exceptions end as one line and status 1."""
+    """A group that turns its commands' exceptions into one line and status 1."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""

@@ -16,14 +16,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ListenAddress(click.ParamType[tuple[str, int]]):
-    """`HOST:PORT`, `:PORT` or `PORT`; an IPv6 host stands in brackets."""
+    """`HOST:PORT`, `:PORT` or `PORT`; an IPv6 host is in brackets."""
 
     name = "HOST:PORT"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, int]:
-        """Host and port."""
+        """Parse host and port."""
         host, _, port = str(value).rpartition(":")
         if not (port.isascii() and port.isdecimal() and len(port) < 6 and int(port) < 65536):
             self.fail(f"{value!r}: allowed is HOST:PORT, with a port from 0 to 65535", param, ctx)
@@ -71,7 +71,7 @@ def lane_options(command: F) -> F:
 
 
 def destination_properties(bootstrap_server: str, command_config: Path | None) -> dict[str, str]:
-    """Client properties of the destination; `:9094` is this host's, as with Kafka's own tools."""
+    """Client properties of the destination; `:9094` is on this host, as with Kafka's own tools."""
     properties = read_properties(command_config) if command_config else {}
     servers = [f"localhost{s}" if s.startswith(":") else s for s in bootstrap_server.split(",")]
     return {**properties, "bootstrap.servers": ",".join(servers)}
@@ -86,14 +86,14 @@ def lane_settings(lane_config: Path | None, lane_property: Sequence[str]) -> Lan
     """The lanes' settings.
 
     Raises:
-        UserError: one does not exist or is malformed.
+        UserError: a setting does not exist or is malformed.
     """
     properties = read_properties(lane_config) if lane_config else {}
     return parse_lane_settings({**properties, **_pairs("--lane-property", lane_property)})
 
 
 def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
-    """What a flag that takes KEY=VALUE was given; the last of a key counts."""
+    """Parse the values of a KEY=VALUE flag; the last value of a key counts."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")

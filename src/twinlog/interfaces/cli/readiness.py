@@ -1,4 +1,4 @@
-"""`twinlog readiness`: whether one may fail over now, and what would be lost."""
+"""`twinlog readiness`: whether a failover is possible now, and what it would lose."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from twinlog.operations.readiness.verdict import (
 from twinlog.text import printable
 
 STATUSES: Final = {Verdict.READY: 0, Verdict.WARNING: 3, Verdict.NOT_READY: 4}
-"""Exit statuses. 1 and 2 say, as with every command, that there is no verdict."""
+"""Exit statuses. 1 and 2 mean, as with every command, an error: there is no verdict."""
 COLUMNS: Final = ("MIRROR", "TOPIC", "READINESS", "LAG", "LAG-SECONDS")
 ALL: Final = ".*"
 SKIPPING: Final = frozenset({Reason.GROUP_SKIPS, Reason.GROUP_REWOUND})
@@ -42,10 +42,10 @@ SKIPPING: Final = frozenset({Reason.GROUP_SKIPS, Reason.GROUP_REWOUND})
 def readiness(
     *, bootstrap_server: str, command_config: Path | None, mirror: str, topic: str, as_json: bool
 ) -> None:
-    """Say whether topics of a mirror may be failed over now, and what would be lost.
+    """Report whether topics of a mirror can be failed over now, and what would be lost.
 
-    Exit status 0: ready, and nothing is lost. 3: ready, and what is lost or changes is named.
-    4: not ready. (1, 2: it could not be found out.)
+    Exit status 0: ready, nothing would be lost. 3: ready, the losses and changes are listed.
+    4: not ready. (1, 2: an error, there is no verdict.)
     """
     properties = destination_properties(bootstrap_server, command_config)
     found = asyncio.run(find_readiness(properties, mirror, topic))
@@ -57,7 +57,7 @@ def readiness(
 
 
 async def find_readiness(properties: Mapping[str, str], mirror: str, topic: str) -> Readiness:
-    """Ask both clusters, and judge.
+    """Read the facts from both clusters, and return the verdict.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
@@ -69,7 +69,7 @@ async def find_readiness(properties: Mapping[str, str], mirror: str, topic: str)
 
 
 def print_readiness(found: Readiness) -> None:
-    """A table of topics, the reasons, and the verdict."""
+    """Print a table of topics, the findings, and the verdict."""
     print_table(COLUMNS, [_columns(found.mirror, topic) for topic in found.topics])
     for finding in found.all_findings():
         click.echo(printable(f"{finding.verdict.name}: {finding.text}"))
@@ -92,7 +92,7 @@ def _sentence(found: Readiness) -> str:
 
 
 def _loss(found: Readiness) -> str:
-    """What it costs. That nothing is lost is said only where everything was seen."""
+    """What a failover would lose; "nothing" only if everything was seen."""
     if found.verdict is Verdict.READY:
         return "nothing would be lost"
     if found.lag_is_all:
@@ -105,7 +105,7 @@ def _loss(found: Readiness) -> str:
 
 
 def _rests_on(found: Readiness) -> str:
-    """How old the facts are that the verdict rests on."""
+    """The age of the facts that the verdict is based on."""
     facts = f"destination asked {_seconds(found.age_ms)} ago"
     facts += f", source last seen {_seconds(found.source_age_ms)} ago"
     return f"{facts}, statuses up to {_seconds(found.status_age_ms)} old"
@@ -116,7 +116,7 @@ def _seconds(milliseconds: int | None) -> str:
 
 
 def as_object(found: Readiness) -> dict[str, Any]:
-    """All that was found."""
+    """The whole result, for JSON."""
     return {
         "mirror": found.mirror,
         "readiness": found.verdict.name,

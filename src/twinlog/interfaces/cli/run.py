@@ -71,7 +71,7 @@ def run(
 ) -> None:
     """Run a node: mirror until interrupted (or with --once, until caught up).
 
-    Exit status 0 when it ended as asked, 1 when mirror partitions are FAILED at the end.
+    Exit status 0 if it ended as requested, 1 if mirror partitions are FAILED at the end.
     """
     destination = destination_properties(bootstrap_server, command_config)
     config = NodeConfig(
@@ -115,7 +115,7 @@ class _Display:
         self._last = ""
 
     def show(self, progress: Progress) -> None:
-        """Show where it is."""
+        """Show the progress."""
         if self._as_json:
             fields = {
                 "mirroring": progress.mirrored,
@@ -142,6 +142,6 @@ class _Display:
             click.echo(text, err=True)
 
     def end(self) -> None:
-        """Leave the line."""
+        """End the line that is overwritten."""
         if self._terminal and not self._as_json:
             click.echo(err=True)

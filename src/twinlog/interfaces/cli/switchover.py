@@ -1,4 +1,4 @@
-"""`twinlog switchover`: a planned failover with nothing lost."""
+"""`twinlog switchover`: a planned failover that loses no record."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ RELEASED: Final = {
     "forgotten": "Forgotten",
 }
 UNFINISHED: Final = 3
-"""Exit status where something was changed, and not all is as it is to be."""
+"""Exit status if something was changed, and the switchover is not complete."""
 INTERRUPTED: Final = 130
 
 
@@ -108,16 +108,15 @@ def switchover(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Fail over with nothing lost, while both clusters run.
+    """Fail over without losing a record, while both clusters run.
 
-    Denies producers to write to the source where it has an authorizer, waits until it is silent,
-    everything is mirrored and every group's offsets are copied, then removes the topics from the
-    mirror. Up to there, an error, Ctrl-C or SIGTERM takes back what this switchover has
-    denied; afterwards it stays, until
-    --allow-producers.
+    Adds ACLs that deny producers to write to the source if it has an authorizer. Waits until
+    nothing is written to the source, everything is mirrored and every group's offsets are copied.
+    Then removes the topics from the mirror. Until then, an error, Ctrl-C or SIGTERM removes the
+    deny ACLs of this switchover; afterwards they stay until --allow-producers.
 
-    Exit status 0: switched over. 1: it could not be done, and all is as it was. 3: it was begun,
-    or could not be taken back, and a person has to look. 130: interrupted.
+    Exit status 0: switched over. 1: not switched over, and nothing is changed. 3: not complete, or
+    it could not be undone; a person has to check. 130: interrupted.
     """
     if forget and not allow:
         raise click.UsageError("--forget-denials needs --allow-producers")
@@ -157,21 +156,21 @@ def switchover(
 
 
 def _is_finished(result: SwitchedOver) -> bool:
-    """Whether nothing is left for a person to look at."""
+    """Whether nothing is left for a person to check."""
     return result.left_behind == () and not result.not_denied and not result.groups_behind
 
 
 def _stopped(asked: ProducersNotStopped) -> bool:
-    """Whether the operator has stopped whom ACLs do not keep out."""
+    """Ask the operator whether the producers that no ACL keeps out are stopped."""
     try:
         topics = printable(", ".join(asked.topics))
-        # Principals of the source's ACLs are in it, and may be any text.
+        # The text has principals of the source's ACLs, which may be any text.
         return click.confirm(
             f"Stop all producers of these topics on the source: {topics}\n"
             f"({printable(asked.why)})\nAre they stopped?",
             err=True,
         )
-    except click.Abort:  # Ctrl-C, or nobody is there to be asked
+    except click.Abort:  # Ctrl-C, or standard input is closed
         click.echo(err=True)
         return False
 
@@ -215,7 +214,7 @@ async def _switch(
 
 
 def _cancel_at(number: signal.Signals) -> None:
-    """Let a signal cancel the task that runs, as Ctrl-C does; once, so that it can clean up."""
+    """Let a signal cancel the current task, as Ctrl-C does; once, so that it can clean up."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -228,7 +227,7 @@ def _cancel_at(number: signal.Signals) -> None:
 
 
 class _Show:
-    """Steps on standard error, the end on standard output; with `--json` all of it there."""
+    """The steps on standard error, the result on standard output; with `--json` all on stdout."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -236,7 +235,7 @@ class _Show:
         self._denied = False
 
     def progress(self, told: Progress) -> None:
-        """A step begins, goes on, or is done."""
+        """Show that a step begins, goes on, or is done."""
         self._can_go_back, self._denied = told.step.can_go_back, told.denied
         if self._as_json:
             self._object(
@@ -251,7 +250,7 @@ class _Show:
             click.echo(printable(f"{told.step.name:<10}{mark}  {told.text}{back}"), err=True)
 
     def failed(self, error: SwitchoverFailed) -> None:
-        """It has ended at a step."""
+        """Show the step at which the switchover failed."""
         if self._as_json:
             self._object(
                 result="GONE_BACK" if error.gone_back else "UNFINISHED",
@@ -261,7 +260,7 @@ class _Show:
         click.echo(printable(f"Error: {error}"), err=True)
 
     def interrupted(self) -> None:
-        """By Ctrl-C or SIGTERM."""
+        """Show that Ctrl-C or SIGTERM has interrupted the switchover."""
         if not self._can_go_back:
             text = "the topics may be failed over: see kafka-mirrors --describe"
         else:
@@ -271,7 +270,7 @@ class _Show:
         click.echo(f"Interrupted; {text}", err=True)
 
     def switched_over(self, result: SwitchedOver) -> None:
-        """It is done."""
+        """Show the result."""
         names = ", ".join(result.topics)
         late = result.left_behind
         if self._as_json:
@@ -317,7 +316,7 @@ class _Show:
             )
 
     def released(self, denials: Mapping[str, Collection[Acl]]) -> None:
-        """What became of denials, by RELEASED's names."""
+        """Show the deny ACLs that were removed, left or forgotten (the keys of RELEASED)."""
         texts = {what: sorted(map(str, acls)) for what, acls in denials.items()}
         if self._as_json:
             self._object(**texts)

@@ -8,7 +8,7 @@ from twinlog.text import printable
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A line for each row, columns as wide as they have to be."""
+    """Print a line for each row, with columns as wide as needed."""
     table = [tuple(columns), *(tuple(map(printable, map(str, row))) for row in rows)]
     widths = [max(len(line[at]) for line in table) for at in range(len(columns))]
     for line in table:

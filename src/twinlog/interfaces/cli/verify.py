@@ -1,4 +1,4 @@
-"""`twinlog verify`: whether both logs of a mirror are the same."""
+"""`twinlog verify`: checks that both logs of each mirror partition are the same."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ from twinlog.verify.verdict import REASONS
 
 EXIT_STATUS: Final = {SAME: 0, DIFFERS: 1, NOT_SEEN: 3}
 LINE_S: Final = 30.0
-"""Seconds between lines of progress where standard error is no terminal."""
+"""Seconds between lines of progress if standard error is not a terminal."""
 
 
 @click.command()
@@ -64,9 +64,9 @@ def verify(
 ) -> None:
     """Compare both logs of each mirror partition, offset by offset, as a Spark job.
 
-    Exit status 0 when every offset that the destination has reached was seen and nothing differs, 1
-    when something differs, 3 when nothing differs but an offset could not be seen. Offsets that the
-    destination has not reached yet are counted and are no difference.
+    Exit status 0 if every offset that the destination has reached was seen and nothing differs, 1
+    if something differs, 3 if nothing differs but an offset could not be seen. Offsets that the
+    destination has not reached yet are counted; they are not a difference.
     """
     try:
         pattern = re.compile(topic) if topic else None
@@ -119,7 +119,7 @@ def _verdict(result: Verification) -> str:
 
 
 def _counted(counts: Counts) -> str:
-    """All classes, so that their sum is the first number."""
+    """The counts of all classes; their sum is the first number."""
     absent = ", ".join(f"{reason} {count}" for reason, count in _absent(counts).items() if count)
     return (
         f"{counts.length} offsets = {counts.compared} compared + {counts.differs} differing + "
@@ -175,14 +175,14 @@ def _json_range(one: Differs) -> Mapping[str, object]:
 
 
 class _Reporter:
-    """Progress on standard error: in place on a terminal, else a line now and then."""
+    """Progress on standard error: in place on a terminal, else a line each `LINE_S`."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._next = time.monotonic() + LINE_S
 
     def __call__(self, progress: Progress) -> None:
-        """Show it."""
+        """Show the progress."""
         text = f"verify: {progress.done} of {progress.total} tasks done"
         if self._terminal:
             click.echo(f"\r{text}", err=True, nl=False)
@@ -191,6 +191,6 @@ class _Reporter:
             click.echo(text, err=True)
 
     def end(self) -> None:
-        """Leave the line to what comes next."""
+        """Clear the line of progress."""
         if self._terminal:
             click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,13 +1,13 @@
 """SASL over Kafka: SaslHandshake names the mechanism, SaslAuthenticate carries its messages.
 
-The mechanisms themselves are kafka-python's, and our own for GSSAPI, state machines without
-connections: `auth_bytes` gives the next message, `receive` takes the answer, `is_done` says when it
-is over. What may take long is done in a thread (a KDC that is slow, SCRAM's rounds, as many as the
-broker wants), so that other connections go on.
+The mechanisms are kafka-python's, and twinlog's own for GSSAPI: state machines without connections.
+`auth_bytes` returns the next message, `receive` takes the answer, `is_done` reports the end. Steps
+that may take long run in a thread (a slow KDC, SCRAM's rounds, whose number the broker chooses), so
+that other connections continue.
 
-Whose fault it is follows from the step: what makes our messages fails by our setting, what takes
-the broker's by the broker. An exception of either is said by its type alone. A UnicodeError, for
-one, holds all of the text that could not be encoded, which is the password.
+The step decides which side an error is attributed to: building a message fails by the client's
+setting, processing one by the broker. Only the type of an exception is reported. A UnicodeError,
+for example, holds all of the text that could not be encoded, which is the password.
 
 Brokers from 1.0 on wrap the messages in SaslAuthenticate (KIP-152); older ones are not supported.
 """
@@ -30,25 +30,25 @@ MAX_ROUNDS: Final = 16
 """Messages that a mechanism may send; SCRAM needs two, GSSAPI three or four."""
 
 LEAST_ITERATIONS: Final = 4096
-"""Of SCRAM (RFC 7677, section 4; Kafka's client refuses fewer, too). kafka-python has a most."""
+"""SCRAM's minimum (RFC 7677, section 4; Kafka's client has it, too). kafka-python has a maximum."""
 
 _HINTS: Final = {
     "OAUTHBEARER": f"check the token behind {TOKEN_URL}",
     "GSSAPI": "check sasl.kerberos.service.name, and the keytab of the broker",
 }
 _SETTINGS: Final = {"OAUTHBEARER": TOKEN_URL}
-"""What our messages are made of, where it is not sasl.jaas.config."""
+"""The setting that the client's messages are made of, if it is not sasl.jaas.config."""
 
 Exchange = Callable[[Any], Awaitable[Any]]
 
 
 async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
-    """Authenticate a connection. Gives the session's lifetime in seconds, 0 if it has no end.
+    """Authenticate a connection; return the session's lifetime in seconds, 0 if it has no end.
 
-    `exchange` sends a request and gives its decoded response.
+    `exchange` sends a request and returns its decoded response.
 
     Raises:
-        UserError: the broker does not have the mechanism, or refuses the credentials; or the
+        UserError: the broker does not support the mechanism, or refuses the credentials; or the
             setting that they come from cannot be used.
         ProtocolError: the broker's part of the mechanism's exchange is wrong.
     """
@@ -88,14 +88,14 @@ def _mechanism(sasl: Sasl, host: str) -> Any:
 
 
 def _check_first(message: bytes) -> None:
-    """Refuse a first message of SCRAM's server that makes our proof easy to guess from.
+    """Refuse a first message of SCRAM's server that makes the client's proof easy to attack.
 
-    Whoever has the proof tries passwords at the price of so many rounds, and for all users at once
-    where the salt is empty.
+    An attacker who has the proof tries passwords at the cost of that many iterations, and for all
+    users at once if the salt is empty.
 
     Raises:
         ProtocolError: too few iterations, or no salt.
-        ValueError, KeyError: no such message.
+        ValueError, KeyError: it is no such message.
     """
     fields = dict(field.split("=", 1) for field in message.decode("utf-8").split(","))
     if int(fields["i"]) < LEAST_ITERATIONS:
@@ -108,7 +108,7 @@ def _check_first(message: bytes) -> None:
 
 
 def _ours(sasl: Sasl, function: Callable[..., Any], *arguments: Any) -> Any:
-    """A step that takes what we were told. Nothing of that is said, nor chained to what is."""
+    """Run a step on the client's settings. Errors neither contain nor chain any of them."""
     try:
         return function(*arguments)
     except TwinlogError:
@@ -122,7 +122,7 @@ def _ours(sasl: Sasl, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _theirs(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A step that takes the broker's message. What it raises is unspecified."""
+    """Run a step on the broker's message. The exceptions that it raises are unspecified."""
     try:
         return function(*arguments)
     except TwinlogError as error:

@@ -1,7 +1,7 @@
-"""What time it is by a cluster's brokers: they forget a producer by their clocks, not by ours.
+"""The time by a cluster's brokers, which forget a producer by their clocks, not by this machine's.
 
-Appended to a topic of LogAppendTime, a batch gets its leader's time, and the answer says which.
-From then on that time goes on by a clock that nobody sets; each answer sets it right again.
+A batch that is appended to a topic of LogAppendTime gets its leader's time, and the answer reports
+it. From then on a monotonic clock continues that time; each answer corrects it.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 NOT_STAMPED: Final = -1
-"""What a broker answers of a topic of CreateTime. What is below zero is no time either."""
+"""The answer for a topic of CreateTime. Other values below zero are no time either."""
 _NEVER: Final = 1 << 62
 """Later than any record's timestamp."""
 
@@ -17,8 +17,8 @@ _NEVER: Final = 1 << 62
 class BrokersTime:
     """The brokers' time in milliseconds since 1970.
 
-    Until they have told it, it is later than all timestamps, so that nothing counts as young. Where
-    their topics do not tell it, it is the wall clock's.
+    Before the first answer it is later than all timestamps, so that nothing counts as young. If the
+    topics do not report it, it is the wall clock's time.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class BrokersTime:
         self._at = 0.0
 
     def heard(self, stamped_ms: int) -> None:
-        """Take what an answer says."""
+        """Take the time of an answer."""
         self._stamped_ms, self._at = stamped_ms, self._monotonic()
 
     def now_ms(self) -> int:
-        """The time, a little late: by how long the answer took."""
+        """The time; it lags by the answer's latency."""
         if self._stamped_ms <= NOT_STAMPED:
             return int(self._wall() * 1000)
         return self._stamped_ms + int((self._monotonic() - self._at) * 1000)

@@ -1,22 +1,23 @@
-"""One cluster: who its brokers are, who leads what, who coordinates whom, and calls that persist.
+"""One cluster: its brokers, leaders and coordinators, and calls that retry.
 
-A call has tries, each on a connection that is open or will be opened. Between tries there is a
-pause, and what the failure has shown to be out of date is asked for again:
+A call has tries, each on a connection that is open or is then opened. Between tries there is a
+backoff, and what the failure has shown to be stale is refreshed:
 
     failure                                   before the next try
     ----------------------------------------  -----------------------------------------
-    no connection, connection lost            a pause; `node=None`: another broker
-    reaction RETRY                            a pause (short ones for 51
+    no connection, connection lost            a backoff; `node=None`: another broker
+    reaction RETRY                            a backoff (short ones for 51
                                               CONCURRENT_TRANSACTIONS, as Kafka's client)
-    reaction METADATA (NOT_CONTROLLER, ...)   the metadata
-    reaction COORDINATOR                      the coordinator
-    anything else                             no next try: the caller's
+    reaction METADATA (NOT_CONTROLLER, ...)   refresh the metadata
+    reaction COORDINATOR                      find the coordinator
+    an answer that cannot be decoded          a backoff; at most `MAX_NONSENSE` tries
+    anything else                             no next try: the caller decides
 
-So whatever goes through here may arrive more than once: after a lost connection nobody knows
-whether the request was carried out. Nothing that is not idempotent may be sent this way; data is
-sent with `Connection.send_raw`, which never tries twice.
+So a request of a call may arrive more than once: after a lost connection it is unknown whether the
+request was carried out. Only idempotent requests may be sent this way. Data is sent with
+`Connection.send_raw`, which never retries.
 
-Answers about many partitions are never an exception because of one: see `partitions.py`.
+An answer about many partitions never becomes an exception because of one: see `partitions.py`.
 """
 
 import asyncio
@@ -56,17 +57,18 @@ BeforeSend: TypeAlias = Callable[[], None]
 log = logging.getLogger(__name__)
 
 CONTROL: Final = "control"
-"""The lane of requests that move no data, and are answered at once."""
+"""The lane of requests that move no data and are answered at once."""
 SLOW: Final = "slow"
-"""The lane of requests that a broker answers when something has been done."""
+"""The lane of requests that a broker answers only after it has done something."""
 MAX_TRIES: Final = 100
 """Tries of one call; its deadline nearly always comes first."""
 MAX_NONSENSE: Final = 3
-"""Tries of one call whose answers cannot be read."""
+"""Tries of one call whose answers cannot be decoded."""
 MAX_HOUSEKEEPING: Final = 30.0
 METADATA_PATIENCE: Final = (5.0, 10.0)
 """Seconds that the first and the second known broker have to answer, before a bootstrap server is
-asked: any broker can tell the same. That one has request.timeout.ms, for a cluster that is slow."""
+asked: any broker has the same metadata. A bootstrap server has request.timeout.ms, for a cluster
+that is slow."""
 SILENT: Final = 1.0
 """Seconds without an answer after which other brokers are preferred."""
 
@@ -74,17 +76,17 @@ _CONCURRENT_BACKOFF: Final = Backoff(0.002, 0.1)
 
 
 def nothing() -> None:
-    """What is done before a request is sent that anybody may send."""
+    """The default of `before_send`: do nothing, since any process may send the request."""
 
 
 class Role(Enum):
-    """A broker that is meant by what it does."""
+    """A broker identified by its role."""
 
     CONTROLLER = "controller"
 
 
 class Coordinator(IntEnum):
-    """Kinds of coordinators, as FindCoordinator numbers them."""
+    """Types of coordinators, with FindCoordinator's numbers."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -94,7 +96,7 @@ CONTROLLER: Final = Role.CONTROLLER
 
 
 class _Batch:
-    """Topics whose metadata the next request will ask for; None is all of them."""
+    """Topics of the next metadata request; None is all topics."""
 
     def __init__(self) -> None:
         self.topics: set[str] | None = set()
@@ -108,10 +110,10 @@ class _Batch:
 
 
 class KafkaCluster:
-    """A cluster to talk to. `start` it, `close` it; or use it as an async context manager.
+    """A client of one cluster. `start` it, `close` it; or use it as an async context manager.
 
-    `name` stands in errors (`cluster source: ...`). The random source and the clock serve pauses
-    and ages only; `brokers_time` is what the cluster says of the time.
+    `name` appears in errors (`cluster source: ...`). The random source and the clock are used for
+    backoffs and ages only; `brokers_time` is the time as the cluster reports it.
     """
 
     def __init__(
@@ -132,8 +134,8 @@ class KafkaCluster:
         self._pool = Pool(config, rng=self.rng, clock=clock, counters=self.counters)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max)
         self.turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By transactional id: who fences and writes under one does so in turn, else two tasks of
-        this process would fence each other."""
+        """By transactional id: a task that fences and writes under an id holds its lock. Without
+        it, two tasks of this process would fence each other."""
         self._borrowed: set[int] = set()
         self._coordinators: dict[tuple[Coordinator, str], int] = {}
         self._next_batch: _Batch | None = None
@@ -152,18 +154,18 @@ class KafkaCluster:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's own id. Only after `start`."""
+        """The cluster's own id; available after `start`."""
         assert self.metadata.cluster_id is not None, "start() first"
         return self.metadata.cluster_id
 
     async def start(self, timeout: float | None = None) -> None:
         """Find the cluster through one of the bootstrap servers.
 
-        None of them may take so long that there is no time for the others.
+        Each server has only a share of the time, so that there is time for the others.
 
         Raises:
             Retriable: none answered in time; the message has each address and why.
-            UserError: the first one that answered refuses us.
+            UserError: the first server that answered refuses the client.
         """
         whole = self.config.api_timeout if timeout is None else timeout
         each = whole / (len(self.config.bootstrap_servers) + 1)
@@ -175,7 +177,7 @@ class KafkaCluster:
         self._spawn(self._keep_house())
 
     async def close(self) -> None:
-        """Close all connections and end all tasks; when it returns nothing is left."""
+        """Close all connections and end all tasks; nothing is left when it returns."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -186,9 +188,9 @@ class KafkaCluster:
     # Metadata
 
     async def refresh(self, topics: Collection[str] | None = ()) -> Metadata:
-        """Ask for the brokers and for these topics (None: all of them); the new snapshot.
+        """Request the brokers and these topics (None: all topics); return the new snapshot.
 
-        Who asks while a request is under way shares the next one.
+        Callers that come while a request is in flight share the next one.
         """
         if self._closed:
             raise Disconnected("the cluster is closed", cluster=self.name)
@@ -200,13 +202,13 @@ class KafkaCluster:
         return await asyncio.shield(batch.task)
 
     def leader(self, partition: TopicPartition) -> Leader | Refusal:
-        """The leader as the last snapshot has it, or why there is none."""
+        """The leader in the last snapshot, or why there is none."""
         return self.metadata.leader(partition)
 
     async def leaders(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Leader | Refusal]:
-        """Leaders of partitions; topics without one in the snapshot are asked for once."""
+        """Leaders of partitions; topics without one in the snapshot are refreshed once."""
         wanted = list(partitions)
         missing = {p.topic for p in wanted if isinstance(self.leader(p), Refusal)}
         if missing:
@@ -216,14 +218,14 @@ class KafkaCluster:
     # Connections
 
     def connected(self, node_id: int, lane: Lane = CONTROL) -> Connection | None:
-        """The connection that `connection` would give, if it is open now."""
+        """The connection that `connection` would return, if it is open now."""
         return self._pool.peek(Key(node_id, lane))
 
     async def connection(self, node_id: int, lane: Lane = CONTROL) -> Connection:
-        """An open connection to a broker, of this lane's own.
+        """Return an open connection to a broker, separate for each lane.
 
         Raises:
-            Retriable: the broker is not to be reached now, or not in the metadata.
+            Retriable: the broker is unreachable, or not in the metadata.
             UserError, ProtocolError: see `Connection.open`.
         """
         if node_id not in self.metadata.brokers:
@@ -234,36 +236,36 @@ class KafkaCluster:
         return await self._pool.get(Key(node_id, lane), Address(broker.host, broker.port))
 
     async def any_connection(self) -> Connection:
-        """A connection to some broker.
+        """Return a connection to some broker.
 
         Raises:
-            Retriable: none is to be reached within default.api.timeout.ms.
+            Retriable: no broker is reachable within default.api.timeout.ms.
         """
         return await self.persist(lambda: self.connection(self._pick(None)))
 
     def hangs(self, node_id: int, patience: float, lane: Lane = CONTROL) -> bool:
-        """Whether a broker has left requests open for so many seconds."""
+        """Whether a broker has not answered for `patience` seconds while requests are in flight."""
         connection = self.connected(node_id, lane)
         return connection is not None and connection.silent_s >= patience
 
     def borrow_lane(self) -> Lane:
-        """A lane that nobody else has until `return_lane`; its open connections outlast that.
+        """Return a lane that is the caller's alone until `return_lane`; its connections stay open.
 
-        For users that come and go: the number of lanes is that of users at the same time.
+        For short-lived users: there are as many lanes as there are users at the same time.
         """
         number = next(number for number in itertools.count() if number not in self._borrowed)
         self._borrowed.add(number)
         return f"borrowed {number}"
 
     async def return_lane(self, lane: Lane) -> None:
-        """Let the next user have a lane, without connections that would make it wait."""
+        """Release a lane for the next user, without connections on which it would have to wait."""
         try:
             await self._pool.close_where(lambda key, its: key.lane == lane and its.in_flight > 0)
         finally:
             self._borrowed.discard(int(str(lane).rpartition(" ")[2]))
 
     async def close_lanes(self, lanes: Collection[Lane]) -> None:
-        """Close the connections of lanes that have no user any more."""
+        """Close the connections of lanes that are no longer used."""
         await self._pool.close_where(lambda key, _: key.lane in lanes)
 
     # Calls
@@ -278,14 +280,14 @@ class KafkaCluster:
         lane: Lane = CONTROL,
         once: bool = False,
     ) -> Any:
-        """Send a request to a broker (None: any) until one answers; the decoded response.
+        """Send a request to a broker (None: any) until one answers; return the decoded response.
 
-        Errors within the response, other than a retriable one at its top, are the caller's. With
-        `once` there is one try: what the request rests on has to be looked at before the next.
+        The caller handles errors within the response, except a retriable one at its top. With
+        `once` there is one try: the caller must check what the request rests on before the next.
 
         Raises:
             Retriable: no success within `timeout` (default.api.timeout.ms).
-            UserError: TLS, SASL or the broker's version do not suit.
+            UserError: TLS, SASL or the broker's version are not compatible.
         """
 
         async def attempt() -> Any:
@@ -299,7 +301,7 @@ class KafkaCluster:
     async def coordinator(
         self, kind: Coordinator, key: str, *, timeout: float | None = None
     ) -> int:
-        """The broker that coordinates a group or a transactional id (cached).
+        """Find the broker that coordinates a group or a transactional id (cached).
 
         Raises:
             Retriable: there is none within `timeout` (default.api.timeout.ms).
@@ -311,14 +313,14 @@ class KafkaCluster:
         return await self.persist(lambda: self._find_coordinator(kind, key), timeout)
 
     def forget_coordinator(self, kind: Coordinator, key: str) -> None:
-        """Drop what `coordinator` has cached: it has moved, or does not answer."""
+        """Drop the cached coordinator: it has moved, or does not answer."""
         self._coordinators.pop((kind, key), None)
 
     async def doubt_coordinator(self, kind: Coordinator, key: str) -> None:
-        """Ask a broker that is not the cached coordinator, and believe it if it names another one.
+        """Ask another broker than the cached coordinator, and trust it if it names another one.
 
-        A broker that is cut off from all but its clients goes on to answer as the coordinator that
-        it was. Where no other broker answers, nothing is learned.
+        A broker that is cut off from all but its clients continues to answer as coordinator. If no
+        other broker answers, nothing changes.
         """
         known = self._coordinators.get((kind, key))
         others = [node for node in self.metadata.brokers if node != known]
@@ -339,10 +341,10 @@ class KafkaCluster:
         before_send: BeforeSend = nothing,
         resend: bool = True,
     ) -> Any:
-        """Send a request to a coordinator, wherever it moves, until it answers.
+        """Send a request to a coordinator, even if it moves, until it answers.
 
-        `code` takes the error code out of a response that does not have it at its top.
-        `before_send` is called each time before bytes are handed over; what it raises ends it all.
+        `code` extracts the error code of a response that does not have it at its top.
+        `before_send` is called before each send; an exception from it ends the call.
         `resend` False is for what must not arrive twice: after a lost answer there is no next try.
 
         Raises:
@@ -381,7 +383,7 @@ class KafkaCluster:
         """Await `attempt()` until it raises nothing retriable; bounded in time and number.
 
         Raises:
-            Retriable: the last try's error, or that the time is over.
+            Retriable: the last try's error, or the deadline has passed.
         """
         timeout = self.config.api_timeout if timeout is None else timeout
         loop = asyncio.get_running_loop()
@@ -407,7 +409,7 @@ class KafkaCluster:
 
     @contextmanager
     def needing(self, operation: str, resource: str) -> Iterator[None]:
-        """Where a right is missing, name who lacks which operation on what."""
+        """If a right is missing, name the principal, the operation and the resource."""
         try:
             yield
         except TwinlogError as error:
@@ -415,7 +417,7 @@ class KafkaCluster:
                 self._named(error).hint = f"grant it {operation} on {resource}"
             raise
 
-    # Inside
+    # Internals
 
     def _named(self, error: TwinlogError) -> TwinlogError:
         error.cluster = error.cluster or self.name
@@ -438,7 +440,7 @@ class KafkaCluster:
         return int(found.node_id)
 
     async def _judge(self, code: int) -> None:
-        """Raise if the whole request should be tried again, after asking for what is stale."""
+        """Raise if the whole request should be retried, after a refresh of what is stale."""
         reaction = code_of(code).reaction
         if reaction is Reaction.METADATA:
             await self.refresh()
@@ -455,7 +457,7 @@ class KafkaCluster:
         return self._willing()[0]
 
     def _willing(self) -> list[int]:
-        """All brokers, those first that will probably answer soon."""
+        """All brokers; first those that are likely to answer soon."""
         brokers = self._shuffled()
         return sorted(brokers, key=lambda n: (self._reluctance(n), self.connected(n) is None))
 
@@ -465,12 +467,12 @@ class KafkaCluster:
         return brokers
 
     def _reluctance(self, node_id: int) -> tuple[int, bool]:
-        """Brokers that cannot be reached or do not answer come last."""
+        """Sort key: brokers that are unreachable or do not answer come last."""
         return self._pool.failures(Key(node_id, CONTROL)), self.hangs(node_id, SILENT)
 
     async def _run(self, batch: _Batch) -> Metadata:
         async with self._refreshing:
-            # Not after `start`, which asked for no topic: a command waits for its first one.
+            # No wait after `start`, which asked for no topic: a command's first request is urgent.
             await asyncio.sleep(max(self._not_before - self._clock(), 0))
             self._next_batch = None
             try:
@@ -479,11 +481,12 @@ class KafkaCluster:
                 self._not_before = self._clock() + self.config.retry_backoff
 
     async def _fetch_metadata(self, topics: set[str] | None) -> Metadata:
-        """From a broker that we know; if none answers soon, from a bootstrap server.
+        """Get metadata from a known broker; if none answers soon, from a bootstrap server.
 
-        All wait for this, so a broker that hangs must not hold it up for request.timeout.ms. It is
-        not the same broker each time, connected or not: one that is cut off from the others, and
-        not from its clients, goes on to name the leaders that it knows, itself among them.
+        All callers wait for this, so a broker that hangs must not delay it by request.timeout.ms.
+        The broker changes from call to call, connected or not: a broker that is cut off from the
+        other brokers, but not from its clients, continues to name the leaders that it knows, itself
+        among them.
         """
         brokers = self.metadata.brokers
         willing = sorted(self._shuffled(), key=self._reluctance)
@@ -500,7 +503,7 @@ class KafkaCluster:
     async def _bootstrap(
         self, topics: Collection[str] | None = (), each: float | None = None
     ) -> Metadata:
-        """Metadata from the first bootstrap server that answers, within `each` seconds."""
+        """Get metadata from the first bootstrap server that answers within `each` seconds."""
         failures: list[str] = []
         hints: list[str] = []
         servers = list(self.config.bootstrap_servers)
@@ -540,7 +543,7 @@ class KafkaCluster:
         return self.metadata
 
     async def _keep_house(self) -> None:
-        """Refresh what is old, close what is idle, until the cluster is closed."""
+        """Refresh stale metadata and close idle connections, until the cluster is closed."""
         config = self.config
         period = min(config.metadata_max_age / 2, config.max_idle / 2, MAX_HOUSEKEEPING)
         while True:
@@ -567,7 +570,7 @@ class KafkaCluster:
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Take note of the outcome: whoever waited for it may have been cancelled."""
+        """Retrieve the outcome, so that it is not reported as lost: a waiter may be cancelled."""
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()

@@ -1,21 +1,21 @@
 """A cluster's configuration: Kafka's own property names, parsed once into a frozen dataclass.
 
-A file that works for Kafka's own clients works here. What twinlog does not use is named in a
-warning; what it uses is checked, and a bad value is refused with its name, the value as it is
-written there and what is allowed. Values may refer to secrets as Kafka's config providers write it
-(KIP-297), and what a reference leads to is in no message:
+A file that works for Kafka's own clients works here. Properties that twinlog does not use are named
+in a warning. Those that it uses are checked; an error has the name, the value as it is written, and
+the allowed values. Values may refer to secrets with the syntax of Kafka's config providers
+(KIP-297). No message contains a resolved value:
 
     ${env:NAME}                an environment variable
     ${file:/a/path:key}        a key of a .properties file
     ${directory:/a/path:name}  a file's whole content (KIP-421)
 
-Those that say who we are to the cluster are resolved anew for each connection and each session, so
-that a secret that is changed needs no restart.
+Credentials are resolved again for each connection and each session, so that a changed secret needs
+no restart.
 
 A process's own configuration may refer to anything (`parse_config`). The properties of a mirror are
 stored in a topic, and may read only what that configuration grants (`parse_source`, references.py).
 
-Differences from Kafka's defaults, on purpose: socket buffers are left to the kernel (-1), which
+Two deliberate differences from Kafka's defaults: socket buffers are left to the kernel (-1), which
 sizes them by the round trip; certificates are PEM, whatever ssl.truststore.type defaults to.
 """
 
@@ -41,7 +41,7 @@ from twinlog.kafka.errors import Retriable, UserError
 
 
 class Address(NamedTuple):
-    """Where something listens."""
+    """The host and port of a listener."""
 
     host: str
     port: int
@@ -52,13 +52,13 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A client's properties as they are written, references unresolved; `repr` shows none."""
+    """A client's properties as written, references unresolved; `repr` shows none."""
 
     properties: Mapping[str, str] = field(repr=False)
     environment: Mapping[str, str] | None = field(repr=False)
-    """Of `${env:NAME}`; None: this process's, which is not to be sent to another one."""
+    """For `${env:NAME}`; None: this process's, which is not to be sent to another one."""
     grants: Grants | None = None
-    """What they may read of this machine. None: anything, as they are this process's own."""
+    """What the properties may read of this machine. None: anything; they are this process's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +68,15 @@ class ClusterConfig:
     bootstrap_servers: tuple[Address, ...]
     client_id: str = "twinlog"
     security: Security = PLAINTEXT
-    """As references led when this was parsed; a connection asks for `security_now`."""
+    """The credentials as resolved at parsing; a connection uses `security_now`."""
     written: Written | None = field(default=None, hash=False)
-    """What `security` was made of. None: it is what it is."""
+    """The properties that `security` was made of. None: `security` is fixed."""
     grants: Grants = NOTHING
-    """What the properties of mirrors may read where this is the process's own configuration."""
+    """What the properties of mirrors may read, if this is the process's own configuration."""
     request_timeout: float = 30.0
-    """One request on one connection."""
+    """Limit of one request on one connection."""
     api_timeout: float = 60.0
-    """One call with all its tries."""
+    """Limit of one call with all its tries."""
     setup_timeout: float = 10.0
     metadata_max_age: float = 300.0
     reconnect_backoff: float = 0.05
@@ -91,14 +91,14 @@ class ClusterConfig:
 
     @property
     def foreign(self) -> bool:
-        """Whether it leads to a mirror's source, whose word is not to be relied on."""
+        """Whether it is the configuration of a mirror's source, which is not trusted."""
         return self.written is not None and self.written.grants is not None
 
     def security_now(self) -> Security:
-        """Who we are by what references lead to now.
+        """Resolve the credentials again.
 
         Raises:
-            Retriable: one cannot be resolved. It could be before, so somebody is changing it.
+            Retriable: a reference cannot be resolved. It could be before, so it is being changed.
         """
         if self.written is None:
             return self.security
@@ -108,7 +108,7 @@ class ClusterConfig:
             raise Retriable(error.message, hint=error.hint) from error
 
     def options(self) -> Options:
-        """What a connection needs of it."""
+        """The options of a connection."""
         return Options(
             client_id=self.client_id,
             request_timeout=self.request_timeout,
@@ -120,7 +120,7 @@ class ClusterConfig:
 
 
 class Parsed(NamedTuple):
-    """A configuration, and what in the properties was not used or is unsafe, a line each."""
+    """A configuration, and a line for each property that was not used or is unsafe."""
 
     config: ClusterConfig
     warnings: tuple[str, ...]
@@ -156,7 +156,7 @@ _CONVERT: Final = (
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A Java .properties file.
+    """Read a Java .properties file.
 
     Raises:
         UserError: it cannot be read.
@@ -173,10 +173,10 @@ def read_properties(path: Path) -> dict[str, str]:
 def parse_config(
     properties: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> Parsed:
-    """Parse this process's own properties; `environment` is this process's where none is given.
+    """Parse this process's own properties; `environment` defaults to this process's.
 
     Raises:
-        UserError: a value is missing, malformed, or refers to what is not there.
+        UserError: a value is missing, malformed, or has a reference that cannot be resolved.
     """
     return _parse(Written(dict(properties), environment))
 
@@ -189,10 +189,10 @@ def parse_source(
     Args:
         properties: as they are stored.
         grants: what they may read of this machine: `ClusterConfig.grants` of the destination.
-        environment: of `${env:NAME}`; this process's where none is given.
+        environment: for `${env:NAME}`; defaults to this process's.
 
     Raises:
-        UserError: as `parse_config`, or something is read that is not granted.
+        UserError: as `parse_config`, or a property reads something that is not granted.
     """
     return _parse(Written(dict(properties), environment, grants))
 
@@ -218,7 +218,7 @@ def _parse(written: Written) -> Parsed:
 
 
 def _in_clear(security: Security) -> tuple[str, ...]:
-    """What whoever listens on the network gets to know."""
+    """Warnings about secrets that are readable on the network."""
     if security.tls is None and security.sasl is not None and security.sasl.mechanism == "PLAIN":
         return ("PLAIN over SASL_PLAINTEXT sends the password in clear text: use SASL_SSL",)
     return ()
@@ -229,7 +229,7 @@ def _given(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 class _Reader:
-    """Properties by name, references resolved; remembers which were asked for."""
+    """Properties by name, references resolved; remembers which were read."""
 
     def __init__(self, written: Written) -> None:
         self._properties = written.properties
@@ -245,7 +245,7 @@ class _Reader:
         return resolve(key, value.strip(), self._environment, self._grants)
 
     def granted(self) -> Grants:
-        """What mirrors' properties may read; those of a mirror itself grant nothing."""
+        """What mirrors' properties may read; a mirror's own properties grant nothing."""
         if self._grants is not None:
             return NOTHING
         named = {key: self.text(key) for key in (ALLOWED_PATHS, ALLOWLIST_PATTERN)}
@@ -255,11 +255,11 @@ class _Reader:
         """Refuse a file that these properties may not read."""
         if self._grants is not None:
             written = self._properties.get(key, "")
-            # A path that a reference gave is not shown, nor what stands beside it.
+            # A path that comes from a reference is not shown, and neither is the text around it.
             self._grants.check_path(key, path, repr(path) if path in written else "its file")
 
     def check_system_tickets(self, key: str) -> None:
-        """Refuse the Kerberos tickets of whoever runs this process."""
+        """Refuse the Kerberos tickets of the user that runs this process."""
         if self._grants is not None:
             shown = f"no keyTab and no ticketCache, so that ${SYSTEM_TICKETS}"
             self._grants.check_variable(key, SYSTEM_TICKETS, shown)
@@ -280,11 +280,11 @@ class _Reader:
         return self._number(key, -1, _MAX_BYTES)
 
     def bad(self, key: str, value: str, allowed: str) -> UserError:
-        """That a value, or a part of one, is not what is allowed."""
+        """The error for a value, or a part of one, that is not allowed."""
         return UserError(f"{key} is {self.shown(key, value)}: allowed is {allowed}")
 
     def shown(self, key: str, value: str) -> str:
-        """It as it is written: what a reference leads to may be a secret, by mistake."""
+        """The value as written: a resolved one may be a secret, by mistake."""
         written = self._properties.get(key, "").strip()
         return repr(value if value in written else written)
 
@@ -308,12 +308,12 @@ class _Reader:
 def resolve(
     key: str, value: str, environment: Mapping[str, str], grants: Grants | None = None
 ) -> str:
-    """A value with its references (`${env:NAME}`, ...) replaced by what they refer to.
+    """Replace a value's references (`${env:NAME}`, ...) by what they refer to.
 
     Raises:
-        UserError: a reference cannot be resolved, is no text, or is not allowed by `grants`.
-            What references gave is not in the message; nor is what looks like a reference, and may
-            be a part of a secret.
+        UserError: a reference cannot be resolved, refers to something that is not text, or is not
+            allowed by `grants`. The message contains no resolved value, and no text that looks like
+            a reference but may be a part of a secret.
     """
     parts: list[str] = []
     rest = value
@@ -356,7 +356,7 @@ def _found(key: str, provider: str, argument: str, environment: Mapping[str, str
 
 
 def _encodable(key: str, value: str) -> str:
-    """The value, if it can be sent: bytes of the environment and escapes in files may not be."""
+    """Return the value if it is UTF-8: the environment and escapes in files may not be."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -430,7 +430,7 @@ def _sasl(reader: _Reader) -> Sasl:
     service = reader.text("sasl.kerberos.service.name")
     if mechanism == "OAUTHBEARER":
         if not token_url.startswith("file:///"):
-            # Not shown: a URL may have a name and a password in it.
+            # Not shown: a URL may contain a name and a password.
             allowed = "file:///PATH of a file that is kept fresh with a token"
             raise UserError(f"{TOKEN_URL}: allowed is {allowed}")
         reader.check_path(TOKEN_URL, unquote(urlsplit(token_url).path))
@@ -447,7 +447,7 @@ def _sasl(reader: _Reader) -> Sasl:
 
 
 def _kerberos(reader: _Reader, options: Mapping[str, str], service: str | None) -> Kerberos:
-    """From the options of Java's `Krb5LoginModule` that say where its tickets come from."""
+    """Kerberos from the options of Java's `Krb5LoginModule` that name the source of tickets."""
     key = "sasl.jaas.config"
     principal, keytab = options.get("principal", ""), ""
     if options.get("useKeyTab", "").lower() == "true":
@@ -490,7 +490,7 @@ def _tls(reader: _Reader) -> Tls:
 
 
 def _pem_file(reader: _Reader, store: str) -> str | None:
-    """A store's file, which has to be PEM whether or not its type says so."""
+    """A store's file, which must be PEM whether or not its type says so."""
     key = f"{store}.location"
     location = reader.text(key)
     kind = reader.text(f"{store}.type")

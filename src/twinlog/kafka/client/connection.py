@@ -1,31 +1,31 @@
 """One connection to one broker: many requests in flight, answers strictly in order.
 
-Why our own and not kafka-python's: bytes that are forwarded have to be received where they will be
-forwarded from. The kernel writes into the frame itself (`receiver.py`); its body goes to the caller
-as a `memoryview` that may be written to, is patched in place and sent on.
+twinlog does not use kafka-python's connection because bytes that are forwarded have to be received
+where they are forwarded from. The kernel writes into the frame itself (`receiver.py`); its body
+goes to the caller as a writable `memoryview`, is patched in place and sent on.
 docs/decisions/0004-asyncio-connections.md has the figures.
 
-A broker answers a connection's requests in the order in which it got them, so the first request in
-flight is always the one that is answered; the correlation id only proves it. A request ends in one
-of three ways, and no fourth:
+A broker answers a connection's requests in the order in which it received them. So the next answer
+always belongs to the first request in flight; the correlation id only proves it. A request ends in
+one of three ways:
 
     answered    the future has the response's body
-    not sent    Retriable: it has timed out while it waited for its turn; nothing has happened
-    unknown     Disconnected (or, for the request whose answer was nonsense, ProtocolError): the
-                connection is closed, and whether the broker has acted is not known
+    not sent    Retriable: it timed out before it was sent; it had no effect
+    unknown     Disconnected (or, for the request whose answer was invalid, ProtocolError): the
+                connection is closed, and it is unknown whether the broker has acted
 
-A timeout closes the connection: a later answer could no longer be told from the next one's, and a
-broker that lets one request starve has the others behind it.
+A timeout closes the connection: a later answer could no longer be distinguished from the next
+one's, and the requests behind the one that starves would starve, too.
 
-What is sent waits in `_outbox` while a gate is closed: `writing` (the kernel takes no more),
+Requests wait in `_outbox` while a gate is closed: `writing` (the kernel accepts no more),
 `throttle` (the broker asked for a pause, KIP-219), `authentication` (a session is being renewed,
-KIP-368: nothing but the exchange may be sent). Together with what is in flight it is bounded.
+KIP-368: only the exchange may be sent). The outbox and the requests in flight are bounded together.
 
-A throttle is a wait and no failure: timeouts count from its end. That holds for requests in flight,
-too: a broker that throttles mutes the connection, and reads them only afterwards (KIP-219).
+A throttle is a wait and no failure: timeouts count from its end. This also holds for requests in
+flight: a broker that throttles mutes the connection, and reads them only afterwards (KIP-219).
 
-Who we are is asked for when a connection is opened and when its session is renewed: a password that
-was changed meanwhile, there and here, is used by then.
+Credentials are resolved when a connection is opened and when its session is renewed, so a password
+that was changed on both sides is used by then.
 """
 
 import asyncio
@@ -62,22 +62,22 @@ log = logging.getLogger(__name__)
 Buffer = bytes | bytearray | memoryview
 
 MAX_THROTTLE: Final = 3600.0
-"""Seconds: no throttle is obeyed for longer. Brokers compute it from the excess over the quota and
-do not limit it: 4 MiB under a quota of 10 KB/s are about 400 s. Sending earlier gains nothing,
+"""Seconds: a throttle is never obeyed for longer. Brokers compute it from the excess over the quota
+and do not limit it: 4 MiB under a quota of 10 KB/s are about 400 s. Sending earlier gains nothing,
 since the broker has muted the connection."""
 LONG_THROTTLE: Final = 10.0
-"""Seconds: a throttle from here on is logged."""
+"""Seconds: a throttle of this length or more is logged."""
 WRITE_HIGH: Final = 4 << 20
-"""Bytes that the kernel has not taken yet; above it nothing more is written."""
+"""Bytes that the kernel has not accepted yet; above it nothing more is written."""
 LARGE: Final = 32 << 10
-"""Bytes of a request's part that is worth a system call of its own."""
+"""Bytes from which a part of a request gets its own system call."""
 CLOSE_TIMEOUT: Final = 5.0
 MIN_REAUTHENTICATION: Final = 1.0
 
 
 @dataclass(slots=True)
 class Counters:
-    """What went through connections since they came into being. Only ever grows."""
+    """What went through connections since they were created. Only grows."""
 
     bytes_in: int = 0
     bytes_out: int = 0
@@ -96,11 +96,11 @@ class _Request:
     flexible: bool
     future: asyncio.Future[memoryview]
     began: float
-    """When it was submitted; from when it is in flight, when it was sent."""
+    """When it was submitted; once it is in flight, when it was sent."""
     timer: asyncio.TimerHandle | None = None
     correlation_id: int = -1
     size: int = 0
-    """Of the body, once it is sent."""
+    """Bytes of the body, once it is sent."""
     parts: Sequence[Buffer] = field(default=(), repr=False)
 
 
@@ -117,11 +117,11 @@ class Connection:
         counters: Counters,
         rng: random.Random,
     ) -> None:
-        """Not for callers: `open` gives a connection that can be used."""
+        """Create a connection that is not open yet; callers use `open`."""
         self.host = host
         self.port = port
         self.versions: Mapping[int, tuple[int, int]] = {}
-        """API key to the lowest and highest version that the broker takes."""
+        """API key to the lowest and highest version that the broker supports."""
         self.counters = counters
         self._security = security
         self._options = options
@@ -141,8 +141,8 @@ class Connection:
         self._correlation_id = 0
         self._error: TwinlogError | None = None
         self._alert: ssl.SSLError | None = None
-        """What ended it, if that was TLS: with TLS 1.3 a client's certificate is refused only
-        after the handshake."""
+        """The TLS error that ended the connection, if any: with TLS 1.3 a client's certificate is
+        refused only after the handshake."""
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._throttled_until = 0.0
@@ -164,13 +164,13 @@ class Connection:
     ) -> Self:
         """Connect, negotiate versions, authenticate; bounded by `options.setup_timeout`.
 
-        `security` is asked who we are, now and whenever the session is to be renewed.
+        `security` returns the credentials, now and whenever the session is renewed.
 
         Raises:
-            Retriable: nobody there, or not in time; the message has the address and why. Or
-                `security` cannot say.
-            UserError: TLS or SASL settings do not suit the broker's.
-            ProtocolError: what answers is no Kafka broker.
+            Retriable: the address is unreachable, or the setup took too long; the message has the
+                address and why. Or `security` cannot resolve the credentials.
+            UserError: TLS or SASL settings do not match the broker's.
+            ProtocolError: the peer is no Kafka broker.
         """
         options = options or Options()
         self = cls(
@@ -223,12 +223,12 @@ class Connection:
 
     @property
     def throttled(self) -> bool:
-        """Whether the broker has asked for a pause that has not ended (KIP-219)."""
+        """Whether a pause that the broker asked for has not ended (KIP-219)."""
         return self._throttled_until > self._loop.time()
 
     @property
     def silent_s(self) -> float:
-        """Seconds for which the broker has left its next answer open; 0 while it throttles."""
+        """Seconds for which the next answer has been outstanding; 0 while the broker throttles."""
         if not self._in_flight:
             return 0.0
         return max(
@@ -281,16 +281,16 @@ class Connection:
                     raise Retriable(f"{self.address}: not sent within {timeout:g} s") from error
 
     async def call(self, request: Any, *, timeout: float | None = None) -> Any:
-        """Send one of kafka-python's requests; its response, decoded.
+        """Send one of kafka-python's requests; return its decoded response.
 
-        The version is the highest that both sides have, within the request's own `min_version` and
-        `max_version`. A pause that the response asks for is obeyed before the next request.
+        The version is the highest that both sides support, within the request's own `min_version`
+        and `max_version`. A throttle in the response is obeyed before the next request.
 
         Raises:
             Retriable: it was not sent in time.
             Disconnected: the outcome is unknown.
-            ProtocolError: the response cannot be read; the connection is closed.
-            UserError: the broker does not have the API in a version that suits.
+            ProtocolError: the response cannot be decoded; the connection is closed.
+            UserError: the broker does not support the API in a suitable version.
         """
         return await self._exchange(request, self._version(request), timeout)
 
@@ -303,10 +303,10 @@ class Connection:
         flexible: bool,
         timeout: float | None = None,
     ) -> asyncio.Future[memoryview]:
-        """Send a request whose body is `parts`, one after the other; the response's body to come.
+        """Send a request whose body is `parts` in order; return a future of the response's body.
 
-        For the hot path: nothing is encoded, nothing decoded. The parts must not change until the
-        future is done. The body is a view of a buffer of its own and may be written to.
+        For the hot path: nothing is encoded or decoded. The parts must not change until the future
+        is done. The body is a view of its own buffer and may be written to.
 
         Raises:
             Disconnected: the connection is closed (nothing was sent).
@@ -336,7 +336,7 @@ class Connection:
             await asyncio.wait({self._lost}, timeout=CLOSE_TIMEOUT)
 
     async def wait_closed(self) -> TwinlogError:
-        """Wait until the connection is gone; why it went."""
+        """Wait until the connection is closed; return why."""
         await asyncio.shield(self._lost)
         assert self._error is not None
         return self._error
@@ -354,8 +354,8 @@ class Connection:
                 server_hostname=self.host if context is not None else None,
             )
         except (ConnectionError, ssl.SSLEOFError) as error:
-            # Without TLS nothing is exchanged here. asyncio says it without a word, OpenSSL with
-            # an errno that is none.
+            # Without TLS nothing is exchanged here. asyncio reports this without a message,
+            # OpenSSL with an invalid errno.
             sock.close()
             raise Retriable(
                 f"{self.address}: the broker has closed the connection in the TLS handshake",
@@ -368,7 +368,7 @@ class Connection:
         self._transport.set_write_buffer_limits(high=WRITE_HIGH)
 
     async def _negotiate(self) -> None:
-        """ApiVersions in our version, or in the one that the broker names instead (KIP-511)."""
+        """Send ApiVersions; if the version is refused, in the one the broker names (KIP-511)."""
         version = int(ApiVersionsRequest.max_version)
         for _ in range(2):
             request = ApiVersionsRequest(
@@ -492,10 +492,10 @@ class Connection:
         self._write([header, *parts])
 
     def _write(self, parts: Sequence[Buffer]) -> None:
-        """Give them to the transport, small ones together, large ones as they are.
+        """Give the parts to the transport: small ones joined, large ones as they are.
 
-        `writelines` of Python 3.11 joins all of them, which costs each byte a copy, or two where
-        the kernel does not take all at once.
+        `writelines` of Python 3.11 joins all of them, which copies each byte once, or twice if the
+        kernel does not accept all at once.
         """
         assert self._transport is not None
         small: list[Buffer] = []
@@ -511,7 +511,7 @@ class Connection:
             self._transport.write(b"".join(small))
 
     def _longest(self) -> int:
-        """How long the next response may be; it answers the oldest request."""
+        """The maximum length of the next response, which answers the oldest request."""
         if not self._in_flight:
             raise ProtocolError(f"{self.address}: a response that matches no request in flight")
         request = self._in_flight[0]
@@ -537,12 +537,12 @@ class Connection:
         self._make_room()
 
     def _limit(self, began: float, timeout: float) -> float:
-        """When a wait that began then is over."""
+        """The time at which a wait that began at `began` is over."""
         return max(began, self._throttled_until) + timeout
 
     def _timed_out(self, request: _Request, began: float, timeout: float) -> None:
         limit = self._limit(began, timeout)
-        if limit > self._loop.time():  # throttled meanwhile
+        if limit > self._loop.time():  # the broker throttled meanwhile
             request.timer = self._loop.call_at(limit, self._timed_out, request, began, timeout)
             return
         if request.correlation_id < 0:
@@ -598,13 +598,13 @@ class Connection:
             self._lost.set_result(None)
 
     def _on_nonsense(self, error: TwinlogError) -> None:
-        """Close: what has come is no answer. Who has sent it is not known where it was parsed."""
+        """Close: the data is no valid answer. The parser does not know the peer, so add it."""
         if not error.message.startswith(self.address):
             error.message = f"{self.address}: {error.message}"
         self._fail(error)
 
     def _fail(self, error: TwinlogError) -> None:
-        """Close, and end every request; a ProtocolError is about the first one's answer."""
+        """Close, and end every request; a ProtocolError is about the oldest request's answer."""
         if self._error is not None:
             return
         self._error = error
@@ -632,7 +632,7 @@ def _stop_timer(request: _Request) -> None:
 
 
 def _for_request(error: TwinlogError, *, first: bool) -> TwinlogError:
-    """An exception of the request's own: one instance must not be raised in two places."""
+    """A separate exception for each request: one instance must not be raised in two places."""
     cls = ProtocolError if first and isinstance(error, ProtocolError) else Disconnected
     own = cls(error.message, hint=error.hint)
     own.__cause__ = error

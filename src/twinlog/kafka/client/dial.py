@@ -1,4 +1,4 @@
-"""A socket to a broker, with the options that have to be set before it is connected."""
+"""Connects a socket to a broker, with the options that must be set before it connects."""
 
 import asyncio
 import os
@@ -13,12 +13,12 @@ from twinlog.kafka.protocol import frames
 MAX_ADDRESSES: Final = 8
 """Addresses of one host name that are tried."""
 MAX_IN_FLIGHT: Final = 64
-"""Requests of one connection that are sent and not answered, or wait to be sent."""
+"""Requests of one connection that are in flight or wait to be sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a connection's owner may choose. Times are in seconds, sizes in bytes."""
+    """Options of a connection. Times are in seconds, sizes in bytes."""
 
     client_id: str = "twinlog"
     request_timeout: float = 30.0
@@ -31,13 +31,13 @@ class Options:
     """SO_RCVBUF; -1 leaves it to the kernel."""
     user_timeout: float | None = None
     """TCP_USER_TIMEOUT, where the platform has it: after this long without an acknowledgement the
-    kernel drops the connection *and what it still holds*, so that nothing old is sent later."""
+    kernel drops the connection *and the data that it holds*, so that nothing old is sent later."""
 
 
 async def dial(
     loop: asyncio.AbstractEventLoop, host: str, port: int, options: Options
 ) -> socket.socket:
-    """A socket that is connected to one of the host's addresses, tried one after the other."""
+    """Connect a socket to one of the host's addresses, tried in order."""
     failure = OSError("the name has no address")
     for family, kind, protocol, _, address in (await _resolve(loop, host, port))[:MAX_ADDRESSES]:
         sock = socket.socket(family, kind, protocol)
@@ -56,7 +56,7 @@ async def dial(
 
 
 async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
-    """Addresses of a name; a literal address needs no resolver (and so no thread)."""
+    """Resolve a name; a literal address needs no resolver (and so no thread)."""
     kind, numeric = socket.SOCK_STREAM, socket.AI_NUMERICHOST
     try:
         return socket.getaddrinfo(host, port, type=kind, flags=numeric)
@@ -67,7 +67,7 @@ async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> lis
 
 
 def _configure(sock: socket.socket, options: Options) -> None:
-    """Set what must be set before the connection is there (buffers decide the window's scale)."""
+    """Set what must be set before connecting (buffer sizes decide the window scale)."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -81,7 +81,7 @@ def _configure(sock: socket.socket, options: Options) -> None:
 
 
 def dial_error(address: str, error: OSError) -> TwinlogError:
-    """Whose fault it is that there is no connection, in one line."""
+    """The error for a failed connection: UserError if the settings are wrong, else Retriable."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return UserError(
             f"{address}: the broker's certificate is refused: {error.verify_message}",

@@ -1,8 +1,8 @@
-r"""`sasl.jaas.config`: one login module and its options, as Java writes them.
+r"""`sasl.jaas.config`: one login module and its options, in Java's syntax.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";
 
-A quoted value may hold anything, with `\"` and `\\` for those two.
+A quoted value may contain any character; `"` and `\` are written `\"` and `\\`.
 """
 
 import re
@@ -26,7 +26,7 @@ _MODULES: Final = {
 
 
 def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
-    """The options of the login module, which must be the one that `mechanism` needs.
+    """Return the options of the login module, which must be the one that `mechanism` needs.
 
     Raises:
         UserError: it is not one entry of that form. The text, which has secrets, is not repeated.
@@ -39,7 +39,7 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
 
 
 def with_values(text: str, change: Callable[[str, str], str]) -> str:
-    """The entry with what `change` makes of each option's name and value.
+    """Replace each option's value by what `change` returns for its name and value.
 
     Raises:
         UserError: it is not one entry.

@@ -1,15 +1,15 @@
-"""GSSAPI (RFC 4752): a Kerberos ticket shows who we are.
+"""GSSAPI (RFC 4752): authentication by a Kerberos ticket.
 
-    we      AP-REQ ──►               tokens of the GSS library, until its context stands
+    client  AP-REQ ──►               tokens of the GSS library, until its context is complete
     broker          ◄── AP-REP
-    we      (empty) ──►
+    client  (empty) ──►
     broker          ◄── offer        wrapped: the layers that it offers, its largest message
-    we      choice  ──►              wrapped: no layer; what protects the rest is TLS
+    client  choice  ──►              wrapped: no layer; TLS protects the rest
     broker          ◄── (empty)
 
-The library is the system's, by Python's `gssapi` (the extra `twinlog[kerberos]`). kafka-python's
-own GSSAPI takes whatever ticket the process has; here each cluster has its keytab, as Java's
-`Krb5LoginModule` has, and tickets are fetched and renewed from it without a `kinit`.
+The library is the system's, through Python's `gssapi` (the extra `twinlog[kerberos]`).
+kafka-python's own GSSAPI uses whatever ticket the process has. Here each cluster has its keytab, as
+with Java's `Krb5LoginModule`, and tickets are fetched and renewed from it without `kinit`.
 """
 
 from pathlib import Path
@@ -24,12 +24,12 @@ _OFFER_SIZE: Final = 4
 
 
 class Gssapi:
-    """Our half of one exchange, in the form of kafka-python's mechanisms.
+    """The client's side of one exchange, with the interface of kafka-python's mechanisms.
 
-    Creating one may ask the KDC, and takes as long as that does.
+    Creating one may ask the KDC, and blocks for as long.
 
     Raises:
-        UserError: there is no `gssapi`, no keytab, or no ticket to be had.
+        UserError: `gssapi` or the keytab is missing, or no ticket can be obtained.
     """
 
     def __init__(self, kerberos: Kerberos, host: str) -> None:
@@ -52,10 +52,10 @@ class Gssapi:
         return self._message
 
     def receive(self, answer: bytes) -> None:
-        """Take the broker's answer to it.
+        """Process the broker's answer to the last message.
 
         Raises:
-            ProtocolError: it is not what RFC 4752 says. The library raises errors of its own.
+            ProtocolError: it violates RFC 4752. The library raises errors of its own.
         """
         if not self._context.complete:
             self._message = self._context.step(answer) or b""
@@ -74,11 +74,11 @@ class Gssapi:
         return choice
 
     def is_done(self) -> bool:
-        """Whether the broker has taken the last message."""
+        """Whether the broker has accepted the last message."""
         return self._done
 
     def is_authenticated(self) -> bool:
-        """Whether it is done."""
+        """Whether the exchange is done."""
         return self._done
 
 
@@ -94,13 +94,13 @@ def _library() -> Any:
 
 
 def _credentials(gssapi: Any, kerberos: Kerberos) -> Any:
-    """Where tickets come from; None is the system's own place."""
+    """The credentials from a keytab or a ticket cache; None for the system's default."""
     store = {}
     if kerberos.keytab:
         if not Path(kerberos.keytab).is_file():
             raise UserError(f"sasl.jaas.config: keyTab is {kerberos.keytab!r}, which is no file")
-        # A cache in memory, for all connections with this keytab: one ticket for all of them. By
-        # the principal's name alone a mirror's properties would get the tickets of the node's own.
+        # A cache in memory, shared by all connections with this keytab: one ticket for all. If it
+        # were named by the principal alone, a mirror's properties would get the node's own tickets.
         store = {
             "client_keytab": f"FILE:{kerberos.keytab}",
             "ccache": f"MEMORY:twinlog-{kerberos.principal}-{kerberos.keytab}",
@@ -116,7 +116,7 @@ def _credentials(gssapi: Any, kerberos: Kerberos) -> Any:
 
 
 def _no_ticket(service: str, error: Any) -> TwinlogError:
-    """In the words of Kerberos (the minor status), as those of GSS say nothing."""
+    """The error with the text of Kerberos (the minor status): that of GSS has no information."""
     said = error.get_all_statuses(error.min_code or error.maj_code, not error.min_code)
     refusal = Refusal(
         ErrorCode.SASL_AUTHENTICATION_FAILED, f"no ticket for {service}: {'; '.join(said)}"

@@ -1,8 +1,8 @@
-"""What a cluster says of itself: brokers, topics, leaders. Immutable; a refresh gives a new one.
+"""A cluster's metadata: brokers, topics, leaders. Immutable; a refresh gives a new snapshot.
 
-Brokers learn of changes one after the other, so an answer may be older than what we know already.
+Brokers learn of changes one after the other, so an answer may be older than what is known already.
 A partition's leader epoch only grows: an answer with a smaller one is ignored for that partition
-(KIP-320), unless the topic has been created anew, which its id shows (KIP-516).
+(KIP-320), unless the topic was recreated, which its id shows (KIP-516).
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from twinlog.kafka.types import TopicPartition
 
 NO_TOPIC_ID = UUID(int=0)
 MAX_BROKERS: Final = 1000
-"""Brokers that a cluster may have. Some questions go to each of them at the same time, over a
-connection of its own: a source whose answer names millions would exhaust what all mirrors need."""
+"""Brokers that a cluster may have. Some requests go to each broker at the same time, each over its
+own connection: a source whose answer names millions would exhaust what all mirrors need."""
 
 
 class Broker(NamedTuple):
-    """A broker, and where it listens for us."""
+    """A broker, and the address of its listener for this client."""
 
     node_id: int
     host: str
@@ -31,7 +31,7 @@ class Broker(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and since which epoch (-1 where brokers do not say)."""
+    """A partition's leader and its epoch (-1 where brokers do not report it)."""
 
     node_id: int
     epoch: int
@@ -39,7 +39,7 @@ class Leader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition's state. `leader` is -1 where nobody leads; `error` is Kafka's code for it."""
+    """A partition's state. `leader` is -1 if it has none; `error` is Kafka's code for it."""
 
     leader: int
     leader_epoch: int
@@ -50,7 +50,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic's state. `error` is not 0 where we may not see it, say."""
+    """A topic's state. `error` is not 0 if, for example, the client may not describe it."""
 
     name: str
     topic_id: UUID
@@ -61,7 +61,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """A snapshot. `topics` holds only those that were asked for and exist."""
+    """A snapshot. `topics` holds only topics that were requested and exist."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -91,15 +91,15 @@ EMPTY = Metadata()
 
 
 def is_another(known: UUID | None, found: UUID) -> bool:
-    """Whether a topic is not the one that was known under its name, as far as its id is known.
+    """Whether a topic was recreated under its name, as far as its ids are known.
 
-    For a moment a broker may not tell an id; those before 2.8 never do.
+    A broker may temporarily not report an id; brokers before 2.8 never do.
     """
     return known not in {None, NO_TOPIC_ID, found} and found != NO_TOPIC_ID
 
 
 def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
-    """`old` with what a MetadataResponse says; its topics are all there are if `everything`.
+    """`old` updated by a MetadataResponse; with `everything` it lists all topics there are.
 
     Raises:
         UserError: the answer comes from another cluster than the earlier ones.
@@ -134,7 +134,7 @@ def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
 def _topic(item: Any, old: Topic | None) -> Topic:
     topic_id = item.topic_id or NO_TOPIC_ID
     if item.error_code and topic_id == NO_TOPIC_ID and old is not None:
-        topic_id = old.topic_id  # one that we may not see any more: no id, no partitions
+        topic_id = old.topic_id  # the right to describe it was withdrawn: no id, no partitions
     known = old.partitions if old is not None and old.topic_id == topic_id else {}
     partitions: dict[int, Partition] = {}
     for p in item.partitions:

@@ -1,10 +1,10 @@
-"""Connections to a cluster's brokers, one for each purpose, each opened when it is first wanted.
+"""Connections to a cluster's brokers, one for each purpose, opened on first use.
 
-A connection belongs to a *key*: the broker and the lane that uses it. A broker answers one
-connection's requests one after the other, so what must not wait for a long Fetch or Produce has a
-lane of its own. Whoever wants a connection that is being opened waits for that same attempt. After
-a failure the next attempt waits: exponentially longer, up to a bound, with jitter, so that not all
-lanes call a restarted broker in the same millisecond (`reconnect.backoff.ms`, KIP-144).
+A connection belongs to a *key*: the broker and the lane that uses it. A broker answers the requests
+of one connection in order, so what must not wait for a long Fetch or Produce has its own lane.
+Callers that want a connection that is being opened wait for the same attempt. After a failure the
+next attempt waits: exponentially longer, up to a bound, with jitter, so that not all lanes connect
+to a restarted broker in the same millisecond (`reconnect.backoff.ms`, KIP-144).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Lane = str | int
 
 
 class Key(NamedTuple):
-    """Which connection: to whom, for whom."""
+    """The broker of a connection, and the lane that uses it."""
 
     node_id: int
     lane: Lane
@@ -41,7 +41,7 @@ class Backoff:
 
 
 class _Slot:
-    """One key's connection. `dialing` is the attempt under way, shared by all who wait."""
+    """One key's connection. `dialing` is the attempt in progress, shared by all waiters."""
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
@@ -51,7 +51,7 @@ class _Slot:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing would be lost with it."""
+        """Whether the slot holds nothing worth keeping."""
         idle = self.connection is None or self.connection.closed
         return idle and self.dialing is None and not self.failures
 
@@ -83,12 +83,12 @@ class Pool:
         return slot.connection
 
     def failures(self, key: Key) -> int:
-        """Attempts that have failed in a row."""
+        """Consecutive failed attempts."""
         slot = self._slots.get(key)
         return 0 if slot is None else slot.failures
 
     async def get(self, key: Key, address: Address) -> Connection:
-        """An open connection, after the pause that earlier failures demand.
+        """Return an open connection, after the backoff that earlier failures demand.
 
         Raises:
             Retriable, UserError, ProtocolError: the attempt has failed (see `Connection.open`).
@@ -105,7 +105,7 @@ class Pool:
         return await asyncio.shield(slot.dialing)
 
     async def open(self, address: Address) -> Connection:
-        """A connection outside the pool, which the caller closes."""
+        """Open a connection outside the pool, which the caller closes."""
         return await Connection.open(
             address.host,
             address.port,
@@ -116,7 +116,7 @@ class Pool:
         )
 
     async def close_where(self, unwanted: Callable[[Key, Connection], bool]) -> None:
-        """Close the connections that nobody wants any more; forget keys without a connection."""
+        """Close the connections that `unwanted` selects; forget keys without a connection."""
         for key, slot in list(self._slots.items()):
             connection = slot.connection
             if connection is not None and unwanted(key, connection):
@@ -126,7 +126,7 @@ class Pool:
                 del self._slots[key]
 
     async def close(self) -> None:
-        """Close all; when it returns nothing is left."""
+        """Close all connections; nothing is left when it returns."""
         self._closed = True
         slots = list(self._slots.values())
         dialing = [slot.dialing for slot in slots if slot.dialing is not None]
@@ -151,6 +151,6 @@ class Pool:
 
 
 def _seen(task: asyncio.Task[Connection]) -> None:
-    """Take note of the outcome: whoever waited for it may have been cancelled."""
+    """Retrieve the outcome, so that it is not reported as lost: a waiter may be cancelled."""
     if not task.cancelled():
         task.exception()

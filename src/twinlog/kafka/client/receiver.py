@@ -1,14 +1,14 @@
-"""Frames out of what arrives, received where they will stay.
+"""Cuts received bytes into frames, in the buffers where the frames stay.
 
-    state             get_buffer gives            until
+    state             get_buffer returns          until
     --------------    ------------------------    -------------------------------------
     between frames    the free part of staging    four bytes of a length, and what came
                                                   with them, are there
     within a frame    the frame's missing part    it is full
 
-A frame's buffer is allocated once its length has been checked, and of a large frame at most
-`STAGING` bytes are copied: the kernel writes the rest into the frame itself. Small frames come many
-at once, and are cut out of staging.
+A frame's buffer is allocated after its length has been checked. Of a large frame at most `STAGING`
+bytes are copied: the kernel writes the rest into the frame itself. Small frames arrive many at
+once, and are copied out of staging.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ STAGING: Final = 16 << 10
 
 
 class Receiver(asyncio.BufferedProtocol):
-    """Makes frames of what arrives. Knows nothing of requests."""
+    """Cuts received bytes into frames. Knows nothing of requests."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Receiver(asyncio.BufferedProtocol):
         on_gate: Callable[[str, bool], None],
         on_lost: Callable[[Exception | None], None],
     ) -> None:
-        self._longest = longest  # the frame that comes next may be so long
+        self._longest = longest  # the maximum length of the next frame
         self._on_frame = on_frame
         self._on_error = on_error
         self._on_gate = on_gate
@@ -46,14 +46,14 @@ class Receiver(asyncio.BufferedProtocol):
         self.received = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
-        """Where the next bytes belong: never empty."""
+        """The buffer for the next bytes; never empty."""
         frame = self._frame
         if frame is None:
             return self._staging[self._staged :]
         return frame[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` have been written where `get_buffer` said."""
+        """Handle `nbytes` that were written to the buffer of `get_buffer`."""
         self.received += nbytes
         frame = self._frame
         if frame is None:
@@ -66,7 +66,7 @@ class Receiver(asyncio.BufferedProtocol):
             self._deliver(frame)
 
     def _unstage(self) -> None:
-        """Take the frames out of staging; the last, if it is not whole, gets its own buffer."""
+        """Copy the frames out of staging; an incomplete last frame gets its own buffer."""
         staging, at, end = self._staging, 0, self._staged
         while end - at >= frames.LENGTH_SIZE and not self.stopped:
             try:
@@ -95,13 +95,13 @@ class Receiver(asyncio.BufferedProtocol):
             self._on_error(error)
 
     def pause_writing(self) -> None:
-        """The transport holds more than its high-water mark."""
+        """The transport's buffer is above its high-water mark."""
         self._on_gate("writing", True)
 
     def resume_writing(self) -> None:
-        """The transport has room again."""
+        """The transport's buffer has room again."""
         self._on_gate("writing", False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing more will come."""
+        """The connection is closed."""
         self._on_lost(exc)

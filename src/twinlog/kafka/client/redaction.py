@@ -1,9 +1,9 @@
-"""Properties as they may be printed: secrets are hidden, and where a secret is kept is shown.
+"""Properties for printing: secrets are hidden; the place where a secret is stored is shown.
 
-What a command prints goes on into logs and tickets, to people who may not read `__mirror_config`.
-A value that is nothing but a reference (configuration.py) tells where the secret is, and no secret.
-Of `sasl.jaas.config` the options are looked at one by one; an entry that cannot be parsed is
-hidden.
+A command's output ends up in logs and tickets, where people read it who may not read
+`__mirror_config`. A value that consists of a reference (configuration.py) shows the secret's place,
+and no secret. The options of `sasl.jaas.config` are checked one by one; an entry that cannot be
+parsed is hidden.
 """
 
 import re
@@ -21,11 +21,11 @@ _REFERENCE: Final = re.compile(r"\$\{(?:env|file|directory):[^}]*\}")
 _OPEN: Final = frozenset(
     {"username", "principal", "serviceName", "useKeyTab", "keyTab", "useTicketCache", "ticketCache"}
 )
-"""Options of login modules that are no secrets."""
+"""Options of login modules that are not secret."""
 
 
 def shown(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties in the order of their names, with secrets hidden."""
+    """The properties sorted by name, with secrets hidden."""
     return {key: _shown(key, value) for key, value in sorted(properties.items())}
 
 

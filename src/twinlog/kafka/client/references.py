@@ -1,21 +1,20 @@
 """What the properties of a mirror may read on the machine that connects to its source.
 
-A mirror's properties are stored in `__mirror_config`. Whoever may write that topic chooses both
-what they refer to and the server that it is sent to: `client.id=${env:NODE_SECRET}` with a
-`bootstrap.servers` of the writer's own delivers a secret of the node in clear text. So a stored
+A mirror's properties are stored in `__mirror_config`. A principal that may write to that topic
+chooses both what they refer to and the server that it is sent to: `client.id=${env:NODE_SECRET}`
+with the writer's own `bootstrap.servers` sends a secret of the node in clear text. So a stored
 property reads nothing of a machine, unless the process's *own* configuration (`--command-config`)
-allows it, with the names that Kafka's config providers have for it:
+allows it, with the names of Kafka's config providers:
 
     mirror.allowed.paths       files, and directories with all below them (KIP-993), for
                                ${file:...}, ${directory:...}, ssl.truststore.location,
                                ssl.keystore.location, sasl.oauthbearer.token.endpoint.url, and the
                                keyTab and ticketCache of sasl.jaas.config
     mirror.allowlist.pattern   regular expression of whole names of environment variables (KIP-887):
-                               ${env:...}; KRB5CCNAME, also for the tickets that the system has
+                               ${env:...}; KRB5CCNAME, also for the system's tickets
 
-Paths are compared as they are written, as Kafka does it: they are absolute and have no `..`.
-Symbolic links below an allowed path are followed, since only this machine's administrator can have
-made them.
+Paths are compared as written, as in Kafka: they are absolute and have no `..`. Symbolic links below
+an allowed path are followed, since only this machine's administrator can have created them.
 """
 
 import re
@@ -30,22 +29,22 @@ from twinlog.kafka.errors import UserError
 ALLOWED_PATHS: Final = "mirror.allowed.paths"
 ALLOWLIST_PATTERN: Final = "mirror.allowlist.pattern"
 REFERRING: Final = ("sasl.", "ssl.")
-"""How the names of the settings begin whose values may have references."""
+"""Prefixes of the settings whose values may have references."""
 SYSTEM_TICKETS: Final = "KRB5CCNAME"
-"""The environment variable that stands for the Kerberos tickets that the system has."""
+"""The environment variable that stands for the system's Kerberos tickets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grants:
-    """What a mirror's properties may read of this machine; nothing, unless it is named."""
+    """What a mirror's properties may read of this machine; nothing by default."""
 
     paths: tuple[PurePosixPath, ...] = ()
     variables: Pattern[str] | None = None
     everything: bool = False
-    """Whether these are properties that the operator has just given, not stored ones."""
+    """Whether the operator has just given these properties; they were not stored."""
 
     def check_reference(self, key: str, reference: str) -> None:
-        """Refuse a reference in a setting that takes none.
+        """Refuse a reference in a setting that may have none.
 
         Raises:
             UserError: the setting is none of `sasl.*` and `ssl.*`.
@@ -58,7 +57,7 @@ class Grants:
             )
 
     def check_path(self, key: str, path: str, shown: str) -> None:
-        """Refuse a file that no allowed path covers; it is neither opened nor looked for.
+        """Refuse a file that no allowed path covers; it is neither opened nor searched for.
 
         Args:
             key: the setting that names it.
@@ -102,7 +101,7 @@ def _where(name: str) -> str:
 
 
 def parse_grants(properties: Mapping[str, str]) -> Grants:
-    """What a process's own configuration allows to mirrors' properties.
+    """Parse what a process's own configuration allows mirrors' properties to read.
 
     Raises:
         UserError: a path is not absolute, or the pattern is no regular expression.

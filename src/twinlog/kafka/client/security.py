@@ -1,10 +1,11 @@
-"""Who we are to a cluster, and how we know that it is the one.
+"""The client's credentials for a cluster, and how the cluster is authenticated.
 
-TLS by Python's own `ssl`, which reads PEM. A context is built anew for each connection, from the
-files as they are then: renewed certificates are used with the next connection, without a restart.
-So is a secret that was changed behind its reference (configuration.py).
-Secrets never show in a `repr`, and so in no log. Of an exception that may hold one `why` says what
-can be said; nothing is raised `from` it, as a traceback prints the whole chain.
+TLS uses Python's own `ssl`, which reads PEM. A context is created for each connection, from the
+files as they are then: renewed certificates are used by the next connection, without a restart. The
+same holds for a secret that was changed behind its reference (configuration.py).
+
+A `repr` never shows a secret, so no log does. For an exception that may hold one, `why` returns
+what may be reported; nothing is raised `from` it, as a traceback prints the whole chain.
 """
 
 import os
@@ -23,9 +24,9 @@ TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 (the sett
 
 
 def why(error: OSError | ValueError) -> str:
-    """Why something cannot be read or used, without a word of what it holds.
+    """Why something cannot be read or used, without any of its content.
 
-    A UnicodeError shows what it stumbled upon, one of javaproperties the escape sequence.
+    A UnicodeError shows the bytes at fault, an error of javaproperties the escape sequence.
     """
     match error:
         case ssl.SSLError():
@@ -39,14 +40,14 @@ def why(error: OSError | ValueError) -> str:
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
-    """An OAuth token that something else keeps fresh in a file (KIP-768's `file:` URL)."""
+    """An OAuth token in a file that another program keeps fresh (KIP-768's `file:` URL)."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
 
     def token(self) -> str:
-        """The token as the file has it now.
+        """Read the current token.
 
         Raises:
             UserError: the file cannot be read.
@@ -59,14 +60,14 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kerberos:
-    """Whose ticket is shown to which service. Neither keytab nor cache: what the system has."""
+    """The principal and the service. Without keytab and cache: the system's tickets."""
 
     service: str = "kafka"
     principal: str = ""
     keytab: str = ""
     """A file of keys, from which tickets are fetched."""
     ticket_cache: str = ""
-    """A file that `kinit` keeps."""
+    """A file that `kinit` maintains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class Sasl:
     kerberos: Kerberos = Kerberos()
 
     def mechanism_options(self) -> dict[str, Any]:
-        """What kafka-python's mechanisms take; GSSAPI is ours (kerberos.py).
+        """The options of kafka-python's mechanisms; GSSAPI is twinlog's own (kerberos.py).
 
         Raises:
             UserError: the token's file cannot be read.
@@ -92,7 +93,7 @@ class Sasl:
             "sasl_plain_password": self.password,
         }
         if self.mechanism.startswith("SCRAM-"):
-            # RFC 5802 escapes these two in names; kafka-python does not.
+            # RFC 5802 escapes these two characters in names; kafka-python does not.
             name = self.username.replace("=", "=3D").replace(",", "=2C")
             options["sasl_plain_username"] = name
         if self.token_url:
@@ -105,23 +106,23 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """TLS: whom to trust, and who we are. PEM throughout; a text, or a file's path."""
+    """TLS: trusted certificates, and the client's identity. PEM only; a text, or a file's path."""
 
     trusted_file: str | None = None
     trusted: str | None = None
-    """Certificates themselves. Neither this nor a file: what the system trusts."""
+    """The certificates themselves. Without these and a file: what the system trusts."""
     identity_file: str | None = None
-    """A file with our private key and our certificate's chain."""
+    """A file with the client's private key and certificate chain."""
     chain: str | None = None
     key: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """A new context, from the files as they are now.
+        """Create a context from the current files.
 
         Raises:
-            UserError: a file is not there, or not what it should be.
+            UserError: a file is missing or invalid.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -140,13 +141,13 @@ class Tls:
         if self.trusted_file is None and self.trusted is None:
             context.load_default_certs()
         elif self.trusted is not None and not self.trusted.isascii():
-            # `ssl` would say that its type is wrong.
+            # `ssl` would report a wrong type.
             raise UserError("ssl.truststore.certificates: cannot be used as PEM: it is not ASCII")
         else:
             context.load_verify_locations(cafile=self.trusted_file, cadata=self.trusted)
 
     def _identify(self, context: ssl.SSLContext) -> None:
-        # An empty password instead of none, so that OpenSSL never asks on a terminal.
+        # An empty password instead of none, so that OpenSSL never prompts on a terminal.
         password = self.key_password or ""
         if self.identity_file is not None:
             context.load_cert_chain(self.identity_file, password=password)
@@ -155,7 +156,7 @@ class Tls:
 
 
 def _load_from_text(context: ssl.SSLContext, pem: str, password: str) -> None:
-    """`ssl` reads files only: the text is in one that nobody else may read, for a moment."""
+    """`ssl` reads files only: write the text to a temporary file that only this user may read."""
     descriptor, name = tempfile.mkstemp()
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -174,7 +175,7 @@ class Security:
 
     @property
     def principal(self) -> str:
-        """Who the brokers take us for, as far as it is known here: for messages about rights.
+        """The principal that brokers see, as far as it is known: for messages about rights.
 
         A broker may map names (`sasl.kerberos.principal.to.local.rules`,
         `ssl.principal.mapping.rules`).
@@ -187,7 +188,7 @@ class Security:
         return "User:ANONYMOUS"
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """A new context, from the files as they are now; None without TLS."""
+        """Create a context from the current files; None without TLS."""
         return None if self.tls is None else self.tls.context()
 
 

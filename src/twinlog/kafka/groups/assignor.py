@@ -1,23 +1,24 @@
-"""Who gets which partitions: the consumer protocol's bytes, and the leader's part of a rebalance.
+"""The assignment of partitions to members: the consumer protocol's bytes, and the leader's part.
 
 The coordinator only carries bytes. Each member sends a *subscription* (the topic, the partitions
-that it owns, the generation in which it got them); the member that the coordinator names leader
-computes an *assignment* for each, by the rules of the cooperative protocol (KIP-429). Of a
-partition that moves, the first round takes it from its owner and gives it to nobody; the owner
-revokes it and rejoins, and the second round gives it to the new one. So no partition ever has two.
+that it owns, the generation in which it got them). The member that the coordinator names leader
+computes an *assignment* for each member, by the rules of the cooperative protocol (KIP-429). A
+partition that moves is first assigned to no member; its owner revokes it and rejoins; the second
+round assigns it to the new owner. So no partition ever has two owners.
 
-The generation (subscription version 2, KIP-792) is for a member that comes back with partitions of
-an old generation: where several claim a partition the newest generation counts, and where two of
-one generation do, which no correct group does, nobody gets it in this round.
+The generation (subscription version 2, KIP-792) is for a member that rejoins with partitions of an
+old generation. If several members claim a partition, the newest generation wins. If two members of
+the same generation claim it, which no correct group does, no member gets it in this round.
 
-Kafka's sticky assignors make the members' *numbers* of partitions equal, whichever these are. But a
-topic's partitions stand in `__mirror_state` one after the other (mirror/placement.py), so that of a
-topic of eight two lanes had six and two where one had joined before the other, and it took as long
-as the six did. So `shared` makes them equal in every run of partitions (docs/decisions/0008).
+Kafka's sticky assignors make the members' *numbers* of partitions equal, whichever partitions these
+are. But a topic's partitions are stored in consecutive partitions of `__mirror_state`
+(mirror/placement.py): of a topic of eight, two lanes had six and two where one had joined before
+the other, and mirroring took as long as the six did. So `shared` balances every run of partitions
+(docs/decisions/0008).
 
-**Foreign members.** Any consumer whose `group.id` is ours joins the group: the coordinator compares
-protocol names only. A member gets partitions only if it speaks as one of ours does; the others are
-left out, get an empty assignment, and are reported:
+**Foreign members.** Any consumer with the same `group.id` joins the group: the coordinator compares
+protocol names only. A member gets partitions only if its subscription is a lane's; other members
+are left out, get an empty assignment, and are reported:
 
     subscription                                        member
     --------------------------------------------------  ---------------------------------------
@@ -25,15 +26,16 @@ left out, get an empty assignment, and are reported:
     topics == [topic], user data empty, version 2       a lane of an older version
     anything else, or bytes that are no subscription    foreign
 
-The version tells an older lane from librdkafka, whose first subscription has no user data either,
-but version 3. Java's assignor always sends user data.
+The version distinguishes an older lane from librdkafka, whose first subscription has no user data
+either, but version 3. Java's assignor always sends user data.
 
 The mark is in the user data, and the protocol keeps its name: while old and new nodes share the
-group (a rolling upgrade, or a rollback), the coordinator needs a protocol that all of them know. A
-name of our own beside it would exclude nothing, as the coordinator falls back to the common one.
+group (a rolling upgrade, or a rollback), the coordinator needs a protocol that all members know. An
+additional protocol name would exclude nothing, as the coordinator falls back to the common one.
+
 A foreign member may become the leader and assign by its own rules: those give the topic's
-partitions to subscribers of the topic only, or to none. A partition without an owner has no fresh
-status, which `twinlog readiness` reports (tests/kafka/groups/test_membership.py).
+partitions only to subscribers of the topic, or to no member. A partition without an owner has no
+fresh status, which `twinlog readiness` reports (tests/kafka/groups/test_membership.py).
 """
 
 from collections import Counter
@@ -53,14 +55,14 @@ PROTOCOL_TYPE: Final = "consumer"
 PROTOCOL_NAME: Final = "cooperative-sticky"
 
 MARK: Final = b"twinlog"
-"""User data of the subscriptions of our members."""
+"""User data of a lane's subscription."""
 
 _SUBSCRIPTION_VERSION: Final = 2
 _ASSIGNMENT_VERSION: Final = 1
 
 
 class _Claims(NamedTuple):
-    """What a member tells that it owns, and since which generation."""
+    """The partitions that a member reports as owned, and the generation in which it got them."""
 
     partitions: frozenset[int]
     generation: int
@@ -71,7 +73,7 @@ class Assigned(NamedTuple):
 
     Attributes:
         assignments: bytes for each member id of the group.
-        foreign: member ids that get nothing because they are not ours, each with the reason.
+        foreign: member ids that get nothing because they are foreign, each with the reason.
     """
 
     assignments: dict[str, bytes]
@@ -79,7 +81,7 @@ class Assigned(NamedTuple):
 
 
 def encode_subscription(topic: str, owned: Iterable[int], generation: int) -> bytes:
-    """What a member tells the leader: the topic, what it owns, and since which generation."""
+    """A member's subscription: the topic, what it owns, and the generation in which it got them."""
     item = ConsumerProtocolSubscription.TopicPartition
     partitions = sorted(owned)
     subscription = ConsumerProtocolSubscription(
@@ -92,7 +94,7 @@ def encode_subscription(topic: str, owned: Iterable[int], generation: int) -> by
 
 
 def encode_assignment(topic: str, partitions: Iterable[int]) -> bytes:
-    """What the leader gives a member."""
+    """A member's assignment."""
     item = ConsumerProtocolAssignment.TopicPartition
     given = sorted(partitions)
     assignment = ConsumerProtocolAssignment(
@@ -102,7 +104,7 @@ def encode_assignment(topic: str, partitions: Iterable[int]) -> bytes:
 
 
 def decode_assignment(topic: str, data: bytes) -> frozenset[int]:
-    """The partitions of `topic` in an assignment; no bytes are none.
+    """The partitions of `topic` in an assignment; none if there are no bytes.
 
     Raises:
         ProtocolError: the bytes are no assignment.
@@ -111,7 +113,7 @@ def decode_assignment(topic: str, data: bytes) -> frozenset[int]:
 
 
 def decode_partitions(data: bytes) -> frozenset[TopicPartition]:
-    """All partitions of an assignment; no bytes are none.
+    """All partitions of an assignment; none if there are no bytes.
 
     Raises:
         ProtocolError: the bytes are no assignment.
@@ -125,14 +127,14 @@ def decode_partitions(data: bytes) -> frozenset[TopicPartition]:
             for one in assignment.assigned_partitions
             for index in one.partitions
         )
-    except Exception as error:  # any bytes may come; which exceptions they cause is unspecified
+    except Exception as error:  # any bytes may arrive; the exceptions they cause are unspecified
         raise ProtocolError(f"a group's assignment cannot be read: {error!r}") from error
 
 
 def assign(topic: str, count: int, subscriptions: Mapping[str, bytes]) -> Assigned:
-    """The leader's part: an assignment for each member id, of partitions 0 to `count` - 1.
+    """Compute the leader's assignment for each member id, of partitions 0 to `count` - 1.
 
-    Foreign members (see the module) get an empty one. Where all are foreign, nothing is assigned.
+    Foreign members (see the module) get an empty one. If all are foreign, nothing is assigned.
     """
     claims: dict[str, _Claims] = {}
     foreign: dict[str, str] = {}
@@ -152,7 +154,7 @@ def assign(topic: str, count: int, subscriptions: Mapping[str, bytes]) -> Assign
 
 
 def _owners(count: int, claims: Mapping[str, _Claims]) -> list[str | None]:
-    """Who is given each partition. What moves is given to nobody while it has an owner."""
+    """The new owner of each partition; None while a partition that moves has its former owner."""
     claimants = [
         [(one.generation, member) for member, one in claims.items() if index in one.partitions]
         for index in range(count)
@@ -165,19 +167,21 @@ def _owners(count: int, claims: Mapping[str, _Claims]) -> list[str | None]:
 
 
 def shared(owners: Sequence[str | None], members: Sequence[str]) -> list[str]:
-    """Who is to have each partition, so that each run of partitions is shared evenly.
+    """The member that each partition should go to, so that each run of partitions is balanced.
 
-    Along the partitions each member is due an equal part of each, and a partition that he gets is
-    paid for by what he is due. What nobody has goes to whom most is due; of those, to who has
-    least. An owner keeps what he has, unless another is due more than he by a whole partition and
-    has none yet (he has just come), or by two (what many moves have left uneven is seen to).
-    Applied to what it has given, it changes nothing.
+    Along the partitions, each member's deficit (`due`) grows by an equal part of each partition,
+    and shrinks by a whole one for each partition that it gets. An unowned partition goes to the
+    member with the largest deficit; ties go to the member that owns fewest.
+
+    An owner keeps a partition, unless another member's deficit exceeds its own by a whole partition
+    and that member owns none yet (it has just joined), or by two partitions (this corrects what
+    many moves have left uneven). Applied to its own result, the function changes nothing.
 
     Args:
-        owners: of partitions 0, 1, ...; None: nobody. Who is no member any more counts as nobody.
+        owners: of partitions 0, 1, ...; None: unowned. An owner that is no member counts as None.
         members: at least one.
     """
-    whole = len(members)  # of a partition, so that an equal part of it is 1
+    whole = len(members)  # one partition in units in which each member's equal part of it is 1
     due = dict.fromkeys(members, 0)
     has = Counter(owners)
     result = []
@@ -193,7 +197,7 @@ def shared(owners: Sequence[str | None], members: Sequence[str]) -> list[str]:
 
 
 def foreign_reason(topic: str, data: bytes) -> str:
-    """Why a group's member with this subscription is foreign (see the module); empty: it is not."""
+    """Why a member with this subscription is foreign (see the module); empty if it is a lane."""
     try:
         _claims(topic, data)
     except ProtocolError as error:
@@ -202,7 +206,7 @@ def foreign_reason(topic: str, data: bytes) -> str:
 
 
 def _claims(topic: str, data: bytes) -> _Claims:
-    """What a member of ours claims.
+    """What a lane claims.
 
     Raises:
         ProtocolError: the member is foreign.
@@ -213,7 +217,7 @@ def _claims(topic: str, data: bytes) -> _Claims:
         topics, mark = list(subscription.topics), bytes(subscription.user_data or b"")
         owned = [t.partitions for t in subscription.owned_partitions or () if t.topic == topic]
         claims = _Claims(frozenset(p for some in owned for p in some), subscription.generation_id)
-    except Exception as error:  # any bytes may come; which exceptions they cause is unspecified
+    except Exception as error:  # any bytes may arrive; the exceptions they cause are unspecified
         raise ProtocolError(f"its subscription cannot be read: {error!r}") from error
     if topics != [topic]:
         raise ProtocolError(f"it subscribes to {few(topics) or 'no topic'}, not to {topic}")
@@ -224,6 +228,6 @@ def _claims(topic: str, data: bytes) -> _Claims:
 
 
 def _disputed(claimants: Sequence[tuple[int, str]]) -> bool:
-    """Whether two claim a partition in its newest generation."""
+    """Whether two members claim a partition in its newest generation."""
     newest = max(claimants, default=(0, ""))[0]
     return sum(generation == newest for generation, _ in claimants) > 1

@@ -1,21 +1,21 @@
-"""A monotonic clock that also counts the time for which this machine stood still.
+"""A monotonic clock that also counts the time for which this machine was suspended or paused.
 
-A lease ends when a duration has passed for everybody, not just for its holder. CLOCK_MONOTONIC
+A lease ends when a duration has passed on every machine, not just on its holder's. CLOCK_MONOTONIC
 stops while the machine is suspended, and may stop while its virtual machine is paused, migrated or
-restored: a lane would resume with most of its lease left. Two other clocks show what it missed:
+restored: a lane would resume with most of its lease left. Two other clocks show the missed time:
 
     clock            suspended    virtual machine paused                     may be set
     ---------------  -----------  -----------------------------------------  ----------
-    CLOCK_MONOTONIC  stands       stands, mostly                             no
-    CLOCK_BOOTTIME   goes on      stands, mostly                             no
-    wall clock       goes on      is set right after it, by the hypervisor   yes
+    CLOCK_MONOTONIC  stops        stops, mostly                              no
+    CLOCK_BOOTTIME   continues    stops, mostly                              no
+    wall clock       continues    is set right after it, by the hypervisor   yes
                                   or by NTP
 
-Where one of the two has run ahead since the last reading, its lead is added, for good. A wall clock
-that is set forward, for whatever reason, therefore ends a lease early, until the next heartbeat;
-one that is set back changes nothing. Until something has set the wall clock after a pause of the
-virtual machine, nobody on it can know of the pause: then the append's comparison and the markers'
-epochs refuse what must not land (docs/architecture/append.md).
+If one of the two has gained on CLOCK_MONOTONIC since the last reading, its gain is added for good.
+So a wall clock that is set forward ends a lease early, until the next heartbeat. One that is set
+back changes nothing. Until the wall clock is set after a pause of the virtual machine, no process
+on it can detect the pause: then the append's comparison and the markers' epochs refuse what must
+not land (docs/architecture/append.md).
 """
 
 import time
@@ -23,13 +23,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 TOLERANCE_S: Final = 0.05
-"""How far the clocks may be apart at two readings, which come one after the other."""
+"""Seconds that the clocks may differ between two readings, which are not simultaneous."""
 
 Clock = Callable[[], float]
 
 
 _BOOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Only Linux has it."""
+"""Only Linux has CLOCK_BOOTTIME."""
 
 
 def _boot_time() -> float:
@@ -41,11 +41,11 @@ def _wall_time() -> float:
 
 
 class AwakeClock:
-    """See the module. Call it for the seconds.
+    """A monotonic clock that counts missed time (see the module). Call it for the seconds.
 
     Args:
-        monotonic: what it gives while nothing is missed.
-        others: the clocks that show what was missed.
+        monotonic: the clock that it follows while no time is missed.
+        others: the clocks that show missed time.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Membership of a group that shares out the partitions of one topic: Kafka's classic protocol.
 
-Why our own: a consumer library heartbeats from a thread of its own, so a process whose event loop
-hangs stays a member, and its partitions stand still. Here heartbeats come from the very loop that
-moves data: what hangs loses its partitions to others within the session timeout.
+twinlog has its own member because a consumer library heartbeats from a separate thread: a process
+whose event loop hangs stays a member, and its partitions make no progress. This member heartbeats
+from the event loop that moves the data. A member that hangs loses its partitions to other members
+within the session timeout.
 
                ┌───────────────────────────────────────────────────────────────────┐
                ▼                                                                   │
@@ -12,29 +13,34 @@ moves data: what hangs loses its partitions to others within the session timeout
      └─ lost ◄─┴──────── 25, 22 ────────┴───────────────────────┘
                          82: Fenced, the end
 
-Incremental rebalances: partitions are kept while the group rebalances. What an assignment has taken
-is revoked (`on_revoked` is awaited, and bounded by the rebalance timeout), and only then does the
-member join again, so that it can go to another. A static member (`instance_id`, KIP-345) that
-restarts within the session timeout gets its partitions back with no rebalance at all.
+Rebalances are incremental: a member keeps its partitions while the group rebalances. Partitions
+that an assignment takes away are revoked (`on_revoked` is awaited, and bounded by the rebalance
+timeout). Only then does the member rejoin, so that they can go to another member. A static member
+(`instance_id`, KIP-345) that restarts within the session timeout gets its partitions back without a
+rebalance.
 
-A generation follows the last one, as every member takes part in each. Whoever finds that it has
-missed one has lost what it owned, even where it gets the same again: another may have acted on it.
+Every member takes part in each generation. A member that finds that it has missed one has lost what
+it owned, even where it is assigned the same partitions again: another member may have acted on
+them.
 
-**The lease.** The coordinator gives a member's partitions to others only when it has heard nothing
-for the session timeout, counted from when the last heartbeat *arrived*. It arrived after it was
-sent. So until `sent + session timeout` nobody else has them, and the lease ends at a fraction of
-that (`LEASE`), which leaves room for clocks that run at different rates, and for a write that was
-checked and is still on its way. There is one more way to lose them: who has not rejoined within
-the rebalance timeout is put out. A heartbeat answered 27 says that a rebalance is under way, which
-began after the last one that was answered 0; so 27 prolongs the lease at most to `LEASE *
-rebalance timeout` after that one. Heartbeats go on, on a connection of their own, while a JoinGroup
-waits for the others: a broker answers one connection's requests one after the other.
+**The lease.** The coordinator gives a member's partitions to other members only if it has received
+nothing from the member for the session timeout, counted from when the last heartbeat *arrived*. The
+heartbeat arrived after it was sent, so no other member has the partitions until `sent + session
+timeout`. The lease ends at a fraction of that (`LEASE`), which leaves room for clocks that run at
+different rates, and for a write that was checked and is still in flight.
 
-All that rests on the coordinator being the one that the other brokers know. One that is cut off
-from them, and not from its clients, would answer 0 for ever, while another one gives the partitions
-away. So another broker is asked who coordinates the group, `WITNESSES` times in a session timeout.
+A member also loses its partitions if it does not rejoin within the rebalance timeout. A heartbeat
+answered with 27 means that a rebalance is in progress, which began after the last heartbeat that
+was answered with 0. So 27 extends the lease at most to `LEASE * rebalance timeout` after that one.
+Heartbeats have their own connection and continue while a JoinGroup waits for the other members: a
+broker answers the requests of one connection in order.
 
-The clock goes on while the machine is suspended (`AwakeClock`).
+The lease is safe only if the coordinator is the one that the other brokers know. A coordinator that
+is cut off from the other brokers, but not from its clients, would answer 0 forever, while the new
+coordinator gives the partitions away. So another broker is asked which broker coordinates the
+group, `WITNESSES` times in a session timeout.
+
+The clock continues while the machine is suspended (`AwakeClock`).
 """
 
 import asyncio
@@ -68,12 +74,12 @@ from twinlog.kafka.groups.awake_clock import AwakeClock
 log = logging.getLogger(__name__)
 
 LEASE: Final = 0.8
-"""Share of the session timeout for which a heartbeat is believed."""
+"""Fraction of the session timeout for which an answered heartbeat extends the lease."""
 JOIN_LAPSE: Final = 5.0
-"""Seconds over the rebalance timeout that JoinGroup and SyncGroup may take (as Kafka's client)."""
+"""Seconds over the rebalance timeout for a JoinGroup or SyncGroup, as in Kafka's client."""
 LEAVE_TIMEOUT: Final = 5.0
 WITNESSES: Final = 4
-"""How often in a session timeout another broker is asked who coordinates the group."""
+"""How often in a session timeout another broker is asked which broker coordinates the group."""
 
 _NEVER: Final = float("-inf")
 _NO_GENERATION: Final = -1
@@ -81,7 +87,7 @@ _NO_GENERATION: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """Which group, which topic, and how soon a silent member is given up. Times in seconds."""
+    """The group, the topic, and how soon a silent member is expelled. Times are in seconds."""
 
     group_id: str
     topic: str
@@ -91,7 +97,7 @@ class GroupConfig:
     rebalance_timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        """Check that the times suit each other."""
+        """Check that the times are consistent."""
         if not 0 < self.heartbeat_interval * 3 <= self.session_timeout <= self.rebalance_timeout:
             raise UserError(
                 f"heartbeat interval {self.heartbeat_interval:g} s must be at most a third of the "
@@ -103,40 +109,40 @@ class GroupConfig:
 class Callbacks(Protocol):
     """What a member does with its partitions. All are awaited, one at a time.
 
-    An exception out of one ends the membership. `close` may cancel one that is under way;
+    An exception from a callback ends the membership. `close` may cancel a callback that is running;
     `on_revoked` is then called again, with all partitions.
     """
 
     async def on_assigned(self, partitions: set[int]) -> None:
-        """These are ours from now on. It should start work, not do it: no rebalance meanwhile."""
+        """Start work on these partitions. Return soon: no rebalance is handled meanwhile."""
         ...
 
     async def on_revoked(self, partitions: set[int]) -> None:
-        """Stop writing to these; when it returns they are given away."""
+        """Stop writing to these partitions; they are given away when this returns."""
         ...
 
     async def on_lost(self, partitions: set[int]) -> None:
-        """These may be another's already: drop them, write nothing."""
+        """Drop these partitions and write nothing: another member may own them already."""
         ...
 
 
 class Identity(NamedTuple):
-    """Who a member is to the coordinator, and in which generation of the group."""
+    """How the coordinator knows a member, and the generation of the group that it is in."""
 
     member_id: str = ""
     generation: int = _NO_GENERATION
 
 
 class _RejoinError(Exception):
-    """The round has come to nothing: join again, keeping what is owned."""
+    """The round failed: rejoin, and keep what is owned."""
 
 
 class _LostError(Exception):
-    """The coordinator no longer knows us, or not in this generation."""
+    """The coordinator does not know the member any more, or not in this generation."""
 
 
 class GroupMember:
-    """A member of a group: `run` it in a task of its own, and `close` it."""
+    """A member of a group: `run` it in its own task, and `close` it."""
 
     def __init__(
         self,
@@ -149,18 +155,18 @@ class GroupMember:
         self.config = config
         self.identity = Identity()
         self.owned: frozenset[int] = frozenset()
-        """The partitions that are ours, from `on_assigned` to `on_revoked` or `on_lost`."""
+        """The partitions that this member owns, from `on_assigned` to `on_revoked` or `on_lost`."""
         self.rounds = 0
-        """Rebalances that we took part in."""
+        """Rebalances that this member took part in."""
         self._cluster = cluster
         self._callbacks = callbacks
         self._clock = clock or AwakeClock()
         self._backoff = Backoff(cluster.config.retry_backoff, cluster.config.retry_backoff_max)
         self._lease_until = _NEVER
-        self._settled_at = _NEVER  # when the last request that was answered 0 was sent
+        self._settled_at = _NEVER  # when the last request that was answered with 0 was sent
         self._joining = False
         self._synced = False  # whether this generation's assignment has been received
-        self._counted = 0  # partitions of the topic when we last assigned them, as leader
+        self._counted = 0  # partitions of the topic at the last assignment as leader
         self._lost: _LostError | None = None
         self._wake = asyncio.Event()
         self._member = asyncio.Event()  # set while there is a generation to heartbeat in
@@ -169,28 +175,28 @@ class GroupMember:
         self._started = False
         self._leave: bool | None = None
         self._refused = ""
-        self._foreign: frozenset[str] = frozenset()  # members that were warned of
+        self._foreign: frozenset[str] = frozenset()  # members that were warned about
 
     @property
     def lease_until(self) -> float:
-        """Time of the member's clock until which what it owns is certainly no other's."""
+        """Time of the member's clock until which no other member can own its partitions."""
         return self._lease_until
 
     @property
     def holds_lease(self) -> bool:
-        """Whether what is owned is certainly no other's now. Check before writing."""
+        """Whether no other member can own its partitions now. Check before writing."""
         return self._clock() < self._lease_until
 
     async def run(self) -> None:
         """Be a member until `close`.
 
-        Who has been a member stays one who tries: credentials and rights that are taken from him
-        may be given back. Without heartbeats his lease ends by itself.
+        After it has joined once, the member retries whatever fails: credentials and rights that
+        were withdrawn may be restored. Without heartbeats its lease ends by itself.
 
         Raises:
-            Fenced: another process has our instance id.
-            UserError: no right to the group, or a value that the broker does not take, from the
-                beginning.
+            Fenced: another process has the same instance id.
+            UserError: before the first join, a right to the group is missing, or the broker does
+                not accept a value.
         """
         assert not self._started, "a member runs once"
         self._started = True
@@ -215,15 +221,16 @@ class GroupMember:
     async def close(self, *, leave: bool | None = None) -> None:
         """Give back what is owned (`on_revoked`), and end `run`.
 
-        `leave` tells the coordinator at once, so that others need not wait for the session timeout;
-        by default dynamic members do, static ones do not (KIP-345: they will be back).
+        With `leave` the coordinator is told at once, so that other members need not wait for the
+        session timeout. By default dynamic members leave, and static members do not (KIP-345: they
+        are expected to return).
         """
         self._leave = leave
         self._stop.set()
         if self._started:
             await self._ended.wait()
 
-    # The main loop: rounds, and waiting for a reason for the next one
+    # The main loop: rounds, and waiting until another round is needed
 
     async def _live(self) -> None:
         failures = 0
@@ -245,7 +252,7 @@ class GroupMember:
                 await self._lose(lost.args[0])
 
     async def _round(self) -> bool:
-        """Join, sync, apply. Whether another round has to follow at once."""
+        """Join, sync, apply. Return whether another round has to follow at once."""
         joined = await self._join()
         given = await self._sync(joined)
         return await self._apply(given)
@@ -266,7 +273,7 @@ class GroupMember:
         raise _RejoinError("the coordinator asks for a member id again and again")
 
     async def _enter(self, new: Identity) -> None:
-        """Take on the identity of a new generation, after dropping what a gap has lost us."""
+        """Enter a new generation; if one was missed, drop what is owned first."""
         if self.owned and new.generation != self.identity.generation + 1:
             await self._lose(ErrorCode.ILLEGAL_GENERATION)
         self.identity = new
@@ -293,7 +300,7 @@ class GroupMember:
         return assignment.decode_assignment(self.config.topic, bytes(response.assignment))
 
     async def _assignments(self, joined: Any) -> list[Any]:
-        """The leader's part. The topic's partitions are counted anew."""
+        """Compute the assignments as leader. The topic's partitions are counted again."""
         topic = self.config.topic
         try:
             found = (await self._cluster.refresh([topic])).topics.get(topic)
@@ -309,7 +316,7 @@ class GroupMember:
         return [item(member_id=m, assignment=data) for m, data in given.assignments.items()]
 
     def _report_foreign(self, foreign: Mapping[str, str]) -> None:
-        """Warn of members that are not ours, once for each; only the leader sees subscriptions."""
+        """Warn of each foreign member once; only the leader sees subscriptions."""
         for member, reason in foreign.items():
             if member not in self._foreign:
                 log.warning(
@@ -320,7 +327,7 @@ class GroupMember:
         self._foreign = frozenset(foreign)
 
     async def _apply(self, given: frozenset[int]) -> bool:
-        """Give up what was taken, then take what was given. Whether anything was given up."""
+        """Revoke what was taken, then add what was given. Return whether anything was revoked."""
         revoked, added = self.owned - given, given - self.owned
         if revoked:
             await self._revoke(revoked)
@@ -341,7 +348,7 @@ class GroupMember:
         self.owned -= partitions
 
     async def _lose(self, code: int) -> None:
-        """Nothing is ours any more; the member id stays unless the coordinator has forgotten it."""
+        """Drop all that is owned; keep the member id unless the coordinator has forgotten it."""
         self._lease_until = self._settled_at = _NEVER
         self._member.clear()
         self.identity = Identity(
@@ -353,7 +360,7 @@ class GroupMember:
             await self._callbacks.on_lost(set(lost))
 
     async def _release(self) -> None:
-        """The orderly end: give up all, while heartbeats go on, and say so."""
+        """End in order: revoke all while heartbeats continue, then leave the group."""
         if self.owned:
             try:
                 await self._revoke(self.owned)
@@ -379,7 +386,7 @@ class GroupMember:
     # Heartbeats
 
     async def _beat(self) -> None:
-        """Heartbeats for as long as there is a generation, whatever the main loop is doing."""
+        """Send heartbeats while there is a generation, whatever the main loop does."""
         failures = 0
         patience = self.config.session_timeout / 3
         while True:
@@ -398,7 +405,7 @@ class GroupMember:
             await asyncio.sleep(min(max(pause, 0), self.config.heartbeat_interval))
 
     async def _doubt(self) -> None:
-        """See that heartbeats go to the coordinator that other brokers know (see the module)."""
+        """Check that heartbeats go to the coordinator that other brokers know (see the module)."""
         pause = self.config.session_timeout / WITNESSES
         while True:
             await asyncio.sleep(pause)
@@ -407,16 +414,16 @@ class GroupMember:
                     await self._cluster.doubt_coordinator(Coordinator.GROUP, self.config.group_id)
 
     def _heard(self, code: int, identity: Identity, sent: float) -> None:
-        """Act on a heartbeat's answer, unless it is about a generation that is over.
+        """Act on a heartbeat's answer, unless it is about an earlier generation.
 
-        While a JoinGroup is on its way its own answer decides: the coordinator may have gone on to
-        the next generation (22) already, and the answer may be about to arrive.
+        While a JoinGroup is in flight, its own answer decides: the coordinator may be in the next
+        generation already (22), and the JoinGroup's answer may be about to arrive.
         """
         if identity != self.identity:
             return
         if code == 0 and not self._synced:
-            # The coordinator expels who does not sync within the rebalance timeout, and answers 0
-            # until then.
+            # The coordinator expels a member that does not sync within the rebalance timeout, and
+            # answers 0 until then.
             self._extend(sent)
         elif code == 0:
             self._settle(sent)
@@ -438,7 +445,7 @@ class GroupMember:
         self._extend(sent)
 
     def _extend(self, sent: float) -> None:
-        """Prolong the lease by an answer to what was sent then (see the module's docstring)."""
+        """Extend the lease by an answer to what was sent at `sent` (see the module's docstring)."""
         by_session = sent + LEASE * self.config.session_timeout
         by_rebalance = self._settled_at + LEASE * self.config.rebalance_timeout
         self._lease_until = max(self._lease_until, min(by_session, by_rebalance))
@@ -483,7 +490,7 @@ class GroupMember:
         return f"group {self.config.group_id} {id(self)} {purpose}"
 
     async def _ask(self, request: Any, lane: str, patience: float) -> Any:
-        """Ask the coordinator once, on a connection of this member's own."""
+        """Ask the coordinator once, on this member's own connection."""
         group = self.config.group_id
         try:
             async with asyncio.timeout(patience):
@@ -497,7 +504,7 @@ class GroupMember:
             raise self._refusal(error) from error
 
     def _refusal(self, error: UserError) -> Exception:
-        """What becomes of a refusal that only somebody else can end."""
+        """The exception for a refusal that an operator must end; retriable once joined."""
         if not self.rounds:
             return error
         if str(error) != self._refused:
@@ -506,7 +513,7 @@ class GroupMember:
         return _RejoinError(str(error))
 
     def _judge(self, code: int, what: str) -> None:
-        """Raise what an error code of the coordinator means for a member."""
+        """Raise the exception that an error code of the coordinator means for a member."""
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             raise _LostError(code)
         reaction = code_of(code).reaction

@@ -1,14 +1,14 @@
-"""Groups of a cluster and the offsets that they have got to.
+"""Groups of a cluster and their committed offsets.
 
 list_groups        ListGroups, of every broker: a broker knows the groups that it coordinates
-static_members     DescribeGroups: who is in a group under a name of its own
-group_members      DescribeGroups: who is in a group, and what each subscribes to
+static_members     DescribeGroups: the instance ids of a group's members
+group_members      DescribeGroups: the members of a group, and what each subscribes to
 assigned           DescribeGroups, ConsumerGroupDescribe: what a group's members may read
 committed_offsets  OffsetFetch, of all topics that the group has committed for, or of partitions
 commit_offsets     OffsetCommit as a client that is no member: accepted while the group is empty
 in_parts           what one such request may hold
 start_offsets      DescribeShareGroupOffsets: where a share group's partitions start (SPSO)
-set_start_offsets  AlterShareGroupOffsets: taken while the share group is empty, or not there yet
+set_start_offsets  AlterShareGroupOffsets: accepted while the share group is empty or does not exist
 """
 
 import asyncio
@@ -40,23 +40,23 @@ _DEAD: Final = "Dead"
 _EMPTY: Final = frozenset({"Empty", _DEAD})
 _STABLE: Final = "Stable"
 CLASSIC: Final = "classic"
-"""The kind of groups whose members join and share partitions themselves, as lanes do."""
+"""The type of groups whose members assign partitions themselves, as lanes do."""
 MAX_COMMIT: Final = 256 * 1024
 """Bytes of records that one commit may become in `__consumer_offsets`: the coordinator writes them
 as one batch, and refuses all of them above max.message.bytes, 1 MiB by default."""
 _RECORD: Final = 100
-"""Bytes of such a record beside the names and the metadata, at most."""
+"""Bytes of such a record besides the names and the metadata, at most."""
 COMMIT_S: Final = 10.0
-"""Seconds within which a commit is sent: what it is based on was read just before."""
+"""Seconds within which a commit is sent: the data that it is based on was read just before."""
 _NO_MEMBER: Final = -1
 NO_EPOCH: Final = -1
 _BROKER_DEFAULT: Final = -1
 _TOPIC_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID: brokers drop its offsets, too."""
+"""UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID: brokers drop the topic's offsets, too."""
 _COORDINATED: Final = ("__consumer_offsets", "__share_group_state")
-"""Whoever leads a partition of these topics coordinates the groups in it."""
+"""The leader of a partition of these topics coordinates the groups in it."""
 ELECTION_S: Final = 15.0
-"""Seconds for which a list of all groups waits for leaders of these partitions."""
+"""Seconds for which a list of all groups waits for these partitions to have leaders."""
 
 
 class Group(NamedTuple):
@@ -73,24 +73,24 @@ class Group(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A committed offset, with what the application has written beside it."""
+    """A committed offset, and the metadata that the application committed with it."""
 
     offset: int
     metadata: str = ""
     leader_epoch: int = NO_EPOCH
-    """Of the record before it, where the consumer has committed one."""
+    """Of the record before the offset, where the consumer has committed one."""
 
 
 async def list_groups(cluster: KafkaCluster, *, whole: bool = True) -> dict[str, Group]:
-    """All groups of a cluster that we may see, by name.
+    """All groups of a cluster that the client may describe, by name.
 
-    A broker lists the groups that it coordinates. Those of a partition without a leader are in no
-    list, without an error. So the list is taken for whole only if each partition had the same
-    leader before and after, as far as we may see these topics.
+    A broker lists the groups that it coordinates. Groups of a partition without a leader are in no
+    list, without an error. So the list counts as complete only if each partition had the same
+    leader before and after, as far as the client may describe these topics.
 
     Args:
         cluster: whose groups.
-        whole: False: groups whose coordinator is away may be missing.
+        whole: False: groups whose coordinator is unreachable may be missing.
 
     Raises:
         Retriable: some broker does not answer, loads its groups, or is not elected yet.
@@ -105,10 +105,10 @@ async def list_groups(cluster: KafkaCluster, *, whole: bool = True) -> dict[str,
 
 
 async def _coordinators(cluster: KafkaCluster) -> dict[TopicPartition, Leader]:
-    """Who leads the partitions that groups are in.
+    """The leaders of the partitions that hold groups.
 
     Raises:
-        Retriable: nobody leads one of them.
+        Retriable: one of them has no leader.
     """
     known = (await cluster.refresh(_COORDINATED)).topics
     found: dict[TopicPartition, Leader] = {}
@@ -145,7 +145,7 @@ async def _list(cluster: KafkaCluster, node: int) -> list[Group]:
     response = await cluster.call(request, node=node)
     with cluster.needing("DESCRIBE", "the groups or the cluster"):
         check(response.error_code, "list the groups")
-    # Before version 5 there were no other kinds.
+    # Before version 5 there were only classic groups.
     return [
         Group(group.group_id, group.group_state, (group.group_type or CLASSIC).lower())
         for group in response.groups
@@ -163,7 +163,7 @@ class Member(NamedTuple):
 
 
 async def group_members(cluster: KafkaCluster, group: str) -> tuple[Member, ...]:
-    """The members of a classic group that is stable: while it rebalances, none is given.
+    """The members of a stable classic group; none while it rebalances.
 
     Raises:
         Retriable: the coordinator does not answer.
@@ -181,7 +181,7 @@ async def group_members(cluster: KafkaCluster, group: str) -> tuple[Member, ...]
 
 
 async def static_members(cluster: KafkaCluster, group: str) -> frozenset[str]:
-    """The instance ids of a classic group's members; a group that does not exist has none.
+    """The instance ids of a classic group's members; none if the group does not exist.
 
     Raises:
         Retriable: the coordinator does not answer.
@@ -207,9 +207,9 @@ async def _described(cluster: KafkaCluster, group: str) -> Any:
 
 
 async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartition]:
-    """The partitions that members of a classic or consumer group have, or are to have, by now.
+    """The partitions that members of a classic or consumer group own, or are to own.
 
-    Nothing of groups of other kinds, and of classic ones that are no consumers (Kafka Connect's).
+    Empty for groups of other types, and for classic groups that are no consumers (Kafka Connect).
 
     Raises:
         Retriable: the coordinator does not answer, or the group rebalances.
@@ -222,7 +222,7 @@ async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartit
         return frozenset()
     found = await _described(cluster, group.name)
     if found.group_state == _DEAD:
-        # So brokers describe what is no classic group (any more), without an error.
+        # Brokers describe a group that is not (or no longer) classic like this, without an error.
         raise Retriable(f"group {group.name} was listed, and is no classic group any more")
     if found.protocol_type != PROTOCOL_TYPE or found.group_state in _EMPTY:
         return frozenset()
@@ -232,7 +232,7 @@ async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartit
 
 
 def _check_stable(group: str, state: str) -> None:
-    """A member that has just come has no partitions yet, which says nothing."""
+    """Raise if the group rebalances: a new member has no partitions yet, which proves nothing."""
     if state != _STABLE and state not in _EMPTY:
         raise Retriable(f"group {group} rebalances")
 
@@ -266,10 +266,11 @@ async def committed_offsets(
     stable: bool = False,
     partitions: Collection[TopicPartition] | None = None,
 ) -> dict[TopicPartition, Committed]:
-    """What a group has committed, of each partition that it has committed for.
+    """The offsets that a group has committed, by partition.
 
-    With `stable`, nothing may be pending: no transaction is open in which it has sent offsets
-    (KIP-447). Brokers leave out a partition whose first offset is pending unless it is named.
+    With `stable`, no offset may be pending: no transaction is open to which the group has sent
+    offsets (KIP-447). Brokers leave out a partition whose first offset is pending, unless the
+    request names it.
 
     Args:
         cluster: whose group.
@@ -300,7 +301,7 @@ async def committed_offsets(
         check(response.error_code, what)
     for topic in response.topics:
         for part in topic.partitions:
-            # A partition with an error is not one without an offset, unless its topic is gone.
+            # An error does not mean "no offset", unless the partition's topic is deleted.
             if part.error_code and part.error_code not in _TOPIC_GONE:
                 Refusal(part.error_code).fail(what, topic=topic.name)
     return {
@@ -316,10 +317,10 @@ async def committed_offsets(
 def in_parts(
     group: str, offsets: Mapping[TopicPartition, Committed], most: int = MAX_COMMIT
 ) -> Iterator[dict[TopicPartition, Committed]]:
-    """Cut offsets into what one request may commit, at least one partition each.
+    """Split offsets into what one request may commit, at least one partition each.
 
     Args:
-        group: whose they are; its name is in each record.
+        group: the group's name, which is in each record.
         offsets: by partition.
         most: bytes of one part.
     """
@@ -340,10 +341,10 @@ def in_parts(
 async def commit_offsets(
     cluster: KafkaCluster, group: str, offsets: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Refusal | None]:
-    """Commit for a group that has no members; what became of each partition.
+    """Commit for a group that has no members; the result for each partition.
 
-    The leader epoch is -1: that of another cluster means nothing on this one. A group with members
-    is refused: 25 UNKNOWN_MEMBER_ID for each partition. `offsets` is one of `in_parts`.
+    The leader epoch is -1: an epoch of another cluster means nothing on this one. A group with
+    members is refused: 25 UNKNOWN_MEMBER_ID for each partition. `offsets` is one of `in_parts`.
 
     Raises:
         Retriable: the coordinator does not answer.
@@ -407,9 +408,9 @@ def _all_codes(response: Any) -> set[int]:
 
 
 async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartition, Committed]:
-    """Where a share group's partitions start: what lies before is done with.
+    """The start offsets of a share group's partitions; earlier records are done.
 
-    Nothing of partitions that have no start yet, and nothing where there is no such group.
+    Partitions without a start offset are left out; a group that does not exist gives nothing.
 
     Raises:
         Retriable: the coordinator does not answer.
@@ -442,14 +443,13 @@ async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartitio
 async def set_start_offsets(
     cluster: KafkaCluster, group: str, offsets: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Refusal | None]:
-    """Let a share group's partitions start there; what became of each. A new group is made.
+    """Set the start offsets of a share group's partitions; the result for each. Creates the group.
 
-    A group with members, or of another kind, is refused: 68 NON_EMPTY_GROUP, 69.
+    A group with members is refused (68 NON_EMPTY_GROUP), as is one of another type (69).
 
     Raises:
         Retriable: the coordinator does not answer.
-        UserError: a right is missing, the group is refused, or the
-            brokers know no share groups.
+        UserError: a right is missing, the group is refused, or the brokers know no share groups.
     """
     topic_type = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
     by_topic: defaultdict[str, list[Any]] = defaultdict(list)

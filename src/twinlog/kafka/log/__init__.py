@@ -1,1 +1,1 @@
-"""Record batches: read, checked, patched, merged. Pure."""
+"""Record batches: parsed, checked, patched, merged. Pure."""

@@ -1,16 +1,16 @@
-"""The record batch, format v2: seen, checked and patched in place.
+"""The record batch, format v2: parsed, checked and patched in place.
 
-A batch is forwarded as it is. Only its header is rewritten, and of the header only what says who
-produced it and where it stands; the records behind it, compressed or not, stay the bytes that the
-source's producer wrote.
+A batch is forwarded without re-encoding. Only the header fields for its producer and its position
+are rewritten. The records behind the header, compressed or not, stay the bytes that the source's
+producer wrote.
 
     offset  size  field                      forwarded as
          0     8  base offset                0 (the broker assigns; a compressed batch's must be 0)
          8     4  batch length               kept (the bytes after this field)
         12     4  partition leader epoch     -1 (the broker assigns)
         16     1  magic                      2
-        17     4  CRC-32C of all from 21 on  computed anew
-        21     2  attributes                 kept, less the bits below
+        17     4  CRC-32C of all from 21 on  updated (checksum.py)
+        21     2  attributes                 kept, without the bits below
         23     4  last offset delta          kept
         27     8  base timestamp             kept
         35     8  max timestamp              kept
@@ -21,14 +21,15 @@ source's producer wrote.
         61        records
 
 Attributes: bits 0 to 2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon set.
-Bits 4 and 5 are cleared: a broker refuses control batches from clients, and what we copy is
-decided. Bit 6 is cleared so that the destination's cleaner sets a horizon of its own.
+Bits 4 and 5 are cleared: a broker refuses control batches from clients, and the transactions of
+copied data are decided. Bit 6 is cleared so that the destination's cleaner sets its own horizon.
 
-What may not be forwarded as it is (`Header.forwardable`): a batch with holes, which compaction
-leaves and a broker refuses (87 INVALID_RECORD), and one of LogAppendTime, whose records' own
-timestamps are not those that the source's consumers see. `records.py` re-encodes these.
+Two kinds of batches cannot be forwarded as they are (`Header.forwardable`): a batch with holes,
+which compaction leaves and a broker refuses (87 INVALID_RECORD), and one of LogAppendTime, whose
+records' own timestamps are not those that the source's consumers see. `records.py` re-encodes
+these.
 
-The checksum of what arrived is always compared: brokers do not when they answer a Fetch.
+The checksum of a received batch is always compared: brokers do not when they answer a Fetch.
 """
 
 import struct
@@ -68,12 +69,12 @@ NO_PRODUCER: Final = ProducerId(-1)
 NO_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = Sequence(-1)
 NO_CRC: Final = 0
-"""Of a batch that is not built yet. One that really has it is treated as such, which is right, too.
-"""
+"""Of a batch that is not built yet. One whose checksum is really 0 is treated the same, which is
+correct, too."""
 
 
 class Header(NamedTuple):
-    """A batch's header, and where it begins in the buffer that it was read from."""
+    """A batch's header, and its position in the buffer that it was read from."""
 
     position: int
     base_offset: int
@@ -92,7 +93,7 @@ class Header(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the batch ends in its buffer."""
+        """The position after the batch in its buffer."""
         return self.position + LOG_OVERHEAD + self.length
 
     def records(self, buffer: memoryview) -> memoryview:
@@ -101,12 +102,12 @@ class Header(NamedTuple):
 
     @property
     def next_offset(self) -> Offset:
-        """The offset after the batch's last."""
+        """The offset after the batch's last offset."""
         return Offset(self.base_offset + self.last_offset_delta + 1)
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed."""
+        """The compression of the records."""
         return _CODECS[self.attributes & CODEC_MASK]
 
     @property
@@ -121,33 +122,33 @@ class Header(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether consumers see the max timestamp instead of the records' own."""
+        """Whether consumers see the max timestamp instead of the records' own timestamps."""
         return self.attributes & LOG_APPEND_TIME != 0
 
     @property
     def is_dense(self) -> bool:
-        """Whether each offset of the batch still has its record."""
+        """Whether each offset of the batch has a record."""
         return self.num_records == self.last_offset_delta + 1
 
     @property
     def forwardable(self) -> bool:
-        """Whether a broker takes it as it is, and its consumers see what the source's see."""
+        """Whether a broker accepts it as it is, and its consumers see what the source's see."""
         return self.is_dense and not self.is_log_append_time
 
 
 def batches(buffer: memoryview, position: int = 0, lowest: int = 0) -> Iterator[Header]:
-    """The complete batches of a Fetch answer's records, first to last, each checked.
+    """The complete batches of a Fetch answer's records in order, each checked.
 
-    A Fetch answer may end within a batch; what is cut off at the end is left out. The checksum does
-    not cover the base offset, so that offsets are checked too: they only grow.
+    A Fetch answer may end within a batch; the incomplete one is left out. The checksum does not
+    cover the base offset, so offsets are checked too: they only grow.
 
     Args:
-        buffer: record batches one behind the other.
+        buffer: consecutive record batches.
         position: where the first one begins.
         lowest: the lowest offset that it may have.
 
     Raises:
-        CorruptBatch: a length, count or offset that cannot be, an unknown codec, a wrong checksum.
+        CorruptBatch: an impossible length, count or offset, an unknown codec, a wrong checksum.
         LegacyBatch: a message of format v0 or v1 (`legacy.py` reads those).
     """
     size = len(buffer)
@@ -183,7 +184,7 @@ def batches(buffer: memoryview, position: int = 0, lowest: int = 0) -> Iterator[
 
 
 class LegacyBatch(Exception):
-    """Messages of format v0 or v1 stand at `position` of the buffer, from offset `lowest` on."""
+    """Messages of format v0 or v1 begin at `position` of the buffer, from offset `lowest` on."""
 
     def __init__(self, position: int, magic: int, lowest: int) -> None:
         super().__init__(f"message format v{magic}")
@@ -202,10 +203,10 @@ def patched_header(
     """The header with which a forwardable batch is produced, 61 bytes, checksum included.
 
     Args:
-        header: as it was read from the source, or without a checksum as it was built here.
+        header: as read from the source, or built by this process without a checksum.
         records: the batch's bytes after its header.
         producer_id: the state partition's producer id on the destination.
-        epoch: the epoch that the destination's partition is in.
+        epoch: the producer epoch of the destination's partition.
         sequence: of the batch's first record.
     """
     checked = _AFTER_CRC.pack(
@@ -238,7 +239,7 @@ def new_header(
     count: int,
     records: memoryview | bytes,
 ) -> bytes:
-    """A batch's 61 bytes of header for these records, at base offset 0, checksum included."""
+    """A 61-byte batch header for these records, at base offset 0, checksum included."""
     checked = _AFTER_CRC.pack(
         attributes,
         last_offset_delta,

@@ -1,12 +1,12 @@
 """CRC-32C of a batch whose header changes, without reading its records again.
 
-A checksum is linear. If two messages of one length differ in their first bytes only, their
-checksums differ by those bytes' own difference, moved over as many zeros as there are bytes behind.
-So the new checksum follows from the old one, and what the source's producer computed over the
-records still holds for what reaches the destination's broker: a bit that turns over on the way, in
-our memory too, is refused there as CORRUPT_MESSAGE. A checksum computed anew would confirm it.
+A CRC is linear. If two messages of one length differ in their first bytes only, their checksums
+differ by those bytes' own difference, shifted by as many zero bytes as follow. So the new checksum
+follows from the old one, and the source producer's checksum over the records still protects them on
+the way to the destination's broker. A bit that flips on the way, also in this process's memory, is
+refused there as CORRUPT_MESSAGE. A recomputed checksum would confirm it.
 
-Compiled where there is a C compiler (docs/decisions/0007-compiled-modules.md).
+Compiled if there is a C compiler (docs/decisions/0007-compiled-modules.md).
 """
 
 from typing import Final
@@ -15,20 +15,20 @@ from crc32c import crc32c
 from mypy_extensions import i64
 
 _POLYNOMIAL: Final = 0x82F63B78
-"""Castagnoli's, the highest power in the lowest bit."""
+"""Castagnoli's polynomial, the highest power in the lowest bit."""
 _ONE: Final = 0x80000000
 _LENGTHS: Final = 63
-"""Bits that a length may have."""
+"""Bits of a length."""
 
 
 def patched(crc: int, before: bytes, after: bytes, behind: int) -> int:
     """The checksum of a message whose first bytes have changed.
 
     Args:
-        crc: what it was.
-        before: the first bytes as they were.
-        after: as they are now, as many.
-        behind: how many bytes follow them, the same ones in both.
+        crc: the old checksum.
+        before: the old first bytes.
+        after: the new first bytes, of the same length.
+        behind: the number of bytes after them, which are unchanged.
     """
     moved: i64 = crc32c(before) ^ crc32c(after)
     left: i64 = behind
@@ -42,7 +42,7 @@ def patched(crc: int, before: bytes, after: bytes, behind: int) -> int:
 
 
 def _product(first: i64, second: i64) -> i64:
-    """Of two polynomials over one bit, modulo Castagnoli's."""
+    """The product of two polynomials over GF(2), modulo Castagnoli's."""
     product: i64 = 0
     while first:
         if first & _ONE:
@@ -60,4 +60,4 @@ def _powers() -> list[int]:
 
 
 _ZEROS: Final = _powers()
-"""By power of two: what a difference is multiplied by for so many bytes of zeros behind it."""
+"""By power of two: the factor that shifts a difference by that many zero bytes."""

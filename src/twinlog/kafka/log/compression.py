@@ -1,13 +1,13 @@
 """The five codecs of Kafka's record batches, in both directions, with bounds.
 
-Kafka's names are the names of the codecs, their numbers those of a batch's attributes (bits 0 to
-2). snappy is written in the block framing of snappy-java, which is what Java clients write and
-all clients read; both that and bare snappy are read. lz4 is the LZ4 frame format, written with
-independent blocks: a broker answers a frame of linked blocks with UNKNOWN_SERVER_ERROR (3.9.1 and
-4.3.1, tests/contract/test_log.py).
+The codecs have Kafka's names, and the numbers of a batch's attributes (bits 0 to 2). snappy is
+written in the block framing of snappy-java, which Java clients write and all clients read; both
+that and bare snappy are read. lz4 is the LZ4 frame format, written with independent blocks: a
+broker answers a frame of linked blocks with UNKNOWN_SERVER_ERROR (3.9.1 and 4.3.1,
+tests/contract/test_log.py).
 
-A compressed batch says nothing of its decompressed size, so every decompression is bounded: what
-grows past `MAX_DECOMPRESSED` is refused before it has been allocated.
+A compressed batch does not declare its decompressed size, so every decompression is bounded: data
+that grows past `MAX_DECOMPRESSED` is refused before it has been allocated.
 """
 
 import enum
@@ -20,8 +20,8 @@ import cramjam
 from twinlog.kafka.errors import CorruptBatch
 
 MAX_DECOMPRESSED: Final = 512 * 1024 * 1024
-"""Bytes. Above what any broker takes: a Produce request is at most 100 MiB by default, and a bulk
-filler of empty records, the most compressible thing we build, decompresses to 10 MB."""
+"""Bytes. Above what any broker accepts: a Produce request is at most 100 MiB by default, and a bulk
+filler of empty records, the most compressible batch that twinlog builds, decompresses to 10 MB."""
 
 SNAPPY_JAVA_MAGIC: Final = b"\x82SNAPPY\x00"
 _SNAPPY_JAVA_HEADER: Final = SNAPPY_JAVA_MAGIC + struct.pack(">ii", 1, 1)
@@ -47,19 +47,19 @@ class Codec(enum.IntEnum):
 
 
 class TooLong(CorruptBatch):
-    """Data that grows past the bound when it is decompressed."""
+    """Data that exceeds the bound when it is decompressed."""
 
 
 def decompress(codec: Codec, data: memoryview, limit: int = MAX_DECOMPRESSED) -> memoryview:
-    """The records of a batch, decompressed.
+    """Decompress the records of a batch.
 
     Args:
-        codec: how they are compressed.
+        codec: their compression.
         data: the batch's bytes after its header.
         limit: the most bytes that they may decompress to.
 
     Raises:
-        TooLong: they grow past `limit`.
+        TooLong: they exceed `limit`.
         CorruptBatch: the bytes are not what the codec writes.
     """
     if codec is Codec.NONE:
@@ -73,7 +73,7 @@ def decompress(codec: Codec, data: memoryview, limit: int = MAX_DECOMPRESSED) ->
 
 
 def compress(codec: Codec, data: bytes | bytearray | memoryview) -> bytes | memoryview:
-    """The same bytes, compressed."""
+    """Compress bytes."""
     if codec is Codec.NONE:
         return memoryview(data)
     if codec is Codec.GZIP:
@@ -95,7 +95,7 @@ _INTO: Final[dict[Codec, Callable[[memoryview, bytearray], int]]] = {
 def _bounded(
     into: Callable[[memoryview, bytearray], int], data: memoryview, limit: int
 ) -> memoryview:
-    """Decompress into a buffer that doubles until the data fits, up to the bound."""
+    """Decompress into a buffer that grows fourfold until the data fits, up to the bound."""
     size = min(max(4 * len(data), _SMALLEST_BUFFER), limit)
     while True:
         out = bytearray(size)

@@ -1,18 +1,18 @@
-"""From which leader epochs of the source a mirror has what it holds, as far as it has seen them.
+"""The source's leader epochs of the offsets that a mirror holds, as far as it has seen them.
 
-Each batch of a log bears the epoch of the leader that appended it. Whoever reads on tells the epoch
-of the record before (KIP-320): a leader in whose log that epoch ends earlier says so, and sends
-nothing. Without, a source that has lost its end (an unclean election, a lost disk) and has then
-grown past the mirror's position would be read on as if nothing had happened:
+Each batch of a log carries the epoch of the leader that appended it. A Fetch request carries the
+epoch of the record before its offset (KIP-320): a leader in whose log that epoch ends earlier
+reports it, and sends no records. Without this, a source that has lost its end (an unclean election,
+a lost disk) and has then grown past the mirror's position would be read as if nothing had happened:
 
     mirrored   | epoch 4: 0-79 | epoch 5: 80-99 |
-    source     | epoch 4: 0-79 | epoch 6: 80-119          |   read on at 100, after epoch 5:
+    source     | epoch 4: 0-79 | epoch 6: 80-119          |   read at 100, after epoch 5:
                                                               "epoch 4 ends at 80"
 
-An epoch must be told for its own offsets only: one that is too old or too new is taken for a
-divergence that is none. So what was not seen is not guessed. Holes that compaction has left, and
-messages of the formats v0 and v1, have no epoch that we could know, unless the same one stands on
-both sides: along a log, epochs only grow.
+An epoch must be sent for its own offsets only: one that is too old or too new looks like a
+divergent tail that does not exist. So an epoch that was not seen is not guessed. Offsets in holes
+that compaction has left, and messages of the formats v0 and v1, have no known epoch, unless both
+sides of them have the same one: along a log, epochs only grow.
 """
 
 from typing import Final, NamedTuple
@@ -21,11 +21,11 @@ from twinlog.kafka.log.batch import LegacyBatch, batches
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 
 MAX_RUNS: Final = 8
-"""Runs that are kept; what lies further back is known to nobody here, and asked of the source."""
+"""Runs that are kept; the epochs of earlier offsets are requested from the source."""
 
 
 class _Run(NamedTuple):
-    """Offsets `[start, end)` that are of one epoch."""
+    """Offsets `[start, end)` of one epoch."""
 
     start: Offset
     end: Offset
@@ -41,18 +41,18 @@ class SourceEpochs:
         self._runs: list[_Run] = []
 
     def before(self, offset: Offset) -> LeaderEpoch:
-        """The epoch of the record before `offset`; -1 where it is not known."""
+        """The epoch of the record before `offset`; -1 if it is not known."""
         for start, end, epoch in reversed(self._runs):
             if start < offset:
                 return epoch if offset <= end else UNKNOWN_EPOCH
         return UNKNOWN_EPOCH
 
     def learn(self, end: Offset, epoch: LeaderEpoch) -> None:
-        """The source was read up to `end`, which is further than before; the last record's epoch.
+        """Record that the source was read up to `end`, further than before, and the last epoch.
 
         Args:
             end: the offset after the last that was read.
-            epoch: -1 if it has none.
+            epoch: of the last record; -1 if it has none.
         """
         if epoch == UNKNOWN_EPOCH:
             return
@@ -64,11 +64,11 @@ class SourceEpochs:
             del runs[:-MAX_RUNS]
 
     def place(self, end: Offset, told: LeaderEpoch) -> None:
-        """Go on from another position: what was read behind it counts no more.
+        """Continue at another position; what was read beyond it is dropped.
 
         Args:
             end: the position.
-            told: the epoch that the source has before it now, for where we know none; or -1.
+            told: the epoch that the source has before it now, used if none is known; or -1.
         """
         self._runs = [run._replace(end=min(run.end, end)) for run in self._runs if run.start < end]
         if self.before(end) == UNKNOWN_EPOCH:
@@ -87,5 +87,5 @@ def epoch_at(records: memoryview, offset: int) -> LeaderEpoch:
                 known = offset >= header.base_offset
                 return LeaderEpoch(header.leader_epoch) if known else UNKNOWN_EPOCH
     except LegacyBatch:
-        pass  # these messages have none, and nobody writes them any more
+        pass  # these messages have no epoch, and brokers cannot write them any more
     return UNKNOWN_EPOCH

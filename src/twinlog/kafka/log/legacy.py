@@ -3,15 +3,15 @@
     offset int64 | size int32 | crc32 uint32 | magic int8 | attributes int8 | v1: timestamp int64
     key length int32 | key | value length int32 | value
 
-A compressed message wraps a set of messages in its value. In v0 these carry their own offsets; in
-v1 offsets relative to the first, the wrapper carrying the last one's. A v1 wrapper of
+A compressed message wraps a set of messages in its value. In v0 these have their own offsets. In v1
+their offsets are relative to the first, and the wrapper has the offset of the last. A v1 wrapper of
 LogAppendTime (attribute bit 3) gives its timestamp to all. v0 has no timestamps: consumers see -1.
 
-Brokers cannot be made to write these any more (since 4.0 at all), so they are re-encoded as v2.
+Brokers cannot write these formats any more (since 4.0 not at all), so they are re-encoded as v2.
 
 LZ4 frames within v0 have a wrong header checksum (KAFKA-3160: clients computed it over the magic
-number too, and for v0 had to go on doing so). Kafka's clients do not look at it there, so it is
-put right before the frame is read. The frame's other checks stay.
+number too, and had to keep doing so for v0). Kafka's clients do not check it there, so it is
+corrected before the frame is read. The frame's other checks stay.
 
 Source: Kafka protocol guide, "Message sets"; KIP-31, KIP-32; KafkaLZ4BlockInputStream.
 """
@@ -76,7 +76,7 @@ def legacy_records(
     """The records of a message set, wrapper by wrapper, up to the first batch of format v2.
 
     Args:
-        buffer: a Fetch answer's records; what is cut off at its end is left out.
+        buffer: a Fetch answer's records; an incomplete message at its end is left out.
         position: where the first message begins.
         lowest: the lowest offset that it may have.
         max_bytes: the most bytes that one wrapper may decompress to.
@@ -122,7 +122,7 @@ def _unwrap(wrapper: _Message, max_bytes: int) -> list[RawRecord]:
 
 
 def _with_right_checksum(frame: memoryview) -> memoryview:
-    """An LZ4 frame whose header checksum is what it should be (the module says why)."""
+    """An LZ4 frame with a corrected header checksum (see the module)."""
     if len(frame) < _LZ4_LEAST:
         return frame
     flags = frame[_LZ4_FLAGS_AT]

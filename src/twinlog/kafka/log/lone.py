@@ -1,9 +1,9 @@
-"""Batches of one record each, checked and merged in one go.
+"""Batches of one record each, checked and merged in one pass.
 
-What a producer writes that does not wait for more: a record, and 61 bytes of header before it.
-This is the one loop of the mirror that meets every record, and mypyc compiles this module where
-there is a C compiler (docs/decisions/0007-compiled-modules.md); without one the same code is
-interpreted. `merge.merge_by_records`, the same thing said simply, is the test's oracle.
+A producer that does not wait for more records writes such batches: a record behind 61 bytes of
+header. This is the mirror's only loop that touches every record. mypyc compiles this module if
+there is a C compiler (docs/decisions/0007-compiled-modules.md); otherwise the same code is
+interpreted. `merge.merge_by_records`, a simple implementation of the same, is the test's oracle.
 """
 
 from functools import cache
@@ -19,21 +19,21 @@ from twinlog.kafka.log.merge import MERGED_BYTES
 from twinlog.kafka.log.records import SMALL_VARINTS, Encoded, encode_varint, encoded, varint
 
 MIN_RUN: Final = 16
-"""Fewer lone records in a row are not worth a batch of their own."""
+"""Fewer lone records in a row are not worth a separate batch."""
 
 _MAX_BYTES: Final = 8193
-"""Of a record with its length: those whose length takes one or two bytes."""
+"""Maximum size of a record including its length, which takes one or two bytes."""
 _MIN_BYTES: Final = 4
 _READ: Final = 66
-"""What the loop reads at once: a header, and the first bytes of its record."""
+"""Bytes that the loop reads at once: a header, and the first bytes of its record."""
 _AT_ONCE: Final = MERGED_BYTES + HEADER_SIZE + _MAX_BYTES
 _GAP: Final = 65
 """No record has this size: 63 bytes take one for their length, 64 take two."""
 _USUAL: Final = 1 << 60
-"""Offsets and timestamps below are far enough from where 64 bits end to be added and subtracted."""
+"""Offsets and timestamps below can be added and subtracted without overflow of 64 bits."""
 _LOW: Final = 0xFFFFFFFF
 
-# Where in a batch numbers of 64 bits are read, and what is in them.
+# Positions of the 64-bit numbers that are read in a batch, and what they contain.
 _BASE_OFFSET: Final = 0
 _LENGTH: Final = 4  # in the lower half
 _MAGIC: Final = 16  # one byte
@@ -46,16 +46,16 @@ _ONE_RECORD: Final = 1 << 32
 
 
 def _start(size: int) -> bytes:
-    """How a record of so many bytes, its length included, begins.
+    """The first bytes of a record of this size, its length included.
 
     Its length in one or two bytes, its attributes and its two deltas, all 0.
     """
     return encode_varint(size - (1 if size < _GAP else 2)) + bytes(3)
 
 
-@cache  # 30 ms, which a command that merges nothing need not wait for
+@cache  # 30 ms, which a command that merges nothing saves
 def _by_size() -> tuple[list[int], list[int]]:
-    """By size: the number at `_COUNT` of such a record, and where its tail begins in its batch."""
+    """By size: the number at `_COUNT` of such a record, and its tail's position in its batch."""
     starts = [_start(size) for size in range(_MAX_BYTES + 1)]
     return (
         [_ONE_RECORD + int.from_bytes(start[:4], "big") for start in starts],
@@ -68,15 +68,15 @@ _NEW_STARTS: Final = [length + b"\0" for length in SMALL_VARINTS]
 
 
 def merge_lone(buffer: memoryview, position: int) -> tuple[Encoded | None, int]:
-    """Merge the lone records that follow each other from `position` on.
+    """Merge consecutive lone records from `position` on.
 
-    Lone is the record of a batch that is complete and right, of one record of usual form, of no
-    transaction and not compressed. What is not ends the run, whatever it is: `batches` judges it.
-    The merged records have the timestamps that the source's consumers see (so that a batch of
-    LogAppendTime becomes one of CreateTime here), and their header the last batch's leader epoch.
+    A lone record is the only record of a batch that is complete, valid, not transactional and not
+    compressed, and has the usual form. Any other batch ends the run; `batches` judges it. The
+    merged records have the timestamps that the source's consumers see, so that batches of
+    LogAppendTime become one of CreateTime. The merged header has the last batch's leader epoch.
 
     Args:
-        buffer: record batches one behind the other.
+        buffer: consecutive record batches.
         position: where a batch begins.
 
     Returns:

@@ -1,9 +1,9 @@
-"""Many small batches as one, their records untouched but for the two deltas in front of each.
+"""Merges many small batches into one; only the two deltas in front of each record change.
 
-Any dense batches of one codec; `lone` has a way of its own for batches of one record. For both
-`merge_by_records`, the same thing said simply, is the test's oracle. Both give their records the
-timestamps that the source's consumers see, so that batches of LogAppendTime become ones of
-CreateTime here, and the header the last batch's leader epoch.
+The batches are dense and of one codec; `lone` has a separate implementation for batches of one
+record. For both, `merge_by_records`, a simple implementation of the same, is the test's oracle.
+Both give their records the timestamps that the source's consumers see, so that batches of
+LogAppendTime become batches of CreateTime, and the header the last batch's leader epoch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,10 +27,10 @@ from twinlog.kafka.log.records import (
 MERGED_BYTES: Final = 256 * 1024
 """A merged batch's size before compression; below every usual `max.message.bytes`."""
 MERGED_DECOMPRESSED: Final = 3 * MERGED_BYTES
-"""That of compressed batches: theirs was not known when they were chosen."""
+"""The same for compressed batches, whose decompressed size was unknown when they were chosen."""
 
 _MORE: Final = 0x80
-"""Set in each byte of a number but the last."""
+"""Set in each byte of a varint except the last."""
 _ONE_BYTE: Final = 64
 """The first offset delta that takes two bytes."""
 _OLDEST: Final = -(1 << 63)
@@ -39,15 +39,15 @@ _OLDEST: Final = -(1 << 63)
 def merge(
     run: Sequence[Header], buffer: memoryview, max_bytes: int = MAX_DECOMPRESSED
 ) -> Iterator[Encoded]:
-    """Batches of the records of all these: one, unless it would be too long.
+    """Batches with the records of all these: one, unless it would be too long.
 
     Args:
         run: dense batches of one codec at consecutive offsets.
-        buffer: what their positions count in.
+        buffer: the buffer of their positions.
         max_bytes: the most bytes that one of them may decompress to.
 
     Raises:
-        TooLong: one that has to be decoded decompresses to more.
+        TooLong: a batch that has to be decoded decompresses to more.
         CorruptBatch: see `records.raw_records`.
     """
     group: list[tuple[Header, memoryview]] = []
@@ -71,11 +71,11 @@ def merge(
 
 
 def alone(header: Header, buffer: memoryview, max_bytes: int = MAX_DECOMPRESSED) -> Encoded:
-    """A dense batch by itself: as it is, or with the timestamps that its readers see.
+    """A dense batch by itself: unchanged, or with the timestamps that its readers see.
 
     Args:
         header: the batch.
-        buffer: what its position counts in.
+        buffer: the buffer of its position.
         max_bytes: the most bytes that its records may decompress to.
 
     Raises:
@@ -88,7 +88,7 @@ def alone(header: Header, buffer: memoryview, max_bytes: int = MAX_DECOMPRESSED)
 
 
 def _join(group: Sequence[tuple[Header, memoryview]]) -> Encoded:
-    """One batch of the records of these, whose decompressed records stand beside them."""
+    """One batch with the records of these batches; each header comes with its decompressed data."""
     first, data = group[0]
     base_offset, base_timestamp = first.base_offset, _first_timestamp(first, data)
     out = bytearray()
@@ -118,7 +118,7 @@ def _first_timestamp(header: Header, data: memoryview) -> int:
 def _append(
     out: bytearray, header: Header, data: memoryview, base_offset: int, base_timestamp: int
 ) -> int:
-    """Append a dense batch's records; gives the newest timestamp of them."""
+    """Append a dense batch's records; return their newest timestamp."""
     small = SMALL_VARINTS
     limit = len(small)
     stamped = header.is_log_append_time
@@ -175,7 +175,7 @@ def _corrupt(header: Header) -> CorruptBatch:
 
 
 def merge_by_records(run: Sequence[Header], buffer: memoryview) -> Encoded:
-    """As `merge` into one batch, over decoded records."""
+    """Do what `merge` into one batch does, on decoded records."""
     records: list[RawRecord] = []
     for header in run:
         records += raw_records(header, header.records(buffer))

@@ -4,12 +4,12 @@
     tail = key length varint | key | value length varint | value | header count varint | headers
 
 All varints are zigzag, least significant group first. A record that is re-encoded keeps its tail
-byte for byte: only the two deltas before it, and therefore the length, are written anew. So key,
-value and headers are never decoded to be copied.
+byte for byte: only the two deltas before it, and therefore the length, are rewritten. So key, value
+and headers are never decoded to be copied.
 
-A timestamp is the batch's base timestamp and the delta, in 64 bits that wrap as Java's `long` does.
-It is so too where compaction has put its delete horizon in the base timestamp's place (attribute
-bit 6): the deltas are then from the horizon, so mostly negative.
+A timestamp is the sum of the batch's base timestamp and the delta, in 64 bits that wrap as Java's
+`long` does. The same holds if compaction has replaced the base timestamp with its delete horizon
+(attribute bit 6): the deltas are then relative to the horizon, so mostly negative.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ _MAX_LONG: Final = (1 << 63) - 1
 
 
 class RawRecord(NamedTuple):
-    """A record of which only place and time are decoded.
+    """A record of which only offset and timestamp are decoded.
 
     `tail` holds key, value and headers as they were encoded.
     """
@@ -58,12 +58,12 @@ class Record(NamedTuple):
 
 
 def wrapped(value: int) -> int:
-    """A number in signed 64 bits, as Java computes."""
+    """Wrap a number to signed 64 bits, as Java does."""
     return value if _MIN_LONG <= value <= _MAX_LONG else (value - _MIN_LONG) % (1 << 64) + _MIN_LONG
 
 
 def encode_varint(value: int) -> bytes:
-    """A signed 64 bit number, zigzag, as Kafka writes it; a larger one is wrapped."""
+    """Encode a signed 64 bit number as Kafka's zigzag varint; a larger number is wrapped."""
     value = wrapped(value)
     zigzag = (value << 1) ^ (value >> 63)
     out = bytearray()
@@ -79,16 +79,16 @@ SMALL_VARINTS: Final = (
     *(bytes((z & 0x7F | 0x80, z >> 7)) for z in range(1 << 7, 1 << 14, 2)),
     *(bytes((z & 0x7F | 0x80, z >> 7 & 0x7F | 0x80, z >> 14)) for z in range(1 << 14, 1 << 15, 2)),
 )
-"""The encodings that nearly every delta and length needs, of 0 to 16,383. Each command makes it."""
+"""The encodings of 0 to 16,383, which nearly every delta and length needs. Built at each start."""
 
 
 def varint(value: int) -> bytes:
-    """`encode_varint`, from the table where it can."""
+    """Encode like `encode_varint`, from the table if possible."""
     return SMALL_VARINTS[value] if 0 <= value < len(SMALL_VARINTS) else encode_varint(value)
 
 
 def decode_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """A number and the position after it.
+    """Decode a number; return it and the position after it.
 
     Raises:
         CorruptBatch: it is cut off, or longer than ten bytes.
@@ -115,13 +115,13 @@ def each_record(
 
     Args:
         header: the batch's header.
-        records: its bytes after the header, as compressed as the header says.
+        records: its bytes after the header, compressed as the header declares.
         max_bytes: the most bytes that they may decompress to.
 
     Raises:
         TooLong: they decompress to more.
-        CorruptBatch: the records do not fill the batch exactly, are not as many as it says, or
-            their offsets do not grow.
+        CorruptBatch: the records do not fill the batch exactly, their number is not the declared
+            one, or their offsets do not grow.
     """
     data = decompress(header.codec, records, max_bytes)
     position = next_delta = 0
@@ -149,7 +149,7 @@ def each_record(
 
 
 def decode(record: RawRecord) -> Record:
-    """A record's key, value and headers.
+    """Decode a record's key, value and headers.
 
     Raises:
         CorruptBatch: a length goes past the record's end.
@@ -186,7 +186,7 @@ def encode_tail(
     value: bytes | None,
     headers: Iterable[tuple[str, bytes | None]] = (),
 ) -> bytes:
-    """Key, value and headers as a record ends with them."""
+    """Encode key, value and headers as the tail of a record."""
     headers = tuple(headers)
     parts = [_sized(key), _sized(value), varint(len(headers))]
     for name, content in headers:
@@ -199,16 +199,16 @@ def _sized(data: bytes | None) -> bytes:
 
 
 class Encoded(NamedTuple):
-    """A batch that we have built: its header (at base offset of its first record) and records."""
+    """A batch built by this process: its header (at its first record's offset) and records."""
 
     header: Header
     records: memoryview
 
 
 def build(records: Sequence[RawRecord], codec: Codec) -> Encoded:
-    """A batch of these records, which must stand at consecutive offsets.
+    """Build a batch of these records, which must have consecutive offsets.
 
-    It has no producer yet; `batch.patched_header` gives it one.
+    It has no producer yet; `batch.patched_header` sets one.
     """
     first = records[0]
     base, base_timestamp = first.offset, first.timestamp
@@ -237,7 +237,7 @@ def encoded(
     max_timestamp: int,
     leader_epoch: int = UNKNOWN_EPOCH,
 ) -> Encoded:
-    """A dense batch of encoded records."""
+    """Build a dense batch of encoded records."""
     data = memoryview(compress(codec, body))
     header = Header(
         position=0,
@@ -266,12 +266,12 @@ def whole(
     epoch: int = NO_EPOCH,
     sequence: int = NO_SEQUENCE,
 ) -> bytes:
-    """The bytes of a batch that we have built, as it is produced.
+    """The bytes of a batch that this process has built, as it is produced.
 
     Args:
         batch: what to write.
-        attributes: bits beside the codec's, such as `TRANSACTIONAL`.
-        producer_id: who writes it, or none.
+        attributes: bits besides the codec's, such as `TRANSACTIONAL`.
+        producer_id: its producer, or none.
         epoch: the producer's.
         sequence: of the first record.
     """

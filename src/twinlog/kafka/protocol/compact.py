@@ -6,13 +6,13 @@
     compact array     varint(count + 1), items            the same
     tags              varint(count), each: varint(tag), varint(size), bytes
 
-Readers take a view and a position and give the value and the position after it. They raise
-IndexError where the view ends too early, which `reading` makes a ProtocolError: one check for a
-whole message, since most numbers are single bytes. A length is compared with what is there before
-it is used.
+Readers take a view and a position, and return the value and the position after it. They raise
+IndexError if the view ends too early, which `reading` turns into a ProtocolError: one check for a
+whole message, since most numbers are single bytes. A length is compared with the remaining bytes
+before it is used.
 
-A topic goes by its name or, in newer versions, by its id. Both codecs see a *topic key*, the bytes
-that stand on the wire for the topic: 16 bytes of id, or the name as a compact string.
+A topic is identified by its name or, in newer versions, by its id. Both codecs see a *topic key*,
+the topic's bytes on the wire: 16 bytes of id, or the name as a compact string.
 """
 
 import struct
@@ -24,7 +24,7 @@ from uuid import UUID
 from twinlog.kafka.errors import ProtocolError
 
 EMPTY: Final = b"\1"
-"""A compact string or array of nothing."""
+"""An empty compact string or array."""
 NULL: Final = b"\0"
 NO_TAGS: Final = b"\0"
 
@@ -34,7 +34,7 @@ _SMALL: Final = tuple(bytes((value,)) for value in range(0x80))
 
 
 def unsigned_varint(value: int) -> bytes:
-    """A number from 0 on."""
+    """Encode a number of 0 or more."""
     if value < 0x80:
         return _SMALL[value]
     if value < 0x4000:
@@ -45,7 +45,7 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def compact_string(value: str | None) -> bytes:
-    """A string, or null."""
+    """Encode a string, or null."""
     if value is None:
         return NULL
     data = value.encode()
@@ -53,13 +53,13 @@ def compact_string(value: str | None) -> bytes:
 
 
 def topic_key(name: str, topic_id: UUID | None) -> bytes:
-    """What stands for a topic on the wire: its id, or its name where `topic_id` is None."""
+    """The topic key on the wire: the topic's id, or its name if `topic_id` is None."""
     return compact_string(name) if topic_id is None else topic_id.bytes
 
 
 @contextmanager
 def reading(what: str, size: int) -> Iterator[None]:
-    """Errors that a message which ends too early causes become a ProtocolError."""
+    """Turn the errors that a truncated message causes into a ProtocolError."""
     try:
         yield
     except (IndexError, struct.error, UnicodeDecodeError) as error:
@@ -67,7 +67,7 @@ def reading(what: str, size: int) -> Iterator[None]:
 
 
 def read_unsigned_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """A number from 0 on.
+    """Decode a number of 0 or more.
 
     Raises:
         IndexError: the view ends within it, or it has more than five bytes.
@@ -88,7 +88,7 @@ def read_count(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def read_bytes(view: memoryview, at: int) -> tuple[memoryview, int]:
-    """Compact bytes, as a slice of the view; nothing for null."""
+    """Compact bytes, as a slice of the view; empty for null."""
     size, at = read_unsigned_varint(view, at)
     end = at + max(size - 1, 0)
     if end > len(view):

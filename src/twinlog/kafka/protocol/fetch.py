@@ -1,13 +1,13 @@
 """Fetch requests and responses: the first half of the hot path.
 
-kafka-python's messages would do, at the price of an object for each partition and a copy of its
-records. Here a request is one join of packed structs, and a response is walked with two or three
-struct calls for each partition; its records are slices of the buffer that the socket was read
-into, and are sent on from there.
+kafka-python's messages would work, but create an object for each partition and copy its records.
+Here a request is one join of packed structs, and a response is decoded with two or three struct
+calls for each partition. Its records are slices of the buffer that the socket was read into, and
+are sent on from there.
 
-Versions 12 to 18, all flexible. From 13 on topics go by id (KIP-516), from 15 on the replica id is
-a tag (KIP-903), 16 adds node endpoints (KIP-951), 17 and 18 add tags for followers (KIP-853,
-KIP-1166). Every broker from 2.7 on has 12. A partition in a request is 33 bytes:
+Versions 12 to 18, all flexible. From 13 on topics are identified by id (KIP-516), from 15 on the
+replica id is a tag (KIP-903), 16 adds node endpoints (KIP-951), 17 and 18 add tags for followers
+(KIP-853, KIP-1166). Every broker from 2.7 on supports 12. A partition in a request is 33 bytes:
 
     partition:4 leader epoch:4 offset:8 last fetched epoch:4 log start:8 max bytes:4 tags:1
 
@@ -19,9 +19,8 @@ and in a response:
 
 Of a partition's tags only the diverging epoch (KIP-595) is read: leader epoch:4 end offset:8 tags.
 
-Fetch sessions (KIP-227): what a request lists is what is new to the session; `session_id` 0 and
-epoch 0 ask for a session, epoch -1 does without one. `kafka/requests/fetch_session.py` keeps the
-book.
+Fetch sessions (KIP-227): a request lists what is new to the session; `session_id` 0 and epoch 0 ask
+for a session, epoch -1 works without one. `kafka/requests/fetch_session.py` keeps the state.
 """
 
 import struct
@@ -45,13 +44,13 @@ API_KEY: Final = 1
 MIN_VERSION: Final = 12
 MAX_VERSION: Final = 18
 BY_ID: Final = 13
-"""From this version on a topic goes by its id."""
+"""From this version on a topic is identified by its id."""
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
 NO_SESSION: Final = -1
-"""The epoch of a request that wants no session."""
+"""The epoch of a request that asks for no session."""
 
 _REPLICA_IS_A_TAG: Final = 15
 _CONSUMER: Final = struct.pack(">i", -1)
@@ -64,8 +63,8 @@ _PARTITION: Final = struct.Struct(">ihqqqB")
 _ABORTED: Final = struct.Struct(">qq")
 _PREFERRED_REPLICA: Final = struct.Struct(">i")
 MAX_ABORTED: Final = 1_000_000
-"""Aborted transactions in a response. Each is an object for us and 17 bytes on the wire, where its
-marker, somewhere in the log, has 78: an answer of 64 MiB has no more of them by itself."""
+"""Aborted transactions in a response. Each is an object in memory and 17 bytes on the wire, while
+its marker, somewhere in the log, has 78: an answer of 64 MiB has no more of them by itself."""
 _NONE_ABORTED: Final[tuple[AbortedTransaction, ...]] = ()
 _DIVERGING_TAG: Final = 0
 _EPOCH_END: Final = struct.Struct(">iq")
@@ -74,14 +73,15 @@ _EPOCH_END: Final = struct.Struct(">iq")
 class Fetched(NamedTuple):
     """A partition in a response.
 
-    `records` are raw batches up to the last stable offset or the high watermark, as was asked for,
-    still with aborted data and markers. Offsets are -1 where the broker does not say them.
+    `records` are raw batches up to the last stable offset or the high watermark, as requested,
+    still with aborted data and markers. Offsets are -1 if the broker does not report them.
 
-    `diverging` says that the leader's log is not the one that was read before (`FetchPosition`):
-    the leader's end of the largest epoch that is not above the one told. Then there are no records.
+    `diverging` means that the leader's log is not the one that was read before (`FetchPosition`):
+    the leader's end of the largest epoch that is not above the requested one. There are no records
+    then.
 
     `preferred_replica` is the broker that the leader wants to be read from instead (KIP-392), or
-    -1. With one there are no records, whatever the log holds.
+    -1. If it is set there are no records, whatever the log holds.
     """
 
     error: int
@@ -95,10 +95,10 @@ class Fetched(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """A response. `error` is for the request as a whole; then there are no partitions.
+    """A response. `error` concerns the whole request; there are no partitions then.
 
     With `throttle_ms` above 0 a quota is exceeded: the broker leaves out all partitions, or their
-    records, so that nothing may be concluded from what is missing (KIP-219).
+    records, so nothing may be concluded from what is missing (KIP-219).
     """
 
     throttle_ms: int
@@ -126,7 +126,7 @@ def encode_fetch(
     Args:
         version: 12 to 18.
         topic_keys: `compact.topic_key` of each topic, as `version` wants it.
-        partitions: where to read on, for each partition that the session does not know.
+        partitions: the fetch position of each partition that the session does not know.
         forgotten: what the session knows and is no longer wanted.
         session_id: of the session, or 0.
         session_epoch: 0 asks for a new session, `NO_SESSION` for none.
@@ -164,16 +164,16 @@ def _encode_topics(topic_keys: Mapping[str, bytes], topics: Mapping[str, list[by
 
 
 def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) -> FetchResponse:
-    """A response, its records as slices of `body`.
+    """Decode a response; its records are slices of `body`.
 
     Args:
         version: of the request.
-        topics: the topic that a topic key stands for, of all that may come.
+        topics: the topic of each topic key that may come.
         body: the response after its header.
 
     Raises:
-        ProtocolError: the body is not a response of this version, or names a topic that nobody
-            asked for.
+        ProtocolError: the body is not a response of this version, or names a topic that was not
+            requested.
     """
     partitions: dict[TopicPartition, Fetched] = {}
     with reading(f"Fetch response v{version}", len(body)):
@@ -195,7 +195,7 @@ def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) ->
 def _decode_partitions(
     body: memoryview, at: int, topic: str, into: dict[TopicPartition, Fetched], left: list[int]
 ) -> int:
-    """One topic's partitions; the position after the topic.
+    """Decode one topic's partitions; return the position after the topic.
 
     `left` has how many aborted transactions the response may still list.
     """
@@ -217,7 +217,7 @@ def _decode_partitions(
         end = at + size - 1 if size else at
         records = body[at:end]
         diverging = None
-        if body[end]:  # IndexError: `end` is behind the body
+        if body[end]:  # IndexError: `end` is beyond the body
             diverging, at = _decode_tags(body, end)
         else:
             at = end + 1
@@ -230,7 +230,7 @@ def _decode_partitions(
 
 
 def _decode_tags(body: memoryview, at: int) -> tuple[EpochEnd | None, int]:
-    """A partition's tags: the diverging epoch, and the position after them."""
+    """Decode a partition's tags: the diverging epoch, and the position after them."""
     diverging = None
     behind = skip_tags(body, at)
     count, at = read_unsigned_varint(body, at)

@@ -1,4 +1,4 @@
-"""The fields of Kafka's message format, for records that we define by schema (KIP-482).
+"""The fields of Kafka's message format, for records with a schema of twinlog's own (KIP-482).
 
     int8, 16, 32, 64      big endian
     string                length int16, UTF-8
@@ -6,9 +6,9 @@
     compact array         count + 1 as an unsigned varint, the elements
     tags                  count, then for each: tag, size (all unsigned varints), bytes
 
-Those of the flexible format are written by `compact.py`. `Reader` checks every length before it
-uses it: any bytes give fields or `ProtocolError`. It is for what is small and may be anything; the
-codecs of the hot path read a view by positions instead.
+`compact.py` writes those of the flexible format. `Reader` checks every length before it uses it:
+any bytes give fields or `ProtocolError`. It is for small data that may be anything; the codecs of
+the hot path read a view by positions instead.
 """
 
 import struct
@@ -34,12 +34,12 @@ def string(text: str) -> bytes:
 
 
 def compact_count(count: int) -> bytes:
-    """What stands in front of a flexible array of `count` elements."""
+    """The prefix of a flexible array of `count` elements."""
     return unsigned_varint(count + 1)
 
 
 def tags(fields: Mapping[int, bytes]) -> bytes:
-    """Tagged fields, in the order of their tags as the format wants it."""
+    """Tagged fields, sorted by tag as the format requires."""
     parts = [unsigned_varint(len(fields))]
     for tag in sorted(fields):
         parts += (unsigned_varint(tag), unsigned_varint(len(fields[tag])), fields[tag])
@@ -100,7 +100,7 @@ class Reader:
         }
 
     def unsigned_varint(self) -> int:
-        """A number from 0 up."""
+        """A number of 0 or more."""
         try:
             value, self._at = read_unsigned_varint(memoryview(self._data), self._at)
         except IndexError as error:
@@ -108,7 +108,7 @@ class Reader:
         return value
 
     def finish(self) -> None:
-        """Raise ProtocolError where bytes are left."""
+        """Raise ProtocolError if bytes are left."""
         if not self.done:
             raise self._error(f"has {len(self._data) - self._at} bytes too many")
 

@@ -1,16 +1,18 @@
-"""Frames: what stands around every request and response, and no more.
+"""Frames: the length and header around every request and response.
 
     request     length:4 api_key:2 api_version:2 correlation_id:4 client_id:2+n [tags:1]  body
     response    length:4 correlation_id:4 [tags:varint ...]                               body
 
-The tags (KIP-482) are there in *flexible* versions: request header v2 instead of v1, response
-header v1 instead of v0. Which version of which API is flexible is known to kafka-python's messages
-(`flexible_version_q`), which come from Kafka's own schemas. The one exception is ApiVersions: its
-response header is always v0, since it is parsed before the two sides have agreed on anything
-(KIP-511); and where its error code is not 0 its body is version 0, whatever was asked for.
+The tags (KIP-482) exist in *flexible* versions: request header v2 instead of v1, response header v1
+instead of v0. kafka-python's messages know which version of which API is flexible
+(`flexible_version_q`); they come from Kafka's own schemas.
 
-Everything here is pure: bytes in, bytes or `ProtocolError` out. A length that came over the wire is
-checked before a slice or an allocation uses it.
+The one exception is ApiVersions. Its response header is always v0, since it is parsed before the
+two sides have agreed on anything (KIP-511). If its error code is not 0, its body is version 0,
+whatever was requested.
+
+Everything here is pure: bytes in, bytes or `ProtocolError` out. A length from the wire is checked
+before a slice or an allocation uses it.
 """
 
 import struct
@@ -29,12 +31,12 @@ MIN_RESPONSE: Final = _CORRELATION.size
 """A response is at least its correlation id."""
 
 MAX_FRAME: Final = 128 << 20
-"""The longest response that is taken: Kafka's own default for a request is 100 MiB."""
+"""The longest response that is accepted: Kafka's own default for a request is 100 MiB."""
 MAX_DECODED: Final = 32 << 20
-"""The longest one that holds no records, and is decoded in the event loop. Metadata of 500,000
+"""The longest response that holds no records, and is decoded in the event loop. Metadata of 500,000
 partitions with three replicas each takes 21 MB of it (42 bytes for a partition)."""
 MAX_UNTRUSTED: Final = 1 << 20
-"""The longest one of whoever answers before authentication has ended."""
+"""The longest response before authentication has ended."""
 
 MAX_CORRELATION_ID: Final = (1 << 31) - 1
 MAX_CLIENT_ID: Final = (1 << 15) - 1
@@ -45,12 +47,12 @@ _BEFORE_AUTHENTICATION: Final = frozenset({17, API_VERSIONS, 36})
 """SaslHandshake, ApiVersions, SaslAuthenticate."""
 
 _ONE_BY_ONE: Final = frozenset({2, 23})
-"""ListOffsets, OffsetForLeaderEpoch: an answer has what was asked for, some numbers for each
-partition. Lanes ask a source often, and decoding 32 MiB of empty topics takes longer than their
-session (15 s)."""
+"""ListOffsets, OffsetForLeaderEpoch: an answer has what was requested, some numbers for each
+partition. Lanes send these to a source often, and decoding 32 MiB of empty topics takes longer than
+their session (15 s)."""
 _SMALL: Final = 64 << 10
 _LONGER: Final = 4
-"""Bytes of such an answer, and how many there may be for each byte of the question."""
+"""Bytes of such an answer that are allowed for each byte of the request."""
 
 _MAX_TAGS: Final = 64
 _MAX_VARINT: Final = 5
@@ -92,7 +94,7 @@ def frame_length(prefix: memoryview | bytes | bytearray, maximum: int = MAX_FRAM
 
 
 def longest_response(api_key: int, asked: int) -> int:
-    """How long a response to a request of this API, with a body of `asked` bytes, may be."""
+    """The maximum length of a response to a request of this API with a body of `asked` bytes."""
     if api_key in _BEFORE_AUTHENTICATION:
         return MAX_UNTRUSTED
     if api_key in _ONE_BY_ONE:
@@ -101,10 +103,10 @@ def longest_response(api_key: int, asked: int) -> int:
 
 
 def parse_response_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
-    """Correlation id, and where the body begins.
+    """Parse the correlation id, and the position of the body.
 
     Raises:
-        ProtocolError: the frame ends within the header, or the header's tags make no sense.
+        ProtocolError: the frame ends within the header, or the header's tags are invalid.
     """
     if len(frame) < MIN_RESPONSE:
         raise ProtocolError(f"a response of {len(frame)} bytes has no correlation id")
@@ -142,7 +144,7 @@ def _unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
 
 
 def response_class(api_key: int) -> Any:
-    """kafka-python's class for the response to `api_key`, of no version yet."""
+    """kafka-python's class for the response to `api_key`, without a version."""
     return RequestHeader(request_api_key=api_key, request_api_version=0).get_response_class()[None]
 
 
@@ -152,27 +154,27 @@ def request_flexible(message: Any, version: int) -> bool:
 
 
 def response_flexible(api_key: int, message: Any, version: int) -> bool:
-    """Whether the answer to this class and version of request has header v1 (else v0)."""
+    """Whether the response to this class and version of request has header v1 (else v0)."""
     return api_key != API_VERSIONS and bool(message.flexible_version_q(version))
 
 
 def decode_body(message: Any, version: int, body: memoryview) -> Any:
-    """A response's body as kafka-python's message, which must fill `body` exactly.
+    """Decode a response's body into kafka-python's message, which must fill `body` exactly.
 
     Raises:
-        ProtocolError: it does not, whatever way.
+        ProtocolError: it does not, for any reason.
     """
     if message.API_KEY == API_VERSIONS and bytes(body[:2]) != _NO_ERROR:
         version = 0
     flexible = message.flexible_version_q(version)
-    # The message's own decode() does not say where it stopped, and a slice past the end is only
-    # short: a string that was cut off would pass for a whole one.
+    # The message's own decode() does not report where it stopped, and a slice past the end is only
+    # short: a truncated string would pass for a complete one.
     decode = message._struct.compiled_decode_from(  # noqa: SLF001
         version, compact=flexible, tagged=flexible, data_class=message
     )
     try:
         decoded, end = decode(body, 0)
-    except Exception as error:  # any bytes may come; which exceptions they cause is unspecified
+    except Exception as error:  # any bytes may arrive; the exceptions they cause are unspecified
         raise ProtocolError(
             f"a {message.name} v{version} of {len(body)} bytes cannot be read: {error!r}"
         ) from error

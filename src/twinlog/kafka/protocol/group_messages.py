@@ -1,7 +1,7 @@
-"""Messages about groups (KIP-848, KIP-932) which kafka-python 3.0 does not have.
+"""Messages about groups (KIP-848, KIP-932) that kafka-python 3.0 does not have.
 
-They are kafka-python's own kind of class, made of Kafka's schemas beside this module, and are sent
-like all others.
+They are classes of kafka-python's own kind, made from Kafka's schemas beside this module, and are
+sent like all other messages.
 """
 
 from kafka.protocol.api_message import ApiMessage
@@ -26,7 +26,7 @@ class AlterShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ig
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
-    """API 69: the members of groups of the consumer protocol, and what each has been assigned."""
+    """API 69: the members of groups of the consumer protocol, and the assignment of each."""
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]

@@ -1,16 +1,16 @@
 """Produce requests and responses: the second half of the hot path.
 
 A request is a list of buffers, not one: the records of each batch are the very bytes that the
-source's broker sent, and stay where they were received. Between them stands *glue*, which ends
-what came before and begins what follows:
+source's broker sent, and stay where they were received. Between them is *glue*, which ends the
+previous batch and begins the next one:
 
     glue                                                            records   glue    records ...
     [transactional id, acks, timeout, topic count]
     topic key, partition count, partition:4, size, batch header:61  bytes     tags:1  ...
 
-Versions 9 to 13, all flexible; from 13 on topics go by id (KIP-516). Every broker from 2.8 on has
-9. Of a response's 33 fixed bytes for a partition the last three are the usual "no record errors,
-no message, no tags", so that an append that went well is one struct call.
+Versions 9 to 13, all flexible; from 13 on topics are identified by id (KIP-516). Every broker from
+2.8 on supports 9. A partition in a response has 33 fixed bytes, of which the last three are usually
+"no record errors, no message, no tags", so a successful append takes one struct call.
 
 A partition has exactly one batch in a request: a broker refuses more.
 """
@@ -36,7 +36,7 @@ API_KEY: Final = 0
 MIN_VERSION: Final = 9
 MAX_VERSION: Final = 13
 BY_ID: Final = 13
-"""From this version on a topic goes by its id."""
+"""From this version on a topic is identified by its id."""
 
 ALL_IN_SYNC: Final = -1
 """acks=all."""
@@ -55,9 +55,9 @@ _THROTTLE: Final = struct.Struct(">i")
 
 
 class ProducedPartition(NamedTuple):
-    """A partition in a response. `base_offset` is -1 where nothing was appended.
+    """A partition in a response. `base_offset` is -1 if nothing was appended.
 
-    `stamped_ms` is the broker's time where it has put that on every record, which it does where the
+    `stamped_ms` is the broker's time if the broker has set it on every record, which it does if the
     topic has LogAppendTime; the newest timestamp of a batch that it had already; else -1.
     """
 
@@ -69,7 +69,7 @@ class ProducedPartition(NamedTuple):
 
 
 class ProduceResponse(NamedTuple):
-    """A response."""
+    """A Produce response."""
 
     throttle_ms: int
     partitions: dict[TopicPartition, ProducedPartition]
@@ -84,7 +84,7 @@ def encode_produce(
 ) -> list[Part]:
     """The body of a request with acks=all, in pieces.
 
-    All versions have the same layout: what tells them apart is in `topic_keys`.
+    All versions have the same layout; only the topic keys differ.
 
     Args:
         topic_keys: `compact.topic_key` of each topic, as the version wants it.
@@ -114,16 +114,16 @@ def encode_produce(
 
 
 def decode_produce(version: int, topics: Mapping[bytes, str], body: memoryview) -> ProduceResponse:
-    """A response.
+    """Decode a response.
 
     Args:
         version: of the request.
-        topics: the topic that a topic key stands for, of all that were sent.
+        topics: the topic of each topic key that was sent.
         body: the response after its header.
 
     Raises:
-        ProtocolError: the body is not a response of this version, or names a topic that nothing
-            was sent to.
+        ProtocolError: the body is not a response of this version, or names a topic to which nothing
+            was sent.
     """
     partitions: dict[TopicPartition, ProducedPartition] = {}
     with reading(f"Produce response v{version}", len(body)):
@@ -144,7 +144,7 @@ def decode_produce(version: int, topics: Mapping[bytes, str], body: memoryview) 
 def _decode_partitions(
     body: memoryview, at: int, topic: str, into: dict[TopicPartition, ProducedPartition]
 ) -> int:
-    """One topic's partitions; the position after the topic."""
+    """Decode one topic's partitions; return the position after the topic."""
     unpack, new = _PARTITION.unpack_from, tuple.__new__  # half the time of a NamedTuple's own
     count, at = read_count(body, at)
     for _ in range(count):
@@ -161,7 +161,7 @@ def _decode_partitions(
 
 
 def _decode_details(body: memoryview, at: int) -> tuple[str, int]:
-    """Why a batch was refused: the message, else the first of its records' messages."""
+    """Why a batch was refused: the message, else the first message of its records."""
     first = ""
     count, at = read_count(body, at)
     for _ in range(count):

@@ -1,1 +1,1 @@
-"""Requests about many topics or partitions, each sent to the broker that answers it."""
+"""Requests about many topics or partitions, each sent to the broker that can answer it."""

@@ -1,6 +1,6 @@
 """A cluster's access control lists: thin functions, as in topics.py.
 
-Making one that is there, and removing one that is not, change nothing, so each request may be
+Creating an ACL that exists and deleting one that does not change nothing, so each request may be
 carried out twice.
 """
 
@@ -26,12 +26,12 @@ _ANY: Final = 1
 
 
 async def describe_acls(cluster: KafkaCluster, node: int | None = None) -> frozenset[Acl] | None:
-    """All ACLs of a cluster, as the broker that is asked knows them; None without an authorizer.
+    """All ACLs of a cluster, as one broker knows them; None without an authorizer.
 
-    A broker goes by what it knows. `node` is asked, or else any.
+    A broker authorizes by the ACLs that it knows. `node` is the broker to ask; None: any.
 
     Raises:
-        UserError: no right to see them (DESCRIBE on the cluster).
+        UserError: no right to describe them (DESCRIBE on the cluster).
         Retriable: the cluster does not answer.
     """
     request = DescribeAclsRequest(
@@ -63,7 +63,7 @@ async def describe_acls(cluster: KafkaCluster, node: int | None = None) -> froze
 
 
 async def may_alter_acls(cluster: KafkaCluster) -> bool:
-    """Whether we may make and remove ACLs (ALTER on the cluster), as a broker says.
+    """Whether the client may create and delete ACLs (ALTER on the cluster), as a broker reports.
 
     Raises:
         Retriable: the cluster does not answer.
@@ -75,7 +75,7 @@ async def may_alter_acls(cluster: KafkaCluster) -> bool:
 
 
 async def create_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, Refusal | None]:
-    """Make ACLs; None for each that is there now.
+    """Create ACLs; None for each that exists afterwards.
 
     Raises:
         Retriable: the cluster does not answer.
@@ -103,7 +103,7 @@ async def create_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
 
 
 async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, Refusal | None]:
-    """Remove exactly these ACLs; None for each that is not there any more.
+    """Delete exactly these ACLs; None for each that does not exist afterwards.
 
     Raises:
         Retriable: the cluster does not answer.
@@ -133,6 +133,6 @@ async def delete_acls(cluster: KafkaCluster, acls: Iterable[Acl]) -> dict[Acl, R
 
 
 def _chunks(acls: Iterable[Acl]) -> Iterable[Sequence[Acl]]:
-    """In requests of `CHUNK` at most."""
+    """Split into requests of at most `CHUNK` ACLs."""
     everything = sorted(acls)
     return (everything[start : start + CHUNK] for start in range(0, len(everything), CHUNK))

@@ -1,9 +1,9 @@
 """How long brokers remember producers and transactional ids.
 
-By the first, `producer.id.expiration.ms` (KIP-854, Kafka 3.4), the append's comparison stands;
-earlier brokers forget a producer after `transactional.id.expiration.ms`. After that, too, a
-coordinator forgets a transactional id that was not used: it has another producer id then, and no
-epoch of it fences what the former one has sent.
+`producer.id.expiration.ms` (KIP-854, Kafka 3.4) is how long the append's comparison works; earlier
+brokers forget a producer after `transactional.id.expiration.ms`. After the latter, a coordinator
+also forgets an unused transactional id. The id then gets another producer id, and none of its
+epochs fences what the former producer id has sent.
 """
 
 import logging
@@ -21,23 +21,23 @@ TRANSACTIONAL: Final = "transactional.id.expiration.ms"
 
 
 class Entry(Protocol):
-    """A configuration's value, as a broker tells it."""
+    """A configuration's value, as a broker reports it."""
 
     @property
     def value(self) -> str | None:
-        """None where it is not told."""
+        """None if the broker does not report it."""
         ...
 
 
 class Expirations(NamedTuple):
-    """The shortest of all brokers, in ms; None where none tells."""
+    """The shortest expirations of all brokers, in ms; None if no broker reports one."""
 
     producer_ms: int | None = None
     transactional_ms: int | None = None
 
 
 async def expirations(cluster: KafkaCluster) -> Expirations:
-    """What the brokers tell; those that do not answer are asked again by the caller, later."""
+    """The expirations that brokers report; the caller retries later if one does not answer."""
     resources = [
         admin.Resource(admin.ResourceType.BROKER, str(n)) for n in cluster.metadata.brokers
     ]

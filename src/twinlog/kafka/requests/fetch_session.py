@@ -1,20 +1,24 @@
-"""A fetch session (KIP-227): what to say to a broker, given what it remembers.
+"""A fetch session (KIP-227): what to send to a broker, given what it remembers.
 
-A broker with a session remembers partitions and positions, so a request lists only what has changed
-and an answer only what has news. Both sides count requests; who is out of step starts anew.
+A broker with a session remembers partitions and positions. So a request lists only what has
+changed, and an answer only what has news. Both sides count requests; if the counts differ, the
+session is renewed.
 
     (id, epoch)   request lists                       after its answer
     -----------   ---------------------------------   ---------------------------------------------
-    (0, 0)        all: a session is asked for         (new id, 1); (0, 0) if the broker gave none
-    (id, n)       what is new, other, or unwanted     (id, n + 1)
-    (id, 0)       all: the session is given up for    (new id, 1)
-                  another one
+    (0, 0)        all: asks for a session             (new id, 1); (0, 0) if the broker gave none
+    (id, n)       what is new, changed, or unwanted   (id, n + 1)
+    (id, 0)       all: replaces the session           (new id, 1)
 
-`renew` leads to (id, 0), from wherever: after a lost connection or an answer that nobody waited
-for, when nobody knows whether the broker has counted the request; after the codes 70, 71 and 106,
-with which the broker says that the two sides disagree; and when a topic goes by another id. A
-partition's error concerns only that partition: the broker keeps it in the session and names it
-again in every answer until it is well or forgotten.
+`renew` leads to (id, 0), from any state:
+
+- after a lost connection or an answer that was not awaited, when it is unknown whether the broker
+  has counted the request;
+- after the codes 70, 71 and 106, with which the broker reports that the two sides disagree;
+- when a topic has another id.
+
+A partition's error concerns only that partition: the broker keeps it in the session and repeats it
+in every answer until the partition recovers or is forgotten.
 """
 
 from collections.abc import Mapping
@@ -37,7 +41,7 @@ _ALL: Final = 0
 
 
 class Ask(NamedTuple):
-    """What a request has to say."""
+    """The content of a request."""
 
     session_id: int
     epoch: int
@@ -46,17 +50,17 @@ class Ask(NamedTuple):
 
 
 class FetchSession:
-    """One session with one broker. Every `ask` is followed by `answered` or `renew`."""
+    """One session with one broker. Call `answered` or `renew` after every `ask`."""
 
     def __init__(self) -> None:
         self._id = 0
         self._epoch = _ALL
         self._known: dict[TopicPartition, FetchPosition] = {}  # what the broker remembers
-        self._known_bytes = 0  # ... and how many bytes it may give for each
+        self._known_bytes = 0  # ... and the bytes that it may return for each
         self._asked: dict[TopicPartition, FetchPosition] = {}
 
     def ask(self, wanted: Mapping[TopicPartition, FetchPosition], partition_max_bytes: int) -> Ask:
-        """What to send so that the broker goes on from these positions, and from no others."""
+        """What to send so that the broker continues at exactly these positions."""
         known = self._known
         self._asked = changed = dict(wanted)
         if self._epoch != _ALL and partition_max_bytes == self._known_bytes:
@@ -68,15 +72,16 @@ class FetchSession:
         return Ask(self._id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """The request was carried out; `session_id` as the answer has it, 0 for no session."""
+        """Record that the request was carried out; `session_id` of the answer, 0 for none."""
         if session_id == 0:
             self._id, self._epoch, self._known = 0, _ALL, {}
             return
         self._id = session_id
+        # Epoch 0 would ask for a new session, so epochs wrap to 1, as in the broker (KIP-227).
         self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
         self._known = self._asked
 
     def renew(self) -> None:
-        """Begin again with the next request."""
+        """Replace the session with the next request."""
         self._epoch = _ALL
         self._known = {}

@@ -1,12 +1,12 @@
-"""Questions about many partitions, each asked of the brokers that lead them.
+"""Requests about many partitions, each sent to the brokers that lead them.
 
-Every function takes many partitions and gives a result for each: the value, or a `Refusal` with
-Kafka's code. What a broker refuses because leadership has moved, or because it was not reachable
-(13 NETWORK_EXCEPTION), is asked again, for those partitions only, a bounded number of times.
+Every function takes many partitions and returns a result for each: the value, or a `Refusal` with
+Kafka's code. If a broker refuses because leadership has moved, or is unreachable (13
+NETWORK_EXCEPTION), those partitions are retried, a bounded number of times.
 
-With `patience` a broker that hangs does not hold up the others' answers: its partitions are refused
-(13) when no broker has answered for so many seconds while it has left a request open, and they are
-not asked for again. Without it, as for writes whose outcome matters, all are waited for.
+With `patience` a broker that hangs does not delay the answers of other brokers. Its partitions are
+refused (13) when no broker has answered for that many seconds while its request is open, and they
+are not retried. Without `patience`, as for writes whose outcome matters, all brokers are awaited.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ Q = TypeVar("Q")
 T = TypeVar("T")
 
 TRIES: Final = 5
-"""How often a partition is asked for before its refusal is the result."""
+"""Tries of a partition before its refusal is the result."""
 PATIENCE: Final = 5.0
-"""Seconds that lanes give a broker which alone does not answer. A live broker answers questions
+"""Seconds that lanes give a broker that alone does not answer. A live broker answers such requests
 within milliseconds; one that hangs is fenced by the controller after 9 s."""
 CONSUMER: Final = -1
-"""ListOffsets as a consumer: the answer is at most the high watermark."""
+"""Replica id of a consumer: ListOffsets answers at most the high watermark."""
 DEBUGGING: Final = -2
-"""ListOffsets as nobody: the answer is the leader's own log end."""
+"""Replica id for debugging: ListOffsets answers the leader's own log end offset."""
 
 
 class OffsetSpec(IntEnum):
-    """Which offset ListOffsets looks for, where it is no timestamp."""
+    """Special values of a ListOffsets timestamp."""
 
     LATEST = -1
     EARLIEST = -2
@@ -49,7 +49,7 @@ class OffsetSpec(IntEnum):
 
 
 class Isolation(IntEnum):
-    """Up to where a consumer may see."""
+    """The offset up to which a consumer may read."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -78,14 +78,15 @@ async def by_leader(
 ) -> Answers[T]:
     """Ask each partition's leader its question; `ask(node, its partitions)` is one request.
 
-    Leaders are asked at the same time. Raises only what is wrong with the whole: UserError.
+    Leaders are asked at the same time. Raises only an error that concerns all partitions:
+    UserError.
 
     Args:
         cluster: whose leaders.
         questions: what is asked, for each partition.
         ask: one request to one leader.
-        tries: rounds, of which each later one asks again for what may be answered better.
-        patience: seconds that a broker has which alone does not answer; None: request.timeout.ms.
+        tries: rounds; each later round retries what may get a better answer.
+        patience: seconds for a broker that alone does not answer; None: request.timeout.ms.
     """
     answers: Answers[T] = {}
     pending = dict(questions)
@@ -113,9 +114,9 @@ async def list_offsets(
 ) -> Answers[ListedOffset]:
     """Offsets of partitions: `spec` for all, or a mapping with each one's (or a timestamp in ms).
 
-    With `replica_id=DEBUGGING` and LATEST it is the leader's log end, which lies above the high
-    watermark while a follower lags; `leader_epoch` is then the leader's current one. The request
-    carries the epoch that we know, so a broker that has another one refuses (KIP-320).
+    With `replica_id=DEBUGGING` and LATEST it is the leader's log end offset, which is above the
+    high watermark while a follower lags; `leader_epoch` is then the leader's current one. The
+    request carries the known leader epoch, so a broker that has another one refuses (KIP-320).
     """
     specs = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, spec)
     topic, item = ListOffsetsRequest.ListOffsetsTopic, None
@@ -173,7 +174,7 @@ async def describe_producers(
 
 
 class OpenTransaction(NamedTuple):
-    """Whose, and from which offset on."""
+    """A transaction's producer id, and its first offset."""
 
     producer_id: int
     first_offset: int
@@ -182,7 +183,7 @@ class OpenTransaction(NamedTuple):
 async def open_transactions(
     cluster: KafkaCluster, partitions: Collection[TopicPartition], *, tries: int = TRIES
 ) -> Answers[tuple[OpenTransaction, ...]]:
-    """The transactions that are open on each partition, as its leader knows (DescribeProducers)."""
+    """The open transactions of each partition, as its leader knows them (DescribeProducers)."""
 
     def told(found: Any) -> OpenTransaction:
         return OpenTransaction(found.producer_id, found.current_txn_start_offset)
@@ -231,7 +232,7 @@ async def delete_records(
     patience: float | None = None,
     before_send: BeforeSend = nothing,
 ) -> Answers[int]:
-    """Move log starts up to these offsets; the low watermark of each. Idempotent."""
+    """Move log start offsets up to these offsets; the low watermark of each. Idempotent."""
     topic = DeleteRecordsRequest.DeleteRecordsTopic
 
     async def ask(node: int, asked: Asked[int]) -> Answers[int]:
@@ -261,7 +262,7 @@ async def delete_records(
 async def offset_for_leader_epoch(
     cluster: KafkaCluster, epochs: Mapping[TopicPartition, int], *, tries: int = TRIES
 ) -> Answers[EpochEnd]:
-    """Where each partition's epoch ends in its leader's log (KIP-320)."""
+    """The end offset of each partition's epoch in its leader's log (KIP-320)."""
     topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     item = topic.OffsetForLeaderPartition
 
@@ -295,9 +296,9 @@ async def _round(
     ask: Ask[Q, T],
     patience: float | None,
 ) -> tuple[Answers[T], set[TopicPartition]]:
-    """Each question once; and the partitions whose leaders hang.
+    """Ask each question once; return the answers, and the partitions whose leaders hang.
 
-    A partition that an answer leaves out is refused as unreachable.
+    A partition that is missing in an answer is refused as unreachable.
     """
     answers: Answers[T] = {
         p: Refusal(ErrorCode.NETWORK_EXCEPTION, "the broker's answer leaves it out")
@@ -333,7 +334,7 @@ async def _round(
 async def _answered(
     tasks: Collection[asyncio.Task[T]], patience: float | None
 ) -> Collection[asyncio.Task[T]]:
-    """The tasks that are done: all, unless some have answered and the others are late."""
+    """The tasks that are done: all, unless some have answered and the rest is late."""
     done: set[asyncio.Task[T]] = set()
     pending = set(tasks)
     while pending:
@@ -383,7 +384,7 @@ async def _refresh(cluster: KafkaCluster, partitions: Iterable[TopicPartition]) 
     try:
         await cluster.refresh({p.topic for p in partitions})
     except (Retriable, ProtocolError):
-        return  # the next round says for each partition why there is no leader
+        return  # the next round reports for each partition why it has no leader
 
 
 def _again(answer: object) -> bool:

@@ -1,7 +1,7 @@
-"""What stands for a topic on the wire: its name, or from some version on its id (KIP-516).
+"""A topic on the wire: its name, or from some version on its id (KIP-516).
 
-The maps only grow. A topic that has vanished keeps its key, so that a fetch session can still be
-told to forget it, and an answer that was under way can still be read.
+The maps only grow. A deleted topic keeps its key, so that a fetch session can still forget it, and
+an answer that was in flight can still be decoded.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from twinlog.kafka.protocol.compact import topic_key
 
 
 class TopicKeys:
-    """The keys of all topics that the metadata has ever named."""
+    """The keys of all topics that the metadata has ever contained."""
 
     def __init__(self) -> None:
         self._by_name: tuple[dict[str, bytes], dict[bytes, str]] = {}, {}
@@ -20,10 +20,10 @@ class TopicKeys:
         self._learned = EMPTY
         self._without_ids = False
         self.generation = 0
-        """Counts how often some topic was found to have another id than before."""
+        """Counts how often a topic was found to have another id than before."""
 
     def learn(self, metadata: Metadata, renew: Collection[str] | None = None) -> None:
-        """Take over a snapshot.
+        """Add the topics of a snapshot.
 
         Args:
             metadata: the snapshot.
@@ -32,7 +32,7 @@ class TopicKeys:
         if metadata is self._learned and not renew:
             return
         self._learned = metadata
-        # One that may not be described has no id either, and says nothing of the broker.
+        # A topic that may not be described has no id either, and proves nothing about the broker.
         self._without_ids = any(
             topic.topic_id == NO_TOPIC_ID and not topic.error for topic in metadata.topics.values()
         )
@@ -50,13 +50,13 @@ class TopicKeys:
         return topic in self._by_name[0]
 
     def maps(self, *, by_id: bool) -> tuple[dict[str, bytes], dict[bytes, str]]:
-        """Keys of topics, and topics of keys."""
+        """The maps from topic to key, and from key to topic."""
         return self._by_id if by_id else self._by_name
 
     def version(
         self, connection: Connection, api_key: int, lowest: int, highest: int, by_id: int
     ) -> int:
-        """The version to speak: one before `by_id` if some topic has no id (metadata before 2.8).
+        """The version to use: one before `by_id` if some topic has no id (metadata before 2.8).
 
         Raises:
             UserError: the broker is too old.

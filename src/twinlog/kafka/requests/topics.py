@@ -1,8 +1,8 @@
 """Topics and configurations of a cluster: thin functions, a result for each item.
 
-All of them go to the controller, which KRaft brokers do by themselves. Each may be carried out
-twice (see `cluster.py`), so what is there already is no surprise to a careful caller: 36
-TOPIC_ALREADY_EXISTS and 37 INVALID_PARTITIONS come back as a `Refusal` like any other.
+All requests go to the controller; KRaft brokers forward them. Each may be carried out twice (see
+`cluster.py`), so a careful caller expects what exists already: 36 TOPIC_ALREADY_EXISTS and 37
+INVALID_PARTITIONS are returned as a `Refusal` like any other.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ _BROKER_DEFAULT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create. -1: as many as the broker's default says."""
+    """A topic to create. -1: the broker's default."""
 
     name: str
     partitions: int = _BROKER_DEFAULT
     replication_factor: int = _BROKER_DEFAULT
     assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    """Broker ids of each partition; then the two numbers above stay -1."""
+    """Broker ids of each partition; the two numbers above then stay -1."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
 async def absent_everywhere(cluster: KafkaCluster, names: Collection[str]) -> set[str]:
-    """Those of these topics of which *every* broker answers that they do not exist.
+    """The topics of which *every* broker reports that they do not exist.
 
-    A broker that has just started, or that is cut off from the controllers, may not know a topic
-    yet, or any more. So a deletion is concluded only from the answers of all brokers; where one
-    does not answer, nothing is.
+    A broker that has just started, or is cut off from the controllers, may not know a topic yet, or
+    any more. So a deletion is concluded only from the answers of all brokers, and not at all if one
+    does not answer.
 
     Raises:
         Retriable: a broker does not answer.
@@ -70,7 +70,7 @@ async def absent_everywhere(cluster: KafkaCluster, names: Collection[str]) -> se
 
 
 class ResourceType(IntEnum):
-    """What has configurations."""
+    """The type of a resource that has configurations."""
 
     TOPIC = 2
     BROKER = 4
@@ -80,14 +80,14 @@ class ResourceType(IntEnum):
 
 
 class Resource(NamedTuple):
-    """What has configurations, by its kind and name (a broker's: its id; empty: all brokers')."""
+    """A resource that has configurations (a broker's name is its id; empty: all brokers)."""
 
     kind: ResourceType
     name: str
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from."""
+    """The origin of a value."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -101,7 +101,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigEntry(NamedTuple):
-    """A configuration's value. `value` is None where it is sensitive."""
+    """A configuration's value. `value` is None if it is sensitive."""
 
     value: str | None
     source: int
@@ -127,7 +127,7 @@ class Alteration(NamedTuple):
 
 
 def topic_resource(name: str) -> Resource:
-    """A topic, as something that has configurations."""
+    """A topic as a resource that has configurations."""
     return Resource(ResourceType.TOPIC, name)
 
 
@@ -138,7 +138,7 @@ async def create_topics(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> dict[str, UUID | Refusal]:
-    """Create topics; each one's id."""
+    """Create topics; return the id of each."""
     item = CreateTopicsRequest.CreatableTopic
     request = CreateTopicsRequest(
         topics=[
@@ -167,7 +167,7 @@ async def create_topics(
 async def create_partitions(
     cluster: KafkaCluster, counts: Mapping[str, int], *, timeout: float | None = None
 ) -> dict[str, Refusal | None]:
-    """Raise topics' partition counts to these; None for each that is done."""
+    """Raise the partition counts of topics; None for each that is done."""
     item = CreatePartitionsRequest.CreatePartitionsTopic
     request = CreatePartitionsRequest(
         topics=[item(name=name, count=n, assignments=None) for name, n in counts.items()],
@@ -190,10 +190,10 @@ async def delete_topics(
 
     Args:
         cluster: where they are.
-        names: theirs.
-        ids: theirs; a topic that was recreated meanwhile is not deleted then, as far as the broker
-            knows ids (KIP-516). None: they are deleted by name.
-        once: whether it is tried once (`KafkaCluster.call`).
+        names: their names.
+        ids: their ids; a topic that was recreated meanwhile is then not deleted, if the broker
+            supports ids (KIP-516). None: they are deleted by name.
+        once: whether there is only one try (`KafkaCluster.call`).
         timeout: seconds.
     """
     item = DeleteTopicsRequest.DeleteTopicState
@@ -218,9 +218,9 @@ async def describe_configs(
     *,
     timeout: float | None = None,
 ) -> dict[Resource, dict[str, ConfigEntry] | Refusal]:
-    """Configurations of resources: all of them, or those with these names.
+    """Configurations of resources: all, or those with these names.
 
-    A broker's own are asked of that broker, the others of any.
+    A broker's own are requested from that broker, the rest from any.
     """
     answers: dict[Resource, dict[str, ConfigEntry] | Refusal] = {}
     for node, group in _by_node(resources).items():
@@ -252,10 +252,10 @@ async def incremental_alter_configs(
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> dict[Resource, Refusal | None]:
-    """Change configurations (KIP-339), all of one resource or none; None for each that is done.
+    """Change configurations (KIP-339), all of a resource or none; None for each that is done.
 
-    SET and DELETE may be carried out twice without harm; APPEND and SUBTRACT too, as Kafka's
-    lists hold each entry once.
+    SET and DELETE may be carried out twice without harm. So may APPEND and SUBTRACT, as Kafka's
+    lists contain each entry once.
     """
     answers: dict[Resource, Refusal | None] = {}
     for node, group in _by_node(changes).items():
@@ -293,7 +293,7 @@ def _by_node(resources: Collection[Resource]) -> dict[int | None, list[Resource]
 
 
 def refusal_of(item: Any) -> Refusal | None:
-    """What an item of an answer was refused with; None where it was done."""
+    """The refusal of an item of an answer; None if it was done."""
     return Refusal(item.error_code, item.error_message or "") if item.error_code else None
 
 

@@ -1,7 +1,7 @@
 """Producer ids and transactions: the coordinator's side of docs/architecture/append.md.
 
-Versions are capped where newer ones mean something else: from AddPartitionsToTxn 4 on only brokers
-may use it, and EndTxn 5 raises the epoch (KIP-890), which the append's sequences do not expect.
+Versions are capped where newer ones have another meaning: AddPartitionsToTxn from 4 on is for
+brokers only, and EndTxn 5 raises the epoch (KIP-890), which the append's sequences do not expect.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ _ABOUT_ALL: Final = (Reaction.COORDINATOR, Reaction.RETRY, Reaction.FENCED)
 
 
 class ProducerId(NamedTuple):
-    """What InitProducerId gives."""
+    """The result of InitProducerId."""
 
     producer_id: int
     epoch: int
 
 
 class Marker(NamedTuple):
-    """One control record on each of `partitions`, in the name of `producer_id`."""
+    """One control record on each of `partitions`, of the producer `producer_id`."""
 
     producer_id: int
     epoch: int
@@ -51,11 +51,11 @@ async def init_producer_id(
     timeout: float | None = None,
     before_send: BeforeSend = nothing,
 ) -> ProducerId:
-    """A producer id, or the next epoch of a transactional id's: earlier ones are fenced with it.
+    """Get a producer id, or a transactional id's next epoch, which fences the earlier epochs.
 
-    A transaction of an earlier epoch that was open is aborted first, markers and all. Waits while
-    the coordinator is loading (14, 15, 16) or ends that transaction (51). Tried again after a lost
-    connection, it may raise the epoch by two.
+    An open transaction of an earlier epoch is aborted first, markers included. The call waits while
+    the coordinator is loading (14, 15, 16) or ends that transaction (51). A retry after a lost
+    connection may raise the epoch by two.
 
     Raises:
         Retriable: no success within `timeout`.
@@ -84,15 +84,15 @@ async def add_partitions_to_txn(
     timeout: float | None = None,
     before_send: BeforeSend = nothing,
 ) -> dict[TopicPartition, Refusal | None]:
-    """Make partitions part of the transaction (opening it); None for each that is.
+    """Add partitions to the transaction (which opens it); None for each that was added.
 
-    One refusal is a refusal of all: the others get 55 OPERATION_NOT_ATTEMPTED. Never sent again
-    after a lost answer: a copy that arrives after EndTxn opens another transaction, whose marker
-    comes at some later time (tests/contract/test_transactions.py).
+    One refusal refuses all: the other partitions get 55 OPERATION_NOT_ATTEMPTED. The request is
+    never sent again after a lost answer: a copy that arrives after EndTxn opens another
+    transaction, whose marker arrives at some later time (tests/contract/test_transactions.py).
 
     Raises:
         Fenced: the id has a newer epoch.
-        Disconnected: whether they were added, or will be, is not known.
+        Disconnected: it is unknown whether they were added, or still will be.
         Retriable: no success within `timeout`.
     """
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -156,11 +156,12 @@ async def end_txn(
 async def transaction_state(
     cluster: KafkaCluster, transactional_id: str, *, timeout: float | None = None
 ) -> str:
-    """What the coordinator has recorded of an id's transaction (DescribeTransactions, Kafka 3.0).
+    """The state that the coordinator has recorded of an id's transaction.
 
-    Up to CompleteCommit or CompleteAbort a coordinator that takes over sends the markers *again*,
-    to partitions that have them already too, and each lands: the log ends further on than it
-    should, and may do so after it has shown the first (tests/kafka/requests/test_markers.py).
+    DescribeTransactions, Kafka 3.0. Until CompleteCommit or CompleteAbort, a coordinator that takes
+    over sends the markers *again*, also to partitions that have them already, and each lands. The
+    log then ends at a higher offset than it should, and may grow to it after the first marker was
+    visible (tests/kafka/requests/test_markers.py).
 
     Raises:
         Retriable: no success within `timeout`; the id is not known (105).
@@ -180,7 +181,7 @@ async def transaction_state(
 
 
 async def transactional_ids(cluster: KafkaCluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """Whose producer ids these are, of transactional ids that we may see (ListTransactions).
+    """The transactional ids of producer ids, as far as the client may list them (ListTransactions).
 
     Raises:
         Retriable: some broker does not answer.
@@ -209,11 +210,11 @@ async def write_txn_markers(
     lane: Lane = CONTROL,
     before_send: BeforeSend = nothing,
 ) -> dict[int, dict[TopicPartition, Refusal | None]]:
-    """Control records straight to the leader `node`: for each producer id, each partition's result.
+    """Send control records to the leader `node`; for each producer id, each partition's result.
 
-    Needs the right CLUSTER_ACTION; nothing fences it. The answer names producer ids only: where one
-    stands in several markers, the last one's result hides the others'. Sent once: after a
-    Disconnected nobody knows what was written.
+    Needs the right CLUSTER_ACTION; nothing fences it. The answer names producer ids only: if one is
+    in several markers, the last one's result hides the others. Sent once: after a Disconnected it
+    is unknown what was written.
 
     Raises:
         Disconnected: the outcome is unknown.

@@ -1,18 +1,19 @@
-"""What the source's logs hold below the offsets at which the destination's begin.
+"""What the source's logs hold below the destination's log start offsets.
 
-Both clusters delete old records by themselves, with the same `retention.ms` and `retention.bytes`,
-and mirroring goes on where the destination has deleted more: there is no lag, and both logs end at
-the same offset. Then the records are lost with the source: the destination's retention was shorter
-for a minute, or is (`mirror.topic.properties.exclude`), or another client has deleted records.
+Both clusters delete old records by themselves, with the same `retention.ms` and `retention.bytes`.
+If the destination has deleted more, mirroring goes on: there is no lag, and both logs end at the
+same offset. Then these records are lost with the source. The destination's retention may have been
+shorter for a minute, or is shorter (`mirror.topic.properties.exclude`), or another client has
+deleted records.
 
     source       | 0 ...          | not expired ...                      | log end
     destination                                        | log start ...   | log end
                                   |<-- these are counted -->|
 
-What the source's own retention may delete at any moment is not counted: brokers delete by segments,
-which the two clusters cut at other offsets, so that the log starts hardly ever are the same. By
-time that is known: a record is expired if it is older than `retention.ms`. By size it is not: of
-topics with `retention.bytes` nothing is counted (docs/readiness.md).
+Records that the source's own retention may delete at any moment are not counted: brokers delete
+whole segments, which the two clusters cut at different offsets, so the log starts are hardly ever
+the same. Expiry by time is known: a record is expired if it is older than `retention.ms`. Expiry by
+size is not: for topics with `retention.bytes` nothing is counted (docs/readiness.md).
 """
 
 import time
@@ -28,14 +29,14 @@ from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.operations.readiness.verdict import SourceLog
 
 SLACK_MS: Final = 600_000
-"""Records that expire within this time count as expired: clocks differ, by how much is unknown."""
+"""Records that expire within this time count as expired: how much the clocks differ is unknown."""
 _SHARE: Final = 10
 _UNLIMITED: Final = -1
 _NO_OFFSET: Final = -1
 
 
 class Below(NamedTuple):
-    """Offsets `[start, end)` that the source has not deleted, and the destination does not have."""
+    """Offsets `[start, end)` that the source has not deleted and the destination does not have."""
 
     start: int
     end: int
@@ -44,7 +45,7 @@ class Below(NamedTuple):
 async def log_starts(
     destination: KafkaCluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Where these partitions' logs begin, of those that can be asked."""
+    """Log start offsets of those of these partitions that can be read."""
     found = await list_offsets(destination, partitions, OffsetSpec.EARLIEST)
     return {one: at.offset for one, at in found.items() if not isinstance(at, Refusal)}
 
@@ -57,12 +58,12 @@ async def begins_later(
     """The partitions whose log begins later on the destination, and what the source has below.
 
     Args:
-        source: the mirror's.
-        logs: the source's, read after `starts`: what it has deleted meanwhile is not counted.
-        starts: the destination's log starts.
+        source: the mirror's source.
+        logs: the source's logs, read after `starts`: what it has deleted meanwhile is not counted.
+        starts: the destination's log start offsets.
 
     Raises:
-        Retriable: the source does not answer.
+        Retriable: the source is unreachable.
     """
     found = {
         one: Below(log.start, min(starts[one], log.end))
@@ -79,7 +80,7 @@ async def begins_later(
     for one in [one for one in found if since[one] is None]:
         del found[one]
     for one, first in firsts.items():
-        # What cannot be asked just now is counted.
+        # A partition that cannot be read now is counted in full.
         if not isinstance(first, Refusal):
             start = found[one].end if first.offset == _NO_OFFSET else first.offset
             found[one] = Below(max(start, found[one].start), found[one].end)
@@ -91,10 +92,10 @@ def kept_since(configs: Mapping[str, SourceConfig] | Refusal, now_ms: int) -> in
 
     Args:
         configs: the source topic's; a refusal counts as no retention at all.
-        now_ms: the time.
+        now_ms: the present time.
 
     Returns:
-        0: it keeps all. None: it is not known, as it goes by size.
+        0: it keeps all. None: it is unknown, as it depends on the size.
     """
     if isinstance(configs, Refusal) or "delete" not in _value(configs, "cleanup.policy"):
         return 0

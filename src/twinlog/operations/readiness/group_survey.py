@@ -1,13 +1,13 @@
-"""What becomes of the groups in a failover: the facts of verdict.py that concern them.
+"""What a failover does to consumer groups: the facts of verdict.py that concern them.
 
-All groups count that have committed for the mirror's topics, also those whose offsets are not
+All groups count that have committed for the mirror's topics, including those whose offsets are not
 copied (streams groups, and those that `mirror.groups.include` leaves out).
 
-The destination's offsets are read before the source's: so what a node copies in between makes a
+The destination's offsets are read before the source's. So what a node copies in between makes a
 group seem further behind than it is, and none seem ahead.
 
-Where the source is dead, `__mirror_groups` has what the groups had committed at the node's last
-check. What they have committed since is not known, which is a finding, with the age of the check.
+If the source is dead, `__mirror_groups` has what the groups had committed at the node's last check.
+What they have committed since is unknown, which is a finding, with the age of the check.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from twinlog.sync.group_rules import (
 from twinlog.text import few
 
 AT_ONCE: Final = 20
-"""Groups whose offsets are asked for side by side."""
+"""Groups whose offsets are read concurrently."""
 
 ByTopic = dict[str, tuple[GroupFacts, ...]]
 
@@ -68,21 +68,21 @@ async def group_facts(
 ) -> tuple[ByTopic, tuple[Finding, ...]]:
     """The groups that have committed for the topics, by topic, and those that cannot be read.
 
-    A group that the node has seen and that the source does not list now is asked for by name: that
-    it is not listed is no evidence that it is gone.
+    A group that the node has seen and that the source does not list now is read by name: a missing
+    entry in a list is no evidence that it is gone.
 
     Args:
-        source: the mirror's.
+        source: the mirror's source.
         destination: the mirror's cluster.
-        mirror: its name.
+        mirror: the mirror's name.
         include: a group's offsets are copied whose whole name matches one of these.
-        logs: the source's, of the partitions to look at.
+        logs: the source's logs, of the partitions to check.
         stable: only the groups whose offsets are copied; no offset on the source may be part of an
             open transaction, and all have to be readable.
 
     Raises:
-        Retriable: a cluster does not answer, or an offset is not stable.
-        UserError: a right is missing, to list groups or to read offsets.
+        Retriable: a cluster is unreachable, or an offset is not stable.
+        UserError: the right to list groups or to read offsets is missing.
     """
     if not logs:
         return {}, ()
@@ -129,7 +129,7 @@ async def group_facts(
                     one,
                     kind=group.kind,
                     followed=is_served(group, include),
-                    # Without a state: it has offsets there, so it may have members, too.
+                    # A group without a state has offsets there, so it may have members, too.
                     idle_on_source=group.idle,
                     idle_on_destination=idle,
                 ),
@@ -148,18 +148,18 @@ async def uncommitted(
 ) -> dict[str, frozenset[TopicPartition]]:
     """Partitions that a group's members read, and have committed nothing for, by group.
 
-    Of groups whose offsets are copied. Share groups do not commit: their start offsets are there
-    from the beginning. Readers that are no members (`assign`) are unknown until they commit.
+    Only groups count whose offsets are copied. Share groups do not commit: their start offsets
+    exist from the beginning. Readers that are no members (`assign`) are unknown until they commit.
 
     Args:
-        source: the mirror's.
+        source: the mirror's source.
         include: a group's offsets are copied whose whole name matches one of these.
-        partitions: those to look at.
+        partitions: those to check.
 
     Raises:
-        Retriable: the source does not answer, or a group's first offset of a partition is part of
-            an open transaction.
-        ProtocolError, UserError: what a group's members read cannot be seen.
+        Retriable: the source is unreachable, or a group's first offset of a partition is part of an
+            open transaction.
+        ProtocolError, UserError: what a group's members read cannot be determined.
     """
     limit = asyncio.Semaphore(AT_ONCE)
 
@@ -183,13 +183,13 @@ async def remembered_facts(
     partitions: Collection[TopicPartition],
     now_ms: int,
 ) -> tuple[ByTopic, tuple[Finding, ...]]:
-    """The groups as the node last saw them on a source that is dead now, and what is not known.
+    """The groups as the node last saw them on a source that is dead now, and what is unknown.
 
     Args:
         destination: the mirror's cluster.
-        mirror: its name.
+        mirror: the mirror's name.
         partitions: the topics' partitions.
-        now_ms: the time.
+        now_ms: the present time.
     """
     try:
         remembered = await read_groups(destination, mirror)
@@ -203,10 +203,10 @@ async def remembered_facts(
 
 
 def _not_known(remembered: Remembered, now_ms: int) -> list[Finding]:
-    """What the last check does not tell."""
+    """Findings about what the last check does not show."""
     check = remembered.check
     assert check is not None, "the caller has looked"
-    # By the node's clock and this one, of which one may be wrong.
+    # A difference of the node's clock and this one, of which one may be wrong.
     age = (now_ms - check.time_ms) / 1000
     when = f"{age:.0f} s ago" if age >= 0 else f"{-age:.0f} s after this clock's time"
     found = [
@@ -250,9 +250,9 @@ async def _remembered(
         async with limit:
             group = Group(memory.group, "", memory.kind)
             found = await group_offsets(destination, _as_there(group, here))
-        # A partition without an offset that is not noted as deleted was not looked at.
+        # A partition without an offset that is not noted as deleted was not checked.
         own = own_offsets(found, memory) & (committed.keys() | deleted)
-        # What the source holds beyond the group's offset is not known here: the logs' facts say it.
+        # What the source holds above the group's offset is unknown here; the logs' facts have it.
         logs = {one: SourceLog(None, at.offset, at.offset) for one, at in committed.items()}
         idle = memory.group not in here or here[memory.group].idle
         return [
@@ -270,9 +270,9 @@ async def _remembered(
 async def _known(
     destination: KafkaCluster, mirror: str
 ) -> tuple[Mapping[str, GroupMemory], list[Finding]]:
-    """What the node remembers, and what of it cannot be read.
+    """What the node remembers, and findings about what of it cannot be read.
 
-    Without it no offset counts as the mirror's, and none is known to be deleted on the source.
+    Without it no offset counts as the mirror's own, and none is known to be deleted on the source.
     """
     text = "which offsets were copied, and are gone on the source, is not known"
     try:
@@ -286,7 +286,7 @@ async def _known(
 
 
 def _as_there(group: Group, here: Mapping[str, Group]) -> Group:
-    """A group as the destination's coordinator knows it: another kind may have its name."""
+    """A group as the destination's coordinator knows it: one of another kind may have its name."""
     return group if (one := here.get(group.name)) is None else one
 
 
@@ -310,9 +310,9 @@ def offset_facts(
     """What a group has committed, by topic.
 
     Args:
-        group: its name.
-        logs: the source's, of the partitions to look at.
-        bounds: the destination's.
+        group: the group's name.
+        logs: the source's logs, of the partitions to check.
+        bounds: the destination's logs.
         source: what it has committed on the source.
         destination: what it has committed on the destination.
         own: those whose offset on the destination is the mirror's own.

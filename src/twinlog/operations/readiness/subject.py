@@ -1,7 +1,7 @@
-"""What is to be surveyed before a failover, and what the control topics say of it.
+"""The topics to survey before a failover, and what the control topics hold about them.
 
-A `Subject` is read once. What it says of partitions is as old as the statuses in it; `confirmed`
-reads those again that are older than what they are compared with.
+A `Subject` is read once. What it holds of partitions is as old as its statuses; `confirmed` reads
+those statuses again that are older than what they are compared with.
 """
 
 import time
@@ -28,7 +28,7 @@ from twinlog.text import few
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is to be surveyed, and what the control topics say of it."""
+    """The topics to survey, and what the control topics hold about them."""
 
     mirror: Mirror
     topics: tuple[MirrorTopic, ...]
@@ -38,20 +38,20 @@ class Subject:
     states: States
     reports: Reports
     expression: Topics
-    """How the topics were named."""
+    """How the operator named the topics."""
     findings: tuple[Finding, ...] = ()
-    """What the control topics and the nodes' groups show beside."""
+    """Further findings from the control topics and the nodes' groups."""
     read_at: float
-    """When it was read, by the monotonic clock."""
+    """Time of the reading, by the monotonic clock."""
 
     @property
     def settings(self) -> MirrorSettings:
-        """The mirror's."""
+        """The mirror's settings."""
         return parse_settings(self.mirror.source)
 
     @property
     def names(self) -> list[str]:
-        """Of the topics, in order."""
+        """The topics' names, in order."""
         return [topic.topic for topic in self.topics]
 
     @property
@@ -64,7 +64,7 @@ class Subject:
         ]
 
     def named(self, topic: str) -> bool:
-        """Whether a topic of this name is among those that were asked for."""
+        """Whether the operator's expression names this topic."""
         if not isinstance(self.expression, str):
             return topic in self.expression
         if self.expression in self.names:
@@ -72,13 +72,13 @@ class Subject:
         return compiled(self.expression).fullmatch(topic) is not None
 
     def behind_ms(self, topic: str) -> int:
-        """For how long a compacted topic was behind, where that was too long; else 0."""
+        """For how long (ms) a compacted topic was behind, if that was too long; else 0."""
         now_ms = time.time_ns() // 1_000_000
         (one,) = (one for one in self.topics if one.topic == topic)
         return topic_behind_ms(self.snapshot, one, now_ms) or 0
 
     def with_reports(self, reports: Reports) -> "Subject":
-        """The same by other statuses."""
+        """The same subject with other statuses."""
         return replace(
             self,
             reports=reports,
@@ -94,12 +94,12 @@ def _described(
 
 
 async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> Subject:
-    """Topics of a mirror that were not removed, and what is said of them.
+    """The selected topics of a mirror that were not removed, and what is stored about them.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
             INVALID_REGULAR_EXPRESSION.
-        Retriable, UserError: the destination does not answer, or refuses.
+        Retriable, UserError: the destination is unreachable, or refuses.
     """
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
@@ -121,7 +121,7 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
     if lanes is not None and lanes.kind == CLASSIC:
         node_runs = not lanes.idle and not foreign.only
     else:
-        # The group is missing, or another one has its name: the nodes' statuses tell.
+        # The group is missing, or another kind of group has its name: the nodes' statuses decide.
         node_runs = any(map(is_fresh, reports.ages.values()))
     unreadable = (*snapshot.unreadable.values(), *states.unreadable.values(), *reports.unreadable)
     return Subject(
@@ -152,9 +152,9 @@ def _of_control(unreadable: Sequence[str], foreign: Sequence[str]) -> Iterator[F
 async def confirmed(
     destination: KafkaCluster, subject: Subject, ends: Mapping[TopicPartition, int]
 ) -> Subject:
-    """With statuses that are younger than these ends, of the partitions whose log is longer.
+    """Read statuses again, after `ends`, of partitions whose log is longer than reported.
 
-    What such a status does not know of its mirror has not written.
+    The mirror has not written what such a status does not report.
     """
     longer = {
         TopicPartition(topic.topic, one.partition)
@@ -176,17 +176,17 @@ async def confirmed(
 
 
 def status_age_ms(subject: Subject) -> int | None:
-    """Age of the oldest status that counts, by now."""
+    """Present age (ms) of the oldest status that counts; None: none does."""
     ages = [age for _, age in _reported(subject)]
     return int(max(ages)) if ages else None
 
 
 def source_age_ms(subject: Subject) -> int | None:
-    """How long ago the source was heard of, of the partition of which that is longest, by now.
+    """Present time (ms) since last contact with the source, for the partition with the longest.
 
-    How old that was when a status was written is a difference of one clock, its lane's, which may
-    be wrong by any time. The status's own age is taken across two clocks, unless it was read again:
-    it counts only while it seems to be at most `FRESH_S` old (statuses.py).
+    The age of that contact when a status was written is a difference of one clock, its lane's,
+    which may be wrong by any time. The status's own age is a difference of two clocks, unless it
+    was read again: it counts only while it seems to be at most `FRESH_S` old (statuses.py).
     """
     heard = [
         age + one.status_time_ms - one.source_time_ms
@@ -197,7 +197,7 @@ def source_age_ms(subject: Subject) -> int | None:
 
 
 def _reported(subject: Subject) -> list[tuple[PartitionDescription, float]]:
-    """The partitions that have a fresh status, with its age by now in ms."""
+    """The partitions that have a fresh status, with its present age in ms."""
     since = time.monotonic() - subject.read_at
     ages: dict[tuple[str | None, int | None], float] = {}
     for number, status in subject.reports.statuses.items():

@@ -1,13 +1,13 @@
-"""What there is to know before a failover, asked of both clusters: the facts of verdict.py.
+"""Surveys both clusters before a failover: the facts of verdict.py.
 
-What the source holds is asked of it; where it does not answer, the statuses of its partitions'
-owners say what it held when it was last heard of. The destination is asked first: what is written
-and mirrored in between counts as lag, so that a loss is never made smaller than it is.
+The source is asked for what it holds. If it does not answer, the statuses of its partitions' owners
+report what it held at last contact. The destination is read first: what is written and mirrored in
+between counts as lag, so that a loss is never reported smaller than it is.
 
-Each question may be answered late, in part, with an error, or by a peer that knows less than others
-do. What is concluded then:
+Each request may be answered late, in part, with an error, or by a peer with less knowledge. The
+conclusions are then:
 
-    question                  no answer, or not all of it       an answer that misleads
+    request                   no answer, or not all of it       an answer that misleads
     ------------------------  --------------------------------  -------------------------------
     config and state records  error, no verdict                 -
       one that is unreadable  CONTROL_UNREADABLE                -
@@ -16,23 +16,24 @@ do. What is concluded then:
     the nodes' groups         by fresh statuses                 foreign members: FOREIGN_MEMBER
     ends of the destination   DESTINATION_UNREADABLE            -
     its log starts            the same                          -
-    the source at all         SOURCE_UNREACHABLE; offsets       of a pause, or stale: they are
-                              by fresh statuses                 taken for unknown
-    the source's own mirrors  what they may have from here is   without Read they are taken for
-                              named as not mirrored             none
-    all topics of the source  as stored by the last refresh     without Describe a topic is not
+    the source at all         SOURCE_UNREACHABLE; offsets       of a pause, or stale: they
+                              by fresh statuses                 count as unknown
+    the source's own mirrors  what they may have from the       without READ they count as
+                              destination is NOT_MIRRORED       none
+    all topics of the source  as stored by the last refresh     without DESCRIBE a topic is not
                                                                 listed (docs/readiness.md)
-    the destination's topics  DESTINATION_UNREADABLE            another one of the name:
+    the destination's topics  DESTINATION_UNREADABLE            a recreated topic:
                                                                 DESTINATION_RECREATED
     the mirror's topics       TOPIC_GONE, SOURCE_UNREADABLE     -
     log start, stable, end    SOURCE_UNREADABLE                 a follower's: refused by the
                                                                 leader epoch (KIP-320)
-    the leader's log end      LOG_END_UNREADABLE                below the high watermark: taken
-                                                                for unknown
+    the leader's log end      LOG_END_UNREADABLE                below the high watermark:
+                                                                counts as unknown
     groups, configs, ACLs     ..._UNREADABLE, each after 15 s,  -
-                              also where the source does not
+                              also if the source does not
                               answer at all
-    holders of transactions   left out: no verdict rests on it  -
+    holders of transactions   left out: no verdict depends on   -
+                              them
 """
 
 import asyncio
@@ -82,11 +83,11 @@ from twinlog.sync.configs import Difference, Unreadable, compare_configs
 from twinlog.sync.topics import not_mirrored
 
 CONNECT_S: Final = 5.0
-"""Seconds after which a source that does not answer is taken for dead: somebody waits."""
+"""Seconds after which a source that does not answer counts as dead: an operator waits."""
 PATIENCE_S: Final = 60.0
-"""Seconds after which one that answers some questions is, too."""
+"""Seconds after which one that answers some requests counts as dead, too."""
 PART_S: Final = 15.0
-"""Seconds for a part without which the rest is still known: each has a finding of its own."""
+"""Seconds for a part without which the rest is still known: each part has a finding of its own."""
 
 _UNDISCOVERED: Final = "not discovered yet; the next refresh adds it"
 
@@ -94,10 +95,10 @@ Logs = dict[TopicPartition, SourceLog]
 
 
 async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
-    """The facts, of the source as well, if it answers.
+    """The facts, including the source's if it answers.
 
     Raises:
-        Retriable, UserError: the destination does not answer, or refuses.
+        Retriable, UserError: the destination is unreachable, or refuses.
     """
     began = time.monotonic()
     ends = await destination_ends(destination, subject.partitions)
@@ -127,7 +128,7 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
 
 
 async def _not_compared(destination: KafkaCluster, subject: Subject) -> tuple[Finding, ...]:
-    """What is compared with the source's, and cannot be while that does not answer."""
+    """Findings about what cannot be compared while the source does not answer."""
     found = []
     if subject.topics:
         text = "configurations: they are not compared, as the source does not answer"
@@ -144,7 +145,7 @@ def _acls_follow(subject: Subject) -> bool:
 
 
 async def _has_authorizer(destination: KafkaCluster) -> bool:
-    """Whether ACLs mean something there; they do where they may not be seen."""
+    """Whether the destination has an authorizer; assumed if its ACLs may not be described."""
     try:
         return await describe_acls(destination) is not None
     except TwinlogError:
@@ -152,7 +153,7 @@ async def _has_authorizer(destination: KafkaCluster) -> bool:
 
 
 async def _destination_topics(destination: KafkaCluster, subject: Subject) -> dict[str, Topic]:
-    """The destination's topics, of those that are there."""
+    """Those of the topics that the destination has."""
     found = (await destination.refresh(subject.names)).topics
     return {name: found[name] for name in subject.names if name in found}
 
@@ -176,16 +177,16 @@ async def survey_live(
     subject: Subject,
     ends: Mapping[TopicPartition, int],
 ) -> MirrorFacts:
-    """The facts, of a source that is connected.
+    """The facts, with a source that is connected.
 
     Args:
-        source: the mirror's.
+        source: the mirror's source.
         destination: the mirror's cluster.
         subject: what is to be surveyed.
         ends: see `destination_ends`; read before.
 
     Raises:
-        TwinlogError: the source does not answer, or refuses.
+        TwinlogError: the source is unreachable, or refuses.
     """
     began = time.monotonic()
     starts = await log_starts(destination, subject.partitions)
@@ -279,7 +280,7 @@ async def _not_mirrored(
 
 
 async def _their_mirrors(source: KafkaCluster, destination: KafkaCluster) -> TheirMirrors:
-    """The source's own mirrors; a `__mirror_config` that cannot be read there holds up no lag."""
+    """The source's own mirrors; the survey continues if they cannot be read."""
     try:
         async with _part():
             return await read_their_mirrors(source, destination)
@@ -290,7 +291,7 @@ async def _their_mirrors(source: KafkaCluster, destination: KafkaCluster) -> The
 
 @asynccontextmanager
 async def _part() -> AsyncIterator[None]:
-    """Bounds one part of a survey.
+    """Limit the time of one part of a survey.
 
     Raises:
         Retriable: it takes too long.
@@ -313,7 +314,7 @@ def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
 def _as_reported(
     subject: Subject, ends: Mapping[TopicPartition, int], here: Mapping[str, Topic], trouble: str
 ) -> MirrorFacts:
-    """The facts of a source that does not answer: what it held when it was last heard of."""
+    """The facts of a source that does not answer: what it held at last contact."""
     stored = dict(subject.snapshot.not_mirrored(subject.mirror.name).topics)
     return MirrorFacts(
         mirror=subject.mirror.name,
@@ -345,9 +346,9 @@ def _as_reported(
 
 
 def _reported_source(one: PartitionDescription) -> SourceLog | None:
-    """What the source held when a partition's owner last heard of it.
+    """What the source held at the last contact of a partition's owner.
 
-    None of a partition that no lane fetches: its status is of the time of the pause, of the
+    None for a partition that no lane fetches: its status is of the time of the pause, of the
     failure, or of an owner that is gone.
     """
     watched = one.state is State.MIRRORING and one.fresh and one.source_time_ms is not None
@@ -377,10 +378,10 @@ def _partition(
 
 
 def _reported_end(one: PartitionDescription, *, live: bool) -> int | None:
-    """Where the mirror's records end by a status that is not older than the destination's end.
+    """The end of the mirror's records by a status that is not older than the destination's end.
 
-    Of a partition that is mirrored, from a source that answers, there is none, and none is needed:
-    the source's own end tells.
+    None for a partition that is mirrored from a source that answers. None is needed: the source's
+    own end shows it.
     """
     counts = one.state is State.PAUSED or (one.state is State.MIRRORING and one.fresh and not live)
     return one.destination_offset if counts and one.destination_offset >= 0 else None
@@ -389,17 +390,17 @@ def _reported_end(one: PartitionDescription, *, live: bool) -> int | None:
 async def destination_ends(
     destination: KafkaCluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The high watermarks of these partitions, of those that can be asked."""
+    """The high watermarks of those of these partitions that can be read."""
     found = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=CONSUMER)
     return {one: end.offset for one, end in found.items() if not isinstance(end, Refusal)}
 
 
 async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartition]) -> Logs:
-    """Where these partitions' logs begin and end, of those that can be asked.
+    """Where these partitions' logs begin and end, of those that can be read.
 
-    The last stable offset is read before the high watermark, so that what is open is never made
-    smaller than it is; and the leader's log end last (replica id -2, which needs no other right:
-    tests/contract/test_log.py), so that what is not replicated is not, either.
+    The last stable offset is read before the high watermark, so that the open part is never
+    reported smaller than it is. The leader's log end is read last (replica id -2, which needs no
+    other right: tests/contract/test_log.py), so that the unreplicated part is not, either.
     """
     starts, stable = await asyncio.gather(
         list_offsets(source, partitions, OffsetSpec.EARLIEST),
@@ -421,7 +422,7 @@ async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartitio
 
 
 def _log_end(answer: ListedOffset | Refusal, high_watermark: int) -> int | None:
-    """A leader's log end. Below the high watermark, it is not the leader's, and so not known."""
+    """A leader's log end; None if below the high watermark, as it is not the leader's then."""
     if isinstance(answer, Refusal) or answer.offset < high_watermark:
         return None
     return answer.offset
@@ -430,10 +431,10 @@ def _log_end(answer: ListedOffset | Refusal, high_watermark: int) -> int | None:
 async def holders(
     source: KafkaCluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, tuple[str, ...]]:
-    """Who holds transactions open on these partitions, for people.
+    """The producers that hold transactions open on these partitions, as text.
 
-    By transactional id where we may see that, else by producer id; nothing of partitions that
-    cannot be asked: who it is changes no verdict.
+    By transactional id if that may be described, otherwise by producer id. Partitions that cannot
+    be read are left out: no verdict depends on the holder.
     """
     if not partitions:
         return {}
@@ -458,11 +459,11 @@ async def holders(
 
 
 async def _acls(source: KafkaCluster, destination: KafkaCluster, subject: Subject) -> AclFacts:
-    """What is to be done to ACLs; nothing where they do not follow.
+    """What has to be changed in ACLs; nothing if they do not follow.
 
     Raises:
-        UserError: a right is missing, to see ACLs.
-        Retriable: a cluster does not answer.
+        UserError: the right to describe ACLs is missing.
+        Retriable: a cluster is unreachable.
     """
     if not _acls_follow(subject):
         return AclFacts()
@@ -485,10 +486,10 @@ def _named(acls: Iterable[Acl]) -> tuple[str, ...]:
 
 
 def _differing(found: Difference | Unreadable | None) -> tuple[str, ...]:
-    """Names of a topic's configurations that are not as they are to be."""
+    """Names of a topic's configurations that are not what they have to be."""
     return tuple(sorted({*found.changes, *found.fixed})) if isinstance(found, Difference) else ()
 
 
 def _unreadable(found: Difference | Unreadable | None) -> str:
-    """Why they cannot be compared; empty where they were, or nothing is known of any topic."""
+    """Why they cannot be compared; empty if they were, or if nothing is known of any topic."""
     return f"its configurations {found}" if isinstance(found, Unreadable) else ""

@@ -1,4 +1,4 @@
-"""May one fail over now, and what would be lost? The verdict, and its reasons.
+"""Judges whether a failover is possible now, and what it would lose: the verdict and its reasons.
 
 Pure: it judges what survey.py has found. Each reason has its weight, in one table (`WEIGHTS`):
 
@@ -6,13 +6,13 @@ Pure: it judges what survey.py has found. Each reason has its weight, in one tab
     ----------  -------------------------------------------------------------------------------
     READY       loses nothing
     WARNING     works, and loses or changes what the reasons name
-    NOT_READY   would not be carried out, or gives topics of which nobody can say what they lack
+    NOT_READY   would not be carried out, or yields topics whose losses are unknown
 
-A topic's verdict is the worst of its own reasons' and of those that concern the whole mirror; a
-mirror's is the worst of its topics'.
+A topic's verdict is the worst of its own reasons and of those of the whole mirror; a mirror's
+verdict is the worst of its topics'.
 
-Losses are counted in offsets of the source's log: markers, aborted records and what compaction
-took are among them, so of transactional and compacted topics it is at most so many records.
+Losses are counted in offsets of the source's log. These include markers, aborted records and what
+compaction has removed, so for transactional and compacted topics there are at most so many records.
 """
 
 import enum
@@ -26,7 +26,7 @@ from twinlog.text import few
 
 
 class Verdict(enum.IntEnum):
-    """See the module; the greater, the worse."""
+    """See the module; the greater value is worse."""
 
     READY = 0
     WARNING = 1
@@ -34,7 +34,7 @@ class Verdict(enum.IntEnum):
 
 
 class Reason(enum.Enum):
-    """What may stand against a failover."""
+    """The reasons against a failover."""
 
     NO_NODE = "no node is running that could carry out the failover"
     DESTINATION_UNREADABLE = "the destination's log cannot be looked at"
@@ -132,11 +132,11 @@ BEYOND_LAG: Final = frozenset(
         Reason.COMPACTION_MISSED,
     }
 )
-"""With these, records may be lost, or may differ, that no lag counts."""
+"""With these reasons, records may be lost, or may differ, that no lag counts."""
 
 
 class Finding(NamedTuple):
-    """A reason, and what was found, for people."""
+    """A reason, and a text for people about what was found."""
 
     reason: Reason
     text: str
@@ -151,11 +151,11 @@ class SourceLog(NamedTuple):
     """A partition on the source.
 
     Attributes:
-        start: the log start offset; None where only a status tells of the partition.
-        high_watermark: up to here all in-sync replicas have the log.
-        last_stable: up to here no transaction is open.
+        start: the log start offset; None if only a status reports the partition.
+        high_watermark: the offset up to which all in-sync replicas have the log.
+        last_stable: the offset up to which no transaction is open.
         log_end: the leader's log end offset, which is above the high watermark while a follower
-            lags: a producer with acks=1 has been answered for these records. None: not known.
+            lags: a producer with acks=1 has been answered for these records. None: unknown.
     """
 
     start: int | None
@@ -165,7 +165,7 @@ class SourceLog(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the log ends, as far as that is known."""
+        """The log end offset, as far as it is known."""
         return max(self.high_watermark, self.log_end or 0)
 
     @property
@@ -175,7 +175,7 @@ class SourceLog(NamedTuple):
 
 
 class SourceTopic(enum.Enum):
-    """What has become of a topic on the source."""
+    """What has happened to a topic on the source."""
 
     SAME = enum.auto()
     GONE = enum.auto()
@@ -185,31 +185,32 @@ class SourceTopic(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """A mirror partition, as it was found."""
+    """What was found about a mirror partition."""
 
     partition: int
     state: State
     reason: str | None = None
     """Why it is FAILED."""
     source: SourceLog | None = None
-    """None: it cannot be looked at, and no fresh status tells."""
+    """None: it cannot be read, and no fresh status reports it."""
     destination_end: int | None = None
     """The destination's high watermark, read before the source's."""
     lag_ms: int | None = None
-    """Age of the oldest record that is not mirrored yet, as its owner said; None: not known."""
+    """Age of the oldest record that is not mirrored yet, as its owner reported; None: unknown."""
     held_by: tuple[str, ...] = ()
-    """Who holds transactions open on the source, for people; none where it cannot be asked."""
+    """The producers that hold transactions open on the source, as text; none if they cannot be
+    read."""
     reported_end: int | None = None
     """The destination's log end as the partition's owner reported it after `destination_end` was
-    read, or when it stopped to write. None: no such report, or none needed as the source was asked.
+    read, or when it stopped writing. None: no such report, or none needed as the source was read.
     """
     lacks: tuple[int, int] | None = None
-    """Offsets `[start, end)` that the source keeps, and that lie below the destination's log start.
+    """Offsets `[start, end)` that the source keeps, and that are below the destination's log start.
     """
 
 
 class Standing(NamedTuple):
-    """Up to where a group has read a partition."""
+    """The offset up to which a group has read a partition."""
 
     partition: TopicPartition
     offset: int
@@ -222,7 +223,7 @@ class Skip(NamedTuple):
     source: int
     destination: int
     follows: bool
-    """Whether the destination's is the mirror's own, and is lowered at the next check."""
+    """Whether the destination's offset is the mirror's own, and is lowered at the next check."""
 
     def __str__(self) -> str:
         return f"{self.partition} (source {self.source}, destination {self.destination})"
@@ -239,14 +240,14 @@ class GroupFacts:
     idle_on_source: bool = True
     idle_on_destination: bool = True
     due: int = 0
-    """Partitions whose offsets are still to be copied, those in `skips` left out."""
+    """Partitions whose offsets are still to be copied, without those in `skips`."""
     behind: int = 0
-    """Offsets that it would read again without them."""
+    """Offsets that it would read again without these copies."""
     missing: int = 0
-    """Partitions without an offset on the destination: there auto.offset.reset decides."""
+    """Partitions without an offset on the destination: auto.offset.reset decides there."""
     skips: tuple[Skip, ...] = ()
     ahead: int = 0
-    """Offsets that it has read on the source and that are not on the destination."""
+    """Offsets that it has read on the source and that the destination does not have."""
     deleted: tuple[Standing, ...] = ()
     """Offsets that the mirror has copied to the destination, and the source does not have now."""
     unread: int = 0
@@ -262,27 +263,27 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """A topic of the mirror, as it was found. What is not known of the source is None or empty."""
+    """What was found about a topic. What is unknown of the source is None or empty."""
 
     topic: str
     on_source: SourceTopic = SourceTopic.UNKNOWN
     source_partitions: int | None = None
     destination_partitions: int | None = None
     destination_recreated: bool = False
-    """Whether the destination's topic is another one than that which the mirror writes to."""
+    """Whether the destination's topic is not the one that the mirror writes to."""
     behind_ms: int = 0
-    """For how long it was behind, where that was longer than delete.retention.ms; else 0."""
+    """For how long it was behind, if that was longer than delete.retention.ms; else 0."""
     partitions: tuple[PartitionFacts, ...]
     groups: tuple[GroupFacts, ...] = ()
     configurations: tuple[str, ...] = ()
-    """Names of those that are not as they are to be."""
+    """Names of those that are not what they have to be."""
     configurations_unknown: str = ""
-    """Why they cannot be compared, for people; empty: they were."""
+    """Why they cannot be compared, as text; empty: they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFacts:
-    """What is still to be done that the destination's ACLs are the source's, for people."""
+    """What is left to do until the destination's ACLs are the source's, as text."""
 
     to_make: tuple[str, ...] = ()
     to_remove: tuple[str, ...] = ()
@@ -296,24 +297,24 @@ class AclFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorFacts:
-    """A mirror, as it was found."""
+    """What was found about a mirror."""
 
     mirror: str
     topics: tuple[TopicFacts, ...]
     source_trouble: str | None = None
-    """Why the source cannot be asked; None: it was."""
+    """Why the source cannot be read; None: it was."""
     known_until_ms: int | None = None
-    """Where it was not asked: how long ago it was last heard of, by what statuses say; None: no
-    status says."""
+    """If the source was not read: the time since last contact with it, by statuses; None: no status
+    reports it."""
     node_runs: bool = True
     not_mirrored: Mapping[str, str] = field(default_factory=dict)
-    """Source topics that the mirror stands for and that are none of its topics, with the reason."""
+    """Source topics that the mirror covers and does not have, with the reason."""
     age_ms: int = 0
-    """How long ago the first of these facts was asked for."""
+    """Time since the first of these facts was requested."""
     status_age_ms: int | None = None
     """Age of the oldest status that counts; None: none does."""
     unknown: tuple[Finding, ...] = ()
-    """What else could not be looked at."""
+    """Findings about what else could not be read."""
     acls: AclFacts = AclFacts()
 
 
@@ -324,11 +325,11 @@ class TopicReadiness:
     topic: str
     verdict: Verdict
     lag: int | None
-    """Offsets that would be lost; None: not known."""
+    """Offsets that would be lost; None: unknown."""
     undecided: int
     """Of these, offsets of transactions that are open on the source."""
     lag_ms: int | None
-    """Age of the oldest record that would be lost; None: not known."""
+    """Age of the oldest record that would be lost; None: unknown."""
     findings: tuple[Finding, ...]
     facts: TopicFacts
 
@@ -340,30 +341,30 @@ class Readiness:
     mirror: str
     verdict: Verdict
     findings: tuple[Finding, ...]
-    """Those that concern the whole mirror."""
+    """Findings about the whole mirror."""
     topics: tuple[TopicReadiness, ...]
     acls: AclFacts = AclFacts()
     not_mirrored: Mapping[str, str] = field(default_factory=dict)
     age_ms: int = 0
     status_age_ms: int | None = None
     source_age_ms: int | None = 0
-    """How long ago the source was last seen, by whomever; None: not known."""
+    """Time since last contact with the source, by any component; None: unknown."""
 
     @property
     def lag(self) -> int | None:
-        """Offsets that would be lost; None where it is not known of some topic."""
+        """Offsets that would be lost; None if that is unknown for a topic."""
         lags = [topic.lag for topic in self.topics]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     @property
     def lag_is_all(self) -> bool:
-        """Whether `lag` counts all records that a failover may lose, as far as was seen."""
+        """Whether `lag` counts all records that a failover may lose, as far as known."""
         return self.lag is not None and not any(
             one.reason in BEYOND_LAG for one in self.all_findings()
         )
 
     def all_findings(self) -> Iterator[Finding]:
-        """Those of the mirror, and those of its topics, which they name."""
+        """The mirror's findings, and those of its topics with the topic's name."""
         yield from self.findings
         for topic in self.topics:
             for one in topic.findings:
@@ -389,9 +390,9 @@ def judge(facts: MirrorFacts) -> Readiness:
 
 
 def lag_of(one: PartitionFacts) -> int | None:
-    """Offsets that the source has and the destination has not; None: not known.
+    """Offsets that the source has and the destination lacks; None: unknown.
 
-    What the source has deleted meanwhile is not among them.
+    Offsets that the source has deleted meanwhile do not count.
     """
     if one.source is None or one.destination_end is None:
         return None
@@ -399,9 +400,9 @@ def lag_of(one: PartitionFacts) -> int | None:
 
 
 def unreplicated_of(one: PartitionFacts) -> int:
-    """Offsets of the lag that lie above the source's high watermark.
+    """Offsets of the lag that are above the source's high watermark.
 
-    Nobody can read them, and the source itself loses them with its leader.
+    No consumer can read them, and the source itself loses them with its leader.
     """
     if one.source is None or one.destination_end is None:
         return 0
@@ -409,7 +410,7 @@ def unreplicated_of(one: PartitionFacts) -> int:
 
 
 def undecided_of(one: PartitionFacts) -> int:
-    """Offsets of the lag that lie behind the source's last stable offset."""
+    """Offsets of the lag that are above the source's last stable offset."""
     if one.source is None or one.destination_end is None:
         return 0
     decided = max(one.source.last_stable, one.destination_end)
@@ -487,7 +488,7 @@ def _judge_topic(topic: TopicFacts, mirror: MirrorFacts, common: Verdict) -> Top
 
 
 def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
-    """What has become of it, and its partitions' states."""
+    """Findings about what has happened to the topic, and about its partitions' states."""
     if topic.on_source is SourceTopic.GONE:
         yield Finding(Reason.TOPIC_GONE, "the source has no topic of this name any more")
     if topic.on_source is SourceTopic.MADE_AGAIN:
@@ -531,7 +532,7 @@ def _of_topic(topic: TopicFacts) -> Iterator[Finding]:
 
 
 def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
-    """What the destination's log lacks of the source's, and the other way round."""
+    """Findings about what either log lacks of the other."""
     if found := [one for one in topic.partitions if one.destination_end is None]:
         yield Finding(
             Reason.DESTINATION_UNREADABLE,
@@ -578,7 +579,7 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
                 f"partition {one.partition}: the source has deleted [{one.destination_end}, "
                 f"{one.source.start}) before it was mirrored",
             )
-        # A status may be older than the destination's log.
+        # Only for a live source: a status may be older than the destination's log.
         if live and one.destination_end > one.source.high_watermark:
             yield Finding(
                 Reason.DIVERGED,
@@ -588,7 +589,7 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
 
 
 def _of_starts(topic: TopicFacts) -> Iterator[Finding]:
-    """What the destination does not have any more."""
+    """Findings about what the destination does not have any more."""
     for one in topic.partitions:
         if one.lacks is not None:
             start, end = one.lacks
@@ -600,9 +601,9 @@ def _of_starts(topic: TopicFacts) -> Iterator[Finding]:
 
 
 def _of_reports(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
-    """Whether the destination's log holds more than its mirror has written.
+    """Findings about what the destination's log holds beyond what its mirror has written.
 
-    It is asked without the source: of paused partitions, and of all where the source is dead.
+    These need no source: they cover paused partitions, and all partitions if the source is dead.
     """
     for one in topic.partitions:
         if one.destination_end is None or one.reported_end is None:
@@ -628,7 +629,7 @@ def _log_end_unknown(one: PartitionFacts) -> bool:
 
 
 def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
-    """Groups and configurations."""
+    """Findings about groups and configurations."""
     for group in topic.groups:
         yield from _of_group(group)
     if topic.configurations:
@@ -638,7 +639,7 @@ def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
 
 
 def _of_group(group: GroupFacts) -> Iterator[Finding]:
-    """What a group would read again or skip."""
+    """Findings about what a group would read again or skip."""
     name = f"{'share ' if group.kind == _SHARE else ''}group {group.group}"
     if group.due and group.followed:
         why = "" if group.idle_on_destination else ", as it has members on the destination"

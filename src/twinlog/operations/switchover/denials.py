@@ -1,18 +1,19 @@
-"""A switchover denies the source's producers WRITE, where the source has an authorizer.
+"""A switchover denies WRITE to the source's producers, if the source has an authorizer.
 
 The denials are those that keep a mirror's topics read-only on the destination (kafka/acls.py,
 docs/decisions/0006-read-only-topics.md), of WRITE alone: principal by principal. Nodes of the
-source's own mirrors are not denied: a failback needs them.
+source's own mirrors are not denied, because a failback needs them.
 
-What is made is remembered before, in the *destination's* `__mirror_config` (created_acls.py):
+Each denial is remembered before it is made, in the *destination's* `__mirror_config`
+(created_acls.py):
 
-    deny      remember    make      until every broker of the source goes by it
+    deny      remember    make      until every broker of the source applies it
     allow     remove      until no broker does      forget
 
-So whoever is killed leaves what the next switchover goes on with, or `allow_producers` takes back,
-and nothing is ever removed that no switchover of this mirror has made. A switchover that ends
-before its failover takes back what it has made itself: what it found may be another's that runs.
-After the failover the denials stay: the old source must take no writes.
+So the next switchover continues with what a killed one has left, or `allow_producers` removes it,
+and no ACL is ever removed that no switchover of this mirror has made. A switchover that ends before
+its failover removes only what it has made itself: what it found may be another running
+switchover's. After the failover the denials stay: the old source must take no writes.
 
 An open transaction can be ended by its producer, whose right to the transactional id stays.
 """
@@ -48,23 +49,24 @@ class Outlook:
 
     denials: frozenset[Acl] = frozenset()
     beyond: str = ""
-    """Who would not be kept out, for people: the operator has to see to him. Empty: nobody that
-    ACLs tell of."""
+    """The principals that would not be kept out, as text: the operator has to stop them. Empty:
+    ACLs name none."""
     forbidden: bool = False
-    """Whether that is all of them, for want of a right."""
+    """Whether that is all of them, for lack of a right."""
     open_to: frozenset[str] = frozenset()
-    """Who may write and cannot be denied it."""
+    """Principals that may write and cannot be denied it."""
     unguarded: frozenset[str] = frozenset()
-    """Topics of which nobody is there to be denied it."""
+    """Topics for which there is no principal to be denied."""
 
 
 class Allowed(NamedTuple):
-    """What became of a switchover's denials, when they were to be taken back."""
+    """The result of removing a switchover's denials."""
 
     taken_back: frozenset[Acl] = frozenset()
     left: frozenset[Acl] = frozenset()
-    """To the source's own mirror, which mirrors the topic from here again and has taken them over
-    (`mirrors.add_topics`): its failover takes them back. Here they are forgotten."""
+    """Left to the source's own mirror, which mirrors the topic from the destination again and has
+    taken them over (`mirrors.add_topics`): its failover removes them. The destination forgets them.
+    """
 
 
 def outlook_of(found: Guard, topics: Collection[str]) -> Outlook:
@@ -90,12 +92,12 @@ def _outlook(
 
 
 def missing_of(before: Outlook, now: Outlook, there: frozenset[Acl]) -> Outlook:
-    """What is missing of the denials that were made, and who is kept out by them no more.
+    """Which of the made denials are missing, and which principals they do not keep out any more.
 
     Args:
-        before: what the denials were made by.
-        now: the same by the ACLs of now.
-        there: these ACLs.
+        before: the outlook by which the denials were made.
+        now: the outlook by the present ACLs.
+        there: the present ACLs.
     """
     guarded = {acl.resource_name for acl in before.denials & there}
     return _outlook(
@@ -106,7 +108,7 @@ def missing_of(before: Outlook, now: Outlook, there: frozenset[Acl]) -> Outlook:
 
 
 class ProducerDenials:
-    """The denials of some topics of a mirror, at its source."""
+    """The denials for some topics of a mirror, on its source."""
 
     def __init__(
         self, source: KafkaCluster, destination: KafkaCluster, mirror: str, topics: Collection[str]
@@ -115,13 +117,13 @@ class ProducerDenials:
         self._store = MirrorStore(destination)
         self._mirror = mirror
         self._topics = frozenset(topics)
-        self._own: frozenset[Acl] = _NONE  # remembered by nobody before this one made them
+        self._own: frozenset[Acl] = _NONE  # those that were not remembered before this switchover
 
     async def outlook(self) -> Outlook:
-        """What denials would do; nothing is changed.
+        """Find out what denials would do; change nothing.
 
         Raises:
-            Retriable: the source does not answer.
+            Retriable: the source is unreachable.
         """
         try:
             there = await describe_acls(self._source)
@@ -137,23 +139,23 @@ class ProducerDenials:
         return outlook_of(self._guard(there), self._topics)
 
     async def deny(self, denials: frozenset[Acl]) -> None:
-        """Make denials; when this returns, every broker of the source goes by them.
+        """Make denials; when this returns, every broker of the source applies them.
 
         Raises:
-            MirrorRefused: the mirror is no more; nothing was made.
+            MirrorRefused: the mirror does not exist any more; nothing was made.
             UserError: a right is missing.
-            Retriable: a cluster does not answer.
+            Retriable: a cluster is unreachable.
         """
         there = await describe_acls(self._source) or _NONE
         changes = acl_changes(denials, there, await self.made())
-        # What is not needed any more is taken back with the rest.
+        # Denials that are not needed any more are removed later, with the rest.
         changes = changes._replace(remove=_NONE, forget=_NONE)
         self._own |= changes.remember
         await self._carry_out(changes, "be made on the source")
         await self._until(denials, there=True)
 
     async def missing(self, before: Outlook) -> Outlook:
-        """What has to be denied by now and is not, and who cannot be, beside those of `before`.
+        """What has to be denied now and is not, and what cannot be, beyond `before`.
 
         Raises:
             UserError, Retriable: as `deny`.
@@ -164,10 +166,10 @@ class ProducerDenials:
         return missing_of(before, outlook_of(self._guard(there), self._topics), there)
 
     async def strayed(self) -> frozenset[Acl]:
-        """Denials that ACL synchronisation has taken for the source's own (acls.py).
+        """Denials that ACL synchronisation has copied as the source's own (acls.py).
 
         Raises:
-            UserError, Retriable: the destination does not answer, or refuses.
+            UserError, Retriable: the destination is unreachable, or refuses.
         """
         snapshot = await self._store.snapshot()
         made = self._made(snapshot)
@@ -178,19 +180,19 @@ class ProducerDenials:
         )
 
     async def allow(self) -> frozenset[Acl]:
-        """Take back what switchovers of the mirror have made for these topics.
+        """Remove what switchovers of the mirror have made for these topics.
 
         Returns:
-            What of it was still there.
+            The denials that still existed.
 
         Raises:
             UserError: a right is missing; what could not be removed is still remembered.
-            Retriable: a cluster does not answer; the same.
+            Retriable: a cluster is unreachable; the same.
         """
         return await self._take_back(await self.made())
 
     async def take_back(self) -> frozenset[Acl]:
-        """Take back what this one has made, and no other switchover; what of it was still there.
+        """Remove only what this switchover has made; return the denials that still existed.
 
         Raises:
             UserError, Retriable: as `allow`.
@@ -201,7 +203,7 @@ class ProducerDenials:
         if not made:
             return _NONE
         found = _NONE.union(*(one or _NONE for one in (await self._each_lists()).values()))
-        # A broker may not know of one yet: all are removed.
+        # A broker may not list one yet, so all are removed.
         await self._carry_out(AclChanges(_NONE, _NONE, made, _NONE), "be taken back on the source")
         await self._until(made, there=False)
         await self._carry_out(AclChanges(_NONE, _NONE, _NONE, made), "be forgotten")
@@ -214,20 +216,20 @@ class ProducerDenials:
         return dict(zip(brokers, told, strict=True))
 
     async def forget(self) -> frozenset[Acl]:
-        """Forget the denials, wherever they are; what they were.
+        """Forget the denials without removing them; return them.
 
         Raises:
-            UserError, Retriable: the destination does not answer, or refuses.
+            UserError, Retriable: the destination is unreachable, or refuses.
         """
         made = await self.made()
         await self._carry_out(AclChanges(_NONE, _NONE, _NONE, made), "be forgotten")
         return made
 
     async def made(self) -> frozenset[Acl]:
-        """What is remembered of having been made for these topics.
+        """The denials that are remembered for these topics.
 
         Raises:
-            UserError, Retriable: the destination does not answer, or refuses.
+            UserError, Retriable: the destination is unreachable, or refuses.
         """
         return self._made(await self._store.snapshot())
 
@@ -251,7 +253,7 @@ class ProducerDenials:
             )
 
     async def _until(self, acls: frozenset[Acl], *, there: bool) -> None:
-        """Wait until every broker of the source knows all of these ACLs, or none of them."""
+        """Wait until every broker of the source lists all of these ACLs, or none of them."""
         if not acls:
             return
 
@@ -270,16 +272,16 @@ class ProducerDenials:
 def acl_source(
     mirror: Mirror, config: Mapping[str, str] | None, grants: Grants
 ) -> AbstractAsyncContextManager[KafkaCluster]:
-    """A mirror's source, by the mirror's own properties or by others, to alter its ACLs.
+    """Connect to a mirror's source to alter its ACLs, by the mirror's properties or by others.
 
     Args:
-        mirror: it.
+        mirror: the mirror.
         config: the operator's own properties, which may read anything; None: the mirror's.
-        grants: what the mirror's may read of this machine.
+        grants: what the mirror's properties may read on this machine.
 
     Raises:
         Retriable: it does not answer.
-        UserError: it refuses us, or is another cluster.
+        UserError: it refuses the client, or is another cluster.
     """
     if config is None:
         return connected_source(mirror, grants)
@@ -294,19 +296,20 @@ async def allow_producers(
     *,
     source_config: Mapping[str, str] | None = None,
 ) -> Allowed:
-    """Take back what switchovers of a mirror have denied at its source; what became of it.
+    """Remove what switchovers of a mirror have denied at its source; return the result.
 
     Args:
         destination: the mirror's cluster.
-        mirror: its name.
-        topics: a name or else a regular expression.
-        source_config: whose connection to the source may alter its ACLs; None: the mirror's.
+        mirror: the mirror's name.
+        topics: a name or otherwise a regular expression.
+        source_config: properties of a connection to the source that may alter its ACLs; None: the
+            mirror's.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
-        UserError: a right is missing, or the source mirrors such a topic from here, which has to
-            stay read-only there, and has not taken its denials over.
-        Retriable: a cluster does not answer; what could not be removed is still remembered.
+        UserError: a right is missing, or the source mirrors such a topic from the destination, has
+            to keep it read-only, and has not taken its denials over.
+        Retriable: a cluster is unreachable; what could not be removed is still remembered.
     """
     snapshot, names = await _denied(destination, mirror, topics)
     if not names:
@@ -321,21 +324,21 @@ async def allow_producers(
 
 
 async def forget_denials(destination: KafkaCluster, mirror: str, topics: str) -> frozenset[Acl]:
-    """Forget what switchovers have denied at a source that is gone for good; what that was.
+    """Forget what switchovers have denied at a source that is gone for good; return these ACLs.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR, INVALID_REGULAR_EXPRESSION.
-        UserError, Retriable: the destination does not answer, or refuses.
+        UserError, Retriable: the destination is unreachable, or refuses.
     """
     _, names = await _denied(destination, mirror, topics)
-    # Nothing is asked of the source.
+    # The source is not contacted; the destination takes its place as an argument.
     return await ProducerDenials(destination, destination, mirror, names).forget()
 
 
 async def _denied(
     destination: KafkaCluster, mirror: str, topics: str
 ) -> tuple[Snapshot, frozenset[str]]:
-    """What is wanted, and the topics that are meant and have denials."""
+    """The snapshot, and the selected topics that have denials."""
     pattern = compiled(topics)
     snapshot = await MirrorStore(destination).snapshot()
     if mirror not in snapshot.mirrors:
@@ -353,10 +356,10 @@ async def _taken_over(
     mirror: str,
     topics: Collection[str],
 ) -> frozenset[str]:
-    """Those of the topics that the source mirrors from here, up to STOPPED, with their denials.
+    """Those of the topics that the source mirrors back, up to STOPPED, with their denials.
 
     Raises:
-        UserError: it has not taken the denials over, or does not let us see.
+        UserError: it has not taken the denials over, or its mirrors may not be read.
         Retriable: it does not answer.
     """
     theirs = await read_their_mirrors(source, destination)

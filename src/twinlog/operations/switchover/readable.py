@@ -1,14 +1,14 @@
-"""Whether a reader of a cluster would find anything between two offsets.
+"""Whether a reader of a cluster would find a record between two offsets.
 
-Offsets are used up by more than records: a transaction's marker, aborted records, and what
-compaction took are nothing to a reader. Some clients (librdkafka's) never commit behind the last
-marker of a transaction, so that offsets alone do not say whether a group has read everything.
+Not only records use up offsets: a reader sees no markers, no aborted records, and nothing that
+compaction has removed. Some clients (librdkafka's) never commit past the last marker of a
+transaction. So offsets alone do not show whether a group has read everything.
 
-Nothing is concluded from an answer without records (mirror/absence.py): each partition is asked for
-by a request of its own, and bytes show what its offsets hold. Where compaction has taken the last
-records of a log there are no bytes: two readings decide, of one leader epoch and some seconds
-apart, with nothing in them that explains an empty answer otherwise. Until then something is taken
-to be there, and the same question is asked again with the caller's next look.
+An answer without records proves nothing (mirror/absence.py). Each partition is read by a request of
+its own, and bytes show what its offsets hold. If compaction has removed the last records of a log,
+there are no bytes. Then two readings decide, of one leader epoch and some seconds apart, with
+nothing in them that explains an empty answer otherwise. Until then a record is assumed, and the
+caller's next check repeats the question.
 """
 
 import time
@@ -24,22 +24,22 @@ from twinlog.mirror.plan import Data, plan
 from twinlog.operations.readiness.verdict import Standing
 
 READ_BYTES: Final = 1024 * 1024
-"""What one answer may hold."""
+"""Size of one answer at most."""
 READS: Final = 16
-"""Answers to one question; after them something is taken to be there."""
+"""Answers to one question at most; after them a record is assumed."""
 
 
 class Reader(Protocol):
-    """What is asked of the cluster."""
+    """The requests that are sent to the cluster."""
 
     async def leaders(self, topics: Collection[str]) -> object:
-        """All partitions of these topics, asked anew."""
+        """All partitions of these topics, by fresh metadata."""
         ...
 
     async def read_alone(
         self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
     ) -> ReadAlone:
-        """What the leader answers to a request for nothing but this (read_committed)."""
+        """The leader's answer to a request for this partition alone (read_committed)."""
         ...
 
 
@@ -47,7 +47,7 @@ class Readable:
     """What read_committed readers would find, up to ends that do not move.
 
     Args:
-        reader: of the cluster.
+        reader: reads from the cluster.
         clock: seconds, monotonic.
     """
 
@@ -59,14 +59,14 @@ class Readable:
 
     @classmethod
     def of(cls, cluster: KafkaCluster) -> "Readable":
-        """Of a cluster that has been started."""
+        """Read from a cluster that has been started."""
         return cls(KafkaSource(cluster))
 
     async def between(self, begin: Standing, end: int) -> bool:
-        """Whether a record stands in `[begin.offset, end)`, or it cannot be told (yet).
+        """Whether a record is in `[begin.offset, end)`, or that is unknown (yet).
 
         Raises:
-            Retriable, UserError: the cluster does not answer, or refuses.
+            Retriable, UserError: the cluster is unreachable, or refuses.
         """
         key = begin, end
         if key not in self._known:
@@ -77,7 +77,7 @@ class Readable:
         return self._known[key]
 
     async def _look(self, begin: Standing, end: int) -> bool | None:
-        """None: it cannot be told."""
+        """As `between`; None: it is unknown."""
         partition, at = begin
         await self._reader.leaders({partition.topic})
         for _ in range(READS):
@@ -98,7 +98,7 @@ class Readable:
         return None
 
     def _judge(self, partition: TopicPartition, second: Reading, end: int) -> bool | None:
-        """What two readings without records say of the offsets up to `end`."""
+        """What two readings without records prove about the offsets up to `end`."""
         first = self._empty.get(partition)
         if first is None or (first.offset, first.leader_epoch) != (
             second.offset,

@@ -1,29 +1,30 @@
-"""The planned form of a failover, with nothing lost: `twinlog switchover`.
+"""The planned failover, which loses nothing: `twinlog switchover`.
 
-    step        done when                                                         one can go back
-    ----------  ----------------------------------------------------------------  ---------------
-    READINESS   nothing stands against a failover but what the steps below end    yes
-    PRODUCERS   the source's producers are denied WRITE, where it has an          yes
+    step        done when                                                         can be undone
+    ----------  ----------------------------------------------------------------  -------------
+    READINESS   no finding blocks a failover, except those that the steps below   yes
+                end
+    PRODUCERS   the source's producers are denied WRITE, if it has an             yes
                 authorizer (denials.py); the operator has stopped the others
     SILENCE     the source's log ends have not moved for some seconds, and no     yes
                 transaction is open
-    LAG         the destination ends where the source does, partition by          yes
-                partition, both asked
+    LAG         each partition of the destination ends where the source's does,   yes
+                as read from both
     GROUPS      no group can commit anything new on the source (it has no         yes
                 members, or nothing is left for it to read in any partition
                 that they have, and no transaction with its offsets is open),
                 and all offsets are copied
-    FAILOVER    all of this is still so at a last look; the topics are removed    no
+    FAILOVER    a last check has confirmed all of this; the topics are removed    no
                 from the mirror, and their partitions STOPPED
 
-Up to FAILOVER nothing is changed but the source's ACLs, and groups' offsets on the destination,
-which follow anyway. So going back is to take the denials away: mirroring goes on, and producers may
-write to the source again.
+Before FAILOVER nothing is changed except the source's ACLs, and group offsets on the destination,
+which follow anyway. So to undo a switchover is to remove the denials: mirroring continues, and
+producers may write to the source again.
 
-Between the last look and the end of mirroring a producer that is neither denied nor stopped may
-still write, and a consumer that begins just then may commit. What was written or committed is found
-afterwards, and named. A consumer that is no member of its
-group (`assign`) is known by its commits only: the operator stops it.
+Between the last check and the end of mirroring, a producer that is neither denied nor stopped may
+still write, and a consumer that starts just then may commit. Such records and commits are found
+afterwards, and reported. A consumer that is no member of its group (`assign`) is known by its
+commits only: the operator has to stop it.
 """
 
 import asyncio
@@ -75,7 +76,7 @@ from twinlog.sync.group_offsets import GroupSync
 from twinlog.text import SHOWN, few
 
 LOOK_S: Final = 0.5
-"""Time between two looks at what is waited for."""
+"""Seconds between two checks while a step waits."""
 AS_IT_WAS: Final = "all is as it was: the mirror goes on, producers may write to the source again"
 NOTHING_CHANGED: Final = "nothing was changed"
 STILL_DENIED: Final = (
@@ -87,9 +88,9 @@ FAILED_OVER: Final = (
     "write to the source, the source takes no records that no mirror copies"
 )
 TELL_S: Final = 2.0
-"""Time between two words about what is waited for."""
+"""Seconds between two progress reports while a step waits."""
 LOOKS: Final = 3
-"""Last looks at groups that commit behind markers once more, and lose nothing by it."""
+"""Last checks at most, while groups commit past markers once more, and lose nothing by it."""
 
 HARMLESS: Final = frozenset(
     {
@@ -106,7 +107,7 @@ HARMLESS: Final = frozenset(
         Reason.BEGINS_LATER,
     }
 )
-"""What loses no record, and a switchover does not end."""
+"""Reasons that lose no record, and that a switchover does not end."""
 _COPIED_AGAIN: Final = frozenset({Reason.GROUP_BEHIND, Reason.GROUP_REWOUND})
 PASSING: Final = HARMLESS | {
     Reason.LAG,
@@ -117,11 +118,12 @@ PASSING: Final = HARMLESS | {
     Reason.GROUP_AHEAD,
     Reason.GROUP_REWOUND,
 }
-"""What does not stand against a switchover that begins: it ends while one waits."""
+"""Reasons that do not block the start of a switchover: harmless ones, and those that end while it
+waits."""
 
 
 class Step(enum.Enum):
-    """See the module. The value is what is being done, for people."""
+    """A step; see the module. The value describes the action to people."""
 
     READINESS = "looking whether the mirror is ready"
     PRODUCERS = "producers must stop writing to the source"
@@ -132,18 +134,18 @@ class Step(enum.Enum):
 
     @property
     def can_go_back(self) -> bool:
-        """Whether all can be as it was."""
+        """Whether everything can be undone."""
         return self is not Step.FAILOVER
 
 
 class Progress(NamedTuple):
-    """A step that has begun, goes on, or is done; `text` says more."""
+    """A step that has begun, goes on, or is done; `text` describes it."""
 
     step: Step
     done: bool
     text: str
     denied: bool = False
-    """Whether producers may be denied to write to the source by now."""
+    """Whether producers may be denied WRITE on the source by now."""
 
 
 Tell = Callable[[Progress], None]
@@ -151,18 +153,18 @@ Tell = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producers:
-    """What becomes of the source's producers."""
+    """What to do about the source's producers."""
 
     stopped: bool = False
-    """The operator says that those are stopped who cannot be denied to write."""
+    """The operator confirms that the producers are stopped that cannot be denied WRITE."""
     deny: bool = True
-    """The others are denied it. Else ACLs are left alone, and nobody is."""
+    """The others are denied it. If false, ACLs are left alone, and no producer is denied."""
     source_config: Mapping[str, str] | None = field(default=None, repr=False)
-    """Whose connection to the source may alter its ACLs; None: the mirror's."""
+    """Properties of a connection to the source that may alter its ACLs; None: the mirror's."""
 
 
 class SwitchoverFailed(TwinlogError):
-    """A switchover has ended at a step. `gone_back`: all is as it was."""
+    """A switchover has ended at a step. `gone_back`: everything is as it was."""
 
     def __init__(self, step: Step, message: str, *, gone_back: bool) -> None:
         if not gone_back:
@@ -178,7 +180,7 @@ class SwitchoverFailed(TwinlogError):
 
 
 class ProducersNotStopped(SwitchoverFailed):
-    """Somebody may write to the source who cannot be kept out, and the operator was not asked."""
+    """Some producers may write and cannot be denied it, and the operator was not asked."""
 
     def __init__(self, topics: Sequence[str], why: str) -> None:
         super().__init__(Step.PRODUCERS, why, gone_back=True)
@@ -186,7 +188,7 @@ class ProducersNotStopped(SwitchoverFailed):
 
 
 class DenialsStay(SwitchoverFailed):
-    """A switchover has ended before its FAILOVER, and what it had denied was not taken back."""
+    """A switchover has ended before its FAILOVER, and its denials were not removed."""
 
     def __init__(self, step: Step, message: str, hint: str = STILL_DENIED) -> None:
         super().__init__(step, message, gone_back=False)
@@ -203,40 +205,40 @@ class LeftBehind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchedOver:
-    """What a switchover has come to."""
+    """The result of a switchover."""
 
     mirror: str
     topics: tuple[str, ...]
     left_behind: tuple[LeftBehind, ...] | None
-    """What was written to the source meanwhile; None: it could not be asked any more."""
+    """What was written to the source meanwhile; None: the source could not be read any more."""
     denied: frozenset[Acl] = frozenset()
     """The denials that stay on the source."""
     not_denied: str = ""
-    """Why it is not known whether they still stand there; empty: they do."""
+    """Why it is unknown whether these denials still exist; empty: they do."""
     groups_behind: str = ""
-    """Which groups' offsets are not as on the source, or why that is not known; empty: none."""
+    """Groups whose offsets are not as on the source, or why that is unknown; empty: none."""
 
 
 class SourceEnd(NamedTuple):
-    """Where a partition's log ends on the source, and up to where its transactions are decided."""
+    """A partition's log end offset and last stable offset on the source."""
 
     log_end: int
     last_stable: int
 
 
 class Silence:
-    """Whether log ends have not moved for so many seconds, and no transaction is open."""
+    """Whether log ends have not moved for some seconds, and no transaction is open."""
 
     def __init__(self, seconds: float) -> None:
         self.ends: Mapping[TopicPartition, int] = {}
-        """Where the logs ended at the last look."""
+        """The log ends at the last check."""
         self.open: list[TopicPartition] = []
-        """Those with an open transaction, where that is what is waited for."""
+        """Partitions with an open transaction, if that is what is waited for."""
         self._seconds = seconds
         self._since = 0.0
 
     def look(self, logs: Mapping[TopicPartition, SourceEnd], now: float) -> str:
-        """Take a look at time `now`; what is still waited for, empty when it is silent."""
+        """Check at time `now`; return what is still waited for, empty when it is silent."""
         ends = {partition: log.log_end for partition, log in logs.items()}
         self.open = []
         if ends != self.ends:
@@ -251,12 +253,12 @@ class Silence:
 
 
 def standing_against(found: Readiness) -> list[Finding]:
-    """What stands against a switchover that is to begin."""
+    """The findings that block the start of a switchover."""
     return [one for one in found.all_findings() if one.reason not in PASSING]
 
 
 def harmless(found: Readiness) -> list[Finding]:
-    """What is reported and passed over: the switchover ends none of it."""
+    """The findings that are reported and passed over: the switchover ends none of them."""
     return [one for one in found.all_findings() if one.reason in HARMLESS]
 
 
@@ -270,23 +272,23 @@ async def switch_over(
     timeout_s: float,
     tell: Tell,
 ) -> SwitchedOver:
-    """Switch topics over, once their producers on the source are denied to write, or stopped.
+    """Switch topics over, once their producers on the source are denied WRITE, or stopped.
 
-    Whatever ends it before FAILOVER, a cancellation too, takes back what it has denied.
+    If it ends before FAILOVER, also by a cancellation, it removes what it has denied.
 
     Args:
         destination: the mirror's cluster.
-        mirror: its name.
-        topics: a name or else a regular expression, or names.
-        producers: what becomes of the source's producers.
-        silence_s: for how long the source's log ends must not have moved.
-        timeout_s: how long each step may take.
-        tell: is told of each step, before FAILOVER's first change, too.
+        mirror: the mirror's name.
+        topics: a name or otherwise a regular expression, or names.
+        producers: what to do about the source's producers.
+        silence_s: seconds for which the source's log ends must not have moved.
+        timeout_s: seconds that each step may take.
+        tell: receives the progress of each step, also before FAILOVER's first change.
 
     Raises:
         ProducersNotStopped: the operator has to be asked first; nothing was changed.
-        DenialsStay: it could not be done, and what it has denied could not be taken back.
-        SwitchoverFailed: it could not be done; it says whether anything was changed.
+        DenialsStay: it failed, and its denials could not be removed.
+        SwitchoverFailed: it failed; the error says whether anything was changed.
     """
     async with AsyncExitStack() as stack:
         with _at(Step.READINESS):
@@ -325,7 +327,7 @@ def _at(step: Step, *, gone_back: bool = True) -> Iterator[None]:
 
 
 class _Switchover:
-    """The steps, with what they share."""
+    """The steps, and the state that they share."""
 
     def __init__(
         self,
@@ -342,9 +344,9 @@ class _Switchover:
         self._subject = subject
         self._partitions = subject.partitions
         self._denials = denials
-        self._denied: frozenset[Acl] | None = None  # what has to be, once it was begun with
+        self._denied: frozenset[Acl] | None = None  # the denials to make, once that has begun
         self._outlook = Outlook()
-        self._passed_over: frozenset[str] = frozenset()  # topics that are not mirrored, and told
+        self._passed_over: frozenset[str] = frozenset()  # reported topics that are not mirrored
         self._told: set[Finding] = set()
         self._step = Step.READINESS
         self._readable = Readable.of(source)
@@ -382,12 +384,12 @@ class _Switchover:
         self._done(Step.PRODUCERS, "; ".join(says))
 
     async def go_back(self, error: BaseException) -> None:
-        """Take its denials back, unless the failover has begun.
+        """Remove this switchover's denials, unless the failover has begun.
 
-        Those that it found are left: another switchover may be running that has made them.
+        Denials that it found are left: another switchover may be running that has made them.
 
         Raises:
-            DenialsStay: they cannot be, or others are left.
+            DenialsStay: they cannot be removed, or others are left.
         """
         step, begun = self._step, self._step is Step.FAILOVER
         if isinstance(error, SwitchoverFailed):
@@ -403,7 +405,7 @@ class _Switchover:
             removed, allowed = await self._removed(), frozenset[Acl]()
             if not removed:
                 allowed = await self._denials.take_back()
-                # Another switchover may have seen them before, and removes its topics after that.
+                # Another switchover may have seen the denials before, and removed its topics.
                 removed = await self._removed() if allowed else []
             left = await self._denials.made()
         except TwinlogError as refused:
@@ -440,10 +442,10 @@ class _Switchover:
         try:
             return bool(await denials.made())
         except TwinlogError:
-            return False  # what has ended the switchover says why
+            return False  # the error that ended the switchover is reported
 
     async def silence(self, seconds: float) -> Mapping[TopicPartition, int]:
-        """Wait for it; where the source's logs end."""
+        """Wait for silence; return the source's log ends."""
         silence = Silence(seconds)
 
         async def look() -> str:
@@ -518,7 +520,7 @@ class _Switchover:
         self._done(Step.FAILOVER, f"{len(self._partitions)} partition(s) are STOPPED")
         not_denied = ""
         if self._denials is not None and self._denied:
-            # Another one that has ended may have taken them back between the last look and this.
+            # Another switchover that has ended may have removed them since the last check.
             not_denied = await _deny_again(self._denials, self._denied)
         left_behind = await self._left_behind(ends)
         return SwitchedOver(
@@ -537,7 +539,7 @@ class _Switchover:
         return judge(await survey_live(self._source, self._destination, subject, ends))
 
     async def _group_facts(self, ends: Mapping[TopicPartition, int]) -> list[GroupFacts]:
-        """The groups whose offsets are copied, with offsets that no transaction holds open."""
+        """The groups whose offsets are copied; no offset may be part of an open transaction."""
         logs = {one: SourceLog(0, end, end) for one, end in ends.items()}
         include = self._subject.settings.groups_include
         by_topic, _ = await group_facts(
@@ -547,9 +549,9 @@ class _Switchover:
         return [group for groups in by_topic.values() for group in groups]
 
     async def _groups_behind(self, ends: Mapping[TopicPartition, int]) -> str:
-        """Groups that have committed since the last look, or whose copy was overwritten.
+        """Groups that have committed since the last check, or whose copy was overwritten.
 
-        They are named and not copied: on the destination they may have begun to read.
+        They are reported and not copied: on the destination they may have begun to read.
         """
         try:
             facts = await self._group_facts(ends)
@@ -559,18 +561,18 @@ class _Switchover:
         return f"offsets are not as on the source: {few(behind)}" if behind else ""
 
     async def _reads(self, group: GroupFacts, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether something is left on the source for a group to read."""
+        """Whether anything is left on the source for a group to read."""
         for begin in group.unread_from:
             if await self._readable.between(begin, ends[begin.partition]):
                 return True
         return False
 
     async def _uncommitted(self, ends: Mapping[TopicPartition, int]) -> list[str]:
-        """Groups whose members may still commit for a partition what they have read there.
+        """Groups whose members have read a partition, and may still make their first commit for it.
 
         Raises:
-            Retriable: it cannot be seen just now, or offsets are part of an open transaction.
-            ProtocolError, UserError: it cannot be seen.
+            Retriable: it cannot be determined now, or offsets are part of an open transaction.
+            ProtocolError, UserError: it cannot be determined.
         """
         found = await uncommitted(self._source, self._subject.settings.groups_include, ends)
         asked = sorted(set().union(*found.values()))
@@ -589,10 +591,10 @@ class _Switchover:
         ]
 
     async def _last_look(self, ends: Mapping[TopicPartition, int]) -> list[str]:
-        """See that all is as the steps have left it; the end of what can be gone back from.
+        """Check that everything is as the steps have left it; the last point that can be undone.
 
         Returns:
-            What of it has to be waited for once more: groups that have committed again.
+            What has to be waited for once more: groups that have committed again.
         """
         subject = await subject_of(
             self._destination, self._subject.mirror.name, self._subject.names
@@ -614,7 +616,7 @@ class _Switchover:
         if any(one.reason not in _COPIED_AGAIN for one in against):
             text = "; ".join(one.text for one in against)
             raise SwitchoverFailed(Step.FAILOVER, f"no longer ready: {text}", gone_back=True)
-        self._tell_harmless(Step.GROUPS, found)  # one can still go back
+        self._tell_harmless(Step.GROUPS, found)  # this can still be undone
         logs = await self._source_ends()
         if moved := [one for one, log in logs.items() if log.log_end != ends.get(one)]:
             raise SwitchoverFailed(
@@ -625,14 +627,14 @@ class _Switchover:
         return [one.text for one in against]
 
     def _tell_harmless(self, step: Step, found: Readiness) -> None:
-        """What is passed over, and was not told yet."""
+        """Report findings that are passed over and were not reported yet."""
         for one in harmless(found):
             if one not in self._told:
                 self._told.add(one)
                 self._say(step, f"passed over: {one.text}")
 
     async def _still_denied(self, denials: ProducerDenials) -> None:
-        """See that the denials stand, and that the destination has none of them."""
+        """Check that the denials exist, and that the destination has none of them."""
         missing = await denials.missing(self._outlook)
         if missing.denials:
             text = f"not denied WRITE any more: {_principals(missing.denials)}"
@@ -659,14 +661,14 @@ class _Switchover:
             stopped = self._stopped(snapshot)
             if not stopped:
                 raise SwitchoverFailed(Step.FAILOVER, str(error), gone_back=True) from error
-            # All are removed at once: where some are not, others have removed the rest.
+            # All are removed at once: if some are not, another command has removed the rest.
             if not stopped.issuperset(self._subject.names):
                 text = f"{error}; of these topics are removed already: {few(sorted(stopped))}"
                 raise DenialsStay(Step.FAILOVER, text, FAILED_OVER) from error
 
     async def _not_stopped(self) -> str:
         store = MirrorStore(self._destination)
-        # A topic may have grown after the last look, and before it was removed.
+        # A topic may have grown after the last check, and before it was removed.
         removed = self._of_mirror(await store.snapshot())
         states = await store.states()
         grown = {
@@ -684,14 +686,14 @@ class _Switchover:
         return f"not STOPPED yet: {few(left)}" if left else ""
 
     async def _removed(self) -> list[str]:
-        """Topics that somebody else has failed over."""
+        """Topics that another command has failed over."""
         return sorted(self._stopped(await MirrorStore(self._destination).snapshot()))
 
     def _stopped(self, snapshot: Snapshot) -> set[str]:
         return {one.topic for one in self._of_mirror(snapshot) if one.wanted is Wanted.STOPPED}
 
     def _of_mirror(self, snapshot: Snapshot) -> list[MirrorTopic]:
-        """The topics as they are wanted now."""
+        """The switchover's topics with their present desired state."""
         name, names = self._subject.mirror.name, self._subject.names
         return [one for one in snapshot.topics_of(name) if one.topic in names]
 
@@ -713,13 +715,13 @@ class _Switchover:
         return tuple(found)
 
     async def _source_ends(self) -> dict[TopicPartition, SourceEnd]:
-        """Where the source's logs end: the leaders' own ends, above what its followers have, too.
+        """The source's log ends: the leaders' own, including what followers do not have yet.
 
-        A last stable offset is at most the high watermark. Where it is the log's end, no
-        transaction is open, and every follower has everything.
+        A last stable offset is at most the high watermark. If it equals the log end, no transaction
+        is open, and every in-sync follower has everything.
 
         Raises:
-            Retriable: one cannot be asked.
+            Retriable: one cannot be read.
         """
         asked = self._partitions
         stable, ends = await asyncio.gather(
@@ -737,10 +739,10 @@ class _Switchover:
     async def _until(
         self, step: Step, look: Callable[[], Awaitable[str]], *, gone_back: bool = True
     ) -> None:
-        """Look until nothing is waited for.
+        """Check until nothing is waited for.
 
         Raises:
-            SwitchoverFailed: it takes too long, or cannot be.
+            SwitchoverFailed: it takes too long, or fails.
         """
         clock = asyncio.get_running_loop().time
         deadline, told = clock() + self._timeout_s, clock()
@@ -770,10 +772,10 @@ class _Switchover:
 
 
 async def _deny_again(denials: ProducerDenials, denied: frozenset[Acl]) -> str:
-    """Make what is missing of these, now that topics are removed; why some may be missing still.
+    """Make those that are missing, after topics were removed; return why some may still be missing.
 
-    Of two switchovers of the same topics one takes its denials back and then asks whether topics
-    were removed, the other one removes them and then comes here: one of the two sees the other.
+    Of two switchovers of the same topics, one removes its denials and then checks whether topics
+    were removed, the other removes topics and then calls this. So one of the two sees the other.
     """
     try:
         await denials.deny(denied)
@@ -783,13 +785,13 @@ async def _deny_again(denials: ProducerDenials, denied: frozenset[Acl]) -> str:
 
 
 def _changed(before: Collection[MirrorTopic], now: Collection[MirrorTopic]) -> list[str]:
-    """The topics whose partitions are not those that the switchover has looked at."""
+    """The topics whose partitions are not those that the switchover has checked."""
     known = {topic.topic: (topic.topic_id, topic.partitions) for topic in before}
     return [one.topic for one in now if known[one.topic] != (one.topic_id, one.partitions)]
 
 
 async def _to_its_end(action: Coroutine[None, None, None]) -> None:
-    """Await something that a cancellation does not cut off: what it has sent has been answered."""
+    """Await an action that a cancellation does not cut off, so that its requests are answered."""
     task = asyncio.ensure_future(action)
     try:
         await asyncio.shield(task)
@@ -799,7 +801,7 @@ async def _to_its_end(action: Coroutine[None, None, None]) -> None:
 
 
 async def _look(look: Callable[[], Awaitable[str]]) -> str:
-    """What is waited for; a cluster that does not answer just now is waited for, too."""
+    """What is waited for; an unreachable cluster is waited for, too."""
     try:
         return await look()
     except Retriable as error:
