@@ -116,7 +116,7 @@ def switchover(
     deny ACLs of this switchover; afterwards they stay until --allow-producers.
 
     Exit status 0: switched over. 1: not switched over, and nothing is changed. 3: not complete, or
-    it could not be undone; a person has to check. 130: interrupted.
+    it could not be undone; an operator has to check. 130: interrupted.
     """
     if forget and not allow:
         raise click.UsageError("--forget-denials needs --allow-producers")
