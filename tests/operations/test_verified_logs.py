@@ -129,7 +129,7 @@ def test_an_address_that_leads_to_another_cluster(
                 source_cluster_id=mirror.source_cluster_id,
             )
             await store.change(lambda _: [moved])
-            with pytest.raises(UserError, match="the source's addresses lead to cluster"):
+            with pytest.raises(UserError, match="of the source lead to cluster"):
                 await one.verify()
 
     asyncio.run(run())
@@ -151,7 +151,7 @@ def test_an_address_that_leads_to_another_cluster_from_a_task(
             found = await one.verify()
             assert found.verdict == NOT_SEEN
             assert found.counts.not_seen == found.counts.length == 100
-            assert "source: the addresses lead to cluster" in found.unseen[0].reason
+            assert "bootstrap.servers of the source lead to cluster" in found.unseen[0].reason
 
     asyncio.run(run())
 

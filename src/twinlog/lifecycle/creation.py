@@ -24,7 +24,7 @@ from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import ClusterConfig, parse_source
-from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.client.metadata import Topic, check_cluster_id
 from twinlog.kafka.client.references import EVERYTHING, Grants
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.lifecycle.destination_topics import (
@@ -220,12 +220,7 @@ async def connected_source(
     """
     config, _ = check_properties(mirror.source, grants)
     async with connected(config, "source", patience) as source:
-        if source.cluster_id != mirror.source_cluster_id:
-            raise UserError(
-                f"the source's addresses lead to cluster {source.cluster_id}; mirror {mirror.name} "
-                f"was created for {mirror.source_cluster_id}",
-                hint="another source needs another mirror",
-            )
+        check_cluster_id("the source", source.cluster_id, mirror.source_cluster_id)
         yield source
 
 

@@ -44,6 +44,7 @@ from twinlog.engines.exact.settings import LaneSettings
 from twinlog.engines.exact.shard import Shard
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config, parse_source
+from twinlog.kafka.client.metadata import check_cluster_id
 from twinlog.kafka.client.references import NOTHING
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
@@ -575,7 +576,7 @@ class _RunningEngine:
         cluster = KafkaCluster(config, name=f"source of {name}")
         try:
             await cluster.start(CONNECT_S)
-            self._check(cluster)
+            check_cluster_id("the source", cluster.cluster_id, self.mirror.source_cluster_id)
             self.engine = self._lane.engine_for(name, cluster)
             self._lane.engine_changed(name, ended=False)
             self._pause_s = FIRST_PAUSE_S
@@ -588,13 +589,6 @@ class _RunningEngine:
             self.engine = self._lane.engine_for(self.mirror.name, None)
             self._lane.engine_changed(self.mirror.name, ended=False)
         self.engine.fail_all(reason)
-
-    def _check(self, cluster: KafkaCluster) -> None:
-        if cluster.cluster_id != self.mirror.source_cluster_id:
-            raise UserError(
-                f"the source is cluster {cluster.cluster_id}, "
-                f"the mirror was made for {self.mirror.source_cluster_id}"
-            )
 
     async def close(self) -> None:
         """End the engine, and close the connection to the source."""

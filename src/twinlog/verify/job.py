@@ -28,8 +28,8 @@ from uuid import UUID
 from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config, parse_source
-from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
-from twinlog.kafka.errors import CorruptBatch, Refusal, Retriable, TwinlogError, UserError
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, check_cluster_id, is_another
+from twinlog.kafka.errors import CorruptBatch, Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.records import RawRecord
 from twinlog.kafka.types import TopicPartition
 from twinlog.verify.log_reader import PATIENCE_S, LogReader, read_bounds
@@ -222,7 +222,8 @@ async def _verify(task: VerifyTask) -> list[Compared]:
             KafkaCluster(destination_config, name="destination") as destination,
         ):
             clusters = Sides(source, destination)
-            _check_clusters(task, clusters)
+            for cluster, expected in zip(clusters, task.cluster_ids, strict=True):
+                check_cluster_id(f"the {cluster.name}", cluster.cluster_id, expected)
             comparison = Comparison(*clusters, topic_ids=task.topic_ids, patience=task.patience)
             found = [await comparison.compare(stretch) for stretch in task.stretches]
             # ListOffsets names the topic without its id, so a recreation is checked at the end.
@@ -230,15 +231,6 @@ async def _verify(task: VerifyTask) -> list[Compared]:
             return found
     except TwinlogError as error:
         return [_not_seen(stretch, str(error)) for stretch in task.stretches]
-
-
-def _check_clusters(task: VerifyTask, clusters: Sides[KafkaCluster]) -> None:
-    for cluster, expected in zip(clusters, task.cluster_ids, strict=True):
-        if cluster.cluster_id != expected:
-            raise UserError(
-                f"{cluster.name}: the addresses lead to cluster {cluster.cluster_id} here, "
-                f"expected {expected}"
-            )
 
 
 async def _check_topics(task: VerifyTask, clusters: Sides[KafkaCluster]) -> None:

@@ -498,7 +498,7 @@ def test_a_source_that_is_another_cluster_now(
     source = {"bootstrap.servers": commands.pair.source.bootstrap_servers}
     other = Mirror(name=name, source=source, source_cluster_id="another")
     on(commands.pair.destination, lambda c: MirrorStore(c).create_mirror(other))
-    refused(commands.add(name, ".*"), "was created for another")
+    refused(commands.add(name, ".*"), "expected another")
 
 
 @pytest.mark.parametrize(

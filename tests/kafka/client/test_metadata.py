@@ -5,7 +5,14 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from twinlog.kafka.client.metadata import EMPTY, MAX_BROKERS, Leader, Metadata, merge
+from twinlog.kafka.client.metadata import (
+    EMPTY,
+    MAX_BROKERS,
+    Leader,
+    Metadata,
+    check_cluster_id,
+    merge,
+)
 from twinlog.kafka.errors import ProtocolError, Refusal, UserError
 from twinlog.kafka.types import TopicPartition
 
@@ -132,3 +139,10 @@ def test_a_cluster_of_millions_is_none() -> None:
     merge(EMPTY, _response(nodes=MAX_BROKERS), everything=False)
     with pytest.raises(ProtocolError, match="names 1001 brokers, allowed are 1000"):
         merge(EMPTY, _response(nodes=MAX_BROKERS + 1), everything=False)
+
+
+def test_another_cluster_at_the_addresses() -> None:
+    """Goal: the one check that an address leads to the expected cluster, with both ids."""
+    check_cluster_id("the source", "a", "a")
+    with pytest.raises(UserError, match="of the source lead to cluster b, expected a"):
+        check_cluster_id("the source", "b", "a")

@@ -149,3 +149,22 @@ def _topic(item: Any, old: Topic | None) -> Topic:
     return Topic(
         item.name, topic_id, item.is_internal, MappingProxyType(partitions), item.error_code
     )
+
+
+def check_cluster_id(name: str, found: str, expected: str) -> None:
+    """Check that a cluster is the expected one: an address may lead to another one at any time.
+
+    Args:
+        name: the cluster's name in the message.
+        found: the id that its brokers report.
+        expected: the id that it had.
+
+    Raises:
+        UserError: it is another cluster.
+    """
+    if found != expected:
+        raise UserError(
+            f"bootstrap.servers of {name} lead to cluster {found}, expected {expected}",
+            hint="correct bootstrap.servers; another source needs another mirror",
+            code=ErrorCode.INCONSISTENT_CLUSTER_ID,
+        )
