@@ -305,7 +305,7 @@ class Lane:
 
         A newly assigned state partition does not wait for the backoff of an earlier failure.
         """
-        pause = self._settings.backoff_s
+        failures = 0
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -313,15 +313,16 @@ class Lane:
             try:
                 async with self._changing:
                     await self._reconcile()
-                pause = self._settings.backoff_s
+                failures = 0
             except TwinlogError as error:
                 log.warning("not all that is owned can be worked on yet: %s", error)
                 try:
-                    async with asyncio.timeout(pause * (0.5 + self._random.random())):
+                    pause = self._settings.backoff.delay(failures + 1, self._random.random())
+                    async with asyncio.timeout(pause):
                         await self._assigned.wait()
-                    pause = self._settings.backoff_s
+                    failures = 0
                 except TimeoutError:
-                    pause = min(2 * pause, self._settings.backoff_max_s)
+                    failures += 1
                 self._changed.set()
 
     async def _reconcile(self) -> None:

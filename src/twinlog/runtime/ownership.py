@@ -67,6 +67,7 @@ from twinlog.engines.exact.foreign import Foreign, Searched
 from twinlog.engines.exact.partition import UNKNOWN, MirrorPartition, PartitionSpec
 from twinlog.engines.exact.ports import StatePort
 from twinlog.engines.exact.shard import Shard
+from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.errors import Fenced, Refusal, Retriable
 from twinlog.kafka.types import UNKNOWN_EPOCH, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition as Name
@@ -602,7 +603,7 @@ class OwnedShard:
                 continue
             times = self._refused[name].times + 1 if name in self._refused else 1
             most = max(self.shard.settings.backoff_max_s, STOP_AGAIN_S)
-            pause = min(STOP_AGAIN_S * float(2 ** min(times - 1, 20)), most) * (0.5 + jitter)
+            pause = Backoff(STOP_AGAIN_S, most, jitter=0.5).delay(times, jitter)
             self._refused[name] = Refused(times, self._now() + pause)
             if times == 1:
                 log.warning("%s stays STOPPING: %s", name, reason)

@@ -23,8 +23,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.pool import Backoff
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     Disconnected,
@@ -351,7 +351,7 @@ class MirrorStore:
                     return
             except Fenced:
                 share = self._rng.uniform(0.3, 1.0)
-                await asyncio.sleep(self._backoff.delay(number, self._rng) * share)
+                await asyncio.sleep(self._backoff.delay(number, self._rng.random()) * share)
             except UserError as error:
                 if error.code not in _AUTHORIZATION_FAILED:
                     raise

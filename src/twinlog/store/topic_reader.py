@@ -34,8 +34,9 @@ from typing import Any, Final, NamedTuple
 
 from kafka.protocol.consumer import FetchRequest
 
+from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.pool import Backoff, Lane
+from twinlog.kafka.client.pool import Lane
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     ProtocolError,
@@ -478,7 +479,7 @@ class _Patience:
         if not isinstance(error, Retriable | ProtocolError) or now > self._since + self._limit:
             raise error
         self._failures += 1
-        await asyncio.sleep(self._backoff.delay(self._failures, self._rng))
+        await asyncio.sleep(self._backoff.delay(self._failures, self._rng.random()))
 
 
 def _granted(answers: Answers[ListedOffset], what: str) -> Iterator[tuple[int, int]]:

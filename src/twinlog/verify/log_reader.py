@@ -21,6 +21,7 @@ from uuid import UUID
 from kafka.protocol.consumer import FetchRequest
 
 from twinlog.engines.exact.ports import Bounds
+from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Leader
 from twinlog.kafka.error_codes import ErrorCode
@@ -41,8 +42,7 @@ READ_COMMITTED: Final = 1
 
 _LANE: Final = "check"
 _MAX_WAIT_MS: Final = 500
-_BACKOFF_S: Final = 0.1
-_MAX_BACKOFF_S: Final = 0.5
+_BACKOFF: Final = Backoff(0.1, 0.5)
 _BEFORE_IDS: Final = 12
 _NO_REPLICA: Final = -1
 
@@ -138,7 +138,7 @@ class LogReader:
                 return Nothing(f"{found.reason}{earlier} ({tries} tries)", final=True)
             earlier = f"; before: {found.reason}"
             size = min(size * 2, MAX_READ_BYTES) if found.cut else max(size // 4, MIN_READ_BYTES)
-            await asyncio.sleep(min(_BACKOFF_S * 2 ** min(tries, 10), _MAX_BACKOFF_S))
+            await asyncio.sleep(_BACKOFF.delay(tries + 1))
 
     async def _try(self, at: int, size: int, deadline: float) -> Bytes | Below | Nothing:
         try:

@@ -5,12 +5,10 @@ import random
 
 import pytest
 from fake_broker import FakeBroker
-from hypothesis import given
-from hypothesis import strategies as st
 
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.client.connection import Counters
-from twinlog.kafka.client.pool import Backoff, Key, Pool
+from twinlog.kafka.client.pool import Key, Pool
 from twinlog.kafka.errors import Disconnected, Retriable
 
 KEY = Key(1, "control")
@@ -20,14 +18,6 @@ def _pool(port: int, **options: float) -> Pool:
     config = ClusterConfig(bootstrap_servers=(Address("127.0.0.1", port),), **options)  # type: ignore[arg-type]
     loop = asyncio.get_running_loop()
     return Pool(config, rng=random.Random(1), clock=loop.time, counters=Counters())
-
-
-@given(failures=st.integers(0, 10_000), seed=st.integers())
-def test_backoff_is_bounded_and_grows(failures: int, seed: int) -> None:
-    backoff = Backoff(0.05, 1.0)
-    delay = backoff.delay(failures, random.Random(seed))
-    assert 0.8 * min(0.05 * 2.0 ** max(failures - 1, 0), 1.0) <= delay if failures < 100 else True
-    assert 0.04 <= delay <= 1.2
 
 
 def test_who_comes_at_once_shares_one_connection() -> None:

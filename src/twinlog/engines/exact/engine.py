@@ -468,8 +468,7 @@ class Engine:
 
     def _backoff(self, attempts: int) -> float:
         """Exponential, with jitter: partitions of a lost broker do not all retry at once."""
-        longest = self.settings.backoff_s * float(2 ** min(attempts - 1, 20))
-        return min(longest, self.settings.backoff_max_s) * (0.5 + self.jitter())
+        return self.settings.backoff.delay(attempts, self.jitter())
 
     def placed(self, partition: MirrorPartition) -> None:
         """Continue a partition whose position has been read."""
@@ -647,7 +646,7 @@ class Engine:
 
     async def _fill(self, key: _Gaps) -> None:
         """Fill gaps of one shard, round by round, until none is left."""
-        pause = self.settings.backoff_s
+        failures = 0
         waiting = self._gaps[key]
         shard = self._shards[key[0]]
         try:
@@ -663,10 +662,10 @@ class Engine:
                 for partition in filter(self._still_gap, gaps):
                     self._want_filler(partition)
                 if progressed:
-                    pause = self.settings.backoff_s
+                    failures = 0
                 elif waiting:
-                    await asyncio.sleep(pause * (0.5 + self.jitter()))
-                    pause = min(2 * pause, self.settings.backoff_max_s)
+                    failures += 1
+                    await asyncio.sleep(self._backoff(failures))
         finally:
             self._filling.discard(key)
 

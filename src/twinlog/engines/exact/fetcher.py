@@ -207,8 +207,7 @@ class Fetcher:
                 counts.errors += 1
                 log.info("source broker %d: %s", node, error, extra={"failures": failures})
                 self._leaders_may_have_moved(key)
-                pause = min(settings.backoff_s * 2 ** min(failures, 10), settings.backoff_max_s)
-                await asyncio.sleep(pause * (0.5 + self._engine.jitter()))
+                await asyncio.sleep(settings.backoff.delay(failures + 1, self._engine.jitter()))
                 continue
             failures = 0
             if not result.throttle_ms:  # otherwise partitions with news may be left out

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from twinlog.kafka.backoff import Backoff
+
 SMALLEST_BUFFER: Final = 16 * 1024 * 1024
 """The least `buffer_bytes`: two Fetch answers, one that is appended while the next arrives."""
 
@@ -45,3 +47,8 @@ class LaneSettings:
     leaders_pause_s: float = 0.1
     leaders_max_age_s: float = 30.0
     trim_interval_s: float = 1.0
+
+    @property
+    def backoff(self) -> Backoff:
+        """The backoff of partitions and lanes."""
+        return Backoff(self.backoff_s, self.backoff_max_s, jitter=0.5)

@@ -33,11 +33,12 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
+from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.brokers_time import BrokersTime
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.client.connection import Connection, Counters
 from twinlog.kafka.client.metadata import EMPTY, Leader, Metadata, merge
-from twinlog.kafka.client.pool import Backoff, Key, Lane, Pool
+from twinlog.kafka.client.pool import Key, Lane, Pool
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     DENIED,
@@ -427,7 +428,9 @@ class KafkaCluster:
 
     def _pause(self, failure: TwinlogError, tries: int) -> float:
         concurrent = failure.code == ErrorCode.CONCURRENT_TRANSACTIONS
-        return (_CONCURRENT_BACKOFF if concurrent else self._backoff).delay(tries, self.rng)
+        return (_CONCURRENT_BACKOFF if concurrent else self._backoff).delay(
+            tries, self.rng.random()
+        )
 
     async def _find_coordinator(self, kind: Coordinator, key: str, node: int | None = None) -> int:
         request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])

@@ -10,9 +10,9 @@ to a restarted broker in the same millisecond (`reconnect.backoff.ms`, KIP-144).
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.client.connection import Connection, Counters
 from twinlog.kafka.errors import Disconnected, TwinlogError
@@ -25,19 +25,6 @@ class Key(NamedTuple):
 
     node_id: int
     lane: Lane
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long to wait before try 1, 2, ...: doubling from `initial` to `maximum`, +-20%."""
-
-    initial: float
-    maximum: float
-
-    def delay(self, failures: int, rng: random.Random) -> float:
-        """Seconds to wait after so many failures in a row (at least one)."""
-        exponent = min(max(failures - 1, 0), 30)
-        return min(self.initial * 2.0**exponent, self.maximum) * rng.uniform(0.8, 1.2)
 
 
 class _Slot:
@@ -141,7 +128,7 @@ class Pool:
             slot.connection = await self.open(address)
         except TwinlogError:
             slot.failures += 1
-            slot.not_before = self._clock() + self._backoff.delay(slot.failures, self._rng)
+            slot.not_before = self._clock() + self._backoff.delay(slot.failures, self._rng.random())
             raise
         else:
             slot.failures = 0

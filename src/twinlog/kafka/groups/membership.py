@@ -57,8 +57,9 @@ from kafka.protocol.consumer import (
     SyncGroupRequest,
 )
 
+from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
-from twinlog.kafka.client.pool import Backoff, Lane
+from twinlog.kafka.client.pool import Lane
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     ProtocolError,
@@ -247,7 +248,7 @@ class GroupMember:
             except _RejoinError as error:
                 failures += 1
                 log.debug("group %s: %s", self.config.group_id, error)
-                await asyncio.sleep(self._backoff.delay(failures, self._cluster.rng))
+                await asyncio.sleep(self._backoff.delay(failures, self._cluster.rng.random()))
             except _LostError as lost:
                 await self._lose(lost.args[0])
 
@@ -398,7 +399,7 @@ class GroupMember:
             except _RejoinError as error:
                 failures += 1
                 log.debug("group %s: no heartbeat: %s", self.config.group_id, error)
-                pause = self._backoff.delay(failures, self._cluster.rng)
+                pause = self._backoff.delay(failures, self._cluster.rng.random())
             else:
                 failures = 0
                 pause = sent + self.config.heartbeat_interval - self._clock()

@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
+from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import CONTROL, SLOW, BeforeSend, KafkaCluster, nothing
 from twinlog.kafka.client.metadata import Leader
-from twinlog.kafka.client.pool import Backoff, Lane
+from twinlog.kafka.client.pool import Lane
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import ProtocolError, Reaction, Refusal, Retriable
 from twinlog.kafka.types import EpochEnd, ProducerState, TopicPartition
@@ -97,7 +98,7 @@ async def by_leader(
         pending = {p: questions[p] for p in pending if p not in hung and _again(answers[p])}
         if not pending or number == tries:
             break
-        await asyncio.sleep(backoff.delay(number, cluster.rng))
+        await asyncio.sleep(backoff.delay(number, cluster.rng.random()))
         await _refresh(cluster, pending)
     return answers
 
