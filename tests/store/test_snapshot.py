@@ -36,8 +36,8 @@ def test_the_last_record_of_a_key_holds() -> None:
     )
     first = Snapshot().after([written(MIRROR), written(TOPIC)])
     second = first.after([written(paused)])
-    assert first.topics == [TOPIC]
-    assert second.topics == [paused]
+    assert first.topics == (TOPIC,)
+    assert second.topics == (paused,)
     assert second.mirror_of("t") == paused
     assert second.mirror_of("u") is None
 
@@ -45,9 +45,9 @@ def test_the_last_record_of_a_key_holds() -> None:
 def test_a_tombstone_takes_away() -> None:
     """A topic whose mirror is gone does not count, in whatever order the tombstones come."""
     full = Snapshot().after([written(MIRROR), written(TOPIC)])
-    assert full.after([Written(0, 2, encode_key(key_of(TOPIC)), None)]).topics == []
+    assert full.after([Written(0, 2, encode_key(key_of(TOPIC)), None)]).topics == ()
     without = full.after([Written(0, 2, encode_key(key_of(MIRROR)), None)])
-    assert (without.mirrors, without.topics) == ({}, [])
+    assert (without.mirrors, without.topics) == ({}, ())
 
 
 def test_what_cannot_be_read_is_kept_until_it_is_overwritten() -> None:
@@ -57,7 +57,7 @@ def test_what_cannot_be_read_is_kept_until_it_is_overwritten() -> None:
     (why,) = broken.unreadable.values()
     assert why.startswith("__mirror_config-3, offset 9: ")
     mended = broken.after([Written(3, 10, *encode(TOPIC))])
-    assert (dict(mended.unreadable), mended.topics) == ({}, [TOPIC])
+    assert (dict(mended.unreadable), mended.topics) == ({}, (TOPIC,))
 
 
 def test_what_stood_before_a_record_that_cannot_be_read_holds_no_longer() -> None:
@@ -65,7 +65,7 @@ def test_what_stood_before_a_record_that_cannot_be_read_holds_no_longer() -> Non
     key, _ = encode(TOPIC)
     broken = Written(0, 9, key, b"{")
     followed = Snapshot().after([written(MIRROR), written(TOPIC)]).after([broken])
-    assert followed.topics == []
+    assert followed.topics == ()
     assert followed.records == Snapshot().after([written(MIRROR), broken]).records
     assert set(followed.unread) == {key_of(TOPIC)}
 
@@ -157,4 +157,4 @@ def test_a_removal_holds_against_an_older_record_in_another_partition(in_order: 
     assert found.places[key].partition == 9
     gone = Written(9, 1, key, None, 300)
     records = [older, gone] if in_order else [gone, older]
-    assert Snapshot().after([written(MIRROR), *records]).topics == []
+    assert Snapshot().after([written(MIRROR), *records]).topics == ()
