@@ -1,17 +1,16 @@
-"""How near the ports come to what the machine allows.
+"""How close the ports come to the limit of the machine.
 
     .venv/bin/python bench/bare_loop.py [--records 2000000] [--batch-records 500] [--profile]
 
 Two clusters of one broker each on this machine; 8 partitions of zstd batches in the source; then
 
 * limit: all is fetched and patched before the clock starts, and appended by a bare loop;
-* loop:  fetched, planned, patched and appended by one process, one event loop.
+* loop:  one process and one event loop fetch, plan, patch and append.
 
-What the machine allows, sketched: each byte is received, checked, checked anew for the patched
-header, joined (Python 3.11) and sent. Five passes at 5 GB/s are 0.2 s of CPU for each 200 MB, and
-cleared buffers cost a sixth; Python itself costs about 60 us for a batch. So a process of its own
-is nowhere near its limit: the destination's broker, which decompresses every batch to validate it,
-is.
+The estimated limit: each byte is received, checked, checked again for the patched header, joined
+(Python 3.11) and sent. Five passes at 5 GB/s are 0.2 s of CPU for each 200 MB, and cleared buffers
+cost a sixth; Python itself costs about 60 us for a batch. So the process is far from its limit: the
+limit is the destination's broker, which decompresses every batch to validate it.
 
 Both keep five Produce requests in flight, each with a batch of every partition that has one. CPU
 seconds are of this process (user, system), and of the two brokers.
@@ -54,14 +53,14 @@ RANDOM_SHARE = 0.25
 BODIES = 16
 IN_FLIGHT = 5
 QUEUED = 32
-"""Batches of a partition that are fetched and not yet appended, before fetching pauses."""
+"""The number of fetched batches of a partition to be appended, at which fetching pauses."""
 MAX_BYTES = 16 << 20
 PARTITION_MAX_BYTES = 2 << 20
 
 
 @dataclass
 class Work:
-    """What is to be mirrored, and how far that is."""
+    """The log that is to be mirrored, and the progress."""
 
     node: int
     end: int
@@ -78,12 +77,12 @@ class Work:
 
     @property
     def fetched_all(self) -> bool:
-        """Whether nothing more is to be fetched."""
+        """Return whether nothing more is to be fetched."""
         return all(end >= self.end for end in self.ends.values())
 
 
 def main() -> None:
-    """Run both and print."""
+    """Run both and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--batch-records", type=int, default=500)
@@ -136,10 +135,10 @@ async def limit(
     *,
     pause_s: float = 0.0,
 ) -> tuple[float, float, float]:
-    """Append what has been fetched and patched before, after a pause.
+    """Append batches fetched and patched before, after a pause.
 
-    A broker works on one request of a connection at a time, so that several connections, those of
-    so many destinations, keep more of its cores busy; the partitions are dealt out to them.
+    A broker works on one request of a connection at a time, so several connections, each of its own
+    destination, keep more of its cores busy; the partitions are distributed over them.
     """
     while not work.fetched_all:
         await fetch_once(source, work, {p: work.ends[p] for p in work.partitions})
@@ -157,7 +156,7 @@ async def limit(
 
 
 async def append_prepared(destination: KafkaDestination, requests: Sequence[list[Batch]]) -> None:
-    """Append them in their order, five in flight."""
+    """Append the requests in their order, five in flight."""
     answers: deque[asyncio.Future[object]] = deque()
     for request in requests:
         if len(answers) == IN_FLIGHT:
@@ -174,7 +173,7 @@ async def loop(
     work: Work,
     profile: cProfile.Profile | None,
 ) -> tuple[float, float, float]:
-    """Fetch, plan, patch, append."""
+    """Fetch, plan, patch and append."""
     with Clock(profile) as clock:
         await asyncio.gather(fetch_all(source, work), append_all(destinations[0], topic, work))
     await prove(destinations[0], topic, work)
@@ -196,7 +195,7 @@ async def fetch_all(source: KafkaSource, work: Work) -> None:
 
 
 async def fetch_once(source: KafkaSource, work: Work, wanted: dict[TopicPartition, int]) -> None:
-    """One Fetch, planned."""
+    """Send one Fetch, and plan its answer."""
     result = await source.fetch(
         work.node,
         {p: FetchPosition(end) for p, end in wanted.items()},
@@ -209,7 +208,7 @@ async def fetch_once(source: KafkaSource, work: Work, wanted: dict[TopicPartitio
 
 
 def take(work: Work, partition: TopicPartition, fetched: Fetched) -> None:
-    """Plan one partition's part."""
+    """Plan one partition's part of an answer."""
     assert fetched.error == 0
     pieces = plan(fetched.records, Offset(work.ends[partition]), fetched.aborted)
     for piece in pieces:
@@ -220,7 +219,7 @@ def take(work: Work, partition: TopicPartition, fetched: Fetched) -> None:
 
 
 async def append_all(destination: KafkaDestination, topic: str, work: Work) -> None:
-    """Append whatever is there, five requests in flight."""
+    """Append the planned batches, five requests in flight."""
     answers: deque[asyncio.Future[object]] = deque()
     while not work.fetched_all or answers or any(work.queues.values()):
         request = next(batches_of(work, topic), None)
@@ -237,7 +236,7 @@ async def append_all(destination: KafkaDestination, topic: str, work: Work) -> N
 
 
 def batches_of(work: Work, topic: str) -> Iterator[list[Batch]]:
-    """Requests with the next batch of each partition that has one."""
+    """Yield requests with the next batch of each partition that has one."""
     producer = ProducerId(work.producer.producer_id)
     epoch = ProducerEpoch(work.producer.epoch)
     while ready := [(p, queue.popleft()) for p, queue in work.queues.items() if queue]:
@@ -252,13 +251,13 @@ def batches_of(work: Work, topic: str) -> Iterator[list[Batch]]:
 
 
 async def prove(destination: KafkaDestination, topic: str, work: Work) -> None:
-    """All of it is there."""
+    """Check that all records have arrived."""
     ends = await destination.log_ends([TopicPartition(topic, i) for i in range(PARTITIONS)])
     assert {end.log_end for end in ends.values()} == {work.end}
 
 
 class Clock:
-    """Wall and CPU seconds of what is done within."""
+    """Wall and CPU seconds of a `with` block."""
 
     def __init__(self, profile: cProfile.Profile | None) -> None:
         self._profile = profile
@@ -284,7 +283,7 @@ class Clock:
 
 
 async def preload(cluster: KafkaCluster, records: int, batch_records: int) -> int:
-    """Fill the source's topic; its broker's id."""
+    """Fill the source's topic; return its broker's id."""
     port = KafkaDestination(cluster, lambda: True)
     leaders = await port.leaders(["source"])
     (node,) = {leader.node for leader in leaders.values()}
@@ -317,7 +316,7 @@ async def preload(cluster: KafkaCluster, records: int, batch_records: int) -> in
 
 
 def zstd_records(count: int, rng: random.Random) -> memoryview:
-    """Records of a batch, compressed."""
+    """Return the compressed records of a batch."""
     out = bytearray()
     for delta in range(count):
         noise = rng.randbytes(int(VALUE_BYTES * RANDOM_SHARE))
@@ -329,7 +328,7 @@ def zstd_records(count: int, rng: random.Random) -> memoryview:
 
 @asynccontextmanager
 async def started(cluster: LocalCluster) -> AsyncIterator[KafkaCluster]:
-    """A client."""
+    """Yield a client."""
     host, _, port = cluster.bootstrap_servers.partition(":")
     config = ClusterConfig(bootstrap_servers=(Address(host, int(port)),))
     async with KafkaCluster(config) as client:
@@ -337,7 +336,7 @@ async def started(cluster: LocalCluster) -> AsyncIterator[KafkaCluster]:
 
 
 async def make_topic(cluster: KafkaCluster, name: str) -> None:
-    """A topic with 8 partitions."""
+    """Create a topic with 8 partitions."""
     item = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=PARTITIONS, replication_factor=1, assignments=[], configs=[]
     )

@@ -1,20 +1,21 @@
-"""Catching up with a backlog: twinlog, MirrorMaker 2 as it comes and tuned, and the limit.
+"""Catching up with a backlog: twinlog, MirrorMaker 2 by default and tuned, and the limit.
 
     .venv/bin/python bench/catch_up.py [--records 2000000] [--load zstd ...] [--round 0 ...]
         [--beside PROGRAM]
 
 Two clusters of one broker each, all on this machine, 8 partitions. The contenders take turns, so
-that a slow minute of a shared machine hits all of them. Each run is kept in
+that a slow minute of a shared machine affects all of them. Each run is stored in
 bench/results/catch_up.json as soon as it has ended; one load in one round takes about two minutes.
 
-What a change costs is seen with `--beside`, the `twinlog` of another checkout: only in turns on the
-same brokers. New brokers take twice as long for their first runs, and each pair warms differently.
+`--beside`, the `twinlog` of another checkout, shows the effect of a change: only turns on the same
+brokers are comparable. New brokers take twice as long for their first runs, and each pair warms
+differently.
 
 The values are JSON documents of 1,000 bytes (documents.py), 500 in a batch, of which zstd leaves
-290 bytes each; in the load `single` their first 100 bytes, each record a batch of its own. A mirror
-that decompresses and compresses pays for what is in them, so the data decides about its figures:
-with 256 random bytes and 744 equal ones, which hardly cost anything to compress, tuned
-MirrorMaker 2 was a quarter faster (189,000 instead of 152,000 records/s).
+290 bytes each; in the load `single` their first 100 bytes, each record in a batch of its own. The
+data decides about the figures of a mirror that decompresses and compresses: with 256 random bytes
+and 744 equal ones, which cost hardly anything to compress, tuned MirrorMaker 2 was a quarter faster
+(189,000 instead of 152,000 records/s).
 """
 
 import argparse
@@ -56,18 +57,18 @@ from twinlog.store.config_records import Mirror
 from twinlog.store.mirrors import MirrorStore
 
 LIMITS = {"limit": 1, "limit-lanes": 2}
-"""How many connections append: one as the bare loop of a lane has it, or as many as lanes run."""
+"""How many connections append: one as in the bare loop of a lane, or as many as lanes run."""
 CONTENDERS = (*LIMITS, "twinlog", "mm2-tuned", "mm2-defaults")
 WARM_S = 20.0
-"""From the end of the run before: a mirror has started by then, and the bare loop waits as long.
+"""Seconds after the previous run: a mirror has started by then, and the bare loop waits as long.
 
 A machine may give memory that is free for some seconds back to its host, and take it again page by
-page: a broker paid half as much for its writes where it got the pages of the run before.
+page: a broker paid half as much for its writes where it got the pages of the previous run.
 """
 
 
 async def main() -> None:
-    """Run what is asked for, print a line for each run, keep it."""
+    """Run the selected contenders, print a line for each run, store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--round", action="append", type=int, help="only these; default: 0, 1, 2")
@@ -87,7 +88,7 @@ async def main() -> None:
                 size = await preload(here, load)
                 print(f"{load.name}: {load.records} records, {size / 1e6:.0f} MB", flush=True)
                 bench = Bench(source, destination, here, there, load, Path(name), options.beside)
-                # Whoever comes first: what both brokers do for it is compiled by now.
+                # These runs are not stored: they make both brokers compile their code.
                 beside = ("beside",) if options.beside else ()
                 for contender in ("limit", "twinlog", *beside):
                     await bench.run(contender, "warm")
@@ -117,7 +118,7 @@ class Bench:
     beside: Path | None
 
     async def run(self, contender: str, name: str) -> Figures:
-        """Run it on a topic of its own, which has `name` in its name, and delete that."""
+        """Run it on a topic of its own, with `name` in the topic's name, and delete that topic."""
         if contender in LIMITS:
             topic = f"{contender}-{self.load.name}-{name}"
             return await self._limit(topic, LIMITS[contender])
@@ -164,7 +165,7 @@ class Bench:
 
     async def _twinlog(self, program: Path) -> Figures:
         load = self.load
-        # The node starts before it has anything to do, so that its start is not in the figures.
+        # The node starts before it has work, so that its start is not in the figures.
         store = MirrorStore(self.there)
         await store.create_mirror(
             Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")

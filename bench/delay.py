@@ -1,17 +1,17 @@
-"""From a record's creation to its arrival at a consumer of the destination, under a steady load.
+"""The delay from a record's creation to its arrival at a destination consumer, at a steady load.
 
     .venv/bin/python bench/delay.py [--rate 2000] [--partitions 100] [--seconds 30] [--round 0 ...]
 
 A producer process writes its clock and a number into each record, just before it hands the record
-to its client (librdkafka, linger 1 ms); a consumer process of the destination (librdkafka, too)
-compares with its own clock when it is given the record. Both run on this machine, so that there is
-one clock. They are the same for all contenders, which take turns on the same two brokers, in
-another order in each round, after one run that is not kept and that warms up the brokers; `none` is
-the same consumer at the source, with nothing in between: what is not the mirror's.
+to its client (librdkafka, linger 1 ms). A consumer process of the destination (librdkafka, too)
+compares that with its own clock when it gets the record. Both run on this machine, so there is one
+clock. They are the same for all contenders, which take turns on the same two brokers, in another
+order in each round, after one run that is not stored and that warms up the brokers. `none` is the
+same consumer at the source, without a mirror: the part of the delay that is not the mirror's.
 
-The load runs from before the mirror starts until the end. What is measured begins after the first
+The load runs from before the mirror starts until the end. The measurement begins after the first
 record has arrived and then `SETTLE_S` have passed, and lasts `--seconds`. Each record of that time
-must arrive (a second copy counts nothing), else the run is an error. Each run is kept in
+must arrive (a second copy does not count), else the run is an error. Each run is stored in
 bench/results/delay.json; a round takes about six minutes.
 """
 
@@ -54,16 +54,16 @@ from twinlog.local.cluster import LocalCluster
 
 CONTENDERS = ("none", "twinlog", "mm2-tuned", "mm2-defaults")
 START_S = 90.0
-"""For how long a contender may take until its first record arrives."""
+"""Seconds that a contender may take until its first record arrives."""
 SETTLE_S = 15.0
 DRAIN_S = 30.0
-"""For how long after the measured time its last record may take."""
+"""Seconds after the measured time that its last record may take."""
 VALUE_BYTES = 1000
 KEY = ("contender", "round")
 
 
 async def main() -> None:
-    """Run what is asked for, print a line for each run, keep it."""
+    """Run the selected contenders, print a line for each run, store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=int, default=2000, help="records per second")
     parser.add_argument("--partitions", type=int, default=100)
@@ -93,7 +93,7 @@ async def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The clusters, and how one contender is measured."""
+    """The clusters, and the measurement of one contender."""
 
     source: LocalCluster
     destination: LocalCluster
@@ -103,7 +103,7 @@ class Bench:
     folder: Path
 
     async def run(self, contender: str, name: str) -> Mapping[str, float]:
-        """One run, on a topic of its own, which has `name` in its name."""
+        """Measure one run, on a topic of its own, with `name` in the topic's name."""
         topic = f"steady-{contender}-{name}"
         partitions = self.options.partitions
         await make_topic(self.here, topic, partitions)
@@ -142,7 +142,7 @@ class Bench:
     def _measure(
         self, topic: str, cluster: LocalCluster, arrives: str, pid: int | None
     ) -> Mapping[str, float]:
-        """The figures of one run; see the module. Milliseconds, records, cores."""
+        """Return the figures of one run; see the module. Milliseconds, records, cores."""
         options = self.options
         with (
             _load(self.source.bootstrap_servers, topic, options.partitions, options.rate) as load,
@@ -193,7 +193,7 @@ def _process(target: Callable[..., None], *arguments: object) -> Iterator[SpawnP
 
 
 def _with_parent(target: Callable[..., None], *arguments: object) -> None:
-    """Run it, and end with the bench, also where that is killed."""
+    """Run it, and end with the bench, also when the bench is killed."""
 
     def follow() -> None:
         parent = multiprocessing.parent_process()
@@ -206,14 +206,14 @@ def _with_parent(target: Callable[..., None], *arguments: object) -> None:
 
 
 class Loading:
-    """The producer, from outside."""
+    """The producer, as the bench controls it."""
 
     def __init__(self, ended: Event, answer: "Queue[list[int]]") -> None:
         self._ended = ended
         self._answer = answer
 
     def stop(self) -> list[int]:
-        """End it; when each record was created, in nanoseconds since the epoch, by number."""
+        """End it; return each record's creation time, in nanoseconds since the epoch, by number."""
         self._ended.set()
         return self._answer.get(timeout=60)
 
@@ -245,7 +245,7 @@ def _send(  # noqa: PLR0917 - a process's arguments have no names
 
 
 class Arrivals:
-    """The consumer, from outside."""
+    """The consumer, as the bench controls it."""
 
     def __init__(
         self, arrived: Event, last: "Queue[tuple[int, float]]", answer: "Queue[dict[int, int]]"
@@ -259,7 +259,7 @@ class Arrivals:
         assert self._arrived.wait(seconds), f"nothing has arrived after {seconds:g} s"
 
     def until(self, number: int, seconds: float) -> dict[int, int]:
-        """When each record arrived first, once all up to this number have, or the time is over."""
+        """Return each record's first arrival, once all up to this number arrived or on timeout."""
         self._last.put((number, seconds))
         return self._answer.get(timeout=seconds + 30)
 

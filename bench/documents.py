@@ -1,10 +1,9 @@
-"""Values as an application would write them: orders as JSON documents.
+"""Values as an application writes them: orders as JSON documents.
 
-What a mirror that decompresses costs hangs on the data. Random bytes cannot be compressed and a
-padding of one byte costs nothing to compress, so either would say little about real topics. These
-documents repeat their field names, their words and their few shops, and carry what does not repeat:
-ids, times, amounts, an address, a token. In a batch of 500, zstd leaves 30 % of them (300 bytes
-of 1,000).
+The cost of a mirror that decompresses depends on the data. Random bytes cannot be compressed and a
+padding of one byte costs nothing to compress, so neither represents real topics. These documents
+repeat their field names, their words and their few shops, and contain unique values: ids, times,
+amounts, an address, a token. In a batch of 500, zstd leaves 30 % of them (300 bytes of 1,000).
 """
 
 import json
@@ -54,7 +53,7 @@ _NOTES: Final = (
 
 
 def order(rng: Random, size: int) -> bytes:
-    """A document of exactly `size` bytes, at least 900."""
+    """Return a document of exactly `size` bytes, at least 900."""
     first, last = rng.choice(_FIRST), rng.choice(_LAST)
     token = b64encode(rng.randbytes(TOKEN_BYTES)).decode()
     document = {

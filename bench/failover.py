@@ -1,14 +1,17 @@
-"""How long a failover takes whose source is dead.
+"""How long a failover takes if the source is dead.
 
     .venv/bin/python bench/failover.py [--partitions 1 1000 10000] [--round 0 ...]
 
-One node (two lanes) mirrors so many partitions, in topics of 100, each with a record. The source is
-killed with SIGKILL; then the clock starts, and `kafka-mirrors --remove --topic '.*'` is run as a
-user runs it, its modules compiled as pip leaves them. Measured are the moment at which
-`__mirror_config` says the first thing of it (until then Python has started and connected), the end
-of that command, the moment at which `__mirror_state` says of the last partition that it is STOPPED,
-and the acknowledgement of a producer's first write after that, to the partition that was STOPPED
-last. Each run is kept in bench/results/failover.json; a round takes some six minutes.
+One node (two lanes) mirrors this many partitions, in topics of 100, each with a record. The source
+is killed with SIGKILL; then the clock starts, and `kafka-mirrors --remove --topic '.*'` is run as a
+user runs it, its modules compiled as pip leaves them. Four moments are measured:
+
+* the first record of it in `__mirror_config` (until then Python has started and connected);
+* the end of that command;
+* the record in `__mirror_state` that the last partition is STOPPED;
+* the acknowledgement of a producer's first write after that, to the partition STOPPED last.
+
+Each run is stored in bench/results/failover.json; a round takes some six minutes.
 """
 
 import argparse
@@ -41,11 +44,11 @@ COUNTS: Final = (1, 1000, 10_000)
 KEY: Final = ("partitions", "round")
 PATIENCE_S: Final = 300.0
 SETTLE_S: Final = 12.0
-"""Longer than a lease: what changed its owner a moment ago would wait for the rest of one."""
+"""Longer than a lease: a partition with a new owner would wait for the rest of a lease."""
 
 
 async def main() -> None:
-    """Run what is asked for, print a line for each number, keep it."""
+    """Run the selected sizes, print a line for each, store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, nargs="+", default=COUNTS)
     parser.add_argument("--round", action="append", type=int, help="only these; default: 0, 1, 2")
@@ -119,7 +122,7 @@ async def _await(states: _States, wanted: State, count: int) -> None:
 
 
 async def _fill(here: KafkaCluster, there: KafkaCluster, servers: str, count: int) -> None:
-    """So many partitions with a record each, in the source and in the mirror."""
+    """Create this many partitions with a record each, in the source and in the mirror."""
     each = min(count, TOPIC_PARTITIONS)
     names = [f"failover-{number:03}" for number in range(count // each)]
     for start in range(0, len(names), AT_ONCE):

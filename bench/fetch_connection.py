@@ -1,4 +1,4 @@
-"""How fast one connection receives, and what it costs: ours against kafka-python's.
+"""How fast one connection receives, and what it costs: twinlog's against kafka-python's.
 
     .venv/bin/python bench/fetch_connection.py [--gigabytes 4] [--rounds 3]
 
@@ -6,7 +6,7 @@ One broker, 8 partitions of 4 MB. Every Fetch asks for all of them from offset 0
 answer, which the broker sends from its page cache), two requests in flight. Each measurement is a
 process of its own; CPU seconds (user, system) are of that process alone.
 
-* ours, bytes: `Connection.send_raw`; the answer is not looked at.
+* ours, bytes: `Connection.send_raw`; the answer is not decoded.
 * ours, decoded: the same, decoded by `kafka/protocol/fetch.py` into views of it.
 * ours, 4096: as decoded, but never given more than 4096 bytes of buffer at a time.
 * kafka-python: `KafkaConnectionManager.send`, which decodes into bytes.
@@ -51,7 +51,7 @@ WAYS = ("ours, bytes", "ours, decoded", "ours, 4096", "kafka-python")
 
 
 def main() -> None:
-    """Measure each way in turn, so that what else the machine does hits all alike."""
+    """Measure each way in turn, so that other load of the machine affects all alike."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
@@ -86,7 +86,7 @@ def report(way: str, server: str, gigabytes: float) -> None:
 
 
 async def prepare(server: str) -> None:
-    """The topic, and its records: bytes that nothing compresses."""
+    """Create the topic, and its records: incompressible bytes."""
     async with KafkaCluster(parse_config({"bootstrap.servers": server}, {}).config) as cluster:
         await create_topics(cluster, [NewTopic(name=TOPIC, partitions=PARTITIONS)])
     producer = Producer({"bootstrap.servers": server, "linger.ms": 50, "batch.size": 500_000})
@@ -97,7 +97,7 @@ async def prepare(server: str) -> None:
 
 
 def measure(way: str, server: str, size: int) -> dict[str, float]:
-    """Fetch until `size` bytes have come; seconds and CPU seconds after a warm-up."""
+    """Fetch until `size` bytes have arrived; return seconds and CPU seconds after a warm-up."""
     if way == "kafka-python":
         return theirs(server, size)
     if way == "ours, 4096":
@@ -107,7 +107,7 @@ def measure(way: str, server: str, size: int) -> dict[str, float]:
 
 
 async def ours(server: str, size: int, *, decoded: bool) -> dict[str, float]:
-    """With `Connection.send_raw`."""
+    """Measure `Connection.send_raw`."""
     host, port = server.split(":")
     connection = await Connection.open(host, int(port))
     names = {topic_key(TOPIC, None): TOPIC}
@@ -132,7 +132,7 @@ async def ours(server: str, size: int, *, decoded: bool) -> dict[str, float]:
 
 
 def theirs(server: str, size: int) -> dict[str, float]:
-    """With kafka-python's connection manager, on its own event loop."""
+    """Measure kafka-python's connection manager, on its own event loop."""
     net = NetworkSelector()
     manager = KafkaConnectionManager(
         net, bootstrap_servers=server, receive_message_max_bytes=128 << 20
@@ -158,7 +158,7 @@ def theirs(server: str, size: int) -> dict[str, float]:
 
 
 class Figures:
-    """Counts from the end of the warm-up on."""
+    """Counts since the end of the warm-up."""
 
     warm_up = 20
 
@@ -168,7 +168,7 @@ class Figures:
         self._begin()
 
     def add(self, size: int) -> None:
-        """An answer has come."""
+        """Count an answer."""
         assert size >= PARTITIONS * PARTITION_MAX * 0.4, size
         self.answers += 1
         self.bytes += size
@@ -177,7 +177,7 @@ class Figures:
             self._begin()
 
     def result(self) -> dict[str, float]:
-        """Bytes, seconds, CPU seconds."""
+        """Return bytes, seconds, CPU seconds."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "bytes": self.bytes,
@@ -192,7 +192,7 @@ class Figures:
 
 
 def request() -> Any:
-    """The same Fetch for everybody."""
+    """Return the Fetch that all ways send."""
     item = FetchRequest.FetchTopic
     partitions = [
         item.FetchPartition(

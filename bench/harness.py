@@ -1,13 +1,13 @@
-"""What the benches share: clusters, loads, contenders, and how they are measured.
+"""The shared part of the benches: clusters, loads, contenders, and their measurement.
 
-A contender (twinlog, MirrorMaker 2) is a process tree that mirrors a topic by itself. What it does
-is measured from outside, the same way for all: the destination's log ends are polled, the time runs
-from the first record that is there to the last, and so do the CPU seconds of the whole tree, the
-JVM included. Its start is in neither; it is told apart as `startup`. Since a JVM is slow at first,
-the second half of the records is told apart, too.
+A contender (twinlog, MirrorMaker 2) is a process tree that mirrors a topic by itself. It is
+measured from outside, the same way for all: the destination's log end offsets are polled. Time and
+the CPU seconds of the whole tree, the JVM included, count from the first arrived record to the
+last. The start is in neither figure; it is reported apart as `startup`. Since a JVM is slow at
+first, the second half of the records is reported apart, too.
 
-What other programs took of the machine's cores in the same time is told with each figure
-(`others_cores`), so that a disturbed run is seen as such.
+The cores that other programs took in the same time are reported with each figure (`others_cores`),
+so that a disturbed run is recognized.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Records that are in the source before anybody starts."""
+    """Records that are in the source before a contender starts."""
 
     name: str
     records: int
@@ -58,7 +58,7 @@ class Load:
     codec: Codec
     partitions: int = 8
     age_s: float = 0.0
-    """How old the records are."""
+    """The age of the records."""
 
 
 def catch_up_loads(records: int) -> list[Load]:
@@ -77,12 +77,12 @@ def catch_up_loads(records: int) -> list[Load]:
 
 
 def client(cluster: LocalCluster) -> KafkaCluster:
-    """A client of a local cluster; an async context manager."""
+    """Return a client of a local cluster; an async context manager."""
     return KafkaCluster(parse_config({"bootstrap.servers": cluster.bootstrap_servers}).config)
 
 
 async def make_topic(cluster: KafkaCluster, name: str, partitions: int) -> None:
-    """Make a topic, and wait until every partition's leader serves it."""
+    """Create a topic, and wait until every partition's leader serves it."""
     new = NewTopic(name=name, partitions=partitions, replication_factor=1)
     answers = await create_topics(cluster, [new])
     assert not isinstance(answers[name], Refusal), answers
@@ -99,10 +99,10 @@ async def make_topic(cluster: KafkaCluster, name: str, partitions: int) -> None:
 
 
 async def preload(cluster: KafkaCluster, load: Load) -> int:
-    """Make the load's topic and fill it; bytes on the wire.
+    """Create the load's topic and fill it; return its bytes on the wire.
 
-    The values are JSON documents (documents.py), the smaller ones their beginnings. Each batch is
-    one of 16: a broker and a mirror see its bytes anew each time.
+    The values are JSON documents (documents.py), shorter values their prefixes. Each batch is one
+    of 16: a broker and a mirror do not benefit from the repetition.
     """
     rng = random.Random(load.name)
     await make_topic(cluster, load.name, load.partitions)
@@ -144,7 +144,7 @@ def _batch(load: Load, rng: random.Random) -> tuple[bytes, memoryview]:
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all below it that live."""
+    """Return a process and all its living descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -163,7 +163,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time of these processes so far."""
+    """Return the user and system time of these processes so far."""
     total = 0
     for pid in pids:
         try:
@@ -175,7 +175,7 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 
 def proportional_memory(pid: int) -> int:
-    """A process's share of memory in bytes (PSS)."""
+    """Return a process's share of memory in bytes (PSS)."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -185,7 +185,7 @@ def proportional_memory(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The processes of a node, by what they are."""
+    """The processes of a node, by kind."""
 
     driver: list[int]
     java: list[int]
@@ -193,14 +193,14 @@ class Parts:
 
     @property
     def python(self) -> list[int]:
-        """All but Spark's own."""
+        """Return all processes but Spark's own."""
         return self.driver + self.lanes
 
 
 def parts(pid: int) -> Parts:
-    """The processes of `twinlog run`: the driver (the process itself), Spark's JVM, the lanes.
+    """Return the processes of `twinlog run`: the driver (its root), Spark's JVM, the lanes.
 
-    The lanes' common parent, which only waits, counts as one of them.
+    The lanes' common parent, which only waits, counts as a lane.
     """
     below = [one for one in descendants(pid) if one != pid]
     java = [one for one in below if _command(one)[0].endswith("java")]
@@ -208,7 +208,7 @@ def parts(pid: int) -> Parts:
 
 
 def lanes_of(pid: int) -> list[int]:
-    """The lanes alone: those below the one from which Spark forks its tasks."""
+    """Return the lanes alone: the children of the process from which Spark forks its tasks."""
     lanes = parts(pid).lanes
     return [one for parent in lanes for one in descendants(parent) if one != parent]
 
@@ -221,13 +221,13 @@ def _command(pid: int) -> list[str]:
 
 
 class Others:
-    """How many cores went to programs that are none of ours (this process and all below it)."""
+    """The cores that other programs use (all but this process and its descendants)."""
 
     def __init__(self) -> None:
         self._begun = self._now()
 
     def cores(self) -> float:
-        """Since this was made."""
+        """Return the cores used since this object was created."""
         begun, now = self._begun, self._now()
         return max(0.0, (now[1] - begun[1] - (now[2] - begun[2])) / (now[0] - begun[0]))
 
@@ -243,16 +243,16 @@ class Others:
 
 ATTEMPTS = 2
 DISTURBED = 0.25
-"""Cores that other programs take, from which on a run says little of what it is to measure."""
+"""Cores that other programs take, from which on a run is disturbed."""
 
 T = TypeVar("T")
 
 
 async def undisturbed(run: Callable[[str], Awaitable[T]], others: Callable[[T], float]) -> T:
-    """A run, and another one where other programs took too much of the machine; then that one.
+    """Return a run's result, or that of a second run if other programs disturbed the first.
 
     Args:
-        run: is told a name that no other attempt has.
+        run: gets a name that no other attempt has.
         others: the cores that other programs took during a run.
     """
     for attempt in range(ATTEMPTS):
@@ -271,10 +271,10 @@ PROGRAM = Path(sys.executable).with_name("twinlog")
 def twinlog(
     destination: LocalCluster, *options: str, log: Path, program: Path = PROGRAM
 ) -> Iterator[int]:
-    """`twinlog run` as a user starts it; its pid."""
+    """Start `twinlog run` as a user does; return its pid."""
     argv = [str(program), "run"]
     argv += ["--bootstrap-server", destination.bootstrap_servers, *options]
-    # The group ends it even where this process is killed.
+    # The group ends it even if this process is killed.
     with ProcessGroup() as group:
         process = group.start(Program(argv=argv, log=log))
         yield process.identity.pid
@@ -283,7 +283,7 @@ def twinlog(
 
 
 TUNED = {
-    # What more than doubles MirrorMaker 2's throughput.
+    # This more than doubles MirrorMaker 2's throughput.
     "producer.batch.size": "524288",
     "producer.linger.ms": "20",
     "producer.max.request.size": "10485760",
@@ -294,18 +294,18 @@ TUNED = {
 
 
 MIRROR_MAKER_JVM = ("-Xms2g", "-XX:+AlwaysPreTouch")
-"""With this heap, touched before it begins, and the serial collector (as all programs here) it is
-the fastest: 152,000 records/s where the script's G1 and a growing heap gave 120,000."""
+"""With this heap, touched before it begins, and the serial collector (as all programs of the
+benches) it is fastest: 152,000 records/s where the script's G1 and a growing heap gave 120,000."""
 BROKER_HEAP = "1g"
 BROKER_JVM = ("-Xms1g", "-XX:+AlwaysPreTouch")
-"""Memory that the system has yet to hand out is none of what is compared."""
+"""Memory that the system has not allocated yet is not part of the comparison."""
 BROKER_CONFIG = {"log.segment.delete.delay.ms": "0"}
-"""By default the files of a run's topics go a minute after it, in the middle of the next one: with
+"""By default the files of a run's topics are deleted a minute after it, during the next run: with
 100 partitions and more that holds up both brokers for a second."""
 
 
 def start_cluster() -> LocalCluster:
-    """A cluster of one broker, as all benches have them; a context manager."""
+    """Start a cluster of one broker, as all benches use it; a context manager."""
     return LocalCluster.start(1, heap=BROKER_HEAP, jvm_flags=BROKER_JVM, config=BROKER_CONFIG)
 
 
@@ -320,10 +320,10 @@ def mirror_maker(
     compression: str,
     folder: Path,
 ) -> Iterator[int]:
-    """MirrorMaker 2 with two tasks, as `connect-mirror-maker.sh` runs it; its pid.
+    """Start MirrorMaker 2 with two tasks, as `connect-mirror-maker.sh` does; return its pid.
 
     Its topic on the destination is `{alias}.{topic}`. Its tasks' consumers are configured by
-    `{alias}.consumer.*`; `source.consumer.*` at the top of the file is dropped without a word.
+    `{alias}.consumer.*`; `source.consumer.*` at the top of the file is silently ignored.
     """
     properties = {
         "clusters": f"{alias}, target",
@@ -373,7 +373,7 @@ def mirror_maker(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one run gave. CPU seconds are of the contender's whole process tree.
+    """The figures of one run. CPU seconds are of the contender's whole process tree.
 
     `late_*` are those of the second half of the records.
     """
@@ -397,7 +397,7 @@ class _Moment(NamedTuple):
 async def catch_up(
     destination: KafkaCluster, topic: str, load: Load, pid: int, *, limit_s: float = 240.0
 ) -> Figures:
-    """Watch a contender mirror a load; see the module."""
+    """Measure a contender that mirrors a load; see the module."""
     port = KafkaDestination(destination, lambda: False)
     partitions = [TopicPartition(topic, index) for index in range(load.partitions)]
     begun = time.perf_counter()
@@ -435,7 +435,7 @@ def _moment(pid: int, records: int) -> _Moment:
 
 
 async def forget_mirrors(destination: KafkaCluster, topics: Sequence[str]) -> None:
-    """Delete mirrored topics and the control topics, and wait until they are gone."""
+    """Delete mirrored topics and the control topics, and wait until they are deleted."""
     names = [*CONTROL_TOPICS, *topics]
     await delete_topics(destination, names)
     while True:
@@ -448,7 +448,7 @@ async def forget_mirrors(destination: KafkaCluster, topics: Sequence[str]) -> No
 async def make_mirror(
     source: KafkaCluster, destination: KafkaCluster, servers: str, topics: Mapping[str, int]
 ) -> None:
-    """A mirror of these topics (name: partitions), whose destination topics are made anew."""
+    """Create a mirror of these topics (name: partitions), with new destination topics."""
     store = MirrorStore(destination)
     await store.create_mirror(
         Mirror(
@@ -462,7 +462,7 @@ async def make_mirror(
 
 
 async def _described(cluster: KafkaCluster, topics: Collection[str]) -> Mapping[str, Topic]:
-    """Topics as the cluster describes them, once it knows all of them."""
+    """Return topics as the cluster describes them, once it knows all of them."""
     deadline = time.monotonic() + 60
     while True:
         found = (await cluster.refresh(list(topics))).topics
@@ -475,7 +475,7 @@ async def _described(cluster: KafkaCluster, topics: Collection[str]) -> Mapping[
 async def add_topics(
     source: KafkaCluster, destination: KafkaCluster, topics: Mapping[str, int]
 ) -> None:
-    """More topics of the mirror (name: partitions), whose destination topics are made anew."""
+    """Add topics to the mirror (name: partitions), with new destination topics."""
     answers = await create_topics(
         destination,
         [NewTopic(name=n, partitions=count, replication_factor=1) for n, count in topics.items()],

@@ -20,7 +20,7 @@ ROUNDS = 2000
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     ids = {f"topic-{index}": UUID(int=index) for index in range(TOPICS)}
     keys = {name: topic_id.bytes for name, topic_id in ids.items()}
     names = {key: name for name, key in keys.items()}
@@ -48,7 +48,7 @@ def report(what: str, action: Callable[[], object]) -> None:
 
 
 def encode_fetch(keys: dict[str, bytes], wanted: dict[TopicPartition, FetchPosition]) -> bytes:
-    """A full request."""
+    """Encode a full request."""
     return fetch.encode_fetch(
         17,
         keys,
@@ -64,7 +64,7 @@ def encode_fetch(keys: dict[str, bytes], wanted: dict[TopicPartition, FetchPosit
 
 
 def fetch_response(ids: dict[str, UUID]) -> bytes:
-    """An answer with records for each partition."""
+    """Return an answer with records for each partition."""
     topic_class = FetchResponse.FetchableTopicResponse
     topics = [
         topic_class(
@@ -89,7 +89,7 @@ def fetch_response(ids: dict[str, UUID]) -> bytes:
 
 
 def produce_response(ids: dict[str, UUID]) -> bytes:
-    """An answer that says of each partition where its batch landed."""
+    """Return an answer with the base offset of each partition's batch."""
     topic_class = ProduceResponse.TopicProduceResponse
     topics = [
         topic_class(

@@ -1,12 +1,12 @@
-"""What mirrored partitions cost while nothing happens.
+"""What idle mirrored partitions cost.
 
     .venv/bin/python bench/idle.py [--partitions 0 100 1000 10000] [--seconds 30] [--round 0 ...]
 
 One node (`twinlog run`, two lanes) mirrors first nothing, then more and more partitions, in topics
-of 100; none has a record. At each number it is waited until all are MIRRORING, then `SETTLE_S`,
-then CPU seconds are counted for `--seconds`: of Spark's JVM, of the driver's Python process and of
-the lanes, apart, and their memory (PSS) at the end. `0` is Spark and lanes with a mirror that has
-no topic. Each run is kept in bench/results/idle.json; a round takes about three minutes, and with
+of 100; none has a record. At each number the bench waits until all are MIRRORING, then `SETTLE_S`,
+then counts CPU seconds for `--seconds`: of Spark's JVM, of the driver's Python process and of the
+lanes, apart, and reads their memory (PSS) at the end. `0` is Spark and lanes with a mirror without
+topics. Each run is stored in bench/results/idle.json; a round takes about three minutes, and with
 10,000 partitions six.
 """
 
@@ -38,7 +38,7 @@ from twinlog.store.mirrors import MirrorStore
 COUNTS = (0, 100, 1000, 10_000)
 TOPIC_PARTITIONS = 100
 AT_ONCE = 10
-"""Topics that are made and added in one go."""
+"""Topics that are created and added in one step."""
 WARM_S = 25.0
 SETTLE_S = 15.0
 PATIENCE_S = 240.0
@@ -46,7 +46,7 @@ KEY = ("partitions", "round")
 
 
 async def main() -> None:
-    """Run what is asked for, print a line for each number, keep it."""
+    """Run the selected sizes, print a line for each, store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, nargs="+", default=COUNTS)
     parser.add_argument("--seconds", type=float, default=30.0)
@@ -77,7 +77,7 @@ async def main() -> None:
 
 
 async def _grow(here: KafkaCluster, there: KafkaCluster, have: int, want: int) -> None:
-    """More empty topics in the source, and in the mirror."""
+    """Create more empty topics in the source, and add them to the mirror."""
     numbers = range(have // TOPIC_PARTITIONS, want // TOPIC_PARTITIONS)
     names = [f"idle-{number:03}" for number in numbers]
     for start in range(0, len(names), AT_ONCE):
@@ -103,7 +103,7 @@ async def _mirroring(store: MirrorStore) -> int:
 
 
 async def _measure(pid: int, seconds: float) -> Mapping[str, float]:
-    """Cores and megabytes of each part of a node."""
+    """Return cores and megabytes of each part of a node."""
     node = parts(pid)
     groups = {"driver": node.driver, "lanes": node.lanes, "java": node.java}
     before = {name: cpu_seconds(pids) for name, pids in groups.items()}

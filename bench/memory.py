@@ -1,12 +1,12 @@
-"""What a lane's memory is while it catches up with a large backlog.
+"""How much memory a lane uses while it catches up with a large backlog.
 
     .venv/bin/python bench/memory.py [--megabytes 2500] [--buffer-mb 16 64 256] [--round 0 ...]
 
 The backlog is JSON documents of 1,000 bytes, not compressed, 100 to a batch, in 100 partitions: so
-many that what a lane holds is bounded by `lane.buffer.bytes` and not by what each partition may
-queue. The lanes' resident memory (PSS: pages that processes share are counted once) is read five
-times a second. Told are each lane's highest, in the first quarter of the records and at all, beside
-what it was before there was anything to do. Each run is kept in bench/results/memory.json.
+many that `lane.buffer.bytes` bounds the lane's data, and not the queue of each partition. The
+lanes' resident memory (PSS: pages that processes share are counted once) is read five times a
+second. The figures are each lane's highest value, in the first quarter of the records and in total,
+beside its value before the backlog existed. Each run is stored in bench/results/memory.json.
 """
 
 import argparse
@@ -47,7 +47,7 @@ KEY = ("buffer_mb", "round")
 
 
 async def main() -> None:
-    """Run what is asked for, print a line for each run, keep it."""
+    """Run the selected sizes, print a line for each run, store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=2500)
     parser.add_argument("--buffer-mb", type=int, nargs="+", default=(16, 64, 256))
@@ -90,7 +90,7 @@ class Bench:
     folder: Path
 
     async def run(self, buffer_mb: int) -> Mapping[str, float]:
-        """One catch-up; megabytes of the lane that has most, and how long it took in seconds."""
+        """Catch up once; return megabytes of the largest lane, and the duration in seconds."""
         store = MirrorStore(self.there)
         await store.create_mirror(
             Mirror(name="idle", source={"bootstrap.servers": "127.0.0.1:1"}, source_cluster_id="")

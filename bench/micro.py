@@ -2,7 +2,7 @@
 
 .venv/bin/python bench/micro.py
 
-CPU time, the best of several rounds: the machine may be busy with other things.
+CPU time, the best of several rounds: the machine may be busy with other programs.
 """
 
 import random
@@ -15,13 +15,13 @@ from twinlog.kafka.types import Offset
 from twinlog.mirror.plan import plan
 
 ANSWER = 1024 * 1024
-"""Bytes of a Fetch answer's part of one partition, as the lanes ask for."""
+"""Bytes of one partition's part of a Fetch answer, as the lanes request it."""
 ROUNDS = 15
 NOW = 1_700_000_000_000
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     report("16 KB zstd batches, forwarded", answer(Codec.ZSTD, 160, 110))
     report("lone records of 100 bytes, merged", answer(Codec.NONE, 1, 100))
     report("batches of 3 records of 100 bytes, merged", answer(Codec.NONE, 3, 100))
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def answer(codec: Codec, count: int, size: int, attributes: int = 0) -> tuple[bytes, int]:
-    """A Fetch answer's bytes of batches with `count` records of `size` bytes, and its records."""
+    """Return the bytes of batches with `count` records of `size` bytes, and the record count."""
     rng = random.Random(1)
     words = [rng.randbytes(6).hex().encode() for _ in range(200)]
     made: list[bytes] = []
@@ -64,7 +64,7 @@ def report(what: str, made: tuple[bytes, int]) -> None:
 
 
 def cpu_seconds(action: Callable[[], object]) -> float:
-    """How long one call keeps the processor busy."""
+    """Return the CPU time of one call."""
     started = time.process_time()
     action()
     return time.process_time() - started

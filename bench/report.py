@@ -1,9 +1,9 @@
-"""Writes docs/benchmarks.md and its plots from bench/results/*.json.
+"""Write docs/benchmarks.md and its plots from bench/results/*.json.
 
     .venv/bin/python bench/report.py
 
-The prose is in benchmarks.template.md; everything that depends on a figure is made here: medians of
-the rounds, with the lowest and the highest round.
+The prose is in benchmarks.template.md; all figures are filled in by this program: medians of the
+rounds, with the lowest and the highest round.
 """
 
 import statistics
@@ -268,7 +268,7 @@ def _delays(figures: Figures) -> str:
 
 
 def _seconds(figures: Figures) -> str:
-    """The measured seconds of a round."""
+    """Return the measured seconds of a round."""
     group = ("twinlog",)
     if group not in figures:
         return "few"
@@ -456,7 +456,7 @@ def _bars(
         formatter=lambda value: "" if value is None else f"{value:,}",
         disable_xml_declaration=True,
     )
-    chart.uuid = Path(file).stem  # else it is a new one each time
+    chart.uuid = Path(file).stem  # otherwise it is a new one each time
     # pygal draws from the bottom up.
     chart.x_labels = list(reversed(groups))
     for name, values in series.items():

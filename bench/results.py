@@ -1,8 +1,7 @@
-"""What the benches have found so far: bench/results/NAME.json, into which runs are put one by one.
+"""The stored results of the benches: bench/results/NAME.json, to which runs are added one by one.
 
-A run replaces the one with the same key, so that a bench can be run in parts (`--round 1`), at
-different times, and a part again. The files belong to the page that report.py makes of them, and
-are committed with it.
+A run replaces the one with the same key, so a bench can be run in parts (`--round 1`), at different
+times, and a part again. The files are the input of report.py's page, and are committed with it.
 """
 
 import json
@@ -22,7 +21,7 @@ Run = Mapping[str, float | str]
 
 
 def put(bench: str, run: Run, key: Iterable[str]) -> None:
-    """Keep a run, instead of the one that is the same in the fields of `key`."""
+    """Store a run, in place of the one with the same values in the fields of `key`."""
     names = list(key)
     kept = [old for old in load(bench) if any(old.get(name) != run[name] for name in names)]
     FOLDER.mkdir(exist_ok=True)
@@ -33,19 +32,19 @@ def put(bench: str, run: Run, key: Iterable[str]) -> None:
 
 
 def load(bench: str) -> list[Run]:
-    """All runs of a bench, in the order in which they were put."""
+    """Return all runs of a bench, in the order in which they were stored."""
     file = FOLDER / f"{bench}.json"
     return json.loads(file.read_text())["runs"] if file.exists() else []
 
 
 def loaded_machine(bench: str) -> Mapping[str, str]:
-    """The machine that a bench ran on; empty if it has not run."""
+    """Return the machine that a bench ran on; empty if it has not run."""
     file = FOLDER / f"{bench}.json"
     return json.loads(file.read_text())["machine"] if file.exists() else {}
 
 
 def machine() -> dict[str, str]:
-    """What this machine is, as far as it matters to the figures."""
+    """Describe this machine, as far as it matters to the figures."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     models = [
         line.partition(":")[2].strip()

@@ -1,14 +1,14 @@
-"""What a long round trip costs: to the source, with more and more connections; to the destination.
+"""What a long round trip costs: to the source, with more connections; to the destination.
 
 .venv/bin/python bench/round_trip.py [--to source] [--records 96000] [--round-trip 0.1] [--window 1]
 
-A relay stands before the only broker of one cluster, which is known by the relay's address. Each
-byte takes half a round trip through it, and each connection has at most `--window` megabytes under
-way, as TCP has where its buffers are not larger: one connection carries a window in a round trip.
-Everything runs on this machine; the engine without Spark, on one core.
+A relay stands before the only broker of one cluster, which advertises the relay's address. Each
+byte takes half a round trip through it, and each connection has at most `--window` megabytes in
+flight, as TCP has with small buffers: one connection carries a window in a round trip. Everything
+runs on this machine; the engine without Spark, on one core.
 
-`--to destination` compares new records, of which five batches of a partition are under way at once,
-with old ones, of which it is one (docs/architecture/append.md, 3.).
+`--to destination` compares new records, with five batches of a partition in flight, with old ones,
+with one batch in flight (docs/architecture/append.md, 3.).
 """
 
 import argparse
@@ -41,11 +41,11 @@ PARTITIONS = 8
 CHUNK = 64 * 1024
 FETCHERS = (1, 2, 4, 8)
 OLD_S = 3 * 86400.0
-"""Older than any broker remembers a producer by default."""
+"""Older than the default time for which a broker remembers a producer."""
 
 
 class Relay(NamedTuple):
-    """Where it listens, where it leads to; the one-way delay in seconds can be changed."""
+    """Its own address, the target's address, and the one-way delay in seconds, which can change."""
 
     port: int
     broker: int
@@ -54,7 +54,7 @@ class Relay(NamedTuple):
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--to", choices=("source", "destination"), default="source")
     parser.add_argument("--records", type=int, default=96_000, help="of 1 KB")
@@ -76,7 +76,7 @@ def main() -> None:
 
 @contextmanager
 def clusters(folder: Path, window: int) -> Iterator[tuple[LocalCluster, LocalCluster, Relay]]:
-    """A cluster, one behind the relay, and the relay in a process of its own."""
+    """Start a cluster, one behind the relay, and the relay in a process of its own."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -116,7 +116,7 @@ async def by_connections(
 async def by_age(
     load: Load, round_trip: float, source: LocalCluster, destination: LocalCluster, relay: Relay
 ) -> None:
-    """Mirror new records and old ones."""
+    """Mirror new records, then old ones."""
     async with client(source) as theirs, client(destination) as ours:
         for name, age_s in (("new", 0.0), ("old", OLD_S)):
             aged = replace(load, name=name, age_s=age_s)
@@ -135,7 +135,7 @@ async def by_age(
 async def mirror(
     theirs: KafkaCluster, ours: KafkaCluster, topic: str, fetchers: int
 ) -> AsyncIterator[KafkaDestination]:
-    """An engine on the topic."""
+    """Run an engine on the topic."""
     settings = parse_lane_settings({"mirror.num.replica.fetchers": str(fetchers)})
     source, port = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
     engine = Engine(source, port, settings, random.Random(1), lambda _: None)
@@ -157,7 +157,7 @@ async def mirror(
 
 
 async def arrived(port: KafkaDestination, load: Load) -> None:
-    """Wait until all records are there."""
+    """Wait until all records have arrived."""
     keys = [TopicPartition(load.name, index) for index in range(PARTITIONS)]
     per_partition = load.records // PARTITIONS // load.batch_records * load.batch_records
     while any(end.log_end < per_partition for end in (await port.log_ends(keys)).values()):
@@ -165,7 +165,7 @@ async def arrived(port: KafkaDestination, load: Load) -> None:
 
 
 async def forget(cluster: KafkaCluster, topic: str) -> None:
-    """Delete the destination's topic, so that it can be made again."""
+    """Delete the destination's topic, so that it can be created again."""
     await delete_topics(cluster, [topic])
     while topic in (await cluster.refresh([topic])).topics:
         await asyncio.sleep(0.1)
@@ -180,7 +180,7 @@ def run_relay(relay: Relay) -> None:
 
 
 async def serve(relay: Relay) -> None:
-    """Take connections."""
+    """Accept connections."""
 
     async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward = await asyncio.open_connection("127.0.0.1", relay.broker)
@@ -193,7 +193,7 @@ async def serve(relay: Relay) -> None:
 
 
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, relay: Relay) -> None:
-    """One direction of a connection."""
+    """Relay one direction of a connection."""
     loop = asyncio.get_running_loop()
     under_way = 0
     room = asyncio.Event()

@@ -1,19 +1,19 @@
-"""Torture: load and faults by chance on real brokers, and an oracle that trusts nobody.
+"""Torture: random load and faults on real brokers, and an independent oracle.
 
     make torture SEED=n [SECONDS=3600] [BROKERS=1]
 
     writers ──► source ──► proxies ──► node, lanes ──► proxies ──► destination
                    └───────────► oracle (librdkafka) ◄──────────────────┘
 
-Rounds follow one another: one or two faults begin (`FAULTS`), the oracle looks while they last, and
-they end. Faults are those of the network (tcp_proxy.py), quotas, kills and pauses of brokers,
-lanes and nodes, and what users do: pausing, DeleteRecords, topics that are added and removed.
-Writers go on all the time: load.py's (transactions, compaction, all codecs), and records of 0 B to
-5 MB, a tiered topic, one whose records expire.
+The run consists of rounds. In each round one or two faults begin (`FAULTS`), the oracle checks
+while they last, and they end. Faults are those of the network (tcp_proxy.py), quotas, kills and
+pauses of brokers, lanes and nodes, and users' actions: pausing, DeleteRecords, adding and removing
+topics. Writers run all the time: load.py's (transactions, compaction, all codecs), and writers of
+records of 0 B to 5 MB, of a tiered topic, and of a topic whose records expire.
 
-Every choice is drawn from one seed, so a seed repeats the faults and their order; moments depend on
-the machine. Volume and time are bounded. The summary is a JSON object on standard output, the
-last line; exit status 1 when there is a problem.
+One seed decides every choice, so a seed repeats the faults and their order; the moments depend on
+the machine. Volume and time are bounded. The summary is a JSON object in the last line of standard
+output; the exit status is 1 when there is a problem.
 """
 
 import argparse
@@ -55,7 +55,7 @@ from twinlog.local.stage import MIRROR, Stage
 LOAD_RATE: Final = 150.0
 BYTES_PER_SECOND: Final = 400_000
 MOST_BYTES: Final = 1_500_000_000
-"""What the writer beside the load writes."""
+"""The most bytes that the writer beside the load writes."""
 LONGEST_FAULT: Final = 50.0
 CATCH_UP_SECONDS: Final = 300.0
 VERIFY_EVERY: Final = 300.0
@@ -69,11 +69,11 @@ OWN_TOPICS: Final = {
 }
 EVERY: Final = (*TOPICS, *OWN_TOPICS)
 TROUBLE: Final = (KafkaException, LocalError, TimeoutError, AssertionError)
-"""What a look, or a user's command, may meet while brokers are down."""
+"""Errors of a check, or of a user's command, while brokers are down."""
 
 
 class Writer:
-    """Writes to topics beside the load's, until told to end or for so many bytes."""
+    """Writes to the topics beside the load's, until it is ended or has written `most_bytes`."""
 
     def __init__(self, servers: str, seed: str, most_bytes: int) -> None:
         self._servers = servers
@@ -90,7 +90,7 @@ class Writer:
         self._thread.start()
 
     def end(self) -> None:
-        """End, with everything acknowledged."""
+        """End once everything is acknowledged."""
         self._stop.set()
         self._thread.join(120)
         assert not self._thread.is_alive(), "the writer does not end"
@@ -137,7 +137,7 @@ class Writer:
         except BufferError:
             self._producer.poll(0.2)
         except KafkaException:
-            self._producer = self._new()  # a fatal error: what it held is lost to its user
+            self._producer = self._new()  # a fatal error: the producer's unsent records are lost
 
     def _size(self, *, large: bool) -> int:
         choose = self._random
@@ -147,7 +147,7 @@ class Writer:
 
 
 class Removed:
-    """A topic that is mirrored, removed, and written to by its new users afterwards (G1)."""
+    """A topic that is mirrored, then removed, and then written to by its users (G1)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -155,7 +155,7 @@ class Removed:
         self.values: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
 
     def write(self, servers: str) -> None:
-        """Five records for each partition, by users of the destination."""
+        """Write five records to each partition, as users of the destination."""
         at = len(self.values[0])
         records = []
         for index, values in self.values.items():
@@ -165,7 +165,7 @@ class Removed:
         outside.write(servers, self.name, records)
 
     def check(self, oracle: Oracle, source: Log, servers: str) -> None:
-        """Up to the mirrored end it is the source's log; users' records follow without a gap."""
+        """Check that the log equals the source's up to the mirrored end; users' records follow."""
         partitions = [(self.name, index) for index in self.ends]
         extents = oracle.destination.extents(partitions)
         mirrored = {one: (extents[one].start, self.ends[one[1]]) for one in partitions}
@@ -184,7 +184,7 @@ class Removed:
 def _values(
     servers: str, partition: tuple[str, int], start: int, end: int
 ) -> list[tuple[int, bytes | None]]:
-    """Offsets and values in `[start, end)`."""
+    """Return offsets and values in `[start, end)`."""
     with outside.consumer(servers, "torture") as consumer:
         consumer.assign([TopicPartition(*partition, start)])
         found: list[tuple[int, bytes | None]] = []
@@ -236,7 +236,7 @@ class Torture:
     # ---- the run -------------------------------------------------------------------------------
 
     def run(self) -> dict[str, Any]:
-        """All of it; the summary."""
+        """Run all of it; return the summary."""
         with self.source_proxies, self.destination_proxies:
             self.stage.start_load(LOAD_RATE, self.seconds + 600)
             self.writer.start()
@@ -252,7 +252,7 @@ class Torture:
         return self.summary()
 
     def start_node(self) -> None:
-        """The node, anew where it has died."""
+        """Start the node, or restart it after its death."""
         self.stage.start_node("node", "--lanes", "2")
 
     def _await_mirroring(self) -> None:
@@ -263,7 +263,7 @@ class Torture:
         until(there, 180, "all partitions MIRRORING")
 
     def _round(self, end: float) -> None:
-        """One or two faults at once, with a look while they last and one after."""
+        """Run one or two faults at once, with a check during them and one after."""
         longest = min(LONGEST_FAULT, self.seconds / 6)
         chosen = self.random.sample(sorted(FAULTS), self.random.choice((1, 1, 2)))
         seconds = [1 + longest * self.random.random() ** 2 for _ in chosen]  # mostly short
@@ -285,7 +285,7 @@ class Torture:
         self.look(verify=time.monotonic() - self._verified > VERIFY_EVERY)
 
     def _revive(self) -> None:
-        """Whatever has died by chance is there again."""
+        """Restart every node and broker that has died."""
         node = self.stage.nodes["node"]
         if not node.alive:
             self.say("the node has ended; it is started again")
@@ -296,7 +296,7 @@ class Torture:
                     cluster.start_broker(node_id)
 
     def _finish(self) -> None:
-        """All faults are over: everything arrives, and every claim is checked."""
+        """End all faults; then everything has to arrive, and every claim is checked."""
         self.say("the faults are over")
         self._revive()
         for row in self._rows():
@@ -325,7 +325,7 @@ class Torture:
                 one.check(self.oracle, log, self.stage.destination.bootstrap_servers)
 
     def summary(self) -> dict[str, Any]:
-        """What was done, and what it came to."""
+        """Return what was done, and the results."""
         return {
             "seed": self.seed,
             "seconds": round(time.monotonic() - self._began),
@@ -339,10 +339,10 @@ class Torture:
             "oracle": self.oracle.counts.as_json(),
         }
 
-    # ---- looking -------------------------------------------------------------------------------
+    # ---- checks --------------------------------------------------------------------------------
 
     def look(self, *, verify: bool = False) -> None:
-        """What is claimed, held against what is; brokers that are down are no finding."""
+        """Compare claims with the oracle's reads; brokers that are down are no problem."""
         try:
             self.oracle.look(EVERY)
             self._look_at_readiness()
@@ -401,7 +401,7 @@ def _sides(torture: Torture) -> Proxies:
 
 
 def _network(pick: Callable[[random.Random], Faults]) -> Fault:
-    """A fault of all connections to one cluster."""
+    """Make a fault of all connections to one cluster."""
 
     @contextmanager
     def fault(torture: Torture) -> Iterator[None]:
@@ -416,7 +416,7 @@ def _network(pick: Callable[[random.Random], Faults]) -> Fault:
 
 
 def _hold(*apis: int | None, answers: bool = False, kill: bool = False) -> Fault:
-    """A connection's bytes wait in the middle; perhaps a lane is killed meanwhile."""
+    """Make a fault that holds a connection's bytes in the proxy, and may kill a lane meanwhile."""
 
     @contextmanager
     def fault(torture: Torture) -> Iterator[None]:
@@ -439,7 +439,7 @@ def _hold(*apis: int | None, answers: bool = False, kill: bool = False) -> Fault
 
 @contextmanager
 def cut(torture: Torture) -> Iterator[None]:
-    """Connections are reset, some times."""
+    """Reset connections a few times."""
     proxies = _sides(torture)
     for _ in range(torture.random.randrange(1, 5)):
         proxies.cut()
@@ -449,7 +449,7 @@ def cut(torture: Torture) -> Iterator[None]:
 
 @contextmanager
 def quota(torture: Torture) -> Iterator[None]:
-    """The source throttles the mirror."""
+    """Let the source throttle the mirror."""
     limits = torture.random.choice(
         (
             {"consumer_byte_rate": torture.random.uniform(0.2, 3) * MEGABYTE},
@@ -464,7 +464,7 @@ def quota(torture: Torture) -> Iterator[None]:
 
 
 def _done(do: Callable[[], object]) -> bool:
-    """Whether something could be done; a broker may be down."""
+    """Return whether an action succeeded; a broker may be down."""
     try:
         do()
     except Exception as error:
@@ -480,7 +480,7 @@ def _broker(torture: Torture) -> tuple[LocalCluster, int]:
 
 @contextmanager
 def kill_broker(torture: Torture) -> Iterator[None]:
-    """Kill -9; it is started again after some seconds."""
+    """Kill -9 a broker; restart it after some seconds."""
     cluster, node_id = _broker(torture)
     if cluster.alive(node_id):
         cluster.kill(node_id)
@@ -491,7 +491,7 @@ def kill_broker(torture: Torture) -> Iterator[None]:
 
 @contextmanager
 def pause_broker(torture: Torture) -> Iterator[None]:
-    """SIGSTOP, for less than its session lasts, or longer."""
+    """Pause a broker (SIGSTOP), for less than its session lasts, or longer."""
     cluster, node_id = _broker(torture)
     if cluster.alive(node_id):
         cluster.pause(node_id)
@@ -508,14 +508,14 @@ def _kill_lane(torture: Torture) -> None:
 
 @contextmanager
 def kill_lane(torture: Torture) -> Iterator[None]:
-    """A lane's process."""
+    """Kill a lane's process."""
     _kill_lane(torture)
     yield
 
 
 @contextmanager
 def kill_node(torture: Torture) -> Iterator[None]:
-    """The node's own process; it is started again."""
+    """Kill the node's own process, and restart it."""
     torture.stage.nodes["node"].kill()
     torture.start_node()
     yield
@@ -523,7 +523,7 @@ def kill_node(torture: Torture) -> Iterator[None]:
 
 @contextmanager
 def pause_lane(torture: Torture) -> Iterator[None]:
-    """A lane stands still for as long as it lasts, and others take over."""
+    """Pause a lane for as long as the fault lasts; others take over."""
     lanes = running.lanes(torture.stage.nodes["node"].pid)
     if not lanes:
         yield
@@ -535,7 +535,7 @@ def pause_lane(torture: Torture) -> Iterator[None]:
 
 @contextmanager
 def pause_topic(torture: Torture) -> Iterator[None]:
-    """A user pauses a topic, and resumes it."""
+    """Pause a topic and resume it, as a user."""
     arguments = ("--topic", "paused", "--mirror", MIRROR)
     torture.stage.mirrors("--pause", *arguments)
     try:
@@ -546,7 +546,7 @@ def pause_topic(torture: Torture) -> Iterator[None]:
 
 @contextmanager
 def delete_records(torture: Torture) -> Iterator[None]:
-    """A user deletes records of the source."""
+    """Delete records of the source, as a user."""
     servers = torture.stage.source.bootstrap_servers
     extents = Log(servers).extents([("purged", index) for index in range(PARTITIONS)])
     delete_before(
@@ -558,7 +558,7 @@ def delete_records(torture: Torture) -> Iterator[None]:
 
 @contextmanager
 def remove_topic(torture: Torture) -> Iterator[None]:
-    """A topic is added, removed while it is written to, and then its users write to it."""
+    """Add a topic, remove it while it is written to, then write to it as its users."""
     one = Removed(f"removed{len(torture.removed)}")
     torture.removed.append(one)
     stage = torture.stage
@@ -599,7 +599,7 @@ FAULTS: Final[dict[str, Fault]] = {
 
 
 def torture(directory: Path, seed: str, seconds: float, brokers: int = 1) -> dict[str, Any]:
-    """Run it in a folder; the summary."""
+    """Run it in a folder; return the summary."""
     sys.stderr.write(f"seed {seed}\n")
     with Stage(directory) as stage:
         return Torture(stage, seed, seconds, brokers).run()

@@ -1,4 +1,4 @@
-"""How often and by which chance; and the table at the end of `make chaos`."""
+"""Command line options of `make chaos`, and the table at its end."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from chaos_harness import Proof, Trials
 
 RATE = 600.0
-"""Records a second that are written, all topics."""
+"""Records a second that are written, for all topics together."""
 _PROOFS = pytest.StashKey[dict[str, Proof]]()
 _HEAD = (
     "killed",
@@ -25,7 +25,7 @@ _HEAD = (
 
 @pytest.fixture
 def trials(request: pytest.FixtureRequest, tmp_path: Path) -> Trials:
-    """What the command line wants of the test's kind of kill."""
+    """Return the trials that the command line asks for, for the test's kind of kill."""
     config = request.config
     return Trials(
         kind=request.node.name.removeprefix("test_").replace("_", " "),
@@ -39,7 +39,7 @@ def trials(request: pytest.FixtureRequest, tmp_path: Path) -> Trials:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The table of docs/chaos.md, and under it each kind's recoveries and verdict."""
+    """Print the table of docs/chaos.md, then each kind's recoveries and verdict."""
     proofs = config.stash.get(_PROOFS, {})
     if not proofs:
         return

@@ -1,7 +1,7 @@
-"""Each part of a mirror killed under load, many times: nothing lost, doubled or misplaced.
+"""Each part of a mirror killed under load, many times: nothing lost, duplicated or misplaced.
 
-`make chaos` (TIMES=n, SEED=n, ONLY=test_driver). How it is proved: chaos_harness.py; docs/chaos.md
-has what it came to.
+`make chaos` (TIMES=n, SEED=n, ONLY=test_driver). chaos_harness.py has the proof; docs/chaos.md has
+the results.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 PAUSE_SECONDS = 60.0
 SOURCE_RATE = 150.0
-"""Records a second of each of several sources."""
+"""Records a second of each source, where there are several."""
 
 
 def test_python_worker(trials: Trials) -> None:
-    """A lane's process, which Spark starts again."""
+    """Kill a lane's process, which Spark restarts."""
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
@@ -33,7 +33,7 @@ def test_python_worker(trials: Trials) -> None:
 
 
 def test_python_daemon(trials: Trials) -> None:
-    """The process that lanes are forked from."""
+    """Kill the process that lanes are forked from."""
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
@@ -43,7 +43,7 @@ def test_python_daemon(trials: Trials) -> None:
 
 
 def test_driver(trials: Trials) -> None:
-    """The node's Python process or its JVM; the node is started again."""
+    """Kill the node's Python process or its JVM; the node is restarted."""
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
@@ -54,7 +54,7 @@ def test_driver(trials: Trials) -> None:
 
 
 def test_executor(trials: Trials) -> None:
-    """An executor of a standalone Spark cluster."""
+    """Kill an executor of a standalone Spark cluster."""
     with trials.ordeal() as mirror, SparkCluster(trials.directory / "spark") as spark:
         mirror.stage.start_node("node", *spark.arguments)
         mirror.measure_rest()
@@ -64,7 +64,7 @@ def test_executor(trials: Trials) -> None:
 
 
 def test_spark_worker(trials: Trials) -> None:
-    """A worker of a standalone Spark cluster; its lanes go to the other one."""
+    """Kill a worker of a standalone Spark cluster; its lanes move to the other one."""
     with trials.ordeal() as mirror, SparkCluster(trials.directory / "spark") as spark:
         mirror.stage.start_node("node", *spark.arguments)
         mirror.measure_rest()
@@ -74,7 +74,7 @@ def test_spark_worker(trials: Trials) -> None:
 
 
 def test_destination_broker(trials: Trials) -> None:
-    """One broker of three; the others lead what it led."""
+    """Kill one broker of three; the others take over its partitions."""
     with trials.ordeal(destination=3) as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
@@ -84,7 +84,7 @@ def test_destination_broker(trials: Trials) -> None:
 
 
 def test_source_broker(trials: Trials) -> None:
-    """One broker of three; the others lead what it led."""
+    """Kill one broker of three; the others take over its partitions."""
     with trials.ordeal(source=3) as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
@@ -94,7 +94,7 @@ def test_source_broker(trials: Trials) -> None:
 
 
 def test_pause(trials: Trials) -> None:
-    """A lane stands still for a minute (SIGSTOP); another node takes over; it goes on."""
+    """Pause a lane for a minute (SIGSTOP); another node takes over; the lane continues."""
     with trials.ordeal() as mirror:
         for name in ("one", "other"):
             mirror.stage.start_node(name, "--lanes", "1")
@@ -105,27 +105,27 @@ def test_pause(trials: Trials) -> None:
 
 
 def test_node_while_preparing(trials: Trials) -> None:
-    """The node, while a topic that was added is PREPARING."""
+    """Kill the node while an added topic is PREPARING."""
     _node_during(trials, passages.prepare)
 
 
 def test_node_while_pausing(trials: Trials) -> None:
-    """The node, while a topic is being paused."""
+    """Kill the node while a topic is being paused."""
     _node_during(trials, passages.pause)
 
 
 def test_node_while_resuming(trials: Trials) -> None:
-    """The node, while a topic is being resumed."""
+    """Kill the node while a topic is being resumed."""
     _node_during(trials, passages.resume)
 
 
 def test_node_while_removing(trials: Trials) -> None:
-    """The node, while a topic is being removed: it is fenced once, and its end is where it is."""
+    """Kill the node while a topic is being removed: it has one fence, and the correct end."""
     _node_during(trials, passages.remove)
 
 
 def test_node_while_failed(trials: Trials) -> None:
-    """The node, while topics miss a right or a user and are FAILED, or on the way there or back."""
+    """Kill the node before, while or after topics are FAILED for a missing right or user."""
     with revoking.guarded(trials.directory, trials.own_seed, trials.rate) as guarded:
         guarded.mirror.measure_rest()
         deaths: list[revoking.Death] = []
@@ -146,7 +146,7 @@ def _node_during(trials: Trials, passage: Callable[[Ordeal, passages.Strike], No
 
 
 def test_destination_broker_while_removing(trials: Trials) -> None:
-    """One broker of three, while a topic is being removed."""
+    """Kill one broker of three while a topic is being removed."""
     with trials.ordeal(destination=3) as mirror:
         cluster = mirror.stage.destination
         mirror.stage.start_node("node", "--lanes", "2")
@@ -160,7 +160,7 @@ def test_destination_broker_while_removing(trials: Trials) -> None:
 
 
 def test_source_gone_while_removing(trials: Trials) -> None:
-    """The only broker of the source is dead when a topic is removed: seconds until STOPPED."""
+    """Remove a topic while its source's only broker is dead; measure the time until STOPPED."""
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
@@ -170,7 +170,7 @@ def test_source_gone_while_removing(trials: Trials) -> None:
 
 
 def test_racing_commands(trials: Trials) -> None:
-    """Twenty commands about two topics, four at a time, from processes of their own."""
+    """Run twenty commands about two topics, four at a time, each in a separate process."""
     with trials.ordeal() as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
@@ -180,7 +180,7 @@ def test_racing_commands(trials: Trials) -> None:
 
 
 def test_active_controller(trials: Trials) -> None:
-    """The destination's active controller, of three; every other time a broker with it."""
+    """Kill the destination's active controller, of three; at random a broker with it."""
     with trials.ordeal(destination=3, controllers=3) as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
         mirror.measure_rest()
@@ -190,7 +190,7 @@ def test_active_controller(trials: Trials) -> None:
 
 
 def test_controller_during_a_passage(trials: Trials) -> None:
-    """The same, while a topic is being removed, or is added and PREPARING, in turns."""
+    """Kill the controller while a topic is being removed, or is added and PREPARING, in turn."""
     with trials.ordeal(destination=3, controllers=3) as mirror:
         cluster = mirror.stage.destination
         mirror.stage.start_node("node", "--lanes", "2")
@@ -204,7 +204,7 @@ def test_controller_during_a_passage(trials: Trials) -> None:
 
 
 def test_absent_sources(trials: Trials) -> None:
-    """Sources that are gone for five minutes (--gone-seconds), five at once; a sixth one stays."""
+    """Make five sources unreachable for five minutes (--gone-seconds); a sixth one stays."""
     at_once = min(trials.times, absence.AT_ONCE)
     make = (trials.directory, trials.own_seed, SOURCE_RATE, at_once + 1)
     with absence.sources(*make) as mirrors:
@@ -220,7 +220,7 @@ def test_absent_sources(trials: Trials) -> None:
 
 
 def test_credentials(trials: Trials) -> None:
-    """Users, passwords and rights, at the source and at the destination, taken and given back."""
+    """Revoke and restore users, passwords and rights, at the source and at the destination."""
     with revoking.guarded(trials.directory, trials.own_seed, trials.rate) as guarded:
         guarded.mirror.measure_rest()
         losses: list[revoking.Loss] = []
@@ -233,7 +233,7 @@ def test_credentials(trials: Trials) -> None:
 
 
 def test_clock(trials: Trials) -> None:
-    """The node's clock jumps by hours and days, forth and back."""
+    """Let the node's clock jump by hours and days, forward and back."""
     with clock.nothing_left(), trials.ordeal() as mirror:
         own = clock.start_node(mirror)
         mirror.measure_rest()

@@ -1,5 +1,5 @@
-"""What twinlog stands on, as one suite that runs on the model and on real brokers.
+"""The facts about Kafka that twinlog relies on: one suite for the model and for real brokers.
 
-Each test is a fact about Kafka. On the model it holds the model to the truth; on a real broker it
-tells which version does otherwise. All go through the ports, so they test these too.
+On the model, a test shows that the model equals a broker; on a real broker, it shows which version
+behaves differently. All tests go through the ports, so they test these too.
 """

@@ -1,7 +1,7 @@
-"""Where a behaviour is tried: the model's cluster or a real one, behind one interface.
+"""The test bench of a behaviour: the model's cluster or a real one, behind one interface.
 
 A behaviour is a coroutine function of a `Bench`; `@behaviour` makes it a test that runs on each of
-the fixture `bench_runner`'s clusters (see conftest.py), on an event loop of the right kind.
+the fixture `bench_runner`'s clusters (see conftest.py), on the matching kind of event loop.
 """
 
 import asyncio
@@ -24,30 +24,30 @@ FETCH_BYTES = 64 * 1024 * 1024
 
 
 class Bench(Protocol):
-    """A cluster to try things on."""
+    """A cluster under test."""
 
     @property
     def source(self) -> SourcePort:
-        """Give the cluster as a source."""
+        """The cluster as a source."""
         ...
 
     @property
     def destination(self) -> DestinationPort:
-        """Give the cluster as a destination."""
+        """The cluster as a destination."""
         ...
 
     def now_ms(self) -> int:
-        """Give the cluster's wall clock."""
+        """Return the cluster's wall clock in milliseconds."""
         ...
 
     def name(self, stem: str) -> str:
-        """Give a name that nothing else on the cluster has."""
+        """Return a name that is unique on the cluster."""
         ...
 
     async def topic(
         self, partitions: int = 1, *, policy: str = "delete", config: dict[str, str] | None = None
     ) -> list[TopicPartition]:
-        """Create a topic and give its partitions."""
+        """Create a topic and return its partitions."""
         ...
 
     async def delete_topic(self, topic: str) -> None:
@@ -55,7 +55,7 @@ class Bench(Protocol):
         ...
 
     async def create_again(self, topic: str) -> None:
-        """Create a topic of a name that was deleted, with one partition."""
+        """Recreate a deleted topic, with one partition."""
         ...
 
     async def transact(
@@ -72,7 +72,7 @@ class BenchRunner(Protocol):
     """Runs a behaviour on one cluster."""
 
     def __call__(self, behaviour: Behaviour, /) -> None:
-        """Run it, to its end."""
+        """Run it until it ends."""
         ...
 
 
@@ -91,7 +91,7 @@ def behaviour(function: Behaviour) -> Callable[[BenchRunner], None]:
 async def until(
     condition: Callable[[], Awaitable[T]], what: str, seconds: float = WAIT_SECONDS
 ) -> T:
-    """Ask until the answer is true; a deadline on the loop's own clock, real or virtual."""
+    """Poll until the answer is true; the deadline uses the loop's own clock, real or virtual."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while not (result := await condition()):
@@ -111,7 +111,7 @@ def batch(
     codec: Codec = Codec.NONE,
     record_key: bytes | None = b"k",
 ) -> Batch:
-    """A batch as the engine produces them."""
+    """Build a batch as the engine produces it."""
     records = [
         RawRecord(at, timestamp, 0, memoryview(encode_tail(record_key, value)))
         for at, value in enumerate(values)
@@ -128,7 +128,7 @@ def batch(
 
 
 def spoiled(good: Batch, *, control: bool = False, last_offset_delta: int | None = None) -> Batch:
-    """The same batch with a header that a broker refuses, its checksum correct."""
+    """Build the same batch with a header that a broker refuses, and a correct checksum."""
     header = header_of(good)
     return good._replace(
         header=new_header(
@@ -149,12 +149,12 @@ def spoiled(good: Batch, *, control: bool = False, last_offset_delta: int | None
 
 
 def header_of(made: Batch) -> Header:
-    """A batch's header, read back."""
+    """Parse a batch's header."""
     return next(batches(memoryview(made.header + bytes(made.records))))
 
 
 async def send(bench: Bench, *made: Batch) -> list[Appended]:
-    """Produce batches of one partition, one behind the other without waiting, to its leader."""
+    """Produce batches of one partition to its leader, without waiting between them."""
     key = made[0].partition
     node = await leader_of(bench, key)
     requests = [bench.destination.produce(node, [one]) for one in made]
@@ -162,7 +162,7 @@ async def send(bench: Bench, *made: Batch) -> list[Appended]:
 
 
 async def leader_of(bench: Bench, key: TopicPartition) -> int:
-    """The partition's leader, once it has one."""
+    """Return the partition's leader, once it has one."""
 
     async def ask() -> int:
         leader = (await bench.destination.leaders([key.topic])).get(key)
@@ -172,7 +172,7 @@ async def leader_of(bench: Bench, key: TopicPartition) -> int:
 
 
 async def log_end(bench: Bench, key: TopicPartition) -> int:
-    """The leader's log end."""
+    """Return the leader's log end offset."""
     found: LogEnd
 
     async def ask() -> bool:
@@ -185,7 +185,7 @@ async def log_end(bench: Bench, key: TopicPartition) -> int:
 
 
 async def ends_at(bench: Bench, key: TopicPartition, expected: int) -> None:
-    """Wait until the log ends there."""
+    """Wait until the log end offset is `expected`."""
 
     async def ask() -> bool:
         return await log_end(bench, key) >= expected
@@ -197,7 +197,7 @@ async def ends_at(bench: Bench, key: TopicPartition, expected: int) -> None:
 async def last_sequence(
     bench: Bench, key: TopicPartition, producer_id: int
 ) -> tuple[int, int] | None:
-    """Epoch and last sequence of a producer, as its partition's leader says; None if unknown."""
+    """Return a producer's epoch and last sequence from the partition's leader; None if unknown."""
     found = (await bench.destination.producers([key]))[key]
     assert found.error == 0
     for known in found.active:
@@ -207,14 +207,14 @@ async def last_sequence(
 
 
 async def content(bench: Bench, key: TopicPartition, offset: int = 0) -> list[Header]:
-    """The headers of what stands in the destination's log from an offset on."""
+    """Return the headers of the destination's log from an offset on."""
     found = (await bench.destination.read({key: offset}, partition_max_bytes=FETCH_BYTES))[key]
     assert found.error == 0
     return list(batches(found.records))
 
 
 async def committed(bench: Bench, key: TopicPartition, offset: int = 0) -> Fetched:
-    """What the source answers to a read_committed fetch."""
+    """Return the source's answer to a read_committed fetch."""
     found = await bench.source.read({key: offset}, partition_max_bytes=FETCH_BYTES)
     return found[key]
 
@@ -222,7 +222,7 @@ async def committed(bench: Bench, key: TopicPartition, offset: int = 0) -> Fetch
 async def fetched(
     bench: Bench, node: int, key: TopicPartition, position: FetchPosition, wait_ms: int = 100
 ) -> Fetched:
-    """What the source answers to a Fetch from there, within its session; there have to be news."""
+    """Return the source's answer to a Fetch from there, within its session; it must have news."""
     result = await bench.source.fetch(
         node, {key: position}, max_wait_ms=wait_ms, max_bytes=10**6, partition_max_bytes=10**6
     )
@@ -232,12 +232,12 @@ async def fetched(
 async def empty_transactions(
     bench: Bench, transactional_id: str, keys: Collection[TopicPartition], count: int
 ) -> None:
-    """Use up offsets: so many markers on each partition."""
+    """Use up offsets: write that many markers on each partition."""
     producer = await bench.destination.init_producer(transactional_id)
     for _ in range(count):
         await bench.destination.empty_transaction(producer, keys)
 
 
 def values(count: int, size: int = 10) -> list[bytes]:
-    """Some record values."""
+    """Return some record values."""
     return [f"{at}".encode().ljust(size, b".") for at in range(count)]

@@ -35,7 +35,7 @@ _HASTY = {
 def hasty_kafka(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
-    """One broker that forgets after `HASTY`; tests may kill it and start it again."""
+    """Start one broker with the expirations of `HASTY`; tests may kill and restart it."""
     with LocalCluster.start(
         1,
         version=request.param,
@@ -50,7 +50,7 @@ def hasty_kafka(
 def own_trio(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
-    """Three brokers whose leaders the tests move, stop and kill."""
+    """Start three brokers; tests move, stop and kill leaders."""
     with LocalCluster.start(
         3,
         version=request.param,

@@ -20,14 +20,14 @@ _SECONDS = 30.0
 
 
 class KafkaBench:
-    """A real cluster, through the ports that run in production."""
+    """A real cluster, through the production ports."""
 
     def __init__(self, local: LocalCluster, client: KafkaCluster) -> None:
         self.local = local
         self.client = client
         self.source = KafkaSource(client)
         self.destination = KafkaDestination(client, lambda: True)
-        # What the bench itself asks teaches the port no ids of topics.
+        # A separate port: the bench's own requests must not teach the tested port topic ids.
         self._looking = KafkaDestination(client, lambda: False)
         self._servers = local.bootstrap_servers
         self._admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
@@ -36,11 +36,11 @@ class KafkaBench:
         self._producers: list[Producer] = []
 
     def now_ms(self) -> int:
-        """Give this machine's wall clock, which is the brokers' too."""
+        """Return this machine's wall clock, which is also the brokers'."""
         return time.time_ns() // 1_000_000
 
     def name(self, stem: str) -> str:
-        """Give a fresh name."""
+        """Return a new name."""
         return f"{stem}.{self._run}.{next(self._numbers)}"
 
     async def topic(
@@ -61,7 +61,7 @@ class KafkaBench:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-                return False  # the one of that name is still being deleted
+                return False  # the old topic of that name is still being deleted
             return True
 
         await until(created, f"{name} to be created")
@@ -71,7 +71,7 @@ class KafkaBench:
             known = len(found) == partitions and all(
                 leader.error == 0 and leader.node >= 0 for leader in found.values()
             )
-            # A broker may be told that it leads after another one tells us.
+            # A broker may learn that it is the leader after another broker reports it.
             ends = await self._looking.log_ends(found) if known else {}
             return known and all(end.error == 0 for end in ends.values())
 
@@ -82,7 +82,7 @@ class KafkaBench:
         await asyncio.to_thread(self._admin.delete_topics([topic])[topic].result, _SECONDS)
 
     async def create_again(self, topic: str) -> None:
-        """Create a topic of that name."""
+        """Recreate a topic."""
         await self._create(topic, 1, {})
 
     async def transact(
@@ -115,7 +115,7 @@ class KafkaBench:
 
 
 def config_of(local: LocalCluster) -> ClusterConfig:
-    """How a client reaches the cluster."""
+    """Return a client configuration for the cluster."""
     addresses = tuple(Address("127.0.0.1", broker.port) for broker in local.brokers)
     return ClusterConfig(bootstrap_servers=addresses)
 

@@ -20,7 +20,7 @@ HASTY = Timings(
     producer_id_expiration_check=0.5,
     transactional_id_expiration=6.0,
 )
-"""A cluster that forgets producers and transactional ids soon."""
+"""A cluster that soon forgets producers and transactional ids."""
 
 
 class ModelBench:
@@ -36,11 +36,11 @@ class ModelBench:
         self._open: dict[str, tuple[int, int]] = {}
 
     def now_ms(self) -> int:
-        """Give the virtual wall clock."""
+        """Return the virtual wall clock in milliseconds."""
         return self.cluster.now_ms
 
     def name(self, stem: str) -> str:
-        """Give a fresh name."""
+        """Return a new name."""
         return f"{stem}.{next(self._numbers)}"
 
     async def topic(
@@ -60,13 +60,13 @@ class ModelBench:
         self.cluster.delete_topic(topic)
 
     async def create_again(self, topic: str) -> None:
-        """Create a topic of that name."""
+        """Recreate a topic."""
         self.cluster.create_topic(topic)
 
     async def transact(
         self, transactional_id: str, key: TopicPartition, values: Sequence[bytes], end: str
     ) -> None:
-        """Write a transaction straight into the log."""
+        """Write a transaction directly into the log."""
         cluster = self.cluster
         log = cluster.log(key)
         error, producer_id, epoch = cluster.coordinator.init(transactional_id)
@@ -92,7 +92,7 @@ class ModelBench:
 def run_on_model(
     behaviour: Behaviour, timings: Timings | None = None, nodes: Sequence[int] = (1,)
 ) -> None:
-    """Run a behaviour on a fresh model."""
+    """Run a behaviour on a new model."""
 
     async def main(loop: VirtualLoop) -> None:
         await behaviour(ModelBench(loop, timings or Timings(), nodes))

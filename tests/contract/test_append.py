@@ -48,7 +48,7 @@ async def test_a_sequence_goes_on_and_nothing_else_is_taken(bench: Bench) -> Non
 
 @behaviour
 async def test_the_last_five_batches_are_told_as_duplicates(bench: Bench) -> None:
-    """Goal: one of the last five is answered with its own offset, an older one is refused."""
+    """Goal: one of the last five batches is answered with its offset; older ones are refused."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
     now = bench.now_ms()
@@ -82,7 +82,7 @@ async def test_a_duplicate_is_told_by_its_sequences_alone(bench: Bench) -> None:
 
 @behaviour
 async def test_a_birth_takes_any_sequence(bench: Bench) -> None:
-    """Goal: the first batch of a producer is unguarded, whatever its sequence; then it is not."""
+    """Goal: a producer's first batch is unguarded, whatever its sequence; the next is guarded."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
     now = bench.now_ms()
@@ -97,7 +97,7 @@ async def test_a_birth_takes_any_sequence(bench: Bench) -> None:
 
 @behaviour
 async def test_of_identical_births_one_lands(bench: Bench) -> None:
-    """Goal: many senders of the same first batch, at once: it stands once, all are told where."""
+    """Goal: of many concurrent copies of a first batch one lands; all get its offset."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
     first = batch(key, values(5), producer_id=producer, sequence=777, timestamp=bench.now_ms())
@@ -133,7 +133,7 @@ async def test_sequences_wrap_at_2_to_the_31(bench: Bench) -> None:
 
 @behaviour
 async def test_a_new_epoch_begins_at_0_and_ends_the_old_one(bench: Bench) -> None:
-    """Goal: epochs are told by what the partition has seen, not by what the coordinator gave."""
+    """Goal: epochs are compared with what the partition has seen, not with the coordinator's."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
     now = bench.now_ms()
@@ -151,7 +151,7 @@ async def test_a_new_epoch_begins_at_0_and_ends_the_old_one(bench: Bench) -> Non
 
 @behaviour
 async def test_markers_do_not_disturb_a_sequence(bench: Bench) -> None:
-    """Goal: another producer's markers take offsets, and the sequence goes on as before."""
+    """Goal: another producer's markers take offsets, and the sequence continues as before."""
     [key] = await bench.topic()
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
     now = bench.now_ms()
@@ -205,7 +205,7 @@ async def test_a_fence_stops_its_partitions_and_no_others(bench: Bench) -> None:
         assert (await send(bench, data(key, old.epoch, 0)))[0].error == 0
     new = await bench.destination.init_producer(name)
     assert (new.producer_id, new.epoch) == (producer, old.epoch + 1)
-    # Before the marker stands the old epoch is still good.
+    # The old epoch is valid until the marker is written.
     assert (await send(bench, data(fenced, old.epoch, 2)))[0].error == 0
     await bench.destination.empty_transaction(new, [fenced])
     await ends_at(bench, fenced, 5)
@@ -224,7 +224,7 @@ async def test_a_fence_stops_its_partitions_and_no_others(bench: Bench) -> None:
 
 @behaviour
 async def test_a_marker_alone_is_described_without_sequence(bench: Bench) -> None:
-    """Goal: after a fence DescribeProducers says the new epoch and -1, and 0 comes next."""
+    """Goal: after a fence DescribeProducers reports the new epoch and -1, and 0 comes next."""
     [key] = await bench.topic()
     name = bench.name("data")
     old = await bench.destination.init_producer(name)

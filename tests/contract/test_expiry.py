@@ -1,4 +1,4 @@
-"""How long a leader remembers a producer: by the records' time, not by when they came.
+"""How long a leader remembers a producer: by the records' time, not by their arrival.
 
 And how long a coordinator remembers a transactional id: by its transactions and InitProducerId.
 """
@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 
 
 def test_the_model_forgets_by_the_records_time() -> None:
-    """Goal: the model does as the brokers below."""
+    """Goal: the model forgets producers as the brokers below do."""
     run_on_model(forgets_by_the_records_time, HASTY)
     run_on_model(markers_and_their_time, HASTY)
     run_on_model(data_is_no_use_of_an_id, HASTY)
@@ -45,9 +45,10 @@ async def _forgotten(bench: Bench, key: TopicPartition, producer: int) -> None:
 
 
 async def forgets_by_the_records_time(bench: Bench) -> None:
-    """Old records are forgotten at the next check though they have just come; fresh ones are not.
+    """Old records' producers are forgotten at the next check even if just written; fresh ones stay.
 
-    Records of the future are remembered. What was forgotten takes any sequence and any epoch.
+    Producers of records with future timestamps are remembered. A forgotten producer may send any
+    sequence and any epoch.
     """
     old, fresh, future = await bench.topic(3)
     producer = (await bench.destination.init_producer(bench.name("data"))).producer_id
@@ -61,7 +62,7 @@ async def forgets_by_the_records_time(bench: Bench) -> None:
     for key, code in ((old, 0), (fresh, OUT_OF_ORDER)):
         made = batch(key, values(2), producer_id=producer, epoch=4, sequence=1, timestamp=now)
         assert (await send(bench, made))[0].error == code
-    # A batch again, whose producer was forgotten in between, lands twice.
+    # A batch is sent again after its producer was forgotten: it lands twice.
     await _forgotten(bench, fresh, producer)
     made = batch(fresh, values(3), producer_id=producer, epoch=0, sequence=7, timestamp=now)
     end = await log_end(bench, fresh)
@@ -70,7 +71,7 @@ async def forgets_by_the_records_time(bench: Bench) -> None:
 
 
 async def markers_and_their_time(bench: Bench) -> None:
-    """A marker counts as fresh when it is written, and so keeps what stood before it."""
+    """A marker counts as fresh when it is written, and so keeps the state before it."""
     [key] = await bench.topic()
     identity = await bench.destination.init_producer(bench.name("data"))
     producer = identity.producer_id
@@ -85,16 +86,17 @@ async def markers_and_their_time(bench: Bench) -> None:
     await bench.destination.empty_transaction(identity, [key])
     await ends_at(bench, key, 4)
     known = await last_sequence(bench, key, producer)
-    assert known in {(identity.epoch, 2), (identity.epoch, -1)}  # -1: a check came between
+    assert known in {(identity.epoch, 2), (identity.epoch, -1)}  # -1: a check ran in between
     await asyncio.sleep(HASTY.producer_id_expiration / 6)
     assert await last_sequence(bench, key, producer) == known
     await _forgotten(bench, key, producer)
 
 
 async def data_is_no_use_of_an_id(bench: Bench) -> None:
-    """It is forgotten although data of its producer comes, and has another producer id then.
+    """An id expires even if its producer writes data; then it gets another producer id.
 
-    A fence of that one refuses nothing of the former one. What is asked for again in time stays.
+    A fence of the new producer id refuses nothing of the former one. An id that is requested again
+    in time stays.
     """
     [key] = await bench.topic()
     left, kept = bench.name("left"), bench.name("kept")

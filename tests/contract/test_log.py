@@ -1,4 +1,4 @@
-"""Reading a source's log, and the ends of a destination's."""
+"""Reads of a source's log, and the log ends of a destination."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ from twinlog.local.cluster import LocalCluster
 
 @behaviour
 async def test_a_committed_fetch_ends_below_an_open_transaction(bench: Bench) -> None:
-    """Goal: up to the last stable offset, with aborted data, markers, and the list of aborted."""
+    """Goal: a read ends at the last stable offset, with aborted data, markers, the aborted list."""
     [key] = await bench.topic()
     await bench.transact(bench.name("a"), key, values(2), "commit")
     await bench.transact(bench.name("b"), key, values(3), "abort")
@@ -64,7 +64,7 @@ async def test_a_committed_fetch_ends_below_an_open_transaction(bench: Bench) ->
 
 @behaviour
 async def test_a_fetch_within_a_batch_gives_the_whole_batch(bench: Bench) -> None:
-    """Goal: the answer may begin before the offset that was asked for."""
+    """Goal: the answer may begin before the requested offset."""
     [key] = await bench.topic()
     await send(
         bench,
@@ -80,7 +80,7 @@ async def test_a_fetch_within_a_batch_gives_the_whole_batch(bench: Bench) -> Non
 
 @behaviour
 async def test_delete_records_moves_the_start_only(bench: Bench) -> None:
-    """Goal: the log end and what is known of producers stay, even when nothing is left."""
+    """Goal: log end offset and producer state stay, even when no record is left."""
     [key] = await bench.topic()
     made = [
         batch(key, values(5), producer_id=10**9, sequence=5 * at, timestamp=bench.now_ms())
@@ -116,7 +116,7 @@ async def test_delete_records_is_refused_on_compacted_only_topics(bench: Bench) 
 
 @behaviour
 async def test_a_bulk_filler_takes_a_million_offsets_in_one_batch(bench: Bench) -> None:
-    """Goal: a guarded batch of empty records is small, lands once, and its start can move past."""
+    """Goal: a guarded batch of empty records is small, lands once, and its start can be deleted."""
     [key] = await bench.topic()
     count = 1_000_000
     now = bench.now_ms()
@@ -145,7 +145,7 @@ async def test_a_bulk_filler_takes_a_million_offsets_in_one_batch(bench: Bench) 
 
 
 def _empty_records(count: int) -> bytes:
-    """Records without key, value and headers, at consecutive offsets."""
+    """Encode records without key, value and headers, at consecutive offsets."""
     from twinlog.kafka.log.records import encode_tail, varint  # noqa: PLC0415
 
     tail = encode_tail(None, None)
@@ -158,7 +158,7 @@ def _empty_records(count: int) -> bytes:
 
 @behaviour
 async def test_bytes_behind_the_header_are_kept(bench: Bench) -> None:
-    """Goal: what is fetched after an append is what was appended, in every codec."""
+    """Goal: a fetch returns exactly the appended bytes behind the header, in every codec."""
     keys = await bench.topic(len(Codec))
     for key, codec in zip(keys, Codec, strict=True):
         made = batch(key, values(50, 40), producer_id=10**9, timestamp=bench.now_ms(), codec=codec)
@@ -170,7 +170,7 @@ async def test_bytes_behind_the_header_are_kept(bench: Bench) -> None:
 
 @behaviour
 async def test_a_fetch_waits_for_data_until_there_is_some(bench: Bench) -> None:
-    """Goal: the long poll is answered early by a record, else after its time."""
+    """Goal: a record ends the long poll early; otherwise it ends after its time."""
     [key] = await bench.topic()
     node = await leader_of(bench, key)
     await bench.source.leaders([key.topic])
@@ -189,10 +189,10 @@ async def _fetch(bench: Bench, node: int, key: TopicPartition, wait_ms: int) -> 
 
 @behaviour
 async def test_a_fetch_compares_the_epoch_of_the_record_before(bench: Bench) -> None:
-    """Goal: a consumer's Fetch tells where the last record's epoch ends, before the log's own end.
+    """Goal: a consumer's Fetch reports where the last record's epoch ends before the log does.
 
-    An epoch that the log never had is out of range; who knows the leader by another one is refused.
-    What happens when a log has lost its end: test_replication.py.
+    An epoch that the log never had is out of range; a request with another current leader epoch is
+    refused. What happens when a log has lost its end: test_replication.py.
     """
     [key] = await bench.topic()
     await send(bench, batch(key, values(4), producer_id=10**9, timestamp=bench.now_ms()))
@@ -203,7 +203,7 @@ async def test_a_fetch_compares_the_epoch_of_the_record_before(bench: Bench) -> 
     async def told(*position: int) -> Fetched:
         return await fetched(bench, leader.node, key, FetchPosition(*position), 10_000)
 
-    async with asyncio.timeout(8):  # an answer that tells something does not wait for data
+    async with asyncio.timeout(8):  # an answer with news does not wait for data
         for _ in range(2):
             found = await told(6, epoch, epoch)
             assert (found.error, found.diverging) == (0, EpochEnd(epoch, 4))
@@ -216,7 +216,7 @@ async def test_a_fetch_compares_the_epoch_of_the_record_before(bench: Bench) -> 
 
 
 async def topic_made_again(bench: Bench) -> None:
-    """A fetch never goes from one incarnation of a topic into the next, before `leaders` told."""
+    """A fetch never crosses from a topic to its recreated successor until `leaders` was called."""
     [key] = await bench.topic()
     await send(bench, batch(key, values(3), producer_id=10**9, timestamp=bench.now_ms()))
     before = (await bench.source.leaders([key.topic]))[key]
@@ -246,7 +246,7 @@ def test_a_topic_made_again_is_told_by_its_id(any_kafka: LocalCluster) -> None:
 
 
 async def appended_to_a_topic_made_again(bench: Bench) -> None:
-    """What is produced never goes into the next incarnation of a topic, before `leaders` told."""
+    """Records are never appended to a topic's recreated successor until `leaders` was called."""
     [key] = await bench.topic()
     await send(bench, batch(key, values(3), producer_id=10**9, timestamp=bench.now_ms()))
     node = await leader_of(bench, key)
@@ -275,7 +275,7 @@ def test_a_topic_made_again_is_not_appended_to(kafka: LocalCluster) -> None:
 
 @behaviour
 async def test_control_records_are_seen_by_an_uncommitted_read(bench: Bench) -> None:
-    """Goal: a position can be proved by what stands there, fillers included."""
+    """Goal: a position can be proved by the log's content, fillers included."""
     [key] = await bench.topic()
     producer = await bench.destination.init_producer(bench.name("filler"))
     await send(bench, batch(key, values(2), producer_id=10**9, timestamp=bench.now_ms()))

@@ -1,4 +1,4 @@
-"""Three brokers: log ends above the high watermark, and leaders that move."""
+"""Three brokers: log end offsets above the high watermark, and leader changes."""
 
 import asyncio
 import sys
@@ -42,7 +42,7 @@ def _brokers(local: LocalCluster) -> list[int]:
 
 
 def test_the_log_end_is_seen_above_the_high_watermark(own_trio: LocalCluster) -> None:
-    """Goal: ListOffsets as replica -2 gives the leader's own end while a follower stands still."""
+    """Goal: ListOffsets as replica -2 returns the leader's own end while a follower is stopped."""
 
     async def body(bench: KafkaBench) -> None:
         [key] = await bench.topic()
@@ -50,7 +50,7 @@ def test_the_log_end_is_seen_above_the_high_watermark(own_trio: LocalCluster) ->
         leader = await leader_of(bench, key)
         follower = next(node for node in _brokers(own_trio) if node != leader)
         producer = Producer({"bootstrap.servers": own_trio.bootstrap_servers, "acks": "1"})
-        await asyncio.to_thread(producer.list_topics, key.topic, 20)  # before time is short
+        await asyncio.to_thread(producer.list_topics, key.topic, 20)  # before the time limit starts
 
         async def apart() -> tuple[int, int]:
             own_trio.pause(follower)
@@ -67,7 +67,7 @@ def test_the_log_end_is_seen_above_the_high_watermark(own_trio: LocalCluster) ->
             bounds = (await bench.destination.bounds([key]))[key]
             return bounds.high_watermark == (await bench.destination.log_ends([key]))[key].log_end
 
-        # A machine that is slow lets the controller fence the follower before both have answered.
+        # On a slow machine the controller may fence the follower before both have answered.
         for end in range(5, 8):
             if (found := await apart()) == (end, end - 1):
                 break
@@ -84,7 +84,7 @@ def test_the_log_end_is_seen_above_the_high_watermark(own_trio: LocalCluster) ->
 
 
 def test_a_position_survives_its_leader(own_trio: LocalCluster) -> None:
-    """Goal: kill -9 of the leader: the new one knows log end, sequences and duplicates."""
+    """Goal: after kill -9 of the leader the new one knows log end, sequences and duplicates."""
 
     async def body(bench: KafkaBench) -> None:
         [key] = await bench.topic()
@@ -121,7 +121,7 @@ async def _led_by_another(bench: Bench, key: TopicPartition, former: int) -> Non
 
 
 async def lost_end_is_told(bench: Bench, key: TopicPartition, before: Leader) -> None:
-    """Who had read up to 6 learns that all behind 4 is gone, also when there is more again.
+    """A reader that had read up to 6 learns that all from 4 on is lost, also after regrowth.
 
     Two records were lost at 4; the log has not been written since.
     """
@@ -145,7 +145,7 @@ async def lost_end_is_told(bench: Bench, key: TopicPartition, before: Leader) ->
     found = await told(6, before.epoch, leader.epoch)
     assert (found.error, found.diverging, len(found.records)) == (0, EpochEnd(before.epoch, 4), 0)
     found = await told(6)
-    assert [h.next_offset for h in batches(found.records)] == [8]  # as if nothing had happened
+    assert [h.next_offset for h in batches(found.records)] == [8]  # the loss is not reported
     assert {h.leader_epoch for h in batches(found.records)} == {leader.epoch}
     found = await told(6, leader.epoch, leader.epoch)
     assert (found.error, found.diverging) == (0, None)
@@ -171,7 +171,7 @@ def test_the_model_tells_of_a_lost_end() -> None:
 
 
 def test_an_unclean_election_takes_the_sequence_back(own_trio: LocalCluster) -> None:
-    """Goal: what was lost is lost from the producer's state too: log end and sequence agree."""
+    """Goal: lost records are lost from the producer state too: log end and sequence agree."""
 
     async def body(bench: KafkaBench) -> None:
         [key] = await bench.topic(
@@ -211,8 +211,8 @@ def test_an_unclean_election_takes_the_sequence_back(own_trio: LocalCluster) -> 
 def test_markers_are_never_lost_and_may_stand_twice(own_trio: LocalCluster) -> None:
     """Goal: leaders that die (kill -9) while empty transactions end lose no marker.
 
-    A marker that the coordinator could not see confirmed it writes again, so there may be more
-    control records than transactions. The test says how many, and holds what must be true.
+    The coordinator writes a marker again if its write was not confirmed, so there may be more
+    control records than transactions. The test prints how many, and asserts the invariants.
     """
 
     async def body(bench: KafkaBench) -> None:

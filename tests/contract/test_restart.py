@@ -1,4 +1,4 @@
-"""What a broker that was killed and started again remembers of producers."""
+"""What a broker remembers of producers after a kill and a restart."""
 
 from contract.bench import Bench, batch, last_sequence, leader_of, log_end, send, values
 from contract.kafka_bench import run_on_kafka
@@ -11,15 +11,15 @@ HOUR_MS = 3_600_000
 
 
 def test_a_killed_broker_remembers_what_its_log_holds(hasty_kafka: LocalCluster) -> None:
-    """Goal: kill -9: sequence and epoch are rebuilt from the log, of the batches only the last.
+    """Goal: after kill -9 sequence, epoch and only the last batch are rebuilt from the log.
 
-    So one of several in flight, sent again, is refused and not told as a duplicate.
+    So one of several batches in flight that is sent again is refused, and is not a duplicate.
     """
     made: list[Batch] = []
 
     async def before(bench: Bench) -> None:
         [key] = await bench.topic()
-        soon = bench.now_ms() + HOUR_MS  # so that it is not forgotten in between
+        soon = bench.now_ms() + HOUR_MS  # the producer must not expire during the test
         made.extend(
             batch(key, values(2), producer_id=10**9, epoch=3, sequence=2 * at, timestamp=soon)
             for at in range(7)
@@ -41,7 +41,7 @@ def test_a_killed_broker_remembers_what_its_log_holds(hasty_kafka: LocalCluster)
 
 
 def test_a_stopped_broker_remembers_one_batch(hasty_kafka: LocalCluster) -> None:
-    """Goal: an orderly stop leaves a snapshot, which holds the last batch of each producer only."""
+    """Goal: an orderly stop leaves a snapshot with only the last batch of each producer."""
     made: list[Batch] = []
     key: list[TopicPartition] = []
 

@@ -27,7 +27,7 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 
 @behaviour
 async def test_an_empty_transaction_takes_one_offset_on_each_partition(bench: Bench) -> None:
-    """Goal: one control record on each partition that was named, none elsewhere."""
+    """Goal: each named partition gets one control record, no other partition gets any."""
     keys = await bench.topic(5)
     await empty_transactions(bench, bench.name("filler"), keys[:4], 3)
     for key in keys[:4]:
@@ -43,7 +43,7 @@ async def test_an_empty_transaction_takes_one_offset_on_each_partition(bench: Be
 
 @behaviour
 async def test_the_answer_comes_before_the_markers(bench: Bench) -> None:
-    """Goal: straight after the transaction was ended, the log end need not show it yet."""
+    """Goal: directly after the end of the transaction the log end may not show it yet."""
     [key] = await bench.topic()
     producer = await bench.destination.init_producer(bench.name("filler"))
     early = 0
@@ -56,7 +56,7 @@ async def test_the_answer_comes_before_the_markers(bench: Bench) -> None:
 
 @behaviour
 async def test_the_next_epoch_comes_after_the_markers(bench: Bench) -> None:
-    """Goal: when InitProducerId is answered, every marker of the former epoch stands."""
+    """Goal: when InitProducerId is answered, every marker of the former epoch is in the log."""
     keys = await bench.topic(20)
     name = bench.name("filler")
     for done in range(1, 21):
@@ -84,7 +84,7 @@ async def test_a_former_owner_of_an_id_is_fenced(bench: Bench) -> None:
 
 @behaviour
 async def test_several_ids_fill_one_partition_side_by_side(bench: Bench) -> None:
-    """Goal: only their number counts."""
+    """Goal: the log end depends only on the number of transactions."""
     [key] = await bench.topic()
     names = [bench.name("filler") for _ in range(6)]
     await asyncio.gather(*(empty_transactions(bench, name, [key], 4) for name in names))
@@ -93,7 +93,7 @@ async def test_several_ids_fill_one_partition_side_by_side(bench: Bench) -> None
 
 @behaviour
 async def test_a_refused_partition_keeps_no_other_out(bench: Bench) -> None:
-    """Goal: it is told why, the others get their marker, and no transaction is left open."""
+    """Goal: it gets its error, the others get their marker, and no transaction is left open."""
     keys = await bench.topic(2)
     gone = TopicPartition(bench.name("gone"), 0)
     name = bench.name("filler")
@@ -123,7 +123,7 @@ async def test_written_markers_stand_when_they_are_answered(bench: Bench) -> Non
 
 @behaviour
 async def test_written_markers_leave_transactions_of_the_id_possible(bench: Bench) -> None:
-    """Goal: after markers were written in an identity's name, it still fills by transactions."""
+    """Goal: after markers were written with an identity, it still fills by transactions."""
     [key] = await bench.topic()
     producer = await bench.destination.init_producer(bench.name("filler"))
     await bench.destination.write_markers({key: Markers(100)}, producer)
@@ -137,7 +137,7 @@ async def test_written_markers_leave_transactions_of_the_id_possible(bench: Benc
 
 @behaviour
 async def test_written_markers_of_an_old_epoch_are_refused(bench: Bench) -> None:
-    """Goal: once markers of a newer epoch stand, the partition takes none of the older (47)."""
+    """Goal: after markers of a newer epoch, the partition refuses those of an older one (47)."""
     touched, untouched = await bench.topic(2)
     name = bench.name("marker")
     old = await bench.destination.init_producer(name)
@@ -154,7 +154,7 @@ async def test_written_markers_of_an_old_epoch_are_refused(bench: Bench) -> None
 async def test_two_markers_that_exclude_each_other(bench: Bench) -> None:
     """Goal: of a newer producer epoch and a newer coordinator epoch one lands, whichever is first.
 
-    What marker_epochs.py stands on. A marker that is not below in either of the two lands, too.
+    marker_epochs.py relies on this. A marker that is not below in either epoch lands, too.
     """
     one, other = await bench.topic(2)
     name = bench.name("marker")
@@ -175,7 +175,7 @@ async def test_two_markers_that_exclude_each_other(bench: Bench) -> None:
 
 @behaviour
 async def test_a_transactions_marker_after_a_written_one(bench: Bench) -> None:
-    """Goal: with a coordinator epoch of 0, markers in a transactional id's name hinder it not."""
+    """Goal: written markers with coordinator epoch 0 do not block a transaction's own marker."""
     [key] = await bench.topic()
     name = bench.name("filler")
     old = await bench.destination.init_producer(name)
@@ -189,7 +189,7 @@ async def test_a_transactions_marker_after_a_written_one(bench: Bench) -> None:
 def test_a_transaction_is_opened_again_by_a_late_request(any_kafka: LocalCluster) -> None:
     """Goal: AddPartitionsToTxn again after EndTxn, in the same epoch, opens *another* transaction.
 
-    So a request that is sent again after Disconnected, and whose first copy arrives late, leaves a
+    So a request that is retried after Disconnected, and whose first copy arrives late, leaves one
     marker too many: with the next epoch, or when the coordinator times the transaction out.
     """
 

@@ -1,7 +1,7 @@
-"""Two clusters with a mirror between them, and a node that runs: shared by the tests of a file.
+"""Two clusters, a mirror between them, and a running node, shared by the tests of a file.
 
-Each test adds topics of its own. What stops a node, kills a broker or the like has a stage of its
-own (test_kills.py, test_takeover.py).
+Each test adds its own topics. A test that stops a node, kills a broker or the like has its own
+stage (test_kills.py, test_takeover.py).
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ REFRESH = "mirror.metadata.refresh.interval.ms=1000"
 
 @pytest.fixture(scope="module")
 def metrics_address() -> Iterator[str]:
-    """Where the world's node serves its metrics."""
+    """Return the address where the world's node serves its metrics."""
     ports = PortClaim.fresh(1)
     yield f"127.0.0.1:{ports.ports[0]}"
     ports.close()
@@ -26,7 +26,7 @@ def metrics_address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Iterator[Stage]:
-    """A source, a destination, a mirror without topics, a node."""
+    """Start a source, a destination, a mirror without topics, and a node."""
     with Stage(tmp_path_factory.mktemp("world")) as stage:
         stage.start_source()
         stage.start_destination()

@@ -1,4 +1,4 @@
-"""Topic configurations follow: what is changed on the source, what is changed back; set back."""
+"""Topic configurations follow the source, are corrected on the destination, and are set back."""
 
 import time
 
@@ -62,7 +62,7 @@ NEEDED = {
     "max.message.bytes": str(64 << 20),
     "message.timestamp.after.max.ms": str((1 << 63) - 1),
 }
-"""What a mirror's topic has while it is mirrored, of what users may have otherwise."""
+"""What a mirrored topic has while it is mirrored, in place of users' values."""
 ITS_OWN = {
     "message.timestamp.type": "LogAppendTime",
     "compression.type": "zstd",
@@ -78,7 +78,7 @@ def has(servers: str, topic: str, wanted: dict[str, str]) -> bool:
 
 
 def test_what_mirroring_needs_is_set_back_at_the_failover(world: Stage, topic: str) -> None:
-    """As the source has it, who is not asked; once, and then they are the users'."""
+    """To the source's values, without asking the source; once, then the users own them."""
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
     own = {name: ITS_OWN[name] for name in ("message.timestamp.type", "compression.type")}
     outside.make_topic(source, topic, 1, own)
@@ -98,7 +98,7 @@ def test_what_mirroring_needs_is_set_back_at_the_failover(world: Stage, topic: s
 
 
 def test_a_destination_that_puts_its_own_time_on_records_is_seen(world: Stage, topic: str) -> None:
-    """Somebody has set LogAppendTime there: until that is changed back, records are altered."""
+    """With LogAppendTime at the destination records are altered, until that is changed back."""
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
     outside.make_topic(source, topic, 1)
     world.add(topic, "everything")
@@ -110,7 +110,7 @@ def test_a_destination_that_puts_its_own_time_on_records_is_seen(world: Stage, t
         return outside.described(world, topic)[0]["state"] == "FAILED"
 
     until(failed, 60, "the partition's failure")
-    # What is said then, as long as records differ: not that somebody should try again.
+    # The reason as long as records differ: it does not ask for a retry.
     until(
         lambda: outside.described(world, topic)[0]["reason"] or "",
         30,

@@ -1,8 +1,8 @@
 """A topic that the node may not write to at the destination, among others of its state partition.
 
-There is one state partition only, so that all share its transactions, and the node may not write
-markers, so that gaps are filled by transactions, too (docs/decisions/0001-written-markers.md).
-What is missing is told of the one topic, and no other feels it.
+There is only one state partition, so all topics share its transactions. The node may not write
+markers, so gaps are filled by transactions, too (docs/decisions/0001-written-markers.md). The
+missing right is reported for that one topic, and does not affect any other.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from twinlog.local.stage import Stage
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 
 PREFIX = "orders"
-"""Which topics docs/security.md grants."""
+"""The prefix of the topics that docs/security.md grants."""
 REFUSED = "TOPIC_AUTHORIZATION_FAILED"
 USUAL_SECONDS = 15.0
-"""Within these a topic is STOPPED that nothing holds up, on a busy machine, too."""
+"""The longest time until an unaffected topic is STOPPED, on a busy machine, too."""
 ALICE = Acl(
     *(ResourceType.TOPIC, PREFIX, PatternType.PREFIXED, "User:alice", "*"),
     *(Operation.WRITE, Permission.ALLOW),
@@ -34,25 +34,25 @@ ALICE = Acl(
 
 
 class Place(NamedTuple):
-    """A source, a destination that knows who may do what, and a node."""
+    """A source, a destination with an authorizer, and a node."""
 
     stage: Stage
     source: Secured
     destination: Secured
 
     def deny(self, topic: str) -> Acl:
-        """Take WRITE on a topic from the node."""
+        """Deny the node WRITE on a topic."""
         kind, literal = ResourceType.TOPIC, PatternType.LITERAL
         denial = Acl(kind, topic, literal, "User:twinlog", "*", Operation.WRITE, Permission.DENY)
         asyncio.run(self.destination.give([denial]))
         return denial
 
     def allow(self, denial: Acl) -> None:
-        """Give it back."""
+        """Remove the denial."""
         asyncio.run(self.destination.take([denial]))
 
     def begin(self, mirror: str, *topics: str) -> None:
-        """A mirror of these topics."""
+        """Create a mirror of these topics."""
         refresh = ["mirror.metadata.refresh.interval.ms=1000"]
         self.stage.create_mirror(mirror, refresh, state_partitions=1)
         self.stage.add("|".join(topics), mirror)
@@ -72,7 +72,7 @@ class Place(NamedTuple):
         assert removed.status == 0, removed.errors
 
     def await_reason(self, topic: str, state: str) -> dict[str, Any]:
-        """Wait until a topic's first partition is in a state for want of the right."""
+        """Wait until a topic's first partition is in a state for lack of the right."""
         return until(
             lambda: outside.described(self.stage, topic)[0],
             60,
@@ -85,7 +85,7 @@ class Place(NamedTuple):
 def place(
     tmp_path_factory: pytest.TempPathFactory, secured_pair: tuple[Secured, Secured]
 ) -> Iterator[Place]:
-    """Rights as documented, but for those that allow to write markers: 4.3.1 takes ALTER, too."""
+    """Grant the documented rights, without those to write markers: 4.3.1 accepts ALTER, too."""
     source, destination = secured_pair
     rights = [
         one
@@ -100,14 +100,14 @@ def place(
 
 
 def ends(place: Place, topic: str) -> list[int]:
-    """Where the destination's logs end."""
+    """Return the destination's log end offsets."""
     found = Log(place.destination.local.bootstrap_servers).ends([(topic, 0), (topic, 1)])
     return list(found.values())
 
 
 @pytest.fixture(scope="module")
 def node(place: Place) -> Place:
-    """The place, with its node, which needs a mirror to begin with."""
+    """Return the place with its node, which needs a mirror to start."""
     servers = place.source.local.bootstrap_servers
     outside.make_topic(servers, f"{PREFIX}-first")
     place.begin("first", f"{PREFIX}-first")
@@ -117,7 +117,7 @@ def node(place: Place) -> Place:
 
 
 def test_a_failover_of_all_topics(node: Place) -> None:
-    """`--remove '.*'`: all others are STOPPED at once, and are their users'; it is, by and by."""
+    """`--remove '.*'`: all others are STOPPED at once, and are their users'; it is later."""
     topics = one, two, denied = [f"{PREFIX}-{name}" for name in ("one", "two", "denied")]
     servers, mirror = node.source.local.bootstrap_servers, "all"
     for topic in topics:
@@ -151,7 +151,7 @@ def test_a_failover_of_all_topics(node: Place) -> None:
 
 
 def test_gaps_of_all_topics(node: Place) -> None:
-    """It is FAILED, for a gap that may not be filled; gaps of the others are filled beside it."""
+    """It is FAILED, for a gap that may not be filled; gaps of the others are filled anyway."""
     topics = one, two, denied = [f"{PREFIX}-gaps-{name}" for name in ("one", "two", "denied")]
     servers, mirror = node.source.local.bootstrap_servers, "gaps"
     for topic in topics:

@@ -1,4 +1,4 @@
-"""Everything that a source's partitions can hold arrives, and what must not be said is said."""
+"""All kinds of partition content arrive, and failures that must be reported are reported."""
 
 import os
 import time
@@ -18,7 +18,7 @@ MEGABYTE = 1 << 20
 
 
 def cleaned(stage: Stage) -> bool:
-    """Whether the cleaner has been at the source's customers."""
+    """Return whether the cleaner has compacted the source's customers."""
     log = Log(stage.source.bootstrap_servers)
     extents = log.extents([("customers", 0)])
     ranges = {one: (extent.start, extent.stable) for one, extent in extents.items()}
@@ -27,9 +27,9 @@ def cleaned(stage: Stage) -> bool:
 
 
 def test_what_a_partition_can_hold(world: Stage) -> None:
-    """Codecs, transactions, holes, a late start, nothing at all, nulls, large records, times.
+    """Codecs, transactions, holes, a late start, an empty partition, nulls, large records, times.
 
-    The load's topics are written before the mirror sees them, and then on while it does.
+    The load writes its topics before the mirror sees them, and continues while it does.
     """
     servers = world.source.bootstrap_servers
     world.start_load(800, 60)
@@ -59,7 +59,7 @@ def test_what_a_partition_can_hold(world: Stage) -> None:
 
 
 def mirror_records(stage: Stage, topic: str, count: int) -> None:
-    """A topic of one partition, in the mirror `everything`, and so many records on both sides."""
+    """Mirror a topic of one partition, in `everything`, with `count` records on both sides."""
     servers = stage.source.bootstrap_servers
     outside.make_topic(servers, topic)
     outside.write(servers, topic, outside.simple(count))
@@ -68,7 +68,7 @@ def mirror_records(stage: Stage, topic: str, count: int) -> None:
 
 
 def test_partitions_are_added(world: Stage, topic: str) -> None:
-    """A topic that grows on the source grows on the destination, and the new ones are mirrored."""
+    """A topic that grows on the source grows on the destination; new partitions are mirrored."""
     servers = world.source.bootstrap_servers
     mirror_records(world, topic, 100)
     outside.grow_topic(servers, topic, 3)
@@ -81,7 +81,7 @@ def test_partitions_are_added(world: Stage, topic: str) -> None:
 
 
 def test_the_log_start_follows(world: Stage, topic: str) -> None:
-    """Retention on the source moves the destination's log start, too."""
+    """Retention on the source raises the destination's log start offset, too."""
     servers = world.source.bootstrap_servers
     mirror_records(world, topic, 300)
     delete_before(servers, [(topic, 0, 123)])
@@ -95,7 +95,7 @@ def test_the_log_start_follows_later(world: Stage, topic: str) -> None:
     servers = world.source.bootstrap_servers
     mirror_records(world, topic, 30)
     outside.alter(world, "mirror.log.start.delay.ms=3600000")
-    time.sleep(2)  # lanes follow `__mirror_config`
+    time.sleep(2)  # lanes read `__mirror_config` continuously
     delete_before(servers, [(topic, 0, 12)])
     outside.write(servers, topic, outside.simple(1))
     world.await_no_lag([topic])
@@ -107,7 +107,7 @@ def test_the_log_start_follows_later(world: Stage, topic: str) -> None:
 
 
 def test_a_topic_made_again(world: Stage, fresh_name: Callable[[str], str]) -> None:
-    """Another topic of the same name is not mixed into the first: FAILED, and why."""
+    """A recreated topic is not mixed into the deleted one: FAILED, with the reason."""
     servers = world.source.bootstrap_servers
     name = fresh_name("again")
     outside.make_topic(servers, name)
@@ -127,7 +127,7 @@ def test_a_topic_made_again(world: Stage, fresh_name: Callable[[str], str]) -> N
 
 
 def test_a_foreign_write(world: Stage, topic: str) -> None:
-    """Who writes to the destination stops that partition alone; verify names the range, with 1."""
+    """A foreign write fails that partition alone; verify names the range, and exits with 1."""
     servers = world.source.bootstrap_servers
     outside.make_topic(servers, topic, 2)
     outside.write(servers, topic, [*outside.simple(30, 0), *outside.simple(30, 1)])

@@ -1,4 +1,4 @@
-"""What was failed over goes back: the delta alone, or anew where there is a tail of its own."""
+"""A failed-over topic goes back: the delta alone, or rebuilt if there is a divergent tail."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +50,7 @@ def fail_over(stage: Stage, mirror: str, topic: str) -> None:
 
 
 def proved(stage: Stage, mirror: str, topic: str) -> int:
-    """Whether both logs are the same for their consumers; how many records they have."""
+    """Check that both logs are equal for consumers; return the number of records."""
     stage.await_no_lag([topic])
     report = stage.check([topic], numbered=False)
     assert report.good, report.problems
@@ -60,7 +60,7 @@ def proved(stage: Stage, mirror: str, topic: str) -> int:
 
 
 def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
-    """Each time only what is new is copied, into the log that is there."""
+    """Each time only new records are copied, into the existing log."""
     first, second = servers(both.there)
     outside.make_topic(first, topic)
     outside.write(first, topic, outside.simple(1000))
@@ -91,7 +91,7 @@ def test_there_and_back_and_there_again(both: Both, topic: str) -> None:
 
 
 def test_a_tail_that_nobody_has_mirrored(both: Both, topic: str, tmp_path: Path) -> None:
-    """It is named and nothing is changed; with leave it is saved, and the topic made anew."""
+    """It is named and nothing changes; with leave it is saved, and the topic is rebuilt."""
     first, second = servers(both.there)
     outside.make_topic(first, topic)
     outside.write(first, topic, outside.simple(100))
@@ -125,7 +125,7 @@ def test_a_tail_that_nobody_has_mirrored(both: Both, topic: str, tmp_path: Path)
 
 
 def test_a_failed_partition_begins_anew(both: Both, topic: str, tmp_path: Path) -> None:
-    """In the same direction: what differs is named and saved, the topic made anew and mirrored."""
+    """In the same direction: differences are named and saved, the topic is rebuilt and mirrored."""
     first, second = servers(both.there)
     outside.make_topic(first, topic)
     outside.write(first, topic, outside.simple(100))
@@ -153,7 +153,7 @@ def test_a_failed_partition_begins_anew(both: Both, topic: str, tmp_path: Path) 
 
 
 def test_what_was_never_failed_over_is_not_taken(both: Both, topic: str) -> None:
-    """Not even with --rebuild: nobody knows that it was the same topic once."""
+    """Not even with --rebuild: nothing shows that it was the same topic once."""
     first, second = servers(both.there)
     for where in (first, second):
         outside.make_topic(where, topic)
@@ -164,9 +164,9 @@ def test_what_was_never_failed_over_is_not_taken(both: Both, topic: str) -> None
 
 
 def test_foreign_records_before_the_failover(both: Both, topic: str) -> None:
-    """While no node runs the source goes on, and dies, and others write to the destination.
+    """While no node runs the source goes on and dies, and users write to the destination.
 
-    The two logs are of one length nearly, end in markers both, and have diverged.
+    The two logs have almost the same length, both end in markers, and they have diverged.
     """
     first, second = servers(both.there)
     outside.make_topic(first, topic)
@@ -190,5 +190,5 @@ def test_foreign_records_before_the_failover(both: Both, topic: str) -> None:
     both.there.source.start_broker(1)
     refused = both.back.mirrors("--add", "--topic", topic, "--mirror", "back")
     assert refused.errors.startswith("Error: MIRROR_TOPIC_DIVERGED: "), refused.errors
-    # The third marker is written after the commit's answer: before the broker's death, or not yet.
+    # The third marker is written after the commit's answer, perhaps not before the broker's death.
     assert f"{topic}-0 from offset 10 to 1" in refused.errors

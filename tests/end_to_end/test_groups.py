@@ -1,4 +1,4 @@
-"""Group offsets follow: whoever goes on at the destination goes on at the very record."""
+"""Group offsets follow: a group that moves to the destination continues at the same record."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ MIRROR = "everything"
 
 
 def read(one: Consumer, count: int) -> list[tuple[int, int, bytes]]:
-    """Partition, offset and value of the next records."""
+    """Return partition, offset and value of the next records."""
     found: list[tuple[int, int, bytes]] = []
 
     def more() -> bool:
@@ -41,7 +41,7 @@ def read(one: Consumer, count: int) -> list[tuple[int, int, bytes]]:
 
 
 def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
-    """A mirrored topic of two partitions with a hundred records each; both clusters' servers."""
+    """Mirror a topic of two partitions with a hundred records each; return both servers."""
     source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
     outside.make_topic(source, topic, 2)
     outside.write(source, topic, [*outside.simple(100, 0), *outside.simple(100, 1)])
@@ -54,7 +54,7 @@ def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_goes_on_at_its_record(world: Stage, topic: str, protocol: str) -> None:
-    """Half is read at the source, and the other half at the destination: nothing twice, no hole."""
+    """Half is read at the source, the other half at the destination: no duplicate, no hole."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-{protocol}"
     with outside.consumer(source, group, protocol) as one:
@@ -72,7 +72,7 @@ def test_a_group_goes_on_at_its_record(world: Stage, topic: str, protocol: str) 
 
 
 def test_a_group_is_not_rewound_nor_disturbed(world: Stage, topic: str) -> None:
-    """It has read on at the destination; then the source's offsets count only when further."""
+    """It has read on at the destination; then the source's offsets count only when higher."""
     source, destination = mirrored(world, topic)
     group = f"{topic}-ahead"
     outside.commit(destination, group, topic, {0: 60, 1: 10})
@@ -117,11 +117,11 @@ def test_an_offset_beyond_what_is_mirrored_waits(world: Stage, topic: str) -> No
     until(lambda: outside.committed(destination, group, topic) == {0: 110, 1: 20}, 60, "both")
 
 
-# ---- the record that an offset points at ------------------------------------------------------
+# ---- the record at an offset ------------------------------------------------------------------
 
 
 def transactions(servers: str, topic: str) -> None:
-    """Twenty transactions of five records in each of two partitions, every third one aborted.
+    """Write 20 transactions of five records in each of two partitions, every third one aborted.
 
     The offsets of records and markers alternate, and the next record lies up to seven offsets on.
     """
@@ -140,7 +140,7 @@ def transactions(servers: str, topic: str) -> None:
 
 
 def record_at(servers: str, topic: str, partition: int, offset: int) -> tuple[object, ...]:
-    """What a consumer that starts at this offset gets first."""
+    """Return the first record for a consumer that starts at this offset."""
     with outside.consumer(servers, f"{topic}-looks") as one:
         one.assign([TopicPartition(topic, partition, offset)])
         message = until(lambda: one.poll(1.0), 30, f"a record of {topic}-{partition} at {offset}")
@@ -155,14 +155,14 @@ def record_at(servers: str, topic: str, partition: int, offset: int) -> tuple[ob
 
 
 def same_records(stage: Stage, topic: str, offsets: dict[int, int]) -> None:
-    """Both clusters have one and the same record at these offsets."""
+    """Check that both clusters have the same record at these offsets."""
     for partition, offset in offsets.items():
         there = record_at(stage.source.bootstrap_servers, topic, partition, offset)
         assert record_at(stage.destination.bootstrap_servers, topic, partition, offset) == there
 
 
 def mirrored_transactions(stage: Stage, topic: str) -> tuple[str, str]:
-    """A mirrored topic of transactions; both clusters' servers."""
+    """Mirror a topic of transactions; return both clusters' servers."""
     source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
     outside.make_topic(source, topic, 2)
     transactions(source, topic)
@@ -175,9 +175,9 @@ def mirrored_transactions(stage: Stage, topic: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_an_offset_points_at_the_same_record(world: Stage, topic: str, protocol: str) -> None:
-    """Also behind markers and aborted data: the next record is the same one on both sides."""
+    """Also behind markers and aborted data: the next record is the same on both sides."""
     source, destination = mirrored_transactions(world, topic)
-    for count in (3, 20, 30):  # in a transaction, and in front of markers and aborted data
+    for count in (3, 20, 30):  # in a transaction, and before markers and aborted data
         group = f"{topic}-{protocol}-{count}"
         with outside.consumer(source, group, protocol) as one:
             one.subscribe([topic])
@@ -194,7 +194,7 @@ def test_an_offset_points_at_the_same_record(world: Stage, topic: str, protocol:
 
 
 def share_starts(servers: str, group: str, topic: str) -> dict[int, int]:
-    """Where a share group's partitions start, as its coordinator tells."""
+    """Return a share group's start offsets from its coordinator."""
 
     async def ask() -> dict[int, int]:
         config = parse_config({"bootstrap.servers": servers}).config
@@ -206,7 +206,7 @@ def share_starts(servers: str, group: str, topic: str) -> dict[int, int]:
 
 
 def share_from_the_beginning(servers: str, group: str) -> None:
-    """Let a share group begin with what there is, aborted data left out; neither is the default."""
+    """Let a share group begin at the earliest record, read_committed; neither is the default."""
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in (
@@ -220,7 +220,7 @@ def share_from_the_beginning(servers: str, group: str) -> None:
 
 
 def shared(servers: str, group: str, topic: str, count: int) -> set[tuple[int, int, bytes]]:
-    """Partition, offset and value of at least so many records, acknowledged."""
+    """Return partition, offset and value of at least `count` records, acknowledged."""
     one = ShareConsumer({"bootstrap.servers": servers, "group.id": group})
     found: set[tuple[int, int, bytes]] = set()
     try:
@@ -240,7 +240,7 @@ def shared(servers: str, group: str, topic: str, count: int) -> set[tuple[int, i
 
 
 def from_there(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple[int, int, bytes]]:
-    """Partition, offset and value of all records from these offsets on."""
+    """Return partition, offset and value of all records from these offsets on."""
     ends = Log(servers).ends([(topic, index) for index in offsets])
     with outside.consumer(servers, f"{topic}-rest") as one:
         one.assign([TopicPartition(topic, index, offset) for index, offset in offsets.items()])
@@ -258,9 +258,9 @@ def from_there(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple[i
 
 
 def test_a_share_group_goes_on_at_its_start_offsets(world: Stage, topic: str) -> None:
-    """The destination delivers exactly what lies behind the start offsets that the source tells.
+    """The destination delivers exactly the records behind the source's start offsets.
 
-    A broker writes a start offset with the next acknowledgement, so it is told late.
+    A broker writes a start offset with the next acknowledgement, so it is reported late.
     """
     source, destination = mirrored_transactions(world, topic)
     group = f"{topic}-share"

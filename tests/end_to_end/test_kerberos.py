@@ -1,7 +1,7 @@
-"""GSSAPI on a real KDC: commands, a node and its lanes, each with a keytab of its own.
+"""GSSAPI on a real KDC: commands, a node and its lanes, each with its own keytab.
 
-Both clusters take nobody without a ticket, but for what looks at them from outside. Sessions end
-after 3 s (KIP-368), so that tickets are shown again and again.
+Both clusters refuse clients without a ticket, except on the tests' own listener. Sessions end after
+3 s (KIP-368), so that clients authenticate again and again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ LISTENER = "TICKETS"
 
 
 class Place:
-    """The realm, both clusters, and who has a keytab: mirror, twinlog, operator."""
+    """The realm, both clusters, and the principals with a keytab: mirror, twinlog, operator."""
 
     def __init__(self, realm: Kdc, stage: Stage) -> None:
         self.realm, self.stage = realm, stage
@@ -64,7 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with kdc(home) as realm, pytest.MonkeyPatch.context() as patch:
         for name, value in realm.environment.items():
             patch.setenv(name, value)
-        # No ticket of whoever runs the tests.
+        # Do not use a ticket of the user that runs the tests.
         patch.setenv("KRB5CCNAME", f"FILE:{home}/nobody")
         config = _broker(realm.keytab(SERVICE))
         flags = (*SHORT_LIVED, f"-Djava.security.krb5.conf={realm.clients_file}")
@@ -117,7 +117,7 @@ def test_a_mirror(place: Place) -> None:
         assert done.status == 0, done.errors
     node = place.properties("destination", "twinlog")
     at = ("--bootstrap-server", node.pop("bootstrap.servers"))
-    # The last one counts: the stage gives the listener that asks for nothing.
+    # The last one wins: the stage gives the listener without authentication.
     stage.start_node("node", *at, "--command-config", place.file("twinlog", node), "--lanes", "2")
     stage.await_no_lag([topic])
     for number in range(3):
@@ -138,7 +138,7 @@ def test_sessions_outlive_their_lifetime(place: Place) -> None:
 def test_a_ticket_of_the_system(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of `kinit`: in the file that is named, or where the system has it."""
+    """A ticket of `kinit`: in the file that is named, or in the system's default cache."""
     cache, keytab = tmp_path / "tickets", str(place.keytabs["mirror"])
     place.realm.run("kinit", "-k", "-t", keytab, "-c", str(cache), "mirror")
     properties = place.properties("source", "mirror")
@@ -163,7 +163,7 @@ def test_what_is_wrong_is_one_line(place: Place, tmp_path: Path) -> None:
 
 
 def test_a_kdc_that_is_gone(place: Place) -> None:
-    """It holds up whoever has no ticket yet, and nobody who has one."""
+    """It delays clients without a ticket, and no client that has one."""
     mirror, fresh = (place.properties("source", name) for name in ("mirror", "twinlog"))
     reach(_cluster(mirror))
     place.realm.stop()

@@ -15,9 +15,9 @@ RATE = 400.0
 
 
 def test_what_runs_here(tmp_path: Path) -> None:
-    """A lane, what lanes are forked from, a broker of each cluster, the driver's JVM, the driver.
+    """Kill a lane, the lanes' parent, a broker of each cluster, the driver's JVM, the driver.
 
-    The last one while a topic is being removed.
+    The last one is killed while a topic is being removed.
     """
     with ordeal(tmp_path, secrets.token_hex(4), RATE) as mirror:
         mirror.stage.start_node("node", "--lanes", "2")
@@ -32,9 +32,9 @@ def test_what_runs_here(tmp_path: Path) -> None:
 
 
 def test_a_spark_cluster(tmp_path: Path) -> None:
-    """Two workers: one is killed, and its lane goes on at the other one, whose own is not touched.
+    """Kill one of two workers: its lane moves to the other one, whose own lane is not affected.
 
-    Then an executor is killed, and has another one in its place.
+    Then kill an executor, which is replaced.
     """
     with (
         ordeal(tmp_path, secrets.token_hex(4), RATE) as mirror,

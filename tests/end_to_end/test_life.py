@@ -1,4 +1,4 @@
-"""The life of a mirror's topics by its commands: paused, resumed, removed; the mirror deleted."""
+"""The commands on a mirror's topics: pause, resume, remove; and the mirror's deletion."""
 
 import asyncio
 import json
@@ -31,12 +31,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 MIRROR = "life"
 PATIENCE_S = 30.0
-"""Kubernetes' terminationGracePeriodSeconds, by default."""
+"""Kubernetes' default terminationGracePeriodSeconds."""
 
 
 @contextmanager
 def staged(folder: Path) -> Iterator[Stage]:
-    """Two clusters, a mirror without topics, a node."""
+    """Start two clusters, a mirror without topics, and a node."""
     with Stage(folder) as stage:
         stage.start_source()
         stage.start_destination()
@@ -53,7 +53,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture
 def doomed(tmp_path: Path) -> Iterator[Stage]:
-    """One of whose clusters does not outlive the test."""
+    """Start a stage of which one cluster does not outlive the test."""
     with staged(tmp_path / "doomed") as stage:
         yield stage
 
@@ -71,7 +71,7 @@ def refused(stage: Stage, name: str, *arguments: str) -> None:
 
 
 def mirrored(stage: Stage, topic: str) -> None:
-    """A topic of two partitions with records, mirrored to its end."""
+    """Mirror a topic of two partitions with records to its end."""
     servers = stage.source.bootstrap_servers
     outside.make_topic(servers, topic, 2)
     outside.write(servers, topic, [*outside.simple(100, 0), *outside.simple(100, 1)])
@@ -87,7 +87,7 @@ def ends(stage: Stage, topic: str) -> list[int]:
 
 
 def test_pause_and_resume(life: Stage, topic: str) -> None:
-    """While it is paused nothing is copied; then it goes on where it was, at the same offsets."""
+    """While it is paused nothing is copied; then it continues, at the same offsets."""
     mirrored(life, topic)
     refused(life, "MIRROR_TOPIC_NOT_PAUSED", "--resume", "--topic", topic)
     assert command(life, "--pause", "--topic", topic) == (
@@ -114,7 +114,7 @@ def test_pause_and_resume(life: Stage, topic: str) -> None:
 
 
 def test_another_node_leaves_paused_topics_alone(life: Stage, topic: str) -> None:
-    """What is paused stays so when its owner dies, and is resumed by the next one."""
+    """A paused topic stays paused when its owner dies, and the next owner resumes it."""
     mirrored(life, topic)
     command(life, "--pause", "--topic", topic)
     for partition in (0, 1):
@@ -173,7 +173,7 @@ def test_alter_connects_anew(life: Stage, topic: str, tmp_path: Path) -> None:
 
 
 def test_a_node_ends_without_its_destination(doomed: Stage, topic: str) -> None:
-    """As it is asked to, and before orchestrators lose their patience."""
+    """It ends when it is asked to, before orchestrators kill it."""
     mirrored(doomed, topic)
     doomed.destination.kill(1)
     node = doomed.nodes["node"]
@@ -228,7 +228,7 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
     assert command(doomed, "--delete") == f"Deleted mirror {MIRROR}"
     assert MIRROR not in doomed.mirrors("--list").output
     refused(doomed, "UNKNOWN_MIRROR", "--delete")
-    # Nobody touches the topics any more.
+    # No lane writes to the topics any more.
     outside.write(doomed.destination.bootstrap_servers, gone, outside.simple(10, 1, "new"))
     assert ends(doomed, gone) == [end + 10 for end in fenced]
     asyncio.run(newer_format(doomed))
@@ -238,14 +238,14 @@ def test_failover_with_a_dead_source(doomed: Stage, topic: str) -> None:
 
 
 async def newer_format(stage: Stage) -> None:
-    """Write that the control topics have a format that nobody knows yet."""
+    """Store a control topic format of a future version."""
     entry = config_entry(Feature(name=MIRROR_VERSION, level=2), CONFIG_PARTITIONS)
     async with client(stage.destination) as cluster:
         await append(cluster, [entry], acks=ALL)
 
 
 def readiness(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """What `twinlog readiness` says of the mirror."""
+    """Return what `twinlog readiness` reports of the mirror."""
     servers = stage.destination.bootstrap_servers
     done = commands.run(
         *(commands.TWINLOG, "readiness", "--bootstrap-server", servers, "--mirror", MIRROR),
@@ -261,7 +261,7 @@ def reasons(found: dict[str, Any]) -> list[str]:
 
 
 def left(stage: Stage) -> list[str]:
-    """Partitions that are not STOPPED."""
+    """Return the partitions that are not STOPPED."""
     rows = json.loads(command(stage, "--describe", "--json"))
     return [f"{row['topic']}-{row['partition']}" for row in rows if row["state"] != "STOPPED"]
 
@@ -275,7 +275,7 @@ CLEANED = {
     "max.compaction.lag.ms": "100",
 }
 BEHIND_S = 20.0
-"""Above what counts as behind at least (FRESH_S)."""
+"""More than the smallest lag that counts as behind (FRESH_S)."""
 
 
 class Stale:
@@ -312,7 +312,7 @@ class Stale:
             outside.await_state(self.stage, topic, 0, state)
 
     def _cleaned(self, topic: str) -> bool:
-        """Whether the source has nothing of the key; a record makes a segment to be cleaned."""
+        """Return whether the source has nothing of the key; write a record to close a segment."""
         outside.write(self.source, topic, [(0, "last", "v", None)])
         return "k1" not in keys(self.source, topic)
 
@@ -333,7 +333,7 @@ class Stale:
         return found
 
     def missed(self) -> set[str]:
-        """The topics of which readiness says that they have missed tombstones."""
+        """Return the topics for which readiness reports missed tombstones."""
         servers = {"bootstrap.servers": self.stage.destination.bootstrap_servers}
         found = asyncio.run(find_readiness(servers, self.mirror, ".*"))
         return {
@@ -344,7 +344,7 @@ class Stale:
 
 
 def keys(servers: str, topic: str) -> dict[str, str | None]:
-    """Each key's last value in partition 0, as a consumer sees it."""
+    """Return each key's last value in partition 0, as a consumer sees it."""
     end = Log(servers).ends([(topic, 0)])[topic, 0]
     found: dict[str, str | None] = {}
     with outside.consumer(servers, f"{topic}-keys") as one:
@@ -363,7 +363,7 @@ def keys(servers: str, topic: str) -> dict[str, str | None]:
 
 
 def test_stale_keys_are_repaired(life: Stage, fresh_name: Callable[[str], str]) -> None:
-    """Goal: E2: by tombstones, or by a rebuild, as docs/operations/verifying.md has it."""
+    """Goal: E2: by tombstones, or by a rebuild, as docs/operations/verifying.md describes."""
     few, many = fresh_name("few"), fresh_name("many")
     stale = Stale(life, fresh_name("stale"), (few, many))
     stale.arise()

@@ -1,4 +1,4 @@
-"""What a node serves: metrics with their values, health with its reasons, and the files on top."""
+"""A node's HTTP answers: metrics with their values, health with its reasons, and monitoring/."""
 
 import json
 import re
@@ -24,7 +24,7 @@ NAME = re.compile(r"\b(?:kafka_server|twinlog)_[a-z_]+")
 
 @pytest.fixture
 def mirrored(world: Stage, metrics_address: str, topic: str) -> str:
-    """A topic of one partition with 100 records, mirrored, of which the node's metrics tell."""
+    """Mirror a topic of one partition with 100 records, until the node's metrics show it."""
     servers = world.source.bootstrap_servers
     outside.make_topic(servers, topic)
     outside.write(servers, topic, outside.simple(100))
@@ -40,7 +40,7 @@ def mirrored(world: Stage, metrics_address: str, topic: str) -> str:
 
 
 def test_metrics(world: Stage, metrics_address: str, mirrored: str) -> None:
-    """KIP-1279's, with values that others confirm."""
+    """KIP-1279's metrics, with values confirmed by other sources."""
     mirror = {"mirror": "everything"}
     labels = {**mirror, "topic": mirrored, "partition": "0"}
 
@@ -80,7 +80,7 @@ def test_metrics(world: Stage, metrics_address: str, mirrored: str) -> None:
 
 @pytest.mark.usefixtures("mirrored")
 def test_health(metrics_address: str) -> None:
-    """Ready and alive; FAILED partitions are counted, and do no harm."""
+    """The node is ready and alive; FAILED partitions are counted, and do not change that."""
 
     def ready() -> dict[str, Any] | None:
         status, text = get(metrics_address, "/health/ready")
@@ -98,7 +98,7 @@ def test_health(metrics_address: str) -> None:
 
 @pytest.mark.usefixtures("mirrored")
 def test_dashboard_and_alerts_name_what_there_is(metrics_address: str) -> None:
-    """Every metric of monitoring/ and docs/metrics.md is exported, and the other way round."""
+    """Every metric of monitoring/ and docs/metrics.md is exported, and vice versa."""
     exported = until(lambda: scrape(metrics_address).names, 60)
     dashboard = json.loads((ROOT / "monitoring" / "grafana-dashboard.json").read_text())
     asked = [one["query"] for one in dashboard["templating"]["list"]]

@@ -1,4 +1,4 @@
-"""What somebody does to a mirror's topics on a destination that keeps nobody from it."""
+"""What users can do to a mirror's topics on a destination without an authorizer."""
 
 import json
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 MIRROR = "everything"
 OTHER = {"cleanup.policy": "delete", "retention.ms": "3600000"}
-"""What a topic that was mirrored as a compacted one is made again with."""
+"""The configuration with which a topic that was mirrored as compacted is recreated."""
 
 
 def mirrored(stage: Stage, topic: str, config: dict[str, str] | None = None) -> None:
-    """A topic of two partitions with records, mirrored to its end."""
+    """Mirror a topic of two partitions with records to its end."""
     servers = stage.source.bootstrap_servers
     outside.make_topic(servers, topic, 2, config)
     outside.write(servers, topic, [*outside.simple(100, 0), *outside.simple(100, 1)])
@@ -38,7 +38,7 @@ def ends(stage: Stage, topic: str, partitions: int = 2) -> list[int]:
 
 @contextmanager
 def written(stage: Stage, topic: str) -> Iterator[None]:
-    """Somebody writes to both partitions at the source all the time."""
+    """Write to both partitions at the source while the block runs."""
     done = Event()
 
     def write() -> None:
@@ -69,7 +69,7 @@ def removed(stage: Stage, topic: str) -> None:
 
 
 def test_a_topic_that_is_made_again(world: Stage, topic: str) -> None:
-    """FAILED for good, under load and after a restart; nothing is written to it, nor at the end."""
+    """FAILED for good, under load and after a restart; nothing is ever written to it."""
     again, kept = f"{topic}-again", f"{topic}-kept"
     servers = world.destination.bootstrap_servers
     mirrored(world, again, {"cleanup.policy": "compact"})
@@ -99,7 +99,7 @@ def test_a_topic_that_is_made_again(world: Stage, topic: str) -> None:
 
 
 def readiness(stage: Stage, topic: str) -> list[str]:
-    """What `twinlog readiness` names."""
+    """Return the findings of `twinlog readiness`."""
     servers = stage.destination.bootstrap_servers
     done = commands.run(
         *(commands.TWINLOG, "readiness", "--bootstrap-server", servers, "--mirror", MIRROR),
@@ -112,7 +112,7 @@ def readiness(stage: Stage, topic: str) -> list[str]:
 
 
 def test_partitions_that_somebody_has_added(world: Stage, topic: str) -> None:
-    """Named; what is mirrored goes on. Where the source grows, foreign records are FAILED."""
+    """They are named; mirroring goes on. When the source grows, foreign records are FAILED."""
     source, servers = world.source.bootstrap_servers, world.destination.bootstrap_servers
     mirrored(world, topic)
     outside.grow_topic(servers, topic, 4)

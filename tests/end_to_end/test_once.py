@@ -14,12 +14,12 @@ from twinlog.local.stage import Stage
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 LOOK_AGAIN_SECONDS = 20.0
-"""A busy broker may leave a look unanswered. The node has ended: what lags then goes on lagging."""
+"""A busy broker may not answer a check. The node has ended, so a real lag stays."""
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Two clusters and a mirror without topics; no node runs."""
+    """Start two clusters and a mirror without topics; no node runs."""
     with Stage(tmp_path_factory.mktemp("alone")) as stage:
         stage.start_source()
         stage.start_destination()
@@ -37,7 +37,7 @@ def once(stage: Stage) -> Done:
 def test_retention_overtakes_the_mirror(alone: Stage, topic: str) -> None:
     """Records that the source has deleted before they were mirrored: the destination skips them.
 
-    Its log start is then where the source's is, and every offset after it is the source's.
+    Its log start offset is then the source's, and every offset after it is the source's.
     """
     servers = alone.source.bootstrap_servers
     outside.make_topic(servers, topic, 2)

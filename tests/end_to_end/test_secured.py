@@ -1,7 +1,7 @@
-"""Mirrors between clusters that ask who comes and what he may: with the rights of docs/security.md.
+"""Mirrors between clusters with authentication and authorization: the rights of docs/security.md.
 
-One node reaches the destination by SASL_SSL with SCRAM-SHA-512, and a source in each way that there
-is. Operators' commands reach the destination by SASL_PLAINTEXT with PLAIN.
+One node reaches the destination by SASL_SSL with SCRAM-SHA-512, and a source by each supported
+kind of authentication. Operators' commands reach the destination by SASL_PLAINTEXT with PLAIN.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ WAYS = {
     "oauth": "WORD",
 }
 PREFIX = "orders"
-"""Which topics docs/security.md grants."""
+"""The prefix of the topics that docs/security.md grants."""
 AUTHORIZATION_FAILED = {29, 30, 31, 53}
 
 
@@ -101,7 +101,7 @@ class Place:
         return f"${{file:{self.secrets}:{name}}}"
 
     def properties(self, way: str, refresh_s: int = 60) -> dict[str, str]:
-        """A mirror's, to its source in one of the ways."""
+        """Return a mirror's properties, for one kind of authentication at its source."""
         source, password = self.source, self.reference("mirror")
         found = {
             "mutual-tls": lambda: source.certificate("mirror"),
@@ -114,7 +114,7 @@ class Place:
         return source.properties(WAYS[way], found) | refresh
 
     def mirrors(self, *arguments: str) -> Done:
-        """`kafka-mirrors` as the operator; all that it says is kept."""
+        """Run `kafka-mirrors` as the operator; all output is kept."""
         servers = self.destination.servers("WORD")
         at = ("--bootstrap-server", servers, "--command-config", str(self.operator))
         done = commands.run(commands.KAFKA_MIRRORS, *at, *arguments, seconds=60)
@@ -122,11 +122,11 @@ class Place:
         return done
 
     def switching(self, mirror: str, *more: str) -> Switching:
-        """`twinlog switchover` as who may do that, and nothing else."""
+        """Run `twinlog switchover` as a principal with the rights for that alone."""
         return Switching(*self.switchover(mirror), *more)
 
     def switchover(self, mirror: str) -> tuple[str, ...]:
-        """How to call it."""
+        """Return its arguments."""
         config, source = self.folder / "switchover.properties", self.folder / "source.properties"
         properties = sasl("PLAIN", "switchover", self.reference("switchover"))
         config.write_text(_text(properties | self.grants(), "WORD"))
@@ -141,16 +141,16 @@ class Place:
         return self.destination.cluster("WORD", plain | self.grants())
 
     def grants(self) -> dict[str, str]:
-        """What a process's own configuration lets the properties of mirrors read."""
+        """Return the process configuration that lets mirrors' properties read secrets."""
         return {ALLOWED_PATHS: f"{self.folder},{self.source.home}"}
 
     @property
     def ui_port(self) -> int:
-        """Of Spark's UI."""
+        """Return the port of Spark's UI."""
         return self.claims[-1].ports[0]
 
     def start_node(self) -> None:
-        # Another one for each node: the JVM of one that was killed may keep its own for a moment.
+        # A new port for each node: the JVM of a killed one may keep its own for a moment.
         self.claims.append(PortClaim.fresh(1))
         at = ("--bootstrap-server", self.destination.servers("BOTH"))
         config = ("--command-config", str(self.node), "--log-level", "INFO", "--lanes", "2")
@@ -165,7 +165,7 @@ def _text(properties: Mapping[str, str], listener: str) -> str:
 
 @contextmanager
 def without(secured: Secured, *acls: Acl) -> Iterator[None]:
-    """While the block runs, somebody has not these rights."""
+    """Remove these rights while the block runs."""
     asyncio.run(secured.take(acls))
     try:
         yield
@@ -177,7 +177,7 @@ def without(secured: Secured, *acls: Acl) -> Iterator[None]:
 def place(
     tmp_path_factory: pytest.TempPathFactory, secured_pair: tuple[Secured, Secured]
 ) -> Iterator[Place]:
-    """Rights as documented, a mirror of one topic for each way, and a node."""
+    """Grant the documented rights; start a mirror of one topic for each way, and a node."""
     place = Place(tmp_path_factory.mktemp("secured-mirrors"), *secured_pair)
 
     async def prepare() -> None:
@@ -207,7 +207,7 @@ def place(
 
 
 def test_every_way_to_a_source(place: Place) -> None:
-    """Records arrive; the destination is reached by SASL_SSL all the while."""
+    """Records arrive; the destination is always reached by SASL_SSL."""
     topics = [f"{PREFIX}-{way}" for way in WAYS]
     place.stage.await_no_lag(topics)
     for topic in topics:
@@ -307,7 +307,7 @@ def _wrong_authority(place: Place, way: str) -> dict[str, str]:
 def test_what_is_wrong_is_one_line(
     place: Place, way: str, change: Callable[[Place, str], dict[str, str]], named: str
 ) -> None:
-    """Which names the setting, and no secret."""
+    """The line names the setting, and no secret."""
 
     async def run() -> None:
         async with place.as_operator() as cluster:
@@ -323,9 +323,9 @@ def test_what_is_wrong_is_one_line(
 
 
 def test_operators_need_each_of_their_rights(place: Place) -> None:
-    """With any of them left out some command is refused, and says by what; none is too many."""
+    """Without any one of them some command is refused, with the reason; none is superfluous."""
     rights = granted("User:operator")
-    # Create on control topics is for the first mirror, Write on states is tried below.
+    # Create on control topics is for the first mirror, Write on states is tested below.
     tried = [
         one
         for one in rights
@@ -347,7 +347,7 @@ def test_operators_need_each_of_their_rights(place: Place) -> None:
         await MirrorStore(cluster).states()
         await MirrorStore(cluster).statuses()
 
-    # Whoever may not read states is refused where there are some.
+    # A principal without Read on states is refused once there are some.
     outside.await_state(place.stage, f"{PREFIX}-plain", 0, "MIRRORING")
 
     async def run() -> None:
@@ -373,7 +373,7 @@ def test_operators_need_each_of_their_rights(place: Place) -> None:
 
 
 def test_a_whole_life(place: Place) -> None:
-    """With the rights of the page: what follows the data, and each command."""
+    """With the rights of the page: everything that follows the data, and each command."""
     source, destination = (one.local.bootstrap_servers for one in (place.source, place.destination))
     topic, mirror, group = f"{PREFIX}-life", "life", f"{PREFIX}-life-readers"
     outside.make_topic(source, topic, 1)
@@ -406,7 +406,7 @@ def test_a_whole_life(place: Place) -> None:
 
 
 def test_read_only_until_the_failover(place: Place) -> None:
-    """Who may write at the source may at the destination, too: once the topic is removed."""
+    """Principals with WRITE at the source have it at the destination once the topic is removed."""
     source = place.source.local.bootstrap_servers
     topic, mirror = f"{PREFIX}-guarded", "guarded"
     alice = Acl(
@@ -443,10 +443,10 @@ def test_read_only_until_the_failover(place: Place) -> None:
 
 
 def test_a_failover_while_the_source_denies_everybody(place: Place) -> None:
-    """Goal: C3: the usual way to freeze a source would bind the nodes, too, if it were copied.
+    """Goal: C3: the usual way to freeze a source would also bind the nodes, if it were copied.
 
-    It is reported, by the node and by readiness, and left where it is, also if a rule names it.
-    One that an earlier version has copied is removed. Then the failover is carried out.
+    The denial is reported, by the node and by readiness, and is not copied, even if a rule names
+    it. A denial that an earlier version has copied is removed. Then the failover is carried out.
     """
     topic, mirror = f"{PREFIX}-frozen", "frozen"
     alice = Acl(
@@ -486,7 +486,7 @@ def test_a_failover_while_the_source_denies_everybody(place: Place) -> None:
 
 
 async def copied_before(place: Place, mirror: str, acl: Acl) -> None:
-    """What an earlier version has copied stands on the destination, and is remembered."""
+    """Create an ACL on the destination that an earlier version has copied, and its record."""
     await place.destination.give([acl])
     async with place.destination.root() as cluster:
         made = MadeAcl(mirror=mirror, acl=acl, made_for=MadeFor.SOURCE)
@@ -494,14 +494,14 @@ async def copied_before(place: Place, mirror: str, acl: Acl) -> None:
 
 
 def readiness(place: Place, mirror: str) -> list[Finding]:
-    """What readiness finds, asked by who may see everything."""
+    """Return readiness' findings, for a principal that may see everything."""
     servers = {"bootstrap.servers": place.destination.local.bootstrap_servers}
     found = asyncio.run(find_readiness(servers | place.grants(), mirror, ".*"))
     return list(found.all_findings())
 
 
 def begin(place: Place, mirror: str, topic: str, **more: str) -> None:
-    """A mirror of one topic, whose ACLs follow each second."""
+    """Create a mirror of one topic, whose ACLs follow each second."""
 
     async def run() -> None:
         async with place.as_operator() as cluster:
@@ -512,7 +512,7 @@ def begin(place: Place, mirror: str, topic: str, **more: str) -> None:
 
 
 class Steady:
-    """A producer that is told nothing: one record after the other, until one is refused."""
+    """A producer that is not stopped: it writes record by record until one is refused."""
 
     def __init__(self, topic: str, client: Mapping[str, Any]) -> None:
         self.written: list[str] = []
@@ -547,7 +547,7 @@ class Steady:
 
 
 def test_a_switchover_denies_its_producers(place: Place) -> None:
-    """Who is told nothing writes until he is refused, and all that he has written is mirrored."""
+    """A producer that is not stopped writes until it is refused; all it has written is mirrored."""
     source, destination = (one.local.bootstrap_servers for one in (place.source, place.destination))
     topic, mirror = f"{PREFIX}-switched", "switched"
     alice = Acl(
@@ -582,7 +582,7 @@ def test_a_switchover_denies_its_producers(place: Place) -> None:
 
 
 def values(servers: str, topic: str) -> list[str]:
-    """All that a consumer finds in partition 0."""
+    """Return all values that a consumer reads in partition 0."""
     end = Log(servers).stable([(topic, 0)])[topic, 0]
     found: list[str] = []
     with outside.consumer(servers, f"{topic}-values") as one:
@@ -600,11 +600,10 @@ def values(servers: str, topic: str) -> list[str]:
 
 
 def test_going_back_gives_all_rights_back(place: Place) -> None:
-    """A switchover that is killed, one that takes too long, one that is interrupted.
+    """All rights are restored after switchovers that are killed, too slow, interrupted or refused.
 
-    And one that has lost its right meanwhile, which says so.
-
-    Somebody whom nobody can deny anything writes on, so that it is never silent.
+    The refused one loses its own right meanwhile, and reports that. A principal that cannot be
+    denied anything writes on, so that the source is never idle.
     """
     source = place.source.local.bootstrap_servers
     topic, mirror = f"{PREFIX}-back", "back"
@@ -685,7 +684,7 @@ def done(command: Done) -> None:
 def test_a_right_taken_and_given_back(
     place: Place, side: str, principal: str, operation: Operation
 ) -> None:
-    """What is missing is said of the partition; then it goes on by itself, and nothing is lost."""
+    """The missing right is reported for the partition; later it resumes, and nothing is lost."""
     topic = f"{PREFIX}-plain"
     servers = place.source.local.bootstrap_servers
     place.stage.await_no_lag([topic])
@@ -709,7 +708,7 @@ def test_a_right_taken_and_given_back(
 
 
 def test_a_topic_that_may_not_be_seen(place: Place) -> None:
-    """It is refused, and not taken for one that is not there."""
+    """It is refused, and not taken for a missing topic."""
     topic = f"{PREFIX}-plain"
 
     async def body() -> None:
@@ -722,7 +721,7 @@ def test_a_topic_that_may_not_be_seen(place: Place) -> None:
 
 
 def test_another_password(place: Place) -> None:
-    """Changed at the source and behind the reference: nothing else is to be done."""
+    """Changed at the source and behind the reference: no other action is needed."""
     topic, servers = f"{PREFIX}-scram-256", place.source.local.bootstrap_servers
     place.stage.await_no_lag([topic])
     asyncio.run(place.source.set_password("mirror", "another-secret", ["SCRAM-SHA-256"]))
@@ -741,7 +740,7 @@ def test_the_nodes_own_password_is_changed(place: Place) -> None:
     for password in ("another-secret", PASSWORDS["twinlog"]):
         asyncio.run(place.destination.set_password("twinlog", password))
         place.change_secret("twinlog", password)
-        # Past each session that stood with the one before.
+        # Wait longer than each session that was opened with the former password.
         time.sleep(SESSION_MS / 1000)
         outside.write(servers, topic, outside.simple(20, 0, password))
         place.stage.await_no_lag([topic])
@@ -750,7 +749,7 @@ def test_the_nodes_own_password_is_changed(place: Place) -> None:
 
 
 def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:
-    """For longer than the session: the node stays, writes nothing, and goes on by itself."""
+    """For longer than the session: the node stays, writes nothing, and resumes by itself."""
     topic, servers = f"{PREFIX}-oauth", place.source.local.bootstrap_servers
     place.stage.await_no_lag([topic])
     node = place.stage.nodes["node"]
@@ -775,7 +774,7 @@ def test_the_nodes_own_user_is_taken_and_given_back(place: Place) -> None:
 
 
 def test_a_node_that_begins_while_a_source_refuses_it(place: Place) -> None:
-    """Its partitions are FAILED and say why, the other mirrors' go on; then so do they."""
+    """Its partitions are FAILED with the reason, other mirrors go on; later it resumes."""
     topic, beside = f"{PREFIX}-scram-256", f"{PREFIX}-oauth"
     servers = place.source.local.bootstrap_servers
     place.stage.await_no_lag([topic, beside])

@@ -1,4 +1,4 @@
-"""A planned switchover while everything runs: nothing lost, nothing twice, groups read on."""
+"""A planned switchover under load: no loss, no duplicate, groups read on."""
 
 import asyncio
 import threading
@@ -38,7 +38,7 @@ Place = tuple[int, int]
 
 
 class Writing:
-    """A transactional producer that goes on until it is stopped; a third of it is aborted."""
+    """A transactional producer that writes until it is stopped; a third is aborted."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self.totals = Totals()
@@ -60,7 +60,7 @@ class Writing:
             self._writer.end(commit=count % 3 != 0)
 
     def stop(self) -> None:
-        """End the transaction that is under way."""
+        """End the open transaction."""
         self._stop.set()
         self._thread.join()
 
@@ -78,7 +78,7 @@ def writing(servers: str, topic: str) -> Iterator[Writing]:
 def consumer(
     servers: str, group: str, topic: str = "", protocol: str = "classic"
 ) -> Iterator[Consumer]:
-    """A member of a group that reads a topic; without one it is no member."""
+    """Return a member of a group that reads a topic; without a topic it is no member."""
     one = Consumer(
         {
             "bootstrap.servers": servers,
@@ -98,7 +98,7 @@ def consumer(
 
 
 def read(one: Consumer, count: int) -> list[Place]:
-    """Where the next records stand."""
+    """Return the positions of the next records."""
     found: list[Place] = []
 
     def more() -> bool:
@@ -121,13 +121,13 @@ def committed(servers: str, group: str, topic: str) -> dict[int, int]:
 
 
 def switching(stage: Stage, topic: str, *more: str) -> Switching:
-    """One of a topic of the mirror, whose producers are said to be stopped."""
+    """Start a switchover of one topic, with producers declared stopped."""
     servers = ("--bootstrap-server", stage.destination.bootstrap_servers)
     return Switching(*servers, "--mirror", MIRROR, "--topic", topic, "--producers-stopped", *more)
 
 
 def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
-    """A mirrored topic of two partitions; both clusters' servers."""
+    """Mirror a topic of two partitions; return both clusters' servers."""
     source, destination = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
     outside.make_topic(source, topic, len(PARTITIONS))
     outside.write(source, topic, [*outside.simple(5, 0), *outside.simple(5, 1)])
@@ -138,11 +138,12 @@ def mirrored(stage: Stage, topic: str) -> tuple[str, str]:
 
 
 def test_a_planned_switchover(world: Stage, topic: str) -> None:
-    """With a live transactional producer, and a group that moves on to the destination.
+    """With a live transactional producer, and a group that moves to the destination.
 
-    The switchover waits for the producer to stop, and for the group to leave the source; then the
-    group reads on at the very next record, and producers write. Another group has read everything,
-    and stays: nothing but a marker is left for it.
+    The switchover waits for the producer to stop, and for the group to leave the source. Then the
+    group continues at the very next record, and producers write. Another group has read everything,
+    and
+    stays: only a marker is left for it.
     """
     source, destination = mirrored(world, topic)
     group = f"{topic}-group"
@@ -197,7 +198,7 @@ def test_a_planned_switchover(world: Stage, topic: str) -> None:
 def test_groups_that_may_still_commit_their_first_offsets(world: Stage, topic: str) -> None:
     """Members that have read and not committed, and offsets in an open transaction.
 
-    Without a commit a group is in no list of offsets: that says nothing about what comes.
+    A group without a commit is in no list of offsets; its first commit may still come.
     """
     source, destination = mirrored(world, topic)
     pending = f"{topic}-pending"
@@ -233,9 +234,9 @@ def test_groups_that_may_still_commit_their_first_offsets(world: Stage, topic: s
 
 
 def test_going_back(world: Stage, topic: str) -> None:
-    """Producers that were not stopped: it ends after its time, and nothing has changed.
+    """With producers that were not stopped it ends after its time limit, and nothing has changed.
 
-    Or at once, where nobody says that they are.
+    It ends at once if the producers are not declared stopped.
     """
     source, destination = mirrored(world, topic)
     asked = Switching("--bootstrap-server", destination, "--mirror", MIRROR, "--topic", topic)
@@ -281,7 +282,7 @@ def test_who_holds_a_transaction_open_is_named(world: Stage, topic: str) -> None
 
 
 def test_what_is_written_too_late_is_named(world: Stage, topic: str) -> None:
-    """By a producer that was not stopped, between the last look and the end of mirroring."""
+    """By a producer that was not stopped, between the last check and the end of mirroring."""
     source, destination = mirrored(world, topic)
     late = Producer({"bootstrap.servers": source, "transactional.id": f"{topic}-late"})
     late.init_transactions(outside.SECONDS)

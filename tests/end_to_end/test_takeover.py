@@ -1,6 +1,6 @@
-"""A lane stands still for longer than the session timeout: what it had is another's, and stays so.
+"""A lane is paused for longer than the session timeout: its partitions get a new owner for good.
 
-The short form of test_pause in tests/chaos.
+This is the short form of test_pause in tests/chaos.
 """
 
 import secrets
@@ -17,7 +17,7 @@ PAUSE_SECONDS = 20.0
 
 
 def test_a_lane_stands_still(tmp_path: Path) -> None:
-    """Another node takes over; the lane goes on and writes nothing that it has no right to."""
+    """Another node takes over; the lane continues and writes nothing without a lease."""
     with ordeal(tmp_path, secrets.token_hex(4), 400.0) as mirror:
         for name in ("one", "other"):
             mirror.stage.start_node(name, "--lanes", "1")

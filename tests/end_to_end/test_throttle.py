@@ -1,4 +1,4 @@
-"""A throttled topic keeps to its rate, others do not wait for it, and it is altered on the go."""
+"""A throttled topic keeps to its rate, others are not delayed, and the rate can be altered."""
 
 import os
 import time
@@ -16,11 +16,11 @@ RATE = 1_000_000
 SECONDS = 20.0
 VALUE = 10_000
 RECORD = VALUE + 12
-"""Bytes of a record in a batch: its own fields take so many (the batch's 61 are for several)."""
+"""Bytes of a record in a batch, with its own fields (the batch's 61 are for several)."""
 
 
 def mirrored(stage: Stage, topic: str) -> int:
-    """Bytes of a topic of two partitions that the destination has."""
+    """Return the bytes of a topic of two partitions that the destination has."""
     log = Log(stage.destination.bootstrap_servers)
     return sum(log.ends([(topic, 0), (topic, 1)]).values()) * RECORD
 

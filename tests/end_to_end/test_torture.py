@@ -1,4 +1,4 @@
-"""A minute of torture.py, whose long form is `make torture`."""
+"""One minute of torture.py; `make torture` is the long form."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.ma
 
 
 def test_a_minute(tmp_path: Path) -> None:
-    """Nothing is lost, added or claimed, with faults of one seed."""
+    """With the faults of one seed nothing is lost or added, and no claim is false."""
     summary = torture(tmp_path, "16", 60)
     assert not summary["oracle"]["problems"], summary
     assert summary["oracle"]["records"] > 0

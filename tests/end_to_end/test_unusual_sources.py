@@ -1,8 +1,7 @@
-"""Sources that are unusual and legal: no record is lost, and nothing is claimed that is not so.
+"""Unusual but legal sources: no record is lost, and no claim is false.
 
-Each is a source of its own, with sizes and rates by chance: --scenario-seed repeats one,
---scenario-times=10 tries others. What is lost is found by oracle.py, which knows nothing of how a
-mirror works.
+Each test has its own source, with random sizes and rates: --scenario-seed repeats one,
+--scenario-times=10 tries others. oracle.py, which does not know how a mirror works, finds losses.
 """
 
 import json
@@ -40,11 +39,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 BROKERS = {"message.max.bytes": str(8 << 20), "replica.fetch.max.bytes": str(8 << 20)}
 ARRIVAL_SECONDS = 150.0
 REFUSAL_SECONDS = 60.0
-"""For what may not be mirrored."""
+"""The time limit for what may not be mirrored."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test so many times."""
+    """Repeat each test --scenario-times times."""
     if "index" in metafunc.fixturenames:
         times = metafunc.config.getoption("--scenario-times")
         metafunc.parametrize("index", range(times), ids=str)
@@ -62,16 +61,17 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def mirrored(stage: Stage, topics: str, *lanes: str) -> None:
-    """A mirror of these topics, and its node."""
+    """Create a mirror of these topics, and start its node."""
     stage.create_mirror(MIRROR, ["mirror.metadata.refresh.interval.ms=2000"])
     stage.add(topics)
     stage.start_node("node", *lanes)
 
 
 def await_mirrored(stage: Stage, topics: Collection[str], seconds: float) -> Oracle | None:
-    """Wait until a mirror has all of the topics, and hold what it claims meanwhile against that.
+    """Wait until a mirror has all of the topics, and compare what it claims meanwhile.
 
-    None: it does not go on. Then nothing is wrong, nothing is claimed, and the reason is given.
+    None: it does not go on. Then no record is wrong, nothing is claimed, and the reason is
+    reported.
     """
     oracle = Oracle(stage.source.bootstrap_servers, stage.destination.bootstrap_servers)
     deadline = time.monotonic() + seconds
@@ -91,7 +91,7 @@ def await_mirrored(stage: Stage, topics: Collection[str], seconds: float) -> Ora
 
 
 def _none_lags(row: dict[str, Any]) -> bool:
-    """Whether it says that all is there up to its source offset, which is about a second old."""
+    """Return whether the row claims a lag of 0 for its source offset, about a second old."""
     return row["state"] == "MIRRORING" and row["lag"] == 0
 
 
@@ -103,7 +103,7 @@ def ask_readiness(stage: Stage) -> dict[str, Any]:
 
 
 def prove(stage: Stage, topics: Collection[str]) -> Oracle:
-    """All is there, and `readiness` and `verify` say so."""
+    """Check that all records have arrived, and that `readiness` and `verify` report it."""
     oracle = await_mirrored(stage, topics, ARRIVAL_SECONDS)
     assert oracle is not None, "not mirrored"
     before = oracle.ends(topics)
@@ -119,12 +119,12 @@ def prove(stage: Stage, topics: Collection[str]) -> Oracle:
 
 
 def prove_or_refused(stage: Stage, topics: Collection[str], *reasons: str) -> None:
-    """All is there; or it is not, the lag stays, and the reason is named."""
+    """Check that all has arrived; or that the lag stays, and the reason is named."""
     if await_mirrored(stage, topics, REFUSAL_SECONDS) is not None:
         prove(stage, topics)
         return
     found = ask_readiness(stage)
-    if found["readiness"] == "READY":  # it has arrived since
+    if found["readiness"] == "READY":  # it has arrived in the meantime
         prove(stage, topics)
         return
     assert found["lag"] != 0
@@ -134,12 +134,12 @@ def prove_or_refused(stage: Stage, topics: Collection[str], *reasons: str) -> No
 
 
 def test_a_quota_and_large_records(stage: Stage, by_chance: Chance) -> None:
-    """A throttled client gets answers without partitions, and of large batches one at a time.
+    """A throttled client gets answers without partitions, and large batches one at a time.
 
     Six partitions of small records, ten of large ones, one lane (issue: "Lost records").
     """
     choose = by_chance.random
-    # Stock: 11 windows of a second, so a client is throttled when it has had 10 s of its rate.
+    # Default: 11 windows of a second, so a client is throttled after 10 s of its rate.
     source = stage.start_source(config={**BROKERS, "quota.window.num": "2"})
     stage.start_destination()
     servers = source.bootstrap_servers
@@ -161,7 +161,7 @@ WINDOW = {"remote.log.manager.fetch.quota.window.num": "2"}
 
 @pytest.mark.parametrize("kind", ["plain", "slow", "quota"])
 def test_tiered_storage(stage: Stage, by_chance: Chance, tmp_path: Path, kind: str) -> None:
-    """Most of the log is in remote storage, whose reads may be slow, or held back by a quota."""
+    """Most of the log is in remote storage, whose reads may be slow, or limited by a quota."""
     choose = by_chance.random
     rate = choose.randrange(1_000_000, 3_000_000)
     quota = {"remote.log.manager.fetch.max.bytes.per.second": str(rate), **WINDOW}
@@ -182,7 +182,7 @@ def test_tiered_storage(stage: Stage, by_chance: Chance, tmp_path: Path, kind: s
 
 @pytest.mark.parametrize("selector", ["rack aware", "a follower"])
 def test_a_replica_selector(stage: Stage, by_chance: Chance, tmp_path: Path, selector: str) -> None:
-    """A leader may answer without bytes, and name a replica in the client's rack to ask instead."""
+    """A leader may answer without bytes, and name a replica in the client's rack instead."""
     choose = by_chance.random
     aware = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     classpath = []
@@ -201,9 +201,9 @@ def test_a_replica_selector(stage: Stage, by_chance: Chance, tmp_path: Path, sel
 
 
 def test_all_sizes(stage: Stage, by_chance: Chance) -> None:
-    """Records of 0 B to 5 MB, many in a batch or one that is larger than what is fetched at once.
+    """Records of 0 B to 5 MB, many in a batch or one that exceeds the fetch size.
 
-    While it is mirrored, it is written to.
+    The source is written to while it is mirrored.
     """
     choose = by_chance.random
     source = stage.start_source(config=BROKERS)
@@ -223,14 +223,14 @@ def test_all_sizes(stage: Stage, by_chance: Chance) -> None:
 
 
 def _any_size(choose: random.Random) -> int:
-    """Mostly small, sometimes megabytes, and the sizes at which something changes."""
+    """Draw mostly small sizes, sometimes megabytes, and the limits at which behaviour changes."""
     edges = (0, 1, (1 << 20) - 100, 1 << 20, 5_000_000)
     upper = choose.choice((10, 1000, 1000, 100_000, 5_000_000))
     return choose.choice((*edges, *[choose.randrange(upper)] * 20))
 
 
 def test_a_compacted_log_whose_end_is_gone(stage: Stage, by_chance: Chance) -> None:
-    """Compaction has taken the last records, and no bytes can prove it (issue, point 1).
+    """Compaction has removed the last records, and no bytes can prove it (issue, point 1).
 
     The destination ends where the source does, or the lag stays and its reason is named.
     """
@@ -249,7 +249,7 @@ def test_a_compacted_log_whose_end_is_gone(stage: Stage, by_chance: Chance) -> N
     keys = [f"live{at}" for at in range(live)] + [f"dead{at}" for at in range(dead)]
     gone = [f"dead{at}" for at in range(dead)]
     for records in ([(0, key, "v", None) for key in keys], [(0, key, None, None) for key in gone]):
-        # Without a producer id: of one that is known the cleaner keeps an empty batch.
+        # Without a producer id: the cleaner keeps an empty last batch of a known producer id.
         outside.write(servers, "compacted", records, enable_idempotence=False)
         time.sleep(1.5)  # a segment's age
     outside.write(servers, "compacted", [(0, "last", "v", None)], enable_idempotence=False)
@@ -265,7 +265,7 @@ def test_a_compacted_log_whose_end_is_gone(stage: Stage, by_chance: Chance) -> N
 
 
 def await_cleaned(servers: str, one: tuple[str, int], end: int, count: int) -> None:
-    """Wait until so many records are left below an offset."""
+    """Wait until `count` records are left below an offset."""
     log = Log(servers)
     until(
         lambda: len(log.read({one: (0, end)}, time.monotonic() + 30)[one]),

@@ -1,4 +1,4 @@
-"""There by a switchover, back in an emergency, between clusters with authorizers."""
+"""Over by a switchover, back by a failover, between clusters with authorizers."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ REFRESH = ["mirror.metadata.refresh.interval.ms=1000"]
 
 
 def begin(stage: Stage, name: str, source: LocalCluster, destination: LocalCluster) -> None:
-    """A mirror without topics, and a node."""
+    """Create a mirror without topics, and start a node."""
     stage.source, stage.destination = source, destination
     stage.create_mirror(name, REFRESH, state_partitions=4)
     stage.start_node(name, "--lanes", "1")
@@ -28,7 +28,7 @@ def begin(stage: Stage, name: str, source: LocalCluster, destination: LocalClust
 def test_who_may_write_where(
     secured_pair: tuple[Secured, Secured], topic: str, tmp_path: Path
 ) -> None:
-    """At each time on one cluster; and the first one's failover needs nothing of a dead second."""
+    """Always on one cluster; and the first one's failover needs nothing of a dead second."""
     first, second = secured_pair
     writes = Acl(
         *(ResourceType.TOPIC, topic, PatternType.LITERAL, "User:alice", "*"),

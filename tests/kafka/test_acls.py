@@ -1,4 +1,4 @@
-"""Which ACLs are copied, and what becomes of the destination's."""
+"""Which ACLs are copied, and what happens to the destination's."""
 
 import re
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ def acl(name: str, principal: str = "User:alice", operation: Operation = Operati
 def test_the_destination_becomes_the_source_but_for_what_is_others(
     wanted: frozenset[Acl], there: frozenset[Acl], made: frozenset[Acl]
 ) -> None:
-    """All that is wanted is there, nothing foreign is touched, and a second look does nothing."""
+    """All wanted ACLs exist, foreign ones stay, and a second sync does nothing."""
     changes = acl_changes(wanted, there, made)
     after = (there | changes.make) - changes.remove
     memory = (made | changes.remember) - changes.forget
@@ -66,7 +66,7 @@ def test_a_crash_anywhere_makes_nothing_foreign_ours(
     steps: int,
     data: st.DataObject,
 ) -> None:
-    """Whatever was done of the steps, in their order, what was never absent is never removed."""
+    """After any prefix of the steps, an ACL that was never absent is never removed."""
     made = there - foreign
     there |= foreign
     changes = acl_changes(wanted, there, made)
@@ -92,7 +92,7 @@ def chosen(rules: str, from_these: Iterable[Acl]) -> list[str]:
 
 
 def test_rules() -> None:
-    """By default all; each field in full, by any of the rules."""
+    """By default all match; each field has to match in full, by any of the rules."""
     some = [acl("orders-1"), acl("orders-1", "User:bob"), acl("x", operation=Operation.WRITE)]
     assert len(chosen("*", some)) == 3
     assert chosen("TOPIC;orders.*;READ;ALLOW;User:b.*", some) == [
@@ -124,7 +124,7 @@ topic_acls = st.builds(
 
 
 def found(acls: Iterable[Acl], topic: str) -> set[Acl]:
-    """The ACLs that a broker finds for a topic."""
+    """Return the ACLs that a broker finds for a topic."""
     return {
         one
         for one in acls
@@ -138,7 +138,7 @@ def found(acls: Iterable[Acl], topic: str) -> set[Acl]:
 
 
 def may(acls: Iterable[Acl], principal: str, operation: Operation, topic: str) -> bool:
-    """What StandardAuthorizer says to somebody at 10.0.0.1."""
+    """Return what StandardAuthorizer answers to a principal at 10.0.0.1."""
     suits = {
         one.permission
         for one in found(acls, topic)
@@ -149,13 +149,13 @@ def may(acls: Iterable[Acl], principal: str, operation: Operation, topic: str) -
 
 @given(topic_acls, st.frozensets(st.sampled_from(["a", "ab", "b"])))
 def test_which_topics_an_acl_is_about(one: Acl, topics: frozenset[str]) -> None:
-    """Those for which a broker finds it."""
+    """The topics are those for which a broker finds it."""
     assert set(one.covered(topics)) == {topic for topic in topics if found([one], topic)}
 
 
 @given(st.frozensets(topic_acls, max_size=7), st.frozensets(st.sampled_from(["a", "ab", "b"])))
 def test_a_guard_keeps_out_all_but_nodes(there: frozenset[Acl], topics: frozenset[str]) -> None:
-    """Who may write states can do what he could; others cannot change; all else is as before."""
+    """A writer of states keeps all rights; others cannot change topics; all else is as before."""
     denials, open_to, _ = guard(there, topics, STATES)
     after = there | denials
     anybody = EVERYBODY in open_to or EVERYBODY in {
@@ -182,7 +182,7 @@ def test_a_guard_keeps_out_all_but_nodes(there: frozenset[Acl], topics: frozense
 
 
 def may_write_states(acls: Iterable[Acl], principal: str) -> bool:
-    """Whether he is allowed to, by some ACL, whatever denies it."""
+    """Return whether some ALLOW lets the principal write states, whatever denies it."""
     return any(
         one.permission is Permission.ALLOW
         and one.principal == principal
@@ -192,7 +192,7 @@ def may_write_states(acls: Iterable[Acl], principal: str) -> bool:
 
 
 def test_guards() -> None:
-    """One for each operation that is allowed; prefixes, nodes, everybody."""
+    """One denial for each allowed operation; prefixes, nodes, `User:*`."""
     node = acl(STATES, "User:node", Operation.WRITE)
     writer = acl("orders", "User:app", Operation.WRITE)
     prefixed = acl("ord", "User:all", Operation.ALL)._replace(pattern_type=PatternType.PREFIXED)
@@ -218,7 +218,7 @@ def test_guards() -> None:
 
 
 def test_who_may_write_everywhere_is_no_node_for_sure() -> None:
-    """He is not denied, since he may be one, and is named."""
+    """It gets no denial, since it may be a node, and is named."""
     anywhere = acl("*", "User:any", Operation.WRITE)
     beginning = acl("__mirror", "User:node", Operation.WRITE)
     beginning = beginning._replace(pattern_type=PatternType.PREFIXED)
@@ -249,7 +249,7 @@ def test_who_may_write_everywhere_is_no_node_for_sure() -> None:
     ],
 )
 def test_what_a_denial_limits(denied: dict[str, Any], limits: bool) -> None:
-    """Goal: of an ALLOW to WRITE on a prefix, whatever a broker would refuse because of it."""
+    """Goal: of an ALLOW to WRITE on a prefix, all that a broker would refuse because of it."""
     kind, pattern = ResourceType.TOPIC, PatternType.PREFIXED
     write, allow = Operation.WRITE, Permission.ALLOW
     allowing = Acl(kind, "orders", pattern, "User:alice", "*", write, allow)

@@ -1,4 +1,4 @@
-"""The one table of Kafka's codes, and the classes that it leads to."""
+"""The table of Kafka's error codes, and the error classes that it leads to."""
 
 import pickle
 
@@ -31,7 +31,7 @@ def test_table_has_every_code_without_a_hole() -> None:
 
 
 def test_what_kafkas_client_calls_retriable_is_retriable_here() -> None:
-    """The table is nowhere less patient than kafka-python's, and OK is 0 alone."""
+    """The table retries at least all that kafka-python retries, and OK is 0 alone."""
     for number, error in kafka_errors.items():
         if error.retriable:
             assert code_of(number).reaction.retriable, code_of(number)
@@ -104,7 +104,7 @@ def test_message_is_one_line(error: TwinlogError, text: str) -> None:
 def test_a_peers_words_are_cut() -> None:
     """Goal: megabytes of an answer are neither logged nor stored, for each partition again.
 
-    Neither what a broker says of a refusal, nor what an error repeats of bytes that are no answer.
+    This holds for a broker's error message, and for invalid bytes that an error repeats.
     """
     said = "x" * 2_000_000
     refusal = Refusal(58, said)

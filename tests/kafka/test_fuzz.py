@@ -1,7 +1,7 @@
 """Any bytes give a result or `CorruptBatch`: never another exception, never without a bound.
 
-Bytes at random hardly pass a checksum. So real batches are bent too, and given a right checksum
-again: what then goes wrong is what a wrong producer, or a wrong broker, could do.
+Random bytes hardly pass a checksum. So real batches are altered too, and get a right checksum
+again: the remaining errors are those of a faulty producer or broker.
 """
 
 import time
@@ -27,11 +27,11 @@ from twinlog.mirror.plan import plan
 anything = st.binary(max_size=300)
 LIMIT: Final = 1 << 20
 HEADER_FIELDS: Final = (0, 8, 12, 16, 17, 21, 22, 23, 27, 35, 43, 51, 53, 57, 61, 62, 63, 64)
-"""Where fields begin, and records."""
+"""The offsets of fields and records."""
 
 
 def outcome(step: Callable[[], object]) -> object:
-    """What it gives; None for the documented exceptions."""
+    """Return the result; None for the documented exceptions."""
     try:
         return step()
     except (CorruptBatch, LegacyBatch):
@@ -39,7 +39,7 @@ def outcome(step: Callable[[], object]) -> object:
 
 
 def try_all(data: bytes, position: int) -> None:
-    """All readers of a log's bytes."""
+    """Run all readers of a log's bytes."""
     buffer = memoryview(data)
     outcome(lambda: list(batches(buffer)))
     outcome(lambda: [decode(r) for run in legacy_records(buffer, 0) for r in run.records])
@@ -62,7 +62,7 @@ def try_records(data: bytes) -> None:
         if header.is_dense:
             merged = outcome(lambda: list(merge([header], buffer)))  # noqa: B023
             if merged and found is None:
-                # It says that it is too long to be merged, and is forwarded as it is, unread.
+                # Its stated size is too large to be merged: it is forwarded as it is, unread.
                 with pytest.raises(TooLong):
                     decompress(header.codec, header.records(buffer), MERGED_DECOMPRESSED)
                 assert [one.records for one in merged] == [header.records(buffer)]  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ def test_bent_batches(log: Capture, data: st.DataObject) -> None:
     follows = log.data[header.end : header.end + 2000]
     position = data.draw(st.integers(0, header.next_offset))
     try_all(bytes(whole) + follows, position)
-    # With a length that is right again, so that the checksum is of what is read.
+    # Its length is right again, so that the checksum covers the bytes that are read.
     whole[8:12] = (len(whole) - 12).to_bytes(4, "big")
     right = bytes(rechecked(whole))
     try_all(right + follows, position)
@@ -108,7 +108,7 @@ def test_bent_batches(log: Capture, data: st.DataObject) -> None:
 
 
 def test_a_batch_that_says_it_is_too_long_to_be_merged() -> None:
-    """Goal: its length is believed, not allocated; whether it is right is its readers' to see."""
+    """Goal: the stated length is believed, not allocated; its readers check whether it is right."""
     log = capture("broker-snappy")
     header = log.headers[0]
     whole = bytearray(log.data[header.position : header.end])
@@ -118,7 +118,7 @@ def test_a_batch_that_says_it_is_too_long_to_be_merged() -> None:
 
 @given(captures, st.data())
 def test_records_of_other_lengths(log: Capture, data: st.DataObject) -> None:
-    """Goal: records cut off, put twice, or replaced, in a batch that is else right."""
+    """Goal: records cut off, doubled, or replaced, in an otherwise right batch."""
     header = data.draw(st.sampled_from([h for h in log.headers if h.num_records]))
     whole = log.data[header.position : header.end]
     plain = bytes(decompress(header.codec, memoryview(whole)[61:]))
@@ -160,7 +160,7 @@ def test_decoding_anything(tail: bytes) -> None:
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
 def test_a_bomb_costs_what_its_bound_says(codec: Codec) -> None:
-    """Goal: the time and memory of refusing it do not grow with what it would be."""
+    """Goal: the time and memory of refusing it do not grow with its decompressed size."""
     bomb = memoryview(bytes(compress(codec, bytes(64 << 20))))
     started = time.process_time()
     with pytest.raises(TooLong):
@@ -169,7 +169,7 @@ def test_a_bomb_costs_what_its_bound_says(codec: Codec) -> None:
 
 
 def test_counts_that_cannot_be_cost_nothing() -> None:
-    """Goal: two thousand million records are not allocated because a header says so."""
+    """Goal: two thousand million records are not allocated because of a header."""
     bent = bytearray(bytes(8) + bytes(4) + b"\xff" * 4 + b"\x02" + bytes(44) + b"\x06\0\0\0")
     bent[23:27] = bent[57:61] = b"\x7f\xff\xff\xff"
     bent[8:12] = (len(bent) - 12).to_bytes(4, "big")

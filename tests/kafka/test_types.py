@@ -1,4 +1,4 @@
-"""Sequences that wrap, and names as Kafka writes them."""
+"""Sequence numbers that wrap, and names as Kafka writes them."""
 
 import pytest
 

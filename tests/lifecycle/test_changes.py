@@ -1,4 +1,4 @@
-"""Which topics a command is for; the commands themselves are in tests/end_to_end/test_life.py."""
+"""The topics that a command applies to; the commands: tests/end_to_end/test_life.py."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from twinlog.store.snapshot import Snapshot
 
 
 def snapshot(**topics: Wanted) -> Snapshot:
-    """A mirror `m` with these topics, and an empty one, `other`."""
+    """Return a mirror `m` with these topics, and an empty one, `other`."""
     records: list[Mirror | MirrorTopic] = [
         Mirror(name=name, source={}, source_cluster_id="c") for name in ("m", "other")
     ]
@@ -38,7 +38,7 @@ def names(topics: list[MirrorTopic]) -> list[str]:
 
 
 def test_an_expression_takes_those_that_the_command_is_for() -> None:
-    """In a disaster `.*` is not held up by a topic that was removed before."""
+    """In a disaster, a topic removed before does not block `.*`."""
     assert names(choose(SOME, "m", ".*", ANY)) == ["a", "ab", "b"]
     assert names(choose(SOME, "m", "a.*", unless(Wanted.PAUSED))) == ["ab"]
     assert names(choose(SOME, "m", ".*", unless(Wanted.MIRRORING, Wanted.PAUSED))) == ["a", "ab"]
@@ -67,7 +67,7 @@ def test_what_is_for_none_is_refused(mirror: str, expression: str, kind: MirrorE
 
 
 def test_all_that_are_refused_are_named() -> None:
-    """Those of an expression, and those of names, but for what the command is for."""
+    """Refused topics of an expression, and those of names, are named, without those accepted."""
     both = "MIRROR_TOPIC_NOT_PAUSED: a, b: .*; --describe shows"
     for topics in ("a|b", ["a", "ab", "b"]):
         with pytest.raises(MirrorRefused, match=both):
@@ -86,7 +86,7 @@ def test_what_may_be_a_name_is_no_expression() -> None:
 
 
 def test_names_are_all_meant() -> None:
-    """Unlike an expression: one that the command is not for refuses the others, too."""
+    """Unlike with an expression, one name that the command cannot apply to refuses the others."""
     every = unless(Wanted.MIRRORING, Wanted.PAUSED)
     assert names(choose(SOME, "m", ["ab", "a"], every)) == ["a", "ab"]
 

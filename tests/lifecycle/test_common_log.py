@@ -1,4 +1,4 @@
-"""Twin of twinlog.lifecycle.common_log, for answers that brokers of a test do not give."""
+"""Twin of twinlog.lifecycle.common_log, for answers that the tests' brokers do not give."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -21,7 +21,7 @@ COMMON = [batch([record(at, value=b"%d" % at)]) for at in range(END - 10)]
 
 
 class Log:
-    """One that answers without bytes from an offset on, as a remote read that takes too long."""
+    """A log that answers without bytes from an offset on, as a slow remote read does."""
 
     def __init__(self, last: bytes, silent_from: int = END, *, compacts: bool = False) -> None:
         rest = [batch([record(at, value=last)]) for at in range(END - 10, END)]
@@ -50,7 +50,7 @@ class Log:
 
 
 def part(source: Log, destination: Log) -> int | None:
-    """Where they part."""
+    """Return the offset from which the logs differ."""
 
     async def main(_: VirtualLoop) -> int | None:
         both = cast("KafkaSource", source), cast("KafkaSource", destination)
@@ -65,11 +65,11 @@ def test_where_they_part() -> None:
 
 
 def test_an_end_that_was_not_seen_proves_nothing() -> None:
-    """Goal: the offsets below it are the same, but what decides was not compared."""
+    """Goal: the offsets below it are the same, but the deciding ones were not compared."""
     with pytest.raises(Retriable, match="10 of the offsets"):
         part(Log(b"a", END - 10), Log(b"b"))
 
 
 def test_a_compacted_end_may_be_gone() -> None:
-    """Goal: else no such topic could be mirrored back."""
+    """Goal: otherwise no such topic could be mirrored back."""
     assert part(Log(b"a", END - 10, compacts=True), Log(b"b")) is None

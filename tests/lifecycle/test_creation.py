@@ -1,4 +1,4 @@
-"""What is checked before any cluster is asked; the rest: interfaces/cli/test_kafka_mirrors.py."""
+"""Checks before any request to a cluster; the rest: interfaces/cli/test_kafka_mirrors.py."""
 
 import asyncio
 from types import MappingProxyType
@@ -33,7 +33,7 @@ def test_names_that_are_allowed(name: str) -> None:
 
 @given(st.text(max_size=260))
 def test_any_name(name: str) -> None:
-    """Allowed, or INVALID_MIRROR_NAME."""
+    """Any name is allowed, or gives INVALID_MIRROR_NAME."""
     try:
         check_name(name)
     except MirrorRefused as refused:
@@ -50,7 +50,7 @@ def test_any_name(name: str) -> None:
 
 
 def test_settings_of_security_that_are_not_used_are_warnings() -> None:
-    """Files that work for Kafka's clients have them."""
+    """Files that work for Kafka's clients contain them."""
     config, warnings = check_properties({**SERVERS, "ssl.protocol": "TLSv1.3"}, NOTHING)
     assert config.bootstrap_servers[0].port == 1
     assert warnings == ("ssl.protocol is not used by twinlog",)
@@ -73,13 +73,13 @@ def test_other_settings_are_refused() -> None:
     ],
 )
 def test_settings_that_are_misplaced(properties: dict[str, str], words: str) -> None:
-    """What is unknown is said before what is missing."""
+    """An unknown setting is reported before a missing one."""
     with pytest.raises(UserError, match=words):
         check_properties(properties, NOTHING)
 
 
 def test_an_expression_that_a_comma_has_cut_is_not_stored() -> None:
-    """Refused by --create and --alter before a cluster is asked; a mirror that has it goes on."""
+    """--create and --alter refuse it before any request to a cluster; a stored one still works."""
     properties = {**SERVERS, "mirror.groups.include": r"app-\d{1,3}"}
     unreached = KafkaCluster(check_properties(properties, NOTHING)[0])
     for action in (create_mirror, alter_mirror):
@@ -110,7 +110,7 @@ def test_names_are_all_meant_and_are_no_expressions() -> None:
 
 @given(st.text(max_size=20))
 def test_any_expression(expression: str) -> None:
-    """Topics, or one of two errors."""
+    """Any expression gives topics, or one of two errors."""
     try:
         assert resolve(expression, topics("a", "b"))
     except MirrorRefused as refused:

@@ -1,4 +1,4 @@
-"""Topics as a destination takes them, where it caps `max.message.bytes`."""
+"""Topics on a destination that caps `max.message.bytes`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ def topic(name: str, source_limit: int) -> DestinationTopic:
 
 
 class Service:
-    """A destination that refuses what is above its cap, or whatever it is."""
+    """A destination that refuses values above its cap, or every value."""
 
     def __init__(self, cap: int, code: int) -> None:
         self.cap = cap
@@ -79,14 +79,14 @@ def limits(service: Service, patch: pytest.MonkeyPatch, *source: int) -> list[in
 def test_the_largest_accepted_limit_is_taken(
     monkeypatch: pytest.MonkeyPatch, code: int, cap: int, source: list[int], accepted: list[int]
 ) -> None:
-    """At least the source's own; where nothing is capped, one try does."""
+    """The limit is at least the source's own; without a cap, the first try succeeds."""
     service = Service(cap, code)
     assert limits(service, monkeypatch, *source) == accepted
     assert (service.tries == 1) == (cap > 64 * MIB)
 
 
 def test_what_the_source_needs_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first refusal is the error, as it is for what is refused for another reason."""
+    """The first refusal is the error, as for a refusal for another reason."""
     with pytest.raises(UserError, match="POLICY_VIOLATION"):
         limits(Service(MIB, POLICY_VIOLATION), monkeypatch, 2 * MIB)
     service = Service(0, 38)

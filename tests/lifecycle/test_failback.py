@@ -1,4 +1,4 @@
-"""What a failback goes by, on real brokers: what lanes would have written is written by hand."""
+"""The evidence for a failback, on real brokers; records that lanes would write are hand-written."""
 
 import asyncio
 import signal
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.broker
 
 
 def ended(*ends: int) -> dict[int, LastMirrored]:
-    """Of each partition, where it was mirrored up to, in the source's first epoch."""
+    """Return each partition's last mirrored end, in the source's first epoch."""
     return {
         partition: LastMirrored(LeaderEpoch(0), Offset(end)) for partition, end in enumerate(ends)
     }
@@ -61,24 +61,24 @@ class Old:
         await create_mirror(self.here, self.back, {"bootstrap.servers": self.servers_there})
 
     async def make(self, topic: str, *records: int) -> UUID:
-        """Make a topic here and there, with so many records in each partition here; its id here."""
+        """Create a topic on both, with records on `here` alone; return its id on `here`."""
         await make_topic(self.there, topic, len(records))
         return await self.make_here(topic, *records)
 
     async def make_here(self, topic: str, *records: int) -> UUID:
-        """Make a topic with so many records in each partition; its id."""
+        """Create a topic with this number of records in each partition; return its id."""
         await make_topic(self.here, topic, len(records))
         for partition, count in enumerate(records):
             outside.write_same(self.servers, topic, partition, 0, count)
         return (await self.here.refresh([topic])).topics[topic].topic_id
 
     def write(self, topic: str, *records: int) -> None:
-        """Write so many records to each partition here."""
+        """Write this number of records to each partition on the old source."""
         for partition, count in enumerate(records):
             outside.write(self.servers, topic, outside.simple(count, partition))
 
     async def delete_here(self, topic: str) -> None:
-        """Delete a topic, and wait until it is gone."""
+        """Delete a topic, and wait until it is deleted."""
         await delete_topics(self.here, [topic])
 
         async def gone() -> bool:
@@ -94,7 +94,7 @@ class Old:
         ends: Mapping[int, LastMirrored],
         id_there: UUID | None = None,
     ) -> None:
-        """Write there what a mirror of a topic of ours has copied, and that it has ended."""
+        """Write to `there` what a mirror has copied of a topic of `here`, and that it has ended."""
         one = MirrorTopic(
             mirror=mirror,
             topic=topic,
@@ -110,7 +110,7 @@ class Old:
         await write_state(self.there, one, State.STOPPED, ends)
 
     async def write_removed(self, topic: MirrorTopic) -> None:
-        """Write there that a topic of ours was removed from a mirror, and is not STOPPED yet."""
+        """Write to `there` that a topic of `here` was removed from a mirror, but is not STOPPED."""
         store = MirrorStore(self.there)
         source = {"bootstrap.servers": self.servers}
         await store.create_mirror(
@@ -120,22 +120,22 @@ class Old:
         await remove_topics(self.there, topic.mirror, topic.topic)
 
     async def refused(self, topic: str) -> str:
-        """What is said of a topic that cannot be mirrored back."""
+        """Return the error for a topic that cannot be mirrored back."""
         with pytest.raises(MirrorRefused) as caught:
             await add_topics(self.here, self.back, topic)
         return str(caught.value)
 
     def lie(self, topic: str, count: int) -> None:
-        """Write there what nobody has here."""
+        """Write to `there` records that `here` does not have."""
         outside.write(self.servers_there, topic, outside.simple(count, 0, "foreign"))
 
     async def diverge(self, topic: str, *beyond: int) -> None:
-        """Make a topic that was failed over at 100, with so much more in each partition."""
+        """Create a topic failed over at 100, with this many more records in each partition."""
         topic_id = await self.make(topic, *(100 + more for more in beyond))
         await self.fail_over(f"there.{topic}", topic, topic_id, ended(*(100 for _ in beyond)))
 
     def ends(self, topic: str, partitions: int = 1) -> list[int]:
-        """Where the logs here end."""
+        """Return the log end offsets of `here`."""
         asked = [(topic, index) for index in range(partitions)]
         found = Log(self.servers).ends(asked)
         return [found[one] for one in asked]
@@ -143,7 +143,7 @@ class Old:
 
 @asynccontextmanager
 async def old_source(pair: Pair, back: str) -> AsyncIterator[Old]:
-    """A cluster that was a source, with the mirror of the way back."""
+    """Yield a cluster that was a source, with the mirror of the way back."""
     async with client(pair.destination) as here, client(pair.source) as there:
         old = Old(pair, here, there, back)
         await old.create()
@@ -153,7 +153,7 @@ async def old_source(pair: Pair, back: str) -> AsyncIterator[Old]:
 def test_a_topic_that_was_made_again_was_not_failed_over(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
-    """What it holds is its own, though less than was mirrored; where it is empty it is taken."""
+    """Its records are its own, though fewer than were mirrored; where it is empty it is taken."""
 
     async def run() -> None:
         async with old_source(pair, fresh_name("back")) as old:
@@ -175,7 +175,7 @@ def test_a_topic_that_was_made_again_was_not_failed_over(
 
 
 def test_the_very_topic_goes_on(pair: Pair, fresh_name: Callable[[str], str], topic: str) -> None:
-    """It holds nothing beyond what was mirrored."""
+    """It has no records beyond the last mirrored end."""
 
     async def run() -> None:
         async with old_source(pair, fresh_name("back")) as old:
@@ -191,7 +191,7 @@ def test_the_very_topic_goes_on(pair: Pair, fresh_name: Callable[[str], str], to
 def test_a_wrong_last_mirrored_end_is_not_believed(
     pair: Pair, fresh_name: Callable[[str], str], topic: str, foreign: int
 ) -> None:
-    """Both logs end in what only one of them has, at one offset or not; the ends tell nothing."""
+    """Each log ends in records that the other lacks, at one offset or not; ends prove nothing."""
 
     async def run() -> None:
         async with old_source(pair, fresh_name("back")) as old:
@@ -215,7 +215,7 @@ def test_a_wrong_last_mirrored_end_is_not_believed(
 def test_a_topic_that_several_mirrors_have_had(
     pair: Pair, fresh_name: Callable[[str], str], topic: str, first: int, second: int
 ) -> None:
-    """The largest end is the latest, whatever the mirrors' names: beyond it is the tail."""
+    """The largest end is the latest, whatever the mirrors' names: the tail starts there."""
 
     async def run() -> None:
         async with old_source(pair, fresh_name("back")) as old:
@@ -233,7 +233,7 @@ def test_a_topic_that_several_mirrors_have_had(
 def test_the_latest_of_several_failovers_goes_on(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
-    """Not before all of them have ended."""
+    """It goes on only after all of them have ended."""
 
     async def run() -> None:
         async with old_source(pair, fresh_name("back")) as old:
@@ -250,7 +250,7 @@ def test_the_latest_of_several_failovers_goes_on(
 
 
 def test_what_brokers_say_of_a_topic_that_is_there(any_kafka: LocalCluster, topic: str) -> None:
-    """Nothing but that, though it could not be created: so it is tried under another name."""
+    """The only refusal is that it exists, so its creation is checked under another name."""
 
     async def run() -> None:
         async with client(any_kafka) as cluster:
@@ -267,7 +267,7 @@ def test_what_brokers_say_of_a_topic_that_is_there(any_kafka: LocalCluster, topi
 def test_nothing_is_deleted_that_cannot_be_created(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
-    """The topic stays with its tail, which is not even saved."""
+    """The topic keeps its divergent tail, which is not even saved."""
 
     async def run() -> None:
         async with old_source(pair, fresh_name("back")) as old:
@@ -284,7 +284,7 @@ def test_nothing_is_deleted_that_cannot_be_created(
 def test_what_is_deleted_and_cannot_be_created_is_named(
     pair: Pair, fresh_name: Callable[[str], str], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Creation fails though it was tried; when that is mended, the topic is added."""
+    """Creation fails although it was tried; once that is repaired, the topic is added."""
 
     async def untried(_: object, wanted: object, *__: object) -> object:
         return wanted
@@ -309,10 +309,7 @@ def test_what_is_deleted_and_cannot_be_created_is_named(
 def test_an_interrupted_rebuild_is_completed(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Ctrl-C between deletion and creation: the message names the topic; --add again completes it.
-
-    D12.
-    """
+    """Ctrl-C between deletion and creation: the error names the topic; --add completes it (D12)."""
     places: dict[str, tuple[object, str]] = {
         "delete_topics": (rebuild_module, "delete_topics"),
         "prepare": (mirrors, "prepare"),
@@ -350,14 +347,14 @@ async def prepare(*_):
 
 mirrors.prepare = prepare
 """
-"""For the moment of Ctrl-C: a command that has deleted the topic, and is about to create it."""
+"""The moment of Ctrl-C: a command has deleted the topic, and is about to create it."""
 
 
 @pytest.mark.parametrize("command", [["kafka_mirrors"], ["twinlog", "mirrors"]], ids=" ".join)
 def test_a_command_that_is_interrupted_before_creation(
     pair: Pair, topic: str, command: list[str]
 ) -> None:
-    """Goal: D12: Ctrl-C ends it with status 130 and the deleted topic; repeated, it is done."""
+    """Goal: D12: Ctrl-C ends it with status 130 and the deleted topic; a repeat completes it."""
     begin, *words = command
     program = f"{_STOPS_BEFORE_CREATION}\nfrom twinlog.interfaces.cli import start; start.{begin}()"
     back = f"back.{topic}"
@@ -368,7 +365,7 @@ def test_a_command_that_is_interrupted_before_creation(
 
     async def interrupted(old: Old) -> tuple[int | None, str, str]:
         process = await asyncio.create_subprocess_exec(
-            # What runs in the background ignores SIGINT, and hands that down.
+            # A background process ignores SIGINT, and its children inherit that.
             *("env", "--default-signal=INT", sys.executable, "-c", program, *words, *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -400,7 +397,7 @@ def test_a_command_that_is_interrupted_before_creation(
 def test_nothing_is_deleted_that_could_not_be_saved(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer without bytes does not show that nothing is there to be saved (A1)."""
+    """An answer without bytes does not prove that there is nothing to save (A1)."""
     ask = LogReader._ask
 
     async def empty(self: LogReader, at: int, size: int) -> object:
@@ -425,7 +422,7 @@ def test_nothing_is_deleted_that_could_not_be_saved(
 def test_a_log_that_grows_meanwhile_is_not_deleted(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    """Whichever of the topic's partitions it is; partition 1 has no tail."""
+    """The log may be that of any of the topic's partitions; partition 1 has no tail."""
     save = mirrors.save_tails
 
     async def run() -> None:
@@ -456,7 +453,7 @@ def test_a_log_that_grows_meanwhile_is_not_deleted(
 def test_a_log_that_grows_between_two_tries_is_not_deleted(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that reaches no broker is tried again: what is written meanwhile is not saved."""
+    """A request that reaches no broker is retried: records written in between are not saved."""
     call = Connection.call
 
     async def run() -> None:
@@ -488,7 +485,7 @@ def test_a_log_that_grows_between_two_tries_is_not_deleted(
 def test_a_deletion_whose_answer_is_lost_deletes_no_other_topic(
     pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of its name that was created meanwhile has another id."""
+    """A topic of the same name that was created in between has another id."""
     call = Connection.call
 
     async def run() -> None:
@@ -522,7 +519,7 @@ def test_a_deletion_whose_answer_is_lost_deletes_no_other_topic(
 def test_a_record_that_the_mirror_has_lost_is_saved(
     pair: Pair, fresh_name: Callable[[str], str], topic: str, tmp_path: Path
 ) -> None:
-    """Far before the last mirrored end: what is here may be the only copy of it."""
+    """Far before the last mirrored end, the old source may have the only copy."""
 
     async def run() -> None:
         async with old_source(pair, fresh_name("back")) as old:
@@ -544,7 +541,7 @@ def test_a_record_that_the_mirror_has_lost_is_saved(
 def test_a_topic_that_was_made_again_where_it_was_failed_over_to(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
-    """What is there now is another log, although retention has left nothing here to compare."""
+    """The destination has another log now, although retention has left nothing to compare."""
 
     async def run() -> None:
         async with old_source(pair, fresh_name("back")) as old:

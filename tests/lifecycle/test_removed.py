@@ -1,4 +1,4 @@
-"""What was removed is added again, on real brokers: what lanes would have written is by hand."""
+"""A removed topic is added again, on real brokers; records of lanes are written by hand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.broker
 
 
 class Again:
-    """A topic that a mirror of the destination has had, and what is added again."""
+    """A topic that a mirror of the destination had, and that is added again."""
 
     def __init__(self, pair: Pair, source: KafkaCluster, destination: KafkaCluster, topic: str):
         self.source, self.destination, self.topic = source, destination, topic
@@ -49,19 +49,19 @@ class Again:
         self.store = MirrorStore(destination)
 
     async def begin(self, *records: int) -> None:
-        """Make the topic on the source, and add it to the mirror."""
+        """Create the topic on the source, and add it to the mirror."""
         await create_mirror(self.destination, self.mirror, {"bootstrap.servers": self._from})
         await self.make(*records)
         await add_topics(self.destination, self.mirror, self.topic)
 
     async def make(self, *records: int) -> None:
-        """Make the topic on the source, with so many records in each partition."""
+        """Create the topic on the source, with this number of records in each partition."""
         await make_topic(self.source, self.topic, len(records))
         for partition, count in enumerate(records):
             outside.write_same(self._from, self.topic, partition, 0, count)
 
     async def make_again(self, *records: int) -> None:
-        """Delete it on the source first."""
+        """Delete it on the source, and create it again."""
         await self.delete()
         await self.make(*records)
 
@@ -75,11 +75,11 @@ class Again:
         await until_async(gone)
 
     def mirrored(self, partition: int, start: int, end: int) -> None:
-        """Write to the destination what the source has at these offsets."""
+        """Write the source's records at these offsets to the destination."""
         outside.write_same(self._to, self.topic, partition, start, end)
 
     def foreign(self, partition: int) -> None:
-        """Write a record of somebody else to the destination; or what a marker stands for."""
+        """Write a foreign record to the destination; it may stand for a marker."""
         outside.write(self._to, self.topic, outside.simple(1, partition, "foreign"))
 
     async def stop(self, ends: Mapping[int, int]) -> None:
@@ -89,19 +89,19 @@ class Again:
         await write_state(self.destination, await self.known(), State.STOPPED, last)
 
     async def known(self, mirror: str | None = None) -> MirrorTopic:
-        """What is known of it in a mirror."""
+        """Return what a mirror stores about it."""
         topics = (await self.store.snapshot()).topics
         (one,) = [t for t in topics if (t.mirror, t.topic) == (mirror or self.mirror, self.topic)]
         return one
 
     async def refused(self, mirror: str | None = None) -> str:
-        """What is said of its addition."""
+        """Return the error of its addition."""
         with pytest.raises(MirrorRefused) as caught:
             await add_topics(self.destination, mirror or self.mirror, self.topic)
         return str(caught.value)
 
     def ends(self, partitions: int) -> list[int]:
-        """Where the destination's logs end."""
+        """Return the destination's log end offsets."""
         asked = [(self.topic, index) for index in range(partitions)]
         found = Log(self._to).ends(asked)
         return [found[one] for one in asked]
@@ -114,14 +114,14 @@ async def again(pair: Pair, topic: str) -> AsyncIterator[Again]:
 
 
 def test_what_differs_is_named_saved_and_made_anew(pair: Pair, topic: str, tmp_path: Path) -> None:
-    """From another's record on, which stands before the marker; a refresh deletes nothing."""
+    """All from the foreign record on, which lies before the marker; a refresh deletes nothing."""
 
     async def run() -> None:
         async with again(pair, topic) as one:
             await one.begin(100, 50)
             one.mirrored(0, 0, 60)
             one.foreign(0)
-            one.mirrored(0, 60, 65)  # what was under way
+            one.mirrored(0, 60, 65)  # was in flight
             one.foreign(0)
             one.mirrored(1, 0, 50)
             one.foreign(1)
@@ -145,7 +145,7 @@ def test_what_differs_is_named_saved_and_made_anew(pair: Pair, topic: str, tmp_p
 
 
 def test_what_differs_far_before_the_end_is_saved(pair: Pair, topic: str, tmp_path: Path) -> None:
-    """A foreign record in a gap of the source, with more equal records behind it than one step."""
+    """A foreign record lies in a gap of the source, before more equal records than one step."""
 
     async def run() -> None:
         async with again(pair, topic) as one:
@@ -155,7 +155,7 @@ def test_what_differs_far_before_the_end_is_saved(pair: Pair, topic: str, tmp_pa
             one.mirrored(0, 0, 100)
             one.foreign(0)  # at 100
             one.mirrored(0, 101, 2100)
-            one.foreign(0)  # at 2100, for which it is FAILED
+            one.foreign(0)  # at 2100, where the partition is FAILED
             await one.stop({0: 2101})
             one.foreign(0)  # stands for the marker
             told: list[str] = []
@@ -169,7 +169,7 @@ def test_what_differs_far_before_the_end_is_saved(pair: Pair, topic: str, tmp_pa
 
 
 def test_markers_prove_nothing_equal(pair: Pair, topic: str) -> None:
-    """Where a whole step has none but them, what lies before it is compared as well."""
+    """Where a whole step has only markers, the records before it are compared as well."""
 
     async def run() -> None:
         async with again(pair, topic) as one:
@@ -189,7 +189,7 @@ def test_markers_prove_nothing_equal(pair: Pair, topic: str) -> None:
 def test_the_source_s_retention_proves_nothing_equal(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It moves the log's start between the question for it and the comparison."""
+    """Retention moves the log start offset between the request for it and the comparison."""
 
     async def run() -> None:
         async with again(pair, topic) as one:
@@ -215,7 +215,7 @@ def test_the_source_s_retention_proves_nothing_equal(
 def test_all_is_saved_where_the_source_s_topic_is_deleted_meanwhile(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The destination has the only copy then."""
+    """The destination then has the only copy."""
 
     async def run() -> None:
         async with again(pair, topic) as one:
@@ -238,7 +238,7 @@ def test_all_is_saved_where_the_source_s_topic_is_deleted_meanwhile(
 
 
 def saved(folder: Path) -> dict[tuple[int, int], tuple[int, int]]:
-    """The partitions and names of the files; from which offset up to which they reach."""
+    """Return the files' partitions and base offsets, with the first and the end offset of each."""
     found = {}
     for path in folder.rglob("*.log"):
         stored = list(batches(memoryview(path.read_bytes())))
@@ -248,7 +248,7 @@ def saved(folder: Path) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 async def refresh_adds_nothing(one: Again) -> None:
-    """Not even where it does not know that the topic was in a mirror."""
+    """A refresh adds nothing, even if it does not know that the topic was in a mirror."""
     mirror = Mirror(
         name=one.mirror,
         source={},
@@ -262,7 +262,7 @@ async def refresh_adds_nothing(one: Again) -> None:
 
 
 def test_a_log_of_which_nothing_is_known(pair: Pair, topic: str) -> None:
-    """It was never mirrored, or nobody knows up to where: all of it is the tail."""
+    """It was never mirrored, or its last mirrored end is unknown: all of it is the tail."""
 
     async def run() -> None:
         async with again(pair, topic) as one:
@@ -277,7 +277,7 @@ def test_a_log_of_which_nothing_is_known(pair: Pair, topic: str) -> None:
 
 
 def test_a_topic_that_was_made_again_on_the_source(pair: Pair, topic: str) -> None:
-    """Nothing of what was mirrored is there any more: all of it is the tail."""
+    """The mirrored log does not exist any more: all of it is the tail."""
 
     async def run() -> None:
         async with again(pair, topic) as one:
@@ -298,7 +298,7 @@ def test_a_topic_that_was_made_again_on_the_source(pair: Pair, topic: str) -> No
 
 
 def test_a_source_that_has_nothing_to_compare(pair: Pair, topic: str) -> None:
-    """Its retention has taken what could tell where another's record stands."""
+    """Retention has deleted the records that could show the offset of the foreign record."""
 
     async def run() -> None:
         async with again(pair, topic) as one:
@@ -317,7 +317,7 @@ def test_a_source_that_has_nothing_to_compare(pair: Pair, topic: str) -> None:
 def test_an_empty_log_is_taken_and_that_of_another_source_is_not(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
-    """As ever; a mirror of the same source by another name may have had it, too."""
+    """An empty log is always taken; another mirror of the same source may have had it, too."""
 
     async def run() -> None:
         async with again(pair, topic) as one:

@@ -23,7 +23,7 @@ DESCRIBE_PRODUCERS = 61
 
 
 class _Broker(SimpleNamespace):
-    """A connection to a broker that has all but some APIs."""
+    """A connection to a broker that lacks some APIs."""
 
     address = "broker:9092"
     negotiate = Connection.negotiate
@@ -34,7 +34,7 @@ class _Broker(SimpleNamespace):
 
 @pytest.mark.parametrize("api", REQUIRED, ids=lambda api: api.name)
 def test_what_is_missing_is_named(api: tuple[int, int, int, str, str]) -> None:
-    """With what it is for, and Kafka's name of the error."""
+    """The error names the API, its purpose, and Kafka's name of the error."""
     versions = {one.key: (one.lowest, one.highest) for one in REQUIRED if one != api}
     destination = cast(KafkaCluster, _Broker(versions=versions))
     with pytest.raises(UserError) as caught:
@@ -48,7 +48,7 @@ def test_what_is_missing_is_named(api: tuple[int, int, int, str, str]) -> None:
 
 @pytest.mark.broker
 def test_kafka_has_all(any_kafka: LocalCluster) -> None:
-    """Of the oldest and the newest version."""
+    """The oldest and the newest version have all APIs."""
 
     async def run() -> None:
         async with client(any_kafka) as cluster:

@@ -1,4 +1,4 @@
-"""A mirror that somebody has written into `__mirror_config`, and the server that it leads to."""
+"""A mirror that another client has written into `__mirror_config`, and the server it points to."""
 
 import asyncio
 from types import SimpleNamespace
@@ -41,9 +41,9 @@ ATTACKS: list[tuple[dict[str, str], str]] = [
 def test_a_secret_of_the_node_is_not_sent_to_a_foreign_server(
     properties: dict[str, str], why: str, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whichever process connects: what is heard has no secret, and the error names the cause.
+    """Whichever process connects: it sends no secret, and the error names the cause.
 
-    The server is a broker that takes every password, so that it would be sent one.
+    The server acts as a broker that accepts every password, so a password would be sent to it.
     """
     monkeypatch.setenv("NODE_SECRET", SECRET)
     own = parse_config({"bootstrap.servers": "127.0.0.1:1"}).config
@@ -68,7 +68,7 @@ async def _as_node(mirror: Mirror, own: Any) -> str:
 
 
 async def _as_lane(mirror: Mirror, own: Any) -> str:
-    """It says why of the mirror's partitions."""
+    """Return the reason that a lane reports for the mirror's partitions."""
     reasons: list[str] = []
     failing = SimpleNamespace(fail_all=reasons.append)
     lane: Any = SimpleNamespace(

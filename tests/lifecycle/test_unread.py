@@ -1,4 +1,4 @@
-"""What is refused because a record of a control topic cannot be read, here or on the source."""
+"""Refusals because a control topic's record is unreadable, on the destination or the source."""
 
 import asyncio
 from collections.abc import Collection
@@ -51,14 +51,14 @@ STOPPED = States({NAME: PartitionState(NAME, State.STOPPED)}, {})
 
 
 def with_unread(*keys: tuple[str, ...]) -> Snapshot:
-    """Two mirrors and a topic of the first one, and records that cannot be read."""
+    """Return two mirrors, a topic of the first one, and unreadable records."""
     records = [encode(one) for one in (MIRROR, OTHER, TOPIC)]
     records += [(encode_key(key), b"{") for key in keys]
     return Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
 
 
 class Store(MirrorStore):
-    """Of these mirrors and states; what is to be written to it is kept."""
+    """A store with these mirrors and states; changes are kept, and not written."""
 
     def __init__(self, snapshot: Snapshot, states: States = STOPPED) -> None:
         super().__init__(cast(KafkaCluster, None))
@@ -87,7 +87,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_topic_that_a_command_leaves_out_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, topics: str | list[str]
 ) -> None:
-    """Else a failover of all topics would seem to be one."""
+    """Otherwise a partial failover would seem to be one of all topics."""
     mirrored = encode(replace(TOPIC, wanted=Wanted.MIRRORING))
     records = [encode(MIRROR), mirrored, (encode_key(("topic", "m", "t-unread")), b"{")]
     snapshot = Snapshot().after(Written(0, at, *one) for at, one in enumerate(records))
@@ -127,7 +127,7 @@ def test_a_mirror_is_deleted_beside_others_that_cannot_be_read() -> None:
 
 
 def test_states_that_cannot_be_read_are_not_forgotten() -> None:
-    """Neither with their mirror, nor where the source's topic was recreated."""
+    """They are kept when the mirror is deleted, and when the source topic was recreated."""
     place = state_partition("m", TOPIC.topic_id, 0, COUNT)
     states = STOPPED._replace(unreadable={(place, epochs_key(NAME)): "a newer version"})
     again = replace(TOPIC, topic_id=UUID(int=2), wanted=Wanted.MIRRORING)
@@ -150,7 +150,7 @@ def test_what_the_source_may_mirror_from_here() -> None:
 def test_origins_that_no_cluster_has_are_not_stored(origins: tuple[str, ...]) -> None:
     """Goal: a source does not fill the destination's own `__mirror_config` at each refresh.
 
-    Nor is it known then whether the topic comes from here.
+    It is then also unknown whether the topic comes from the destination.
     """
     longest = replace(TOPIC, topic="u", wanted=Wanted.MIRRORING, origins=("c" * 255,) * 99)
     too_long = replace(TOPIC, topic="v", wanted=Wanted.MIRRORING, origins=("d", *origins))
@@ -168,7 +168,7 @@ def test_origins_that_no_cluster_has_are_not_stored(origins: tuple[str, ...]) ->
 def test_a_source_whose_mirrors_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, error: UserError, unsure: bool
 ) -> None:
-    """It need not give the right to read them (docs/security.md); a format is another thing."""
+    """The right to read them is optional (docs/security.md); an unknown format is not."""
 
     class Refusing(Store):
         async def snapshot(self) -> Snapshot:
@@ -185,7 +185,7 @@ def test_a_topic_is_not_added_that_the_source_may_mirror_from_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Looked(Exception):
-        """All checks have let it through."""
+        """Raised once all checks have passed."""
 
     async def done(*_: object) -> None:
         pass
@@ -209,7 +209,7 @@ def test_a_topic_is_not_added_that_the_source_may_mirror_from_here(
 
 
 def test_origins_stay_where_they_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop is not forgotten, and counts as one while nobody knows."""
+    """A loop is not forgotten, and counts as a loop while it is unknown."""
     looped = [
         replace(TOPIC, topic=name, wanted=Wanted.MIRRORING, origins=("a", "b")) for name in "tu"
     ]
@@ -233,7 +233,7 @@ def test_origins_stay_where_they_are_not_known(monkeypatch: pytest.MonkeyPatch) 
 def test_an_end_beside_one_that_cannot_be_read_is_not_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of several mirrors that have had the topic another one may have mirrored more of it."""
+    """Of several mirrors that had the topic, another one may have mirrored more of it."""
     known = {NAME: LastMirrored(LeaderEpoch(1), Offset(7))}
     states = [STOPPED._replace(epochs=known)]
     states.append(states[0]._replace(unreadable={(0, epochs_key(NAME)): "a newer version"}))
@@ -273,7 +273,7 @@ COPIED = Acl(
 def test_no_acl_follows_where_it_may_be_one_that_a_mirror_has_made(
     monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
-    """A denial that keeps a topic of the source read-only would stop producers after a failover."""
+    """A copied denial that keeps a source topic read-only would stop producers after a failover."""
     cluster = cast(KafkaCluster, SimpleNamespace(cluster_id="c"))
 
     def look(*keys: tuple[str, ...]) -> frozenset[Acl]:
@@ -290,7 +290,7 @@ def test_no_acl_follows_where_it_may_be_one_that_a_mirror_has_made(
 
 
 def test_acls_of_a_topic_that_cannot_be_read_are_left() -> None:
-    """As those of a paused one. What its mirror has copied still makes nobody a node."""
+    """They stay, as those of a paused topic. A copied right still makes no principal a node."""
     topic = replace(TOPIC, wanted=Wanted.MIRRORING)
     made = MadeAcl(mirror="m", acl=COPIED, made_for=MadeFor.SOURCE)
     records = [encode(one) for one in (MIRROR, topic, made)]

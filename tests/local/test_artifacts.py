@@ -1,4 +1,4 @@
-"""Twin of twinlog.local.artifacts: fetched once, whole or not at all, one line when it fails."""
+"""Twin of twinlog.local.artifacts: fetched once, whole or not at all; a failure is one line."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ for a do case "$a" in -DoutputDirectory=*) target=${{a#-DoutputDirectory=}};; es
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a Maven on the PATH that writes one jar; gives the file that counts its runs."""
+    """Put a Maven on the PATH that writes one jar; return the file that counts its runs."""
     monkeypatch.setenv("TWINLOG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return _maven(tmp_path, 'sleep 0.2; echo jar >"$target/a-1.jar"')
@@ -40,7 +40,7 @@ def _count(runs: Path) -> int:
 
 
 def test_fetched_once(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The second call finds what the first one left, and says nothing."""
+    """The second call uses the first one's folder, and prints nothing."""
     first = fetch("g:a:1")
     assert [jar.name for jar in first.iterdir()] == ["a-1.jar"]
     assert "fetching a 1" in capfd.readouterr().err
@@ -50,7 +50,7 @@ def test_fetched_once(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_another_jar_of_a_module(runs: Path) -> None:
-    """One with a classifier has a folder of its own, and its name in the message."""
+    """A jar with a classifier has a folder of its own, and its name in the message."""
     assert fetch("g:a:1:test") != fetch("g:a:1")
     assert _count(runs) == 2
     with pytest.raises(LocalError, match="is no artifact"):
@@ -64,7 +64,7 @@ def test_order_does_not_matter(runs: Path) -> None:
 
 
 def test_two_processes_at_once(runs: Path) -> None:
-    """The second one waits for the first, and uses its jars."""
+    """The second process waits for the first, and uses its jars."""
     code = "from twinlog.local.artifacts import fetch; print(fetch('g:a:1'))"
     both = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)
@@ -87,7 +87,7 @@ def test_a_failure_leaves_nothing(runs: Path, tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_killed_fetch_are_not_used(runs: Path, tmp_path: Path) -> None:
-    """A half-filled folder is thrown away."""
+    """A half-filled folder is removed."""
     partial = tmp_path / "cache" / "jars" / "g.a-1.partial"
     partial.mkdir(parents=True)
     (partial / "half.jar").touch()
@@ -97,13 +97,13 @@ def test_leftovers_of_a_killed_fetch_are_not_used(runs: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("wrong", ["g:a", "g:a:1:x:y", "g:a:1/../2", "g:a:<b>", "", "g:a:1\n"])
 def test_malformed_coordinates(wrong: str) -> None:
-    """Nothing but a coordinate reaches a file name or a pom."""
+    """Only a coordinate reaches a file name or a pom."""
     with pytest.raises(LocalError, match="group:artifact:version"):
         fetch(wrong)
 
 
 def test_neither_maven_nor_ivy(runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error says what to install."""
+    """The error names the programs to install."""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setattr(artifacts.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(LocalError, match="Maven"):
@@ -113,7 +113,7 @@ def test_neither_maven_nor_ivy(runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_ivy_names_the_cause() -> None:
-    """Ivy prints pages; a refused connection says more than the module that was not found."""
+    """Ivy prints pages; a refused connection explains more than the missing module."""
     output = "\t\tmodule not found: g#a;1\n\tServer access error at url x (handshake)\n"
     assert artifacts._cause(output) == "Server access error at url x (handshake)"
     assert artifacts._cause("\t\tmodule not found: g#a;1\n") == "module not found: g#a;1"

@@ -1,4 +1,4 @@
-"""Twin of twinlog.local.check: what it has to find, and what it has to let pass."""
+"""Twin of twinlog.local.check: the differences it has to find, and those it accepts."""
 
 from collections.abc import Iterable
 
@@ -31,7 +31,7 @@ ALL = (seen(0, 1), seen(1, 2), seen(4, 3), seen(9, 4))
 
 
 def test_the_same() -> None:
-    """Records, and the offsets without any, are counted."""
+    """Records, and the offsets without a record, are counted."""
     report = compare(ALL, ALL, written=Numbers(4, 4))
     assert report == Report(partitions=1, records=4, gaps=6, writers=1)
 
@@ -47,7 +47,7 @@ def test_the_same() -> None:
     ],
 )
 def test_a_record_differs(here: tuple[Seen, ...], problem: str) -> None:
-    """Lost, doubled, altered: each is found, and named by its offset."""
+    """A lost, doubled or altered record is found, and named by its offset."""
     assert f"t-0: {problem}" in compare(ALL, here).problems
 
 
@@ -61,24 +61,24 @@ def test_a_record_differs(here: tuple[Seen, ...], problem: str) -> None:
     ],
 )
 def test_numbers(records: tuple[Seen, ...], problem: str) -> None:
-    """Where both clusters have the same, the numbers still show a loss."""
+    """Where both clusters have the same records, the numbers still show a loss."""
     assert f"t-0: w: {problem}" in compare(records, records).problems
 
 
 @pytest.mark.parametrize(("told", "good"), [((4, 4), True), ((3, 4), True), ((5, 5), False)])
 def test_the_last_number(told: tuple[int, int], good: bool) -> None:
-    """What was acknowledged is there; what may have been committed may be."""
+    """Acknowledged records exist; possibly committed ones may exist."""
     assert compare(ALL, ALL, written=Numbers(*told)).good is good
 
 
 def test_the_ends() -> None:
-    """A destination that ends earlier or later is none, even without a record between."""
+    """A destination that ends earlier or later differs, even without a record in between."""
     assert "ends at 9" in compare(ALL[:3], ALL[:3], end=9).problems[0]
     assert "beyond" in compare(ALL, ALL, end=11).problems[0]
 
 
 def test_cleaners() -> None:
-    """Where a later record of the key is there, either side may lack the earlier one."""
+    """If a later record of the key exists, either side may lack the earlier one."""
     a1, b1, a2 = seen(0, 1, key=b"a"), seen(1, 2, key=b"b"), seen(2, 3, key=b"a")
     assert compare([a1, b1, a2], [b1, a2], compacted=True).good
     assert compare([b1, a2], [a1, b1, a2], compacted=True).good

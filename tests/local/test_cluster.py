@@ -1,4 +1,4 @@
-"""Twin of twinlog.local.cluster: real brokers start, die, come back, and leave nothing behind."""
+"""Twin of twinlog.local.cluster: real brokers start, die, restart, and leave nothing behind."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.broker
 
 
 def _quiet(cluster: LocalCluster, **more: str) -> dict[str, str]:
-    """Give an outside client's configuration; its log lines are noise here."""
+    """Return an outside client's configuration, without its log lines."""
     return {"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0", **more}
 
 
@@ -47,7 +47,7 @@ def _values(cluster: LocalCluster, topic: str, count: int) -> list[str]:
 
 
 def test_one_broker_serves(any_kafka: LocalCluster, topic: str) -> None:
-    """An outside client finds the broker and the cluster id, and records go in and out."""
+    """An outside client finds the broker and the cluster id, and writes and reads records."""
     metadata = AdminClient(_quiet(any_kafka)).list_topics(timeout=10)
     assert sorted(metadata.brokers) == [1]
     assert metadata.cluster_id == any_kafka.cluster_id
@@ -59,7 +59,7 @@ def test_one_broker_serves(any_kafka: LocalCluster, topic: str) -> None:
 def test_three_brokers_bear_the_loss_of_any(
     trio: LocalCluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """With each broker killed in turn, acks=all goes on, and the broker comes back to its place."""
+    """With each broker killed in turn, acks=all goes on, and the broker rejoins."""
     everyone = {broker.node_id for broker in trio.brokers}
     for broker in trio.brokers:
         topic = fresh_name(str(broker.node_id))
@@ -108,7 +108,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_owner_leaves_no_broker() -> None:
-    """A test run that is killed with SIGKILL leaves files, and nothing that runs."""
+    """A test run that is killed with SIGKILL leaves files, and no process."""
     told = _output(_OWNER)
     broker, directory = told.splitlines()
     pid, _, started = broker.partition(" ")
@@ -119,7 +119,7 @@ def test_a_killed_owner_leaves_no_broker() -> None:
 
 
 def test_a_bad_property_is_one_line(tmp_path: Path) -> None:
-    """Kafka's own words and the log's place; nothing runs, the log is kept."""
+    """The error has Kafka's own words and the log's path; nothing runs, the log is kept."""
     with pytest.raises(LocalError) as caught:
         LocalCluster.start(config={"log.segment.bytes": "much"}, directory=tmp_path / "it")
     message = str(caught.value)
@@ -129,14 +129,14 @@ def test_a_bad_property_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_version_that_nobody_published() -> None:
-    """The artifact that is missing is named, on one line."""
+    """The missing artifact is named, on one line."""
     with pytest.raises(LocalError, match=r"cannot fetch .*kafka_2\.13:4\.3\.999") as caught:
         LocalCluster.start(version="4.3.999")
     assert "\n" not in str(caught.value)
 
 
 def test_kafkas_console_tools(kafka: LocalCluster, tmp_path: Path) -> None:
-    """Any main class of the fetched jars runs to its end and gives what it printed."""
+    """Any main class of the fetched jars runs to its end and returns its output."""
     with ProcessGroup() as group:
         printed = group.run(
             JavaProgram(
@@ -150,6 +150,6 @@ def test_kafkas_console_tools(kafka: LocalCluster, tmp_path: Path) -> None:
 
 
 def _output(code: str) -> str:
-    """Run Python code in a process of its own, however that ends, and give what it printed."""
+    """Run Python code in a process of its own, however that ends, and return its output."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout

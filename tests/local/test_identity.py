@@ -1,4 +1,4 @@
-"""Twin of twinlog.local.identity: a noted process is never mixed up with another one."""
+"""Twin of twinlog.local.identity: a recorded process is never confused with another one."""
 
 import os
 import signal
@@ -13,14 +13,14 @@ from twinlog.local.identity import Identity, identity_of
 
 @pytest.fixture
 def sleeper() -> subprocess.Popen[bytes]:
-    """Give a process that only waits for its input to end."""
+    """Start a process that only waits for its input to end."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
 
 
 def test_a_process_keeps_its_identity(sleeper: subprocess.Popen[bytes]) -> None:
-    """Asked twice, the same process gives the same answer."""
+    """The same process gives the same identity twice."""
     first = identity_of(sleeper.pid)
     assert first is not None
     assert first == identity_of(sleeper.pid)
@@ -36,7 +36,7 @@ def test_a_recycled_pid_is_not_hit(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_zombie_is_not_alive(sleeper: subprocess.Popen[bytes]) -> None:
-    """A killed child that nobody has waited for counts as gone."""
+    """A killed child that is not waited for counts as dead."""
     noted = identity_of(sleeper.pid)
     assert noted is not None
     assert noted.signal(signal.SIGKILL)
@@ -44,12 +44,12 @@ def test_a_zombie_is_not_alive(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_no_process() -> None:
-    """A pid that nobody has gives None (the kernel's largest pid is below 2**22)."""
+    """An unused pid gives None (the kernel's largest pid is below 2**22)."""
     assert identity_of(1 << 22) is None
 
 
 def test_proc_and_ps_agree_on_what_lives() -> None:
-    """The way of systems without /proc finds this process too, and misses the same ones."""
+    """The method for systems without /proc agrees with /proc on this process and on dead ones."""
     own = identity._from_ps(os.getpid())
     assert own is not None
     assert own[1]

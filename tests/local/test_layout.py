@@ -19,14 +19,14 @@ def _properties(brokers: int, **overrides: str) -> dict[int, dict[str, str]]:
 
 
 def test_one_broker_is_its_own_controller() -> None:
-    """One process holds both roles."""
+    """One process has both roles."""
     assert {node: text["process.roles"] for node, text in _properties(1).items()} == {
         1: "broker,controller"
     }
 
 
 def test_three_brokers_have_a_controller_of_its_own() -> None:
-    """So all three may be killed while the controller lives."""
+    """All three may then be killed while the controller lives."""
     properties = _properties(3)
     assert {node: text["process.roles"] for node, text in properties.items()} == {
         100: "controller",
@@ -41,7 +41,7 @@ def test_three_brokers_have_a_controller_of_its_own() -> None:
 
 @pytest.mark.parametrize(("brokers", "replicas", "least"), [(1, 1, 1), (2, 2, 1), (3, 3, 2)])
 def test_internal_topics_bear_one_lost_broker(brokers: int, replicas: int, least: int) -> None:
-    """Transactions go on while one broker is down, wherever there are two."""
+    """Transactions go on while one broker is down, if there are two or more."""
     for text in _properties(brokers).values():
         assert int(text["transaction.state.log.replication.factor"]) == replicas
         assert int(text["transaction.state.log.min.isr"]) == least
@@ -49,7 +49,7 @@ def test_internal_topics_bear_one_lost_broker(brokers: int, replicas: int, least
 
 
 def test_more_listeners() -> None:
-    """Each broker has each at a port of its own, and the controller has none of them."""
+    """Each broker has each listener at a port of its own, and the controller has none of them."""
     protocols = {"WORD": "SASL_PLAINTEXT", "TLS": "SSL"}
     ports = range(20000, 20000 + layout.port_count(2, 2))
     nodes = layout.plan_nodes(2, ports, Path("/x"), protocols)
@@ -68,7 +68,7 @@ def test_more_listeners() -> None:
 
 
 def test_listeners_behind_proxies() -> None:
-    """Their clients are told the proxy's port; the others, and who votes, are told nothing new."""
+    """Their clients get the proxy's port; other clients and the voters get unchanged ports."""
     protocols = {"PROXIED": "PLAINTEXT", "TLS": "SSL"}
     ports = range(20000, 20000 + layout.port_count(2, 2, proxied=1))
     nodes = layout.plan_nodes(2, ports, Path("/x"), protocols, proxied=["PROXIED"])
@@ -86,7 +86,7 @@ def test_listeners_behind_proxies() -> None:
 
 
 def test_a_property_with_the_nodes_id() -> None:
-    """Each node's own, as a rack is."""
+    """Each node has its own value, for example as its rack."""
     found = _properties(2, **{"broker.rack": "rack-{node}"})
     assert {node: text["broker.rack"] for node, text in found.items()} == {
         100: "rack-100",
@@ -96,7 +96,7 @@ def test_a_property_with_the_nodes_id() -> None:
 
 
 def test_the_users_properties_win() -> None:
-    """What is given on the command line replaces our own, and odd characters survive."""
+    """Command-line values replace the defaults, and special characters survive."""
     text = _properties(1, **{"auto.create.topics.enable": "true", "x": "a=b\\c:ü"})[1]
     assert text["auto.create.topics.enable"] == "true"
     assert text["x"] == "a=b\\c:ü"
@@ -104,13 +104,13 @@ def test_the_users_properties_win() -> None:
 
 @pytest.mark.parametrize("version", ["3.9.0", "3.9.1", "4.0.0", "4.3.1", "10.0.0"])
 def test_versions_on_offer(version: str) -> None:
-    """All versions that run without ZooKeeper as we start them."""
+    """All versions that run without ZooKeeper with these properties are offered."""
     layout.check_version(version)
 
 
 @pytest.mark.parametrize("version", ["3.8.1", "2.8.0", "4", "4.3", "latest", "4.3.1 ", "", "../x"])
 def test_versions_not_on_offer(version: str) -> None:
-    """The message says what is wanted."""
+    """The message names the expected versions."""
     with pytest.raises(LocalError, match=r"4\.3\.1|3\.9\.0"):
         layout.check_version(version)
 
@@ -136,6 +136,6 @@ def test_three_controllers_beside_three_brokers() -> None:
     ("brokers", "controllers"), [(-1, 1), (0, 1), (4, 1), (3, 0), (3, 4), (1, 3)]
 )
 def test_sizes_not_on_offer(brokers: int, controllers: int) -> None:
-    """The message says what is on offer."""
+    """The message names the possible sizes."""
     with pytest.raises(LocalError, match=r"1 to [13] are on offer"):
         layout.check_size(brokers, controllers)

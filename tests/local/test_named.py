@@ -17,7 +17,7 @@ from twinlog.local.identity import identity_of
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the tests a state folder of their own."""
+    """Use a state folder for this test alone."""
     monkeypatch.setenv("TWINLOG_STATE", str(tmp_path))
     monkeypatch.setattr(LocalCluster, "start", _no_start)
     return tmp_path / "clusters"
@@ -29,7 +29,7 @@ def _no_start(*_: object, **__: object) -> LocalCluster:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """Give a process that has nothing to do with any cluster."""
+    """Start a process that has nothing to do with any cluster."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
@@ -64,7 +64,7 @@ def test_a_recycled_pid_survives_down(state: Path, bystander: subprocess.Popen[b
 
 
 def test_down_ends_what_runs(state: Path, bystander: subprocess.Popen[bytes]) -> None:
-    """A record whose process is the very one is ended."""
+    """The recorded process itself is ended."""
     identity = identity_of(bystander.pid)
     assert identity is not None
     _record(state, "it", identity.pid, identity.started)
@@ -75,7 +75,7 @@ def test_down_ends_what_runs(state: Path, bystander: subprocess.Popen[bytes]) ->
 
 
 def test_a_name_in_use(state: Path) -> None:
-    """The error says how to end the cluster that has the name."""
+    """The error tells how to end the cluster of that name."""
     identity = identity_of(os.getpid())
     assert identity is not None
     directory = _record(state, "it", identity.pid, identity.started)
@@ -85,7 +85,7 @@ def test_a_name_in_use(state: Path) -> None:
 
 
 def test_a_dead_cluster_keeps_its_name(state: Path) -> None:
-    """Its data may be wanted: the error says how to start or remove it."""
+    """Its data may be wanted: the error tells how to start or remove it."""
     _record(state, "it", os.getpid(), "1")
     with pytest.raises(LocalError, match="none of its nodes runs"):
         _up("it")
@@ -106,14 +106,14 @@ def test_what_a_broken_off_start_left_is_no_obstacle(state: Path) -> None:
 
 
 def test_an_unreadable_record(state: Path) -> None:
-    """A record that is no record is named with its place."""
+    """An invalid record is named with its path."""
     _record(state, "it", 1, "1").joinpath("cluster.json").write_text("{")
     with pytest.raises(LocalError, match="it holds no cluster"):
         named.find("it")
 
 
 def test_no_such_cluster(state: Path) -> None:
-    """The error says which ones there are."""
+    """The error lists the existing clusters."""
     _record(state, "it", 1, "1")
     for command in (named.find, named.down, lambda name: named.kill(name, 1)):
         with pytest.raises(LocalError, match="no cluster 'other' here; there are: it"):
@@ -121,7 +121,7 @@ def test_no_such_cluster(state: Path) -> None:
 
 
 def test_two_commands_at_once(state: Path) -> None:
-    """The second one is told at once, and changes nothing."""
+    """The second one fails at once, and changes nothing."""
     _record(state, "it", 1, "1")
     with named._lock("it"), pytest.raises(LocalError, match="another command works on"):
         named.down("it")

@@ -26,7 +26,7 @@ def test_claims_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bound_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port that any program listens at is not given."""
+    """A port that any program listens on is not claimed."""
     start = _narrow(monkeypatch, 1)
     with socket.socket() as other:
         other.bind((HOST, start))
@@ -48,7 +48,7 @@ def test_a_closed_claim_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_inherited_descriptor_keeps_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that lives on after the process that claimed its port holds the claim."""
+    """A broker that outlives the process that claimed its port holds the claim."""
     _narrow(monkeypatch, 1)
     claim = PortClaim.fresh(1)
     inherited = os.dup(claim.descriptors[0])
@@ -60,7 +60,7 @@ def test_an_inherited_descriptor_keeps_the_claim(monkeypatch: pytest.MonkeyPatch
 
 
 def _narrow(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
-    """Make the range of ports small, at a free place below what systems and claims are given."""
+    """Make the range of ports small, at a free place below those of systems and other claims."""
     start = 0
     while not start or not all(_free(port) for port in range(start, start + count)):
         start = 10_000 + secrets.randbelow(9000)

@@ -1,4 +1,4 @@
-"""Twin of twinlog.local.probe: whatever answers at a port, the probe gives a set of ids."""
+"""Twin of twinlog.local.probe: whatever answers at a port, the probe returns a set of ids."""
 
 import socket
 import struct
@@ -47,14 +47,14 @@ def test_nobody_listens() -> None:
 
 
 def test_a_cut_answer() -> None:
-    """A broker killed in the midst of its answer does not serve."""
+    """A broker killed while it answers does not serve."""
     with _server(struct.pack(">iii", 100, 1, 1)) as port:
         assert probe.live_brokers(port) == frozenset()
 
 
 @given(st.binary(max_size=64))
 def test_any_body_is_a_set_or_struct_error(body: bytes) -> None:
-    """What other programs send at a port never ends the wait with anything else."""
+    """Answers of other programs at a port never end the wait with another error."""
     try:
         found = probe._node_ids(body)
     except struct.error:

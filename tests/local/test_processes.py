@@ -1,4 +1,4 @@
-"""Twin of twinlog.local.processes and watcher: nothing outlives its purpose, or it is released."""
+"""Twin of twinlog.local.processes and watcher: each process ends with its owner, or is released."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ def shell_as_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def group() -> Iterator[ProcessGroup]:
-    """Give a group that ends with the test."""
+    """Return a group that ends with the test."""
     with ProcessGroup() as group:
         yield group
 
@@ -38,7 +38,7 @@ def _program(folder: Path, command: str) -> JavaProgram:
 
 
 def test_a_program_runs_and_is_ended(tmp_path: Path) -> None:
-    """It lives inside the block, and not after it; what it says is in its log."""
+    """It lives inside the block, and not after it; its output is in its log."""
     program = _program(tmp_path, "echo here; exec sleep 1000")
     with ProcessGroup() as group:
         process = group.start(program)
@@ -49,7 +49,7 @@ def test_a_program_runs_and_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_paused_program_is_ended_too(tmp_path: Path) -> None:
-    """SIGKILL reaches what SIGSTOP has frozen."""
+    """SIGKILL reaches a process that SIGSTOP has frozen."""
     with ProcessGroup() as group:
         process = group.start(_program(tmp_path, "exec sleep 1000"))
         assert process.signal(signal.SIGSTOP)
@@ -64,14 +64,14 @@ def test_a_tool_gives_its_output(group: ProcessGroup, tmp_path: Path) -> None:
 
 
 def test_a_tool_that_fails_says_why(group: ProcessGroup, tmp_path: Path) -> None:
-    """The line with the exception is the one that is told."""
+    """The error shows the line with the exception."""
     command = "echo x; echo 'java.lang.FooException: bar' >&2; echo '  at y' >&2; exit 3"
     with pytest.raises(LocalError, match=r"FooException: bar \(log: .*program\.log\)"):
         group.run(_program(tmp_path, command))
 
 
 def test_a_tool_that_hangs_is_ended(group: ProcessGroup, tmp_path: Path) -> None:
-    """The deadline is kept and the process is gone."""
+    """The deadline holds, and the process is ended."""
     with pytest.raises(LocalError, match="still runs after"):
         group.run(_program(tmp_path, "echo $$ >pid; exec sleep 1000"), seconds=0.5)
     pid = int((tmp_path / "logs" / "pid").read_text())
@@ -116,6 +116,6 @@ def test_what_a_process_leaves_when_it_ends(end: str, tmp_path: Path) -> None:
 
 
 def _output(code: str) -> str:
-    """Run Python code in a process of its own, however that ends, and give what it printed."""
+    """Run Python code in a process of its own, however that ends, and return its output."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout

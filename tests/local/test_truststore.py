@@ -1,4 +1,4 @@
-"""Twin of twinlog.local.truststore: Java itself reads what we write."""
+"""Twin of twinlog.local.truststore: Java itself reads the written file."""
 
 import ssl
 import subprocess
@@ -9,7 +9,7 @@ from twinlog.local.truststore import encode_jks
 
 
 def test_java_reads_every_certificate(tmp_path: Path) -> None:
-    """Java's own keytool finds as many trusted certificates as Python gave."""
+    """Java's own keytool finds as many trusted certificates as Python wrote."""
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
     store = tmp_path / "store.jks"
     store.write_bytes(encode_jks(certificates))

@@ -1,6 +1,6 @@
-"""Twin of twinlog.mirror.absence: a log's end is empty only if nothing else explains an answer.
+"""Twin of twinlog.mirror.absence: an end is empty only if nothing else explains the answers.
 
-The decision table: every combination of what a reading may tell, in either of two readings.
+The decision table: every combination of what a reading may report, in either of two readings.
 """
 
 import itertools
@@ -34,7 +34,7 @@ DOUBTS = {
 
 
 def test_two_clean_readings_of_a_compacted_log() -> None:
-    """Goal: what both readings say is decided is absent, up to the lower of the two."""
+    """Goal: offsets that both readings report as decided are absent, up to the lower of the two."""
     assert judge(FIRST, SECOND) == Absent(Offset(30))
     assert judge(FIRST, replace(SECOND, last_stable=Offset(40))) == Absent(Offset(30))
     assert judge(replace(FIRST, last_stable=Offset(50)), SECOND) == Absent(Offset(30))
@@ -66,7 +66,7 @@ def test_any_doubt_in_any_reading(doubts: tuple[str, ...], which: str, compacts:
     ],
 )
 def test_readings_that_do_not_belong_together(change: dict[str, object]) -> None:
-    """Goal: too soon, of another leader, or of another position."""
+    """Goal: the second is too soon, of another leader, or of another position."""
     assert isinstance(judge(FIRST, replace(SECOND, **change)), Unproven)  # type: ignore[arg-type]
 
 

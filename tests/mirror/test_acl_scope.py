@@ -1,4 +1,4 @@
-"""Which of the source's ACLs are copied: what an administrator of the source may try."""
+"""Which of the source's ACLs are copied: possible attacks by a source administrator."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def chosen(one: Acl, rules: str = "*", scope: AclScope = SCOPE) -> Choice:
     ids=str,
 )
 def test_after_a_partial_failover(one: Acl, choice: Choice) -> None:
-    """What covers something that was removed follows the source no more."""
+    """An ACL that covers a removed topic does not follow the source any more."""
     assert chosen(one) is choice
 
 
@@ -104,7 +104,7 @@ BEYOND = [
 
 @pytest.mark.parametrize("one", BEYOND, ids=str)
 def test_what_reaches_beyond_the_mirror_has_to_be_named(one: Acl) -> None:
-    """By a rule with a kind and a name; a rule that matches everything names nothing."""
+    """A rule with a kind and a name is needed; a rule that matches everything names nothing."""
     kind = one.resource_type.name
     for rules in ("*", f"{kind}", f"{kind};.*", "*;.*;*;*;User:alice", "*;alice|.*"):
         assert chosen(one, rules, WHOLE) is Choice.BEYOND, rules
@@ -123,7 +123,7 @@ def test_groups_that_are_not_known_are_left() -> None:
 
 
 def test_what_applications_may_miss() -> None:
-    """Rights of nodes, and of whoever only looks, are none of it."""
+    """Rights of nodes and read-only rights are not reported."""
     names = {(TOPIC, "*"), (GROUP, "*"), (GROUP, "t"), (IDS, "*"), (IDS, "app")}
     needed = {one for one in BEYOND if (one.resource_type, one.resource_name) in names}
     assert missed(BEYOND, WHOLE) == needed
@@ -134,14 +134,14 @@ def test_what_applications_may_miss() -> None:
 def chosen_together(
     *acls: Acl, there: tuple[Acl, ...] = (), made: tuple[Acl, ...] = (), rules: str = "*"
 ) -> list[str]:
-    """What becomes of the source's ACLs, in their order."""
+    """Return the choice for each of the source's ACLs, in their order."""
     parsed = parse_settings({ACLS: rules}).acl_include
     choices = choose_all(acls, there, made, parsed, SCOPE)
     return [choices[one].name for one in acls]
 
 
 def test_a_narrower_denial_comes_with_what_it_limits() -> None:
-    """A prefix would else allow what the source denies, on a topic that is not mirrored."""
+    """Otherwise a prefix would allow what the source denies, on a topic that is not mirrored."""
     prefix = acl(TOPIC, "cust", PREFIXED)
     secret = acl(TOPIC, "customers-secret", permission=DENY)
     assert chosen_together(secret) == ["BEYOND"]
@@ -166,7 +166,7 @@ def test_a_narrower_denial_comes_with_what_it_limits() -> None:
     ids=str,
 )
 def test_nothing_is_allowed_that_a_denial_limits_that_is_not_copied(denial: Acl) -> None:
-    """Unless the denial stands on the destination, or a rule leaves it out."""
+    """An exception is a denial that exists on the destination, or that a rule leaves out."""
     one = acl(TOPIC, "customers")
     assert chosen_together(one, denial)[0] == "WITHHELD"
     assert chosen_together(one, denial, there=(denial,))[0] == "COPIED"
@@ -182,7 +182,7 @@ def test_nothing_is_allowed_that_a_denial_limits_that_is_not_copied(denial: Acl)
 
 
 def test_what_the_source_has_no_more_is_not_withheld() -> None:
-    """It was revoked there, and a denial of everybody came in its place: the copy has to go."""
+    """The source revoked it, then denied `User:*`: the copy has to be removed."""
     rules = parse_settings({ACLS: "*"}).acl_include
     revoked = acl(TOPIC, "customers")
     denial = acl(TOPIC, "customers", principal=EVERYBODY, permission=DENY)
@@ -194,7 +194,7 @@ def test_what_the_source_has_no_more_is_not_withheld() -> None:
 
 
 def test_what_this_version_does_not_know() -> None:
-    """It is neither copied nor left out without a word."""
+    """It is not copied, and that is reported."""
     unknown = acl(TOPIC, "orders")._replace(operation=Operation(99))
     assert str(unknown) == "ALLOW User:alice UNKNOWN_99 on TOPIC orders"
     assert chosen(unknown, "TOPIC;orders", WHOLE) is Choice.BEYOND
@@ -205,7 +205,7 @@ def test_what_this_version_does_not_know() -> None:
 
 
 def test_a_source_decides_not_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: rights and denials of one principal are no hours of work; then nothing is allowed."""
+    """Goal: many rights and denials of one principal cost no hours; then nothing is allowed."""
     monkeypatch.setattr(acl_scope, "MAX_PAIRS", 100)
     hosts = [f"10.0.0.{number}" for number in range(11)]
     one, deny = acl(TOPIC, "customers"), acl(TOPIC, "customers", permission=DENY)
@@ -222,7 +222,7 @@ STATES = "__mirror_state"
 
 
 def test_a_copied_right_makes_nobody_a_node() -> None:
-    """ALLOW on `*` comes from the source without the DENY that stands beside it there."""
+    """ALLOW on `*` is copied without the DENY that limits it on the source."""
     node = acl(TOPIC, "__mirror", PREFIXED, "User:node")
     everywhere = acl(TOPIC, "*", principal="User:mallory")
     denied = acl(TOPIC, "__mirror", PREFIXED, "User:mallory", DENY)

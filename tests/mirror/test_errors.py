@@ -22,7 +22,7 @@ def test_the_kips_names_are_all_there() -> None:
 
 
 def test_one_line_with_name_detail_and_hint() -> None:
-    """And it survives pickling, as all of twinlog's errors do."""
+    """It survives pickling, as all of twinlog's errors do."""
     error = MirrorError.UNKNOWN_MIRROR.error("there is no mirror m", hint="create it")
     assert str(error) == "UNKNOWN_MIRROR: there is no mirror m; create it"
     copy = pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""How long the source has had what the destination lacks: against a list of all that was seen."""
+"""How long the source has had records that the destination lacks: against a full history."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +7,10 @@ from twinlog.mirror.lag import MAX_MARKS, RESOLUTION_S, LagClock
 
 steps = st.lists(
     st.tuples(
-        st.floats(0.0, 5.0),  # seconds since the step before
-        st.integers(0, 50),  # records that the source has got
-        st.floats(0.0, 1.0),  # the share of what is missing that is mirrored then
-        st.booleans(),  # whether somebody asks
+        st.floats(0.0, 5.0),  # seconds since the previous step
+        st.integers(0, 50),  # new records on the source
+        st.floats(0.0, 1.0),  # the share of the missing records that is mirrored then
+        st.booleans(),  # whether the lag is read
     ),
     max_size=200,
 )
@@ -18,7 +18,7 @@ steps = st.lists(
 
 @given(steps)
 def test_against_the_naive_twin(made: list[tuple[float, int, float, bool]]) -> None:
-    """Never later than the truth, and earlier by a quarter of the lag at most."""
+    """The lag is never too small, and too large by a quarter at most."""
     clock, everything = LagClock(), [(0, 0.0)]
     now, end, reached = 0.0, 0, 0
     for pause, more, share, asked in made:
@@ -39,7 +39,7 @@ def test_against_the_naive_twin(made: list[tuple[float, int, float, bool]]) -> N
 
 
 def test_a_backlog_of_a_day_takes_few_marks() -> None:
-    """Nothing arrives, and the source grows ten times a second."""
+    """Nothing is mirrored, and the source grows ten times a second."""
     clock = LagClock()
     for tenth in range(1, 864_000, 7):
         clock.seen(tenth, tenth / 10)
@@ -48,7 +48,7 @@ def test_a_backlog_of_a_day_takes_few_marks() -> None:
 
 
 def test_an_end_that_goes_back_is_no_news() -> None:
-    """A new leader's high watermark lags for a moment."""
+    """A new leader's high watermark is lower for a moment."""
     clock = LagClock()
     clock.seen(10, 1.0)
     clock.seen(7, 2.0)

@@ -1,4 +1,4 @@
-"""Placement against values that Java itself gave (Objects.hash, Kafka 4.3.1's Uuid and Utils)."""
+"""Placement against values computed by Java (Objects.hash, Kafka 4.3.1's Uuid and Utils)."""
 
 from uuid import UUID
 
@@ -83,7 +83,7 @@ def test_the_number_without_an_absolute_value() -> None:
 def test_every_partition_has_its_place(
     mirror: str, topic_id: UUID, partition: int, count: int
 ) -> None:
-    """Whatever the names, the place is one of `count`, and the same each time."""
+    """For any names, the place is one of `count`, and the same each time."""
     place = state_partition(mirror, topic_id, partition, count)
     assert 0 <= place < count
     assert place == state_partition(mirror, topic_id, partition, count)
@@ -91,5 +91,5 @@ def test_every_partition_has_its_place(
 
 
 def test_a_mirror_partition_says_itself() -> None:
-    """The form that messages use."""
+    """The form is that of messages."""
     assert str(MirrorPartition("m", "orders", 3)) == "m/orders-3"

@@ -1,4 +1,4 @@
-"""The plan against what a real consumer of the same log was given, and against each odd batch."""
+"""The plan against what a real consumer of the same log got, and against each odd batch."""
 
 import random
 
@@ -71,7 +71,7 @@ def test_a_log_from_any_offset(name: str) -> None:
 
 @given(captures, st.data())
 def test_any_stretch_of_any_log(log: Capture, data: st.DataObject) -> None:
-    """Goal: from any offset, cut anywhere; what is left out is asked for next, and nothing else."""
+    """Goal: from any offset, cut anywhere; exactly the rest is fetched next."""
     position = data.draw(st.integers(0, log.end - 1))
     buffer = log.answer(position)
     cut = data.draw(st.integers(0, len(buffer)))
@@ -87,7 +87,7 @@ def test_any_stretch_of_any_log(log: Capture, data: st.DataObject) -> None:
 
 @given(captures, st.data())
 def test_batches_before_the_position_are_left_out(log: Capture, data: st.DataObject) -> None:
-    """Goal: an answer may begin long before the offset that was asked for."""
+    """Goal: an answer may begin long before the requested offset."""
     position = data.draw(st.integers(0, log.end - 1))
     pieces = plan(log.buffer, Offset(position), log.aborted.get(0, ()))
     assert check_cover(pieces, position) == log.end
@@ -105,7 +105,7 @@ def test_what_a_plan_makes_of_a_real_plan() -> None:
             assert piece.size == 61 + len(piece.records)
 
 
-# ---- made ones ---------------------------------------------------------------------------------
+# ---- synthetic logs ----------------------------------------------------------------------------
 
 
 def planned(*made: bytes, position: int = 0) -> list[Piece]:
@@ -135,7 +135,7 @@ def test_merged_runs_hold_their_records(data: bytes, more: st.DataObject) -> Non
 
 @given(runs(), st.data())
 def test_the_epoch_is_that_of_the_last_batch(data: bytes, more: st.DataObject) -> None:
-    """Goal: of the last complete one, whether it went as it is, merged, or stamped anew."""
+    """Goal: the epoch is that of the last complete one: forwarded, merged, or stamped anew."""
     headers, buffer = joined(data)
     cut = more.draw(st.integers(0, len(buffer)))
     start = Offset(headers[0].base_offset)
@@ -155,13 +155,13 @@ def test_nothing() -> None:
 @pytest.mark.parametrize("count", [1, MERGE_MIN_RUN - 1, MERGE_MIN_RUN, 15, 16, 50])
 @pytest.mark.parametrize("codec", Codec)
 def test_many_small_batches_are_one(count: int, codec: Codec) -> None:
-    """Goal: few go as they are, which costs nothing; many are one Produce, not many."""
+    """Goal: few are forwarded, which costs nothing; many are one Produce, not many."""
     pieces = planned(*(batch([record(at)], codec) for at in range(count)))
     assert len(pieces) == (count if count < MERGE_MIN_RUN else 1)
 
 
 def test_large_batches_are_not_merged() -> None:
-    """Goal: neither many records nor many bytes are touched."""
+    """Goal: batches with many records or bytes are forwarded."""
     many = [record(at) for at in range(MERGE_MAX_COUNT + 1)]
     large = [record(9, value=bytes(MERGE_MAX_BYTES))]
     small = [batch([record(10 + at)]) for at in range(5)]
@@ -191,7 +191,7 @@ def test_merged_bytes_are_bounded() -> None:
 
 
 def test_holes_are_gaps_that_were_not_seen() -> None:
-    """Goal: before, within and behind a batch; a run of records left is a batch."""
+    """Goal: before, within and behind a batch; a run of remaining records is a batch."""
     kept = [(12, THEN + 2), (13, THEN), (17, -1)]
     pieces = planned(holed(10, 19, kept, Codec.LZ4), batch([record(25)]))
     assert [(type(p), p.start, p.end) for p in pieces] == [
@@ -207,7 +207,7 @@ def test_holes_are_gaps_that_were_not_seen() -> None:
 
 
 def test_an_empty_batch_is_a_gap() -> None:
-    """Goal: what compaction leaves of a producer's last batch uses up its offsets."""
+    """Goal: the empty rest of a producer's last batch, after compaction, uses up its offsets."""
     assert planned(batch([record(0)]), holed(1, 7, [])) == [
         *planned(batch([record(0)])),
         Gap(Offset(1), Offset(8), seen=False),
@@ -247,7 +247,7 @@ def test_aborted_within() -> None:
 
 
 def test_an_answer_that_begins_at_a_marker() -> None:
-    """Goal: its transaction, which the answer still lists, does not take in the next one."""
+    """Goal: its transaction, which the answer still lists, does not include the next one."""
     data = marker(2, 7, ABORT) + txn(3, 7) + marker(5, 7, COMMIT)
     assert seen_offsets(data, [(7, 0)], position=2) == [3, 4]
 
@@ -266,13 +266,13 @@ def test_data_of_no_transaction_by_an_aborting_producer() -> None:
 
 
 def test_control_records_of_another_type() -> None:
-    """Goal: what no version writes into a topic today is a gap, and ends no transaction."""
+    """Goal: a type that no version writes into a topic today is a gap, and ends no transaction."""
     data = txn(0, 7) + marker(2, 7, 5) + marker(3, 7, -1) + txn(4, 7) + marker(6, 7, ABORT)
     assert seen_offsets(data + txn(7, 7), [(7, 0)]) == [7, 8]
 
 
 def test_a_marker_without_its_key_is_corrupt() -> None:
-    """Goal: where it matters; an empty one, which compaction leaves, is none."""
+    """Goal: a key is needed where it matters; an empty marker, left by compaction, is no error."""
     bits = CONTROL | TRANSACTIONAL
     nameless = batch([record(2, key=b"\0\0")], attributes=bits, producer_id=7)
     with pytest.raises(CorruptBatch, match="no type"):
@@ -283,7 +283,7 @@ def test_a_marker_without_its_key_is_corrupt() -> None:
 
 
 def test_markers_and_aborted_data_were_seen() -> None:
-    """Goal: nothing readable was ever there; one offset that was not seen spoils it."""
+    """Goal: no readable record was ever there; one unseen offset changes that."""
     data = txn(0, 7) + marker(2, 7, ABORT)
     listed = [AbortedTransaction(7, 0)]
     assert plan(memoryview(data), Offset(0), listed) == [Gap(Offset(0), Offset(3), seen=True)]
@@ -316,10 +316,10 @@ def test_timestamps_at_the_ends_of_64_bits() -> None:
 
 @pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
 def test_a_large_batch_that_compresses_worse_is_cut(attributes: int) -> None:
-    """Goal: what is compressed anew is not longer than what the source's broker has taken.
+    """Goal: recompressed data is not longer than what the source's broker has accepted.
 
-    librdkafka's snappy sees 64 KB at a time, the framing that all clients read 32 KB: the noise
-    that comes again after 40 KB is found by the first only.
+    librdkafka's snappy sees 64 KB at a time, the framing that all clients read 32 KB: only the
+    first finds the noise that is repeated after 40 KB.
     """
     noise = random.Random(1)
     values = [b"".join(noise.randbytes(12) + bytes(20) for _ in range(250)) for _ in range(5)]
@@ -343,14 +343,14 @@ def test_a_large_batch_that_compresses_worse_is_cut(attributes: int) -> None:
     ids=["offsets that go back", "also behind a lone run", "an unknown format"],
 )
 def test_what_cannot_be_is_corrupt(made: bytes) -> None:
-    """Goal: not a plan that leaves records out."""
+    """Goal: it does not give a plan that leaves records out."""
     with pytest.raises(CorruptBatch):
         plan(memoryview(made), Offset(0))
 
 
 @given(captures, st.data())
 def test_what_stands_before_a_corrupt_batch(log: Capture, data: st.DataObject) -> None:
-    """Goal: the same plan as if the log ended there; from there on there is none."""
+    """Goal: the plan is the same as if the log ended there; none follows."""
     bad = data.draw(st.sampled_from(log.headers))
     broken = bytearray(log.data)
     broken[bad.end - 1] ^= 1
@@ -377,12 +377,12 @@ def test_a_tail_is_kept_byte_for_byte() -> None:
 
 
 def sparse(count: int, codec: Codec = Codec.NONE) -> bytes:
-    """A batch of which each second record is gone."""
+    """Return a batch without every second record."""
     return holed(0, 2 * count - 1, [(2 * at, THEN) for at in range(count)], codec=codec)
 
 
 def test_a_plan_of_many_pieces_goes_on_later() -> None:
-    """Goal: whatever a batch contains, a plan is bounded; what is left out is planned next."""
+    """Goal: whatever a batch contains, a plan is bounded; the rest is planned next."""
     data = memoryview(sparse(5 * MAX_PIECES))
     position, pieces = 0, []
     while position < 10 * MAX_PIECES:
@@ -431,7 +431,7 @@ def test_a_batch_that_decompresses_to_more_than_allowed() -> None:
 
 
 def test_a_gap_tells_why() -> None:
-    """Goal: the evidence of each offset, merged where it is the same, in order."""
+    """Goal: the evidence of each offset, merged where equal, in order."""
     made = (marker(0, 7, 1), marker(1, 7, 1), batch([record(4)]), marker(5, 7, 1), holed(6, 7, []))
     gaps = [piece for piece in planned(*made) if isinstance(piece, Gap)]
     assert [list(gap.reasons(gap.end)) for gap in gaps] == [

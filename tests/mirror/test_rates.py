@@ -9,7 +9,7 @@ from twinlog.mirror.rates import Rate
 
 @given(st.floats(0.1, 60), st.integers(0, 10**9), st.lists(st.floats(0.1, 20), max_size=50))
 def test_a_steady_counter(window: float, rate: int, pauses: list[float]) -> None:
-    """Its rate, whenever it was looked at; and the window holds no more than it has to."""
+    """The rate is right at any time, and the window stores no more than it has to."""
     found, now = Rate(window), 1000.0
     found.count(int(rate * now), now)
     assert found.per_second == 0.0

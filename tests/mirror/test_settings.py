@@ -1,4 +1,4 @@
-"""A mirror's settings: the KIP's defaults, and an error that names what is wrong."""
+"""A mirror's settings: the KIP's defaults, and errors that name the invalid value."""
 
 from contextlib import suppress
 
@@ -96,7 +96,7 @@ def test_the_kips_acl_rules() -> None:
     ],
 )
 def test_a_malformed_value_is_named(key: str, value: str, trouble: str) -> None:
-    """With the setting's name, and what is allowed."""
+    """The error has the setting's name, and what is allowed."""
     with pytest.raises(UserError, match=trouble) as caught:
         parse_settings({key: value})
     assert caught.value.message.startswith(f"{key} is ")
@@ -108,7 +108,7 @@ def test_a_malformed_value_is_named(key: str, value: str, trouble: str) -> None:
 )
 @pytest.mark.parametrize("key", [GROUPS, EXCLUDE])
 def test_an_expression_that_a_comma_has_cut_is_refused(key: str, value: str) -> None:
-    """Its halves are valid expressions that match nothing. A stored one is still read."""
+    """The halves are valid expressions that match nothing. A stored one is still read."""
     parse_settings({key: value})
     with pytest.raises(UserError, match="not balanced") as caught:
         check_settings({key: value})
@@ -154,7 +154,7 @@ def test_settings_and_connection_are_told_apart() -> None:
 
 @given(st.sampled_from(list(SETTINGS)), st.text(max_size=30))
 def test_any_text(key: str, value: str) -> None:
-    """Settings, or UserError."""
+    """Any text gives settings, or UserError."""
     with suppress(UserError):
         parse_settings({key: value})
 

@@ -21,7 +21,7 @@ KIP_VALID_FROM = {
 
 OURS = {
     (State.FAILED, State.STOPPING),  # the KIP's own way out, which its list leaves out
-    (State.FAILED, State.PREPARING),  # our retry
+    (State.FAILED, State.PREPARING),  # twinlog's retry
     (State.FAILED, State.MIRRORING),
     (State.PREPARING, State.PREPARING),  # when it is known that it is wanted again
     (State.STOPPING, State.STOPPING),  # with what holds it up
@@ -30,7 +30,7 @@ OURS = {
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(State, State)))
 def test_every_pair_of_states(old: State, new: State) -> None:
-    """The table, turned round, is the KIP's list plus the named differences."""
+    """The table, inverted, is the KIP's list plus the named differences."""
     wanted = old in KIP_VALID_FROM.get(new, set()) or (old, new) in OURS
     assert may_follow(old, new) is wanted
 
@@ -61,7 +61,7 @@ def test_a_number_is_a_state_or_an_error() -> None:
 
 
 def test_the_diagram_is_drawn_from_the_table() -> None:
-    """Every transition between two states has its arrow, and no other has one."""
+    """Every transition between two states has its arrow, and there is no other arrow."""
     lines = mermaid().splitlines()
     assert lines[:2] == ["stateDiagram-v2", "    [*] --> UNKNOWN"]
     arrows = {tuple(line.split(" --> ")) for line in (line.strip() for line in lines[2:])}

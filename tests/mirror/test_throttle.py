@@ -32,7 +32,7 @@ readers = st.lists(
 
 @given(rates, readers)
 def test_never_more_than_the_rate(rate: int, made: list[tuple[float, float]]) -> None:
-    """Over every stretch, whatever the reader does, that waits as it is told."""
+    """The rate holds over every stretch, whatever a reader does that waits as requested."""
     bucket, now = TokenBucket(rate, 0.0), 0.0
     share = bucket.share
     reads: list[tuple[float, int, int]] = []
@@ -53,7 +53,7 @@ def test_never_more_than_the_rate(rate: int, made: list[tuple[float, float]]) ->
 
 @given(rates, st.lists(st.floats(0.01, 3.0), min_size=1, max_size=60))
 def test_the_rate_is_used_up(rate: int, sizes: list[float]) -> None:
-    """A reader that always finds something gets the rate, but for one share."""
+    """A reader that always has data gets the rate, except one share."""
     bucket, now, total = TokenBucket(rate, 0.0), 0.0, 0
     for shares in sizes:
         while wait := bucket.wait(now):
@@ -74,7 +74,7 @@ def test_a_silence_saves_up_one_share(seconds: int, rate: int) -> None:
 
 @given(rates, st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8), st.integers(0, 1))
 def test_lanes_share_a_rate(rate: int, wants: list[float], first: int) -> None:
-    """Each works out its own part: soon all of it is used if it is wanted, and never more."""
+    """Each computes its own part: soon all of the rate is used if wanted, and never more."""
     wanted = [want * rate for want in wants]
     uses = [Use(0.0, bool(first)) for _ in wanted]
     for _ in range(50):
@@ -87,7 +87,7 @@ def test_lanes_share_a_rate(rate: int, wants: list[float], first: int) -> None:
 
 
 def test_another_rate_counts_at_once() -> None:
-    """What a high rate has let pass does not stop a low one for minutes."""
+    """A backlog from a high rate does not stop a low one for minutes."""
     bucket = TokenBucket(1e6, 0.0)
     bucket.spend(8_000_000, 0.0)
     assert bucket.wait(0.0) == pytest.approx(8.5)

@@ -61,7 +61,7 @@ def test_exclusions_are_regular_expressions() -> None:
 
 
 def test_what_the_append_needs_wins() -> None:
-    """Whatever the source has."""
+    """The required values win over any configuration of the source."""
     source = explicit(
         message_timestamp_type="LogAppendTime",
         message_timestamp_after_max_ms="3600000",
@@ -88,7 +88,7 @@ def test_what_the_append_needs_wins() -> None:
 def test_a_limit_that_the_destination_caps_stays(
     current: DestinationConfig, changed: dict[str, str]
 ) -> None:
-    """As long as it is at least the source's; what was unset is set again."""
+    """It stays while it is at least the source's; an unset one is set again."""
     source, known = explicit(max_message_bytes="5000000"), ["max.message.bytes"]
     there = {"max.message.bytes": current}
     wanted = destination_configs(source, [], known, accepted_batch_limit(there))
@@ -96,14 +96,14 @@ def test_a_limit_that_the_destination_caps_stays(
 
 
 def test_a_larger_limit_of_the_source_holds() -> None:
-    """Although it is a default there, and so not copied."""
+    """It is a default of the source, and so not copied."""
     larger = str(2 * GENEROUS_BATCH)
     source = {"max.message.bytes": SourceConfig(larger, False)}
     assert required_configs(source, MODERN)["max.message.bytes"] == larger
 
 
 def test_old_and_new_names_of_the_timestamp_limits() -> None:
-    """3.6 brought the new names, 4.0 took the old one away; 3.9 knows both."""
+    """3.6 added the new names, 4.0 removed the old one; 3.9 knows both."""
     both = MODERN | OLD
     assert "message.timestamp.difference.max.ms" in required_configs({}, OLD)
     assert "message.timestamp.before.max.ms" not in required_configs({}, OLD)
@@ -140,7 +140,7 @@ def current(**configs: str) -> dict[str, DestinationConfig]:
 
 
 def test_what_differs_is_changed_back() -> None:
-    """Set as wanted; unset where somebody has set what the source has not."""
+    """A changed value is set again; one that the source does not set is unset."""
     wanted = {"retention.ms": "5", "segment.ms": "7"}
     there = current(retention_ms="6", flush_ms="1") | {
         "segment.ms": DestinationConfig("7", False),
@@ -150,7 +150,7 @@ def test_what_differs_is_changed_back() -> None:
 
 
 def test_what_is_excluded_is_left_alone() -> None:
-    """And what another cluster's storage is, and what the broker does not know."""
+    """Settings of another cluster's storage, and unknown ones, are left alone, too."""
     there = current(min_insync_replicas="2", remote_storage_enable="true")
     assert config_changes({"newer.name": "1"}, there, EXCLUDE) == {}
 
@@ -167,7 +167,7 @@ def test_the_cleanup_policy_stays() -> None:
 
 
 def test_what_is_set_back_at_failover() -> None:
-    """What the source's topic has itself; all else that mirroring needs is unset again."""
+    """The source topic's own settings are kept; all else that mirroring needs is unset."""
     source = {
         "message.timestamp.type": SourceConfig("LogAppendTime", explicit=True),
         "compression.type": SourceConfig("zstd", explicit=True),

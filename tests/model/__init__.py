@@ -1,9 +1,13 @@
-"""A Kafka cluster in memory, as far as a mirror meets one: deterministic, under virtual time.
+"""A Kafka cluster in memory, as far as a mirror uses it: deterministic, under virtual time.
 
-`loop.py` is the event loop, `producers.py` what a partition's leader remembers of producers,
-`log.py` a partition's log, `coordinator.py` the transaction coordinator, `cluster.py` topics,
-leaders and replication, `network.py` what lies between a client and them, and `ports.py` the two
-ports of `twinlog.engines.exact.ports` on all that. `world.py` puts two of them beside an engine.
+    loop.py           the event loop
+    producers.py      the producer state of a partition's leader
+    log.py            a partition's log
+    coordinator.py    the transaction coordinator
+    cluster.py        topics, leaders and replication
+    network.py        the connections between clients and brokers
+    ports.py          the two ports of `twinlog.engines.exact.ports` on this model
+    world.py          two clusters and an engine
 
-The model is only as good as it is like a broker: `tests/contract` runs one suite on both.
+The model is only useful as far as it equals a broker: `tests/contract` runs one suite on both.
 """

@@ -1,14 +1,16 @@
-"""A cluster in memory: topics, leaders, replication, and what its brokers answer.
+"""A cluster in memory: topics, leaders, replication, and the answers of its brokers.
 
-Every method is what a broker does when a request has arrived: it returns the answer, or a future
-of it where the broker waits (acks=all, a fetch without data). `network.py` brings requests here.
+Every method does what a broker does when a request has arrived. It returns the answer, or a future
+of the answer where the broker waits (acks=all, a fetch without data). `network.py` delivers the
+requests.
 
-A partition is one log with a high watermark that follows its end after `replication_seconds`, or
-not at all while a follower lags. A leader change takes `election_seconds`, raises the leader epoch,
-and cuts the log at what the new leader has: nothing below the high watermark, unless it is unclean.
+A partition is one log. Its high watermark follows the log end after the time `replication`, or not
+at all while a follower lags. A leader change takes the time `election`, raises the leader epoch,
+and truncates the log to what the new leader has: nothing below the high watermark is lost, unless
+the election is unclean.
 
-A marker that the coordinator has written, but that was not confirmed when the leader changed, is
-written *again*: the broker does not compare markers with former ones (see the contract suite).
+The coordinator writes a marker *again* that it has written, but that was not confirmed when the
+leader changed: the broker does not compare markers with earlier ones (see the contract suite).
 """
 
 import asyncio
@@ -47,12 +49,12 @@ OFFSET_NOT_AVAILABLE: Final = 78
 UNKNOWN_TOPIC_ID: Final = 100
 
 EPOCH_MS: Final = 1_700_000_000_000
-"""The wall clock's milliseconds when virtual time begins."""
+"""The wall clock in milliseconds at the start of virtual time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """The cluster's clockwork, in seconds; configuration names are Kafka's."""
+    """The cluster's intervals in seconds; configuration names are Kafka's."""
 
     replication: float = 0.003
     election: float = 0.3
@@ -67,7 +69,7 @@ class Timings:
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """A partition and who leads it. `lagging`: a follower in sync does not follow."""
+    """A partition and its leader. `lagging`: an in-sync follower does not fetch."""
 
     log: Log
     leader: int
@@ -75,7 +77,7 @@ class Partition:
     waiting: list[tuple[int, "asyncio.Future[int]"]] = field(default_factory=list)
 
     def settle(self, error: int = 0) -> None:
-        """Answer those who wait for the high watermark, or all with an error."""
+        """Answer the requests that wait for the high watermark, or all of them with an error."""
         left = []
         for end, future in self.waiting:
             if future.done():
@@ -89,7 +91,7 @@ class Partition:
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A topic and the part of its configuration that a mirror meets."""
+    """A topic and the part of its configuration that a mirror uses."""
 
     topic_id: UUID
     partitions: list[Partition]
@@ -99,7 +101,7 @@ class Topic:
 
 
 class Cluster:
-    """The cluster."""
+    """The cluster; see the module."""
 
     def __init__(
         self,
@@ -118,10 +120,10 @@ class Cluster:
         self.markers_refusal = CLUSTER_AUTHORIZATION_FAILED
         self.markers_written_twice = True
         self.markers_cut = 0.0
-        """Of the requests for several markers of a partition, how many find a follower behind."""
+        """The share of requests with several markers per partition that meet a lagging follower."""
         self.data_fences = DataFences()
         self.read_only: set[str] = set()
-        """Topics that nobody has WRITE on."""
+        """Topics on which no principal has WRITE."""
         self.topics: dict[str, Topic] = {}
         self.coordinator = Coordinator(
             self._write_later,
@@ -131,12 +133,12 @@ class Cluster:
         )
         self.changed: list[asyncio.Future[None]] = []
         self.unusual = Unusual(loop, random.Random(0))
-        """Legal answers that a reader does not hope for; none unless they are asked for."""
+        """Legal answers that are inconvenient for a reader; none unless a test asks for them."""
         self._check_producers()
 
     @property
     def now_ms(self) -> int:
-        """The wall clock."""
+        """Return the wall clock in milliseconds."""
         return EPOCH_MS + int(self.loop.time() * 1000)
 
     # --- topics and leaders -----------------------------------------------------------------
@@ -151,7 +153,7 @@ class Cluster:
         log_append_time: bool = False,
         on_append: Callable[[TopicPartition], Callable[[Any], None]] | None = None,
     ) -> Topic:
-        """Create a topic; leaders are dealt out in turn."""
+        """Create a topic; its partitions' leaders are assigned round robin."""
         states = []
         for index in range(partitions):
             log = Log(compact=compact)
@@ -164,19 +166,19 @@ class Cluster:
         return topic
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; who waits for it is told."""
+        """Delete a topic; waiting requests get UNKNOWN_TOPIC_OR_PARTITION."""
         for partition in self.topics.pop(name).partitions:
             partition.settle(UNKNOWN_TOPIC_OR_PARTITION)
 
     def partition(self, key: TopicPartition) -> Partition:
-        """One partition; KeyError if there is none."""
+        """Return a partition; KeyError if it does not exist."""
         partitions = self.topics[key.topic].partitions
         if not 0 <= key.partition < len(partitions):
             raise KeyError(key)
         return partitions[key.partition]
 
     def log(self, key: TopicPartition) -> Log:
-        """One partition's log."""
+        """Return a partition's log."""
         return self.partition(key).log
 
     def move_leader(
@@ -186,9 +188,10 @@ class Cluster:
 
         Args:
             key: the partition.
-            lose: cut that many offsets below the high watermark (unclean); else the new leader's
-                log ends somewhere from the high watermark on.
-            snapshot: it has just loaded its log, and remembers one batch of each producer.
+            lose: cut that many offsets below the high watermark (unclean); None: the new leader's
+            log
+                ends at a random offset from the high watermark on.
+            snapshot: the new leader has just loaded its log, and remembers one batch per producer.
         """
         partition = self.partition(key)
         if partition.leader < 0:
@@ -213,7 +216,7 @@ class Cluster:
         self.loop.later(self.rng.uniform(0.05, 1.0) * self.timings.election, elect)
 
     def lag(self, key: TopicPartition, seconds: float) -> None:
-        """Let a follower of the partition stand still for a while; acks=all waits for it."""
+        """Stop a follower of the partition for a while; acks=all waits for it."""
         partition = self.partition(key)
         partition.lagging = True
 
@@ -252,10 +255,10 @@ class Cluster:
                 )
         self.loop.later(self.timings.producer_id_expiration_check, self._check_producers)
 
-    # --- what brokers answer ----------------------------------------------------------------
+    # --- answers of brokers -----------------------------------------------------------------
 
     def metadata(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """Metadata."""
+        """Answer Metadata."""
         return {
             TopicPartition(name, index): Leader(
                 partition.leader,
@@ -269,7 +272,7 @@ class Cluster:
         }
 
     def _is_another(self, name: str, topic_id: UUID | None) -> bool:
-        """Whether a request that names a topic by its id means none that is there."""
+        """Return whether the topic id of a request is not the id of the existing topic."""
         topic = self.topics.get(name)
         return topic_id is not None and (topic is None or topic.topic_id != topic_id)
 
@@ -300,7 +303,7 @@ class Cluster:
     def _answer_after(
         self, waits: "Sequence[asyncio.Future[int]]", answer: "asyncio.Future[T]", result: T
     ) -> None:
-        """Give the answer when all that it waits for has come."""
+        """Set the answer once all waits are done."""
         pending = len(waits)
 
         def one_more(_: object = None) -> None:
@@ -350,7 +353,7 @@ class Cluster:
     def _wait(
         self, partition: Partition, end: int, then: Callable[[int], None]
     ) -> "asyncio.Future[int]":
-        """Wait until the high watermark is there, the leader changes, or time is up."""
+        """Wait until the high watermark reaches `end`, the leader changes, or the timeout ends."""
         future: asyncio.Future[int] = self.loop.create_future()
         future.add_done_callback(lambda done: then(done.result()), context=self.loop.outside)
         if partition.log.high_watermark >= end:
@@ -364,14 +367,14 @@ class Cluster:
         return future
 
     def log_end(self, key: TopicPartition) -> LogEnd:
-        """ListOffsets, latest, as replica -2."""
+        """Answer ListOffsets, latest, as replica -2."""
         partition = self._led(key, None)
         if isinstance(partition, int):
             return LogEnd(partition, -1, -1)
         return LogEnd(0, partition.log.end, partition.log.leader_epoch)
 
     def bounds(self, key: TopicPartition) -> Bounds:
-        """ListOffsets as a consumer: earliest, latest, latest of read_committed."""
+        """Answer ListOffsets as for a consumer: earliest, latest, latest of read_committed."""
         partition = self._led(key, None)
         if isinstance(partition, int):
             return Bounds(partition, -1, -1, -1)
@@ -379,7 +382,7 @@ class Cluster:
         return Bounds(0, log.start, log.high_watermark, log.stable_end)
 
     def producers(self, key: TopicPartition) -> Producers:
-        """DescribeProducers."""
+        """Answer DescribeProducers."""
         partition = self._led(key, None)
         if isinstance(partition, int):
             return Producers(partition, ())
@@ -395,7 +398,7 @@ class Cluster:
         node: int | None = None,
         topic_id: UUID | None = None,
     ) -> Fetched:
-        """One partition's part of a Fetch."""
+        """Answer one partition's part of a Fetch."""
         if self._is_another(key.topic, topic_id):
             return _fetch_error(UNKNOWN_TOPIC_ID)
         partition = self._led(key, node)
@@ -412,7 +415,7 @@ class Cluster:
         return checked._replace(aborted=aborted, records=memoryview(records))
 
     def delete_records(self, key: TopicPartition, before: int) -> int:
-        """DeleteRecords."""
+        """Answer DeleteRecords."""
         partition = self._led(key, None)
         if isinstance(partition, int):
             return partition
@@ -430,7 +433,7 @@ class Cluster:
     def add_partitions(
         self, name: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """AddPartitionsToTxn: where one partition is refused, none is added."""
+        """Answer AddPartitionsToTxn: if one partition is refused, none is added."""
         codes = {key: self._may_add(key) for key in partitions}
         if any(codes.values()):
             return {key: code or OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
@@ -457,7 +460,7 @@ class Cluster:
     def _write_marker(
         self, key: TopicPartition, marker: Marker, stands: Callable[[], None]
     ) -> None:
-        """Write it, until it is replicated; one whose topic is gone needs no writing."""
+        """Write a marker until it is replicated; a marker for a deleted topic is dropped."""
         partition = self._led(key, None)
         if partition == UNKNOWN_TOPIC_OR_PARTITION:
             stands()
@@ -468,7 +471,7 @@ class Cluster:
         try:
             offset = partition.log.append_marker(marker, self.now_ms)
         except Refused:
-            stands()  # the coordinator gives up on a marker of an old epoch
+            stands()  # the coordinator drops a marker of an old epoch
             return
         if not partition.lagging:
             self._replicate(partition)
@@ -484,7 +487,7 @@ class Cluster:
     def write_markers(
         self, wanted: Mapping[TopicPartition, Markers], marker: Marker
     ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
-        """WriteTxnMarkers of clients that may: answered when the markers are replicated."""
+        """Answer WriteTxnMarkers of permitted clients, when the markers are replicated."""
         answer: asyncio.Future[Mapping[TopicPartition, int]] = self.loop.create_future()
         results: dict[TopicPartition, int] = {}
         if not self.markers_allowed:
@@ -514,10 +517,10 @@ class Cluster:
         return answer
 
     def _in_sync(self, markers: Sequence[Marker]) -> Sequence[Marker]:
-        """Those that are appended: where a follower falls out meanwhile, later ones are refused.
+        """Return the markers appended before a follower leaves the ISR; later ones are refused.
 
-        Earlier ones are answered later, and hide that (KAFKA_FACTS: a broker merges the results of
-        one partition's markers in the order in which they complete).
+        Earlier markers are answered later, and hide the refusal (KAFKA_FACTS: a broker merges the
+        results of one partition's markers in the order in which they complete).
         """
         if len(markers) < 2 or not self.markers_cut or self.rng.random() >= self.markers_cut:
             return markers
@@ -525,7 +528,7 @@ class Cluster:
 
 
 def _markers(wanted: Markers, template: Marker) -> list[Marker]:
-    """The control records of one partition, in their order."""
+    """Return the control records of one partition, in order."""
     if not wanted.number:
         return []
     before = template._replace(coordinator_epoch=wanted.before)
@@ -538,12 +541,12 @@ def _settle(future: "asyncio.Future[int]", error: int) -> None:
 
 
 def batches_span(data: bytes) -> int:
-    """How many offsets a batch takes."""
+    """Return how many offsets a batch takes."""
     return next(batches(memoryview(data))).last_offset_delta + 1
 
 
 def _check_position(log: Log, position: FetchPosition) -> Fetched:
-    """An answer without records: whether a Fetch from there is refused, or told of other epochs."""
+    """Answer without records: an error, the diverging epoch's end, or the partition's bounds."""
     offset, last_epoch, leader_epoch = position
     if leader_epoch >= 0 and leader_epoch != log.leader_epoch:
         older = leader_epoch < log.leader_epoch

@@ -1,19 +1,19 @@
-"""The transaction coordinator: transactional ids, their epochs, and when their markers stand.
+"""The transaction coordinator: transactional ids, their epochs, and the writing of markers.
 
-                    add_partitions              end                     all markers stand
+                    add_partitions              end                     all markers replicated
     EMPTY/COMPLETE ────────────────► ONGOING ─────────► ENDING ───────────────────────► COMPLETE
           ▲                             │                  │ any request: 51
-          └───── init (epoch + 1) ◄─────┴── init: epoch + 1, abort, and 51 until it stands
+          └───── init (epoch + 1) ◄─────┴── init: epoch + 1, abort, and 51 until it is replicated
 
-`end` is answered when the decision is taken; the markers are written after that, each in its time.
-An epoch is never 32767: at 32766 the next init gives a new producer id, in epoch 0. An open
-transaction is aborted by the coordinator itself after its timeout, in the next epoch.
+`end` is answered when the decision is made; the markers are written later, each with its own delay.
+No epoch is 32767: at 32766 the next init gives a new producer id, in epoch 0. The coordinator
+itself aborts an open transaction after its timeout, in the next epoch.
 
 Source: `TransactionCoordinator`, `TransactionMetadata` (protocol versions before transaction
-version 2, which twinlog uses on purpose: there a transaction's end does not change the epoch).
+version 2, which twinlog uses on purpose: in version 2 a transaction's end changes the epoch).
 
-An id that was not used for `transactional.id.expiration.ms` is forgotten, and has another producer
-id in its next life (contract/test_expiry.py): data and written markers are no use of it.
+An id that was not used for `transactional.id.expiration.ms` is forgotten, and gets another producer
+id when it is used again (contract/test_expiry.py). Data and written markers do not use the id.
 """
 
 import enum
@@ -33,7 +33,7 @@ LAST_EPOCH: Final = 32766
 
 
 class State(enum.Enum):
-    """Of one transactional id."""
+    """The state of one transactional id."""
 
     EMPTY = enum.auto()
     ONGOING = enum.auto()
@@ -50,16 +50,16 @@ class Transactional:
     state: State = State.EMPTY
     committed: bool = False
     partitions: set[TopicPartition] = field(default_factory=set)
-    ending: frozenset[TopicPartition] = frozenset()  # as the log of transactions has them
-    number: int = 0  # of transactions, so that a timeout ends the one that it was set for
+    ending: frozenset[TopicPartition] = frozenset()  # as the transaction log stores them
+    number: int = 0  # of transactions; a timeout ends only the transaction that it was set for
     used_at: float = 0.0
 
 
 class Coordinator:
     """All transactional ids.
 
-    `write` is to write a marker on a partition at some time and to call what it is given when the
-    marker stands (is replicated), however long that takes.
+    `write` schedules a marker for a partition, and calls its callback when the marker is
+    replicated, however long that takes.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class Coordinator:
         self._expiration = expiration
         self._ids: dict[str, Transactional] = {}
         self._next_producer_id = 1000
-        self._epoch = 0  # of the coordinator: how often it has moved
+        self._epoch = 0  # the coordinator epoch: how often the coordinator has moved
         self.first_epoch = 0
-        """Of new ids; a scenario of the epochs' end sets it high."""
+        """The first epoch of new ids; scenarios of epoch exhaustion set it high."""
 
     def new_producer_id(self) -> int:
-        """A producer id that nobody has."""
+        """Return an unused producer id."""
         self._next_producer_id += 1
         return self._next_producer_id
 
     def init(self, name: str) -> tuple[int, int, int]:
-        """InitProducerId: error, producer id, epoch."""
+        """Answer InitProducerId: error, producer id, epoch."""
         known = self._used(name)
         if known is None:
             known = self._ids[name] = Transactional(self.new_producer_id(), self.first_epoch - 1)
@@ -105,7 +105,7 @@ class Coordinator:
     def add_partitions(
         self, name: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
     ) -> int:
-        """AddPartitionsToTxn: an error code."""
+        """Answer AddPartitionsToTxn: an error code."""
         known = self._used(name)
         if known is None or known.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
@@ -122,7 +122,7 @@ class Coordinator:
         return 0
 
     def end(self, name: str, producer_id: int, epoch: int, *, committed: bool) -> int:
-        """EndTxn: an error code; the markers come later."""
+        """Answer EndTxn: an error code; the markers follow later."""
         known = self._used(name)
         if known is None or known.producer_id != producer_id:
             return INVALID_PRODUCER_ID_MAPPING
@@ -136,10 +136,10 @@ class Coordinator:
         return CONCURRENT_TRANSACTIONS if known.state is State.ENDING else 0
 
     def move(self) -> None:
-        """Another broker takes over: what is not complete gets all of its markers again.
+        """Move to another broker, which writes all markers of incomplete transactions again.
 
-        What has its marker already gets another one (kafka/requests/test_markers.py). What the
-        former one has sent, and what comes later, is refused for its coordinator epoch.
+        A partition that has its marker already gets a second one (kafka/requests/test_markers.py).
+        The former coordinator's requests that arrive later are refused for their coordinator epoch.
         """
         self._epoch += 1
         for known in self._ids.values():
@@ -148,7 +148,7 @@ class Coordinator:
                 self._end(known, committed=known.committed)
 
     def _used(self, name: str) -> Transactional | None:
-        """What is known of an id that is used now: nothing if that was too long ago."""
+        """Return the entry of an id that is used now; None if it is unknown or expired."""
         known, now = self._ids.get(name), self._time()
         if known is None:
             return None
@@ -167,7 +167,7 @@ class Coordinator:
 
         def stands(partition: TopicPartition) -> None:
             if epoch != self._epoch:
-                return  # whoever sent it coordinates nothing any more
+                return  # a former coordinator sent it
             known.partitions.discard(partition)
             if not known.partitions:
                 known.state = State.COMPLETE

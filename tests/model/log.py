@@ -3,8 +3,8 @@
     start ──► stable end ──► high watermark ──► end
               (LSO)          (replicated)       (the leader's own log)
 
-The history of appends is kept beside the log, so that what a leader remembers of producers can be
-rebuilt for any prefix, as a broker does when it loads or truncates a log.
+The history of appends is stored beside the log, so that the producer state can be rebuilt for any
+prefix, as a broker does when it loads or truncates a log.
 
 Source: `UnifiedLog`, `LogValidator`, `TransactionIndex`, `LogCleaner`, `LeaderEpochFileCache`.
 """
@@ -36,14 +36,14 @@ _MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class StoredBatch(NamedTuple):
-    """A batch as it stands in the log, base offset and leader epoch set."""
+    """A batch as it is stored in the log, with base offset and leader epoch set."""
 
     header: Header
     data: bytes
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction, or of nothing."""
+    """A transaction marker; the producer need not have an open transaction."""
 
     producer_id: int
     epoch: int
@@ -52,7 +52,7 @@ class Marker(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """An append, as the producer state is rebuilt from it."""
+    """An append, from which the producer state is rebuilt."""
 
     base_offset: int
     header: Header
@@ -69,7 +69,7 @@ class _Ended(NamedTuple):
 
 @dataclass(slots=True)
 class Log:
-    """The log. `compact` refuses records without key; `max_bytes` bounds a batch."""
+    """The log. `compact` refuses records without a key; `max_bytes` limits a batch."""
 
     compact: bool = False
     max_bytes: int = 1_048_588
@@ -87,12 +87,12 @@ class Log:
 
     @property
     def stable_end(self) -> int:
-        """The last stable offset: below it every transaction is decided and replicated."""
+        """The last stable offset: every transaction below it is decided and replicated."""
         unreplicated = (e.first for e in self._ended if e.last >= self.high_watermark)
         return min(self.high_watermark, *self._open.values(), *unreplicated, self.high_watermark)
 
     def append(self, data: bytes) -> int:
-        """Append a client's batch; gives its base offset, that of the first one if again.
+        """Append a client's batch; return its base offset (of the first copy, for a duplicate).
 
         Raises:
             Refused: with the broker's code; nothing was appended.
@@ -110,10 +110,10 @@ class Log:
         return base_offset
 
     def append_marker(self, marker: Marker, now_ms: int) -> int:
-        """Append a transaction marker; gives its offset.
+        """Append a transaction marker; return its offset.
 
         Raises:
-            Refused: the producer has a newer epoch here, or a newer coordinator epoch.
+            Refused: the partition knows a newer producer epoch, or a newer coordinator epoch.
         """
         who = marker.producer_id, marker.epoch, marker.coordinator_epoch
         self.producers.check_marker(*who)
@@ -126,7 +126,7 @@ class Log:
         return offset
 
     def _validate(self, data: bytes) -> Header:
-        """What LogValidator and UnifiedLog.analyzeAndValidateRecords refuse."""
+        """Refuse what LogValidator and UnifiedLog.analyzeAndValidateRecords refuse."""
         try:
             found = list(batches(memoryview(data)))
         except CorruptBatch as error:
@@ -160,7 +160,7 @@ class Log:
             self.on_append(stored)
 
     def read(self, offset: int, limit: int, max_bytes: int) -> Iterator[bytes]:
-        """Whole batches from the one that holds `offset`, of those that begin below `limit`.
+        """Return whole batches from the batch that holds `offset`, all starting below `limit`.
 
         Raises:
             Refused: `offset` lies outside the log.
@@ -179,12 +179,12 @@ class Log:
             first = False
 
     def lead(self) -> None:
-        """Begin an epoch: its leader notes where, before it appends anything."""
+        """Begin a leader epoch; its leader notes its start offset before it appends anything."""
         self.leader_epoch += 1
         self.epochs.append((self.leader_epoch, self.end))
 
     def epoch_end(self, epoch: int) -> EpochEnd | None:
-        """Where the largest epoch that is not above this one ends; None if all are older."""
+        """Return the end of the largest epoch up to `epoch`; None if `epoch` is above all."""
         if epoch == self.leader_epoch:
             return EpochEnd(epoch, self.end)
         at = bisect.bisect_right(self.epochs, epoch, key=lambda entry: entry[0])
@@ -193,7 +193,7 @@ class Log:
         return EpochEnd(self.epochs[at - 1][0] if at else epoch, self.epochs[at][1])
 
     def aborted(self, offset: int, limit: int) -> tuple[AbortedTransaction, ...]:
-        """Aborted transactions that overlap `[offset, limit)`, in order of their markers."""
+        """Return aborted transactions that overlap `[offset, limit)`, in order of their markers."""
         return tuple(
             AbortedTransaction(ended.producer_id, ended.first)
             for ended in self._ended
@@ -201,11 +201,11 @@ class Log:
         )
 
     def is_open(self, producer_id: int) -> bool:
-        """Whether the producer has an open transaction with data here."""
+        """Return whether the producer has an open transaction with data in this log."""
         return producer_id in self._open
 
     def delete_before(self, offset: int) -> None:
-        """Move the start, as retention and DeleteRecords do; whole batches leave the log."""
+        """Raise the log start offset, as retention and DeleteRecords do; remove whole batches."""
         self.start = max(self.start, min(offset, self.high_watermark))
         keep = bisect.bisect_right(self.batches, self.start, key=lambda b: b.header.next_offset)
         del self.batches[:keep]
@@ -213,9 +213,9 @@ class Log:
         self.epochs[: first + 1] = [(self.epochs[first][0], self.start)]
 
     def rewrite(self, replace: Callable[[StoredBatch], bytes | None], limit: int) -> None:
-        """Put other bytes (or nothing) in the place of batches that end by `limit`.
+        """Replace or remove the batches that end by `limit`, as compaction does.
 
-        Compaction: offsets stay, `Log` does not care what is left of a batch.
+        Offsets stay; `Log` does not check what remains of a batch.
         """
         kept = []
         for stored in self.batches:
@@ -225,11 +225,11 @@ class Log:
         self.batches = kept
 
     def truncate(self, end: int, *, snapshot: bool = False) -> None:
-        """Cut the log to a prefix and rebuild what is remembered of producers.
+        """Cut the log to a prefix and rebuild the producer state.
 
         Args:
-            end: where the log ends afterwards; goes back to the start of a batch that holds it.
-            snapshot: of each producer only the last batch is remembered.
+            end: the log end offset afterwards; rounded down to the start of a batch.
+            snapshot: only the last batch of each producer is remembered.
         """
         cut = len(self._events)
         while cut and self._events[cut - 1].header.next_offset > end:
@@ -262,7 +262,7 @@ class Log:
 
 
 def placed(data: bytes, base_offset: int, leader_epoch: int) -> StoredBatch:
-    """A batch with the fields that the broker sets, which the checksum does not cover."""
+    """Set the fields that the broker sets, which the checksum does not cover."""
     out = bytearray(data)
     _PLACE.pack_into(out, 0, base_offset)
     _LEADER_EPOCH.pack_into(out, _LEADER_EPOCH_AT, leader_epoch)
@@ -270,13 +270,13 @@ def placed(data: bytes, base_offset: int, leader_epoch: int) -> StoredBatch:
 
 
 def stored_batch(data: bytes) -> StoredBatch:
-    """A batch from its bytes."""
+    """Parse a stored batch from its bytes."""
     return StoredBatch(next(batches(memoryview(data))), data)
 
 
 @functools.lru_cache(maxsize=64)
 def marker_batch(marker: Marker, now_ms: int) -> bytes:
-    """The control batch that a broker writes for a transaction's end."""
+    """Build the control batch that a broker writes for a transaction's end."""
     key = _MARKER_KEY.pack(0, int(marker.committed))
     tail = encode_tail(key, _MARKER_VALUE.pack(0, marker.coordinator_epoch))
     batch = build([RawRecord(0, now_ms, 0, memoryview(tail))], Codec.NONE)

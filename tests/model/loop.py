@@ -1,18 +1,18 @@
-"""An asyncio event loop under virtual time: nothing ever waits, the clock jumps to the next timer.
+"""An asyncio event loop under virtual time: it never waits; the clock jumps to the next timer.
 
-The same program on this loop does the same things in the same order, and an hour takes as long as
-its steps do. Time passes only between steps, so a step takes no time at all.
+The same program on this loop takes the same steps in the same order, and a virtual hour takes only
+as long as its steps. Time passes only between steps, so a step itself takes no virtual time.
 
-A *process* groups what one operating system process would run. Its tasks are told by a context
-variable, which asyncio hands on to all that a task starts. A process can be
+A *process* groups what one operating system process would run. A context variable identifies its
+tasks; asyncio passes it on to every task that a task starts. A process can be
 
-    frozen   none of its steps runs; what becomes ready is held, in order, until it is thawed
+    frozen   none of its steps runs; steps that become ready are held, in order, until it is thawed
     killed   none of its steps ever runs again, not even `finally`: kill -9
 
-`kill_after` kills it after so many of its steps, that is between any two.
+`kill_after` kills a process after that many of its steps, so a kill can hit between any two steps.
 
-`asyncio.BaseEventLoop` gives everything but the wait; of it `_run_once` is replaced, which takes
-handles from `_ready` and timers from `_scheduled` (CPython 3.11 to 3.13 have the same).
+`asyncio.BaseEventLoop` provides everything except the wait. Only `_run_once` is replaced; it takes
+handles from `_ready` and timers from `_scheduled` (the same in CPython 3.11 to 3.13).
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 MAX_STEPS_AT_ONE_TIME: Final = 200_000
-"""More steps than this without a timer between them: the program spins."""
+"""More steps than this without a timer between them: the program is in a busy loop."""
 
 BURIAL_SECONDS: Final = 60.0
 
 
 class Stuck(Exception):
-    """Nothing is ready and no timer runs, or time does not go on."""
+    """Nothing is ready and no timer runs, or the virtual time does not advance."""
 
 
 class Process:
-    """What runs, stands still and dies together."""
+    """A group of tasks that run, freeze and die together."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class Process:
         self._held: deque[asyncio.Handle] = deque()
 
     def admit(self, handle: asyncio.Handle) -> bool:
-        """Whether this step may run now; else it is held."""
+        """Return whether this step may run now; otherwise hold it."""
         if self.kill_after is not None and self.steps >= self.kill_after:
             self.kill()
         if self.killed or self.frozen:
@@ -57,23 +57,23 @@ class Process:
         return True
 
     def kill(self) -> None:
-        """End it between two of its steps."""
+        """Kill the process between two of its steps."""
         if not self.killed:
             self.killed = True
             if self.on_kill is not None:
                 self.on_kill()
 
     def bury(self, loop: "VirtualLoop") -> None:
-        """Let what is left of it run, so that its tasks can be cancelled."""
+        """Let the remaining steps run, so that the tasks can be cancelled."""
         self.killed, self.kill_after = False, None
         self.thaw(loop)
 
     def freeze(self) -> None:
-        """Stop it as SIGSTOP would."""
+        """Stop the process as SIGSTOP does."""
         self.frozen = True
 
     def thaw(self, loop: "VirtualLoop") -> None:
-        """Let it go on: what became ready meanwhile comes first."""
+        """Continue the process; steps that became ready meanwhile come first."""
         self.frozen = False
         while self._held:
             loop.resume(self._held.popleft())
@@ -83,7 +83,7 @@ PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The loop. `steps` counts what ran; the same seed gives the same count."""
+    """The loop. `steps` counts the steps that ran; the same seed gives the same count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,32 +91,32 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.steps = 0
         self.made = 0
         self.outside = Context()
-        """The context of what belongs to no process: clusters and network."""
+        """The context of everything outside all processes: clusters and network."""
         self._steps_at_now = 0
         self.after_step: Callable[[], None] | None = None
         self.processes: list[Process] = []
         self.broken: BaseException | None = None
-        """What a callback raised: a bug, never to be passed over."""
+        """The exception that a callback raised: a bug, which must not be ignored."""
         self.set_task_factory(_task)
         self.set_exception_handler(_note)
 
     def time(self) -> float:
-        """Give the virtual seconds since the start."""
+        """Return the virtual seconds since the start."""
         return self._now
 
     def create_future(self) -> "asyncio.Future[Any]":
-        """Give a future of this loop."""
+        """Return a future of this loop."""
         future = _Future(loop=self)
         self.made += 1
         future.number = self.made
         return future
 
     def resume(self, handle: asyncio.Handle) -> None:
-        """Put a step that was held back in the queue."""
+        """Put a held step back in the queue."""
         self._ready.append(handle)  # type: ignore[attr-defined]
 
     def later(self, seconds: float, action: Callable[[], object]) -> asyncio.TimerHandle:
-        """Do it after so many seconds, outside all processes."""
+        """Call `action` after that many seconds, outside all processes."""
         return self.call_later(seconds, action, context=self.outside)
 
     def start_in(self, process: Process, main: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
@@ -144,7 +144,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 raise self.broken
 
     def _advance(self, ready: deque[asyncio.Handle]) -> None:
-        """Move the clock if nothing is ready, and make ready what is due."""
+        """Advance the clock if nothing is ready, and queue the timers that are due."""
         scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         self._steps_at_now += 1
         while scheduled and scheduled[0]._cancelled:
@@ -165,10 +165,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.append(timer)
 
     def _write_to_self(self) -> None:
-        """Nothing: no other thread wakes this loop."""
+        """Do nothing: no other thread wakes this loop."""
 
     def _process_events(self, event_list: object) -> None:
-        """Nothing: there are no sockets."""
+        """Do nothing: there are no sockets."""
 
 
 class _Future(asyncio.Future[Any]):
@@ -181,7 +181,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    """The same for tasks. One that is left behind is no error: killed processes leave tasks."""
+    """A task with a number as its hash. Killed processes leave tasks, so no warning is logged."""
 
     _log_destroy_pending = False
 
@@ -200,13 +200,13 @@ def _task(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> "asyncio
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Remember what a callback raised; a task's own exception is its waiter's business."""
+    """Remember what a callback raised; a task's exception goes to the code that awaits it."""
     if "handle" in context and isinstance(loop, VirtualLoop):
         loop.broken = context.get("exception")
 
 
 def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Run a program on a fresh virtual loop, and end all that it left behind."""
+    """Run a program on a new virtual loop, and end everything that it left running."""
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(main(loop))
@@ -217,7 +217,7 @@ def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
 
 
 def _bury(loop: VirtualLoop) -> None:
-    """Cancel what is left, the tasks of killed and frozen processes too."""
+    """Cancel all remaining tasks, also those of killed and frozen processes."""
     for process in loop.processes:
         process.bury(loop)
     left = [task for task in asyncio.all_tasks(loop) if not task.done()]

@@ -1,23 +1,23 @@
-"""What lies between a client and the brokers: connections that delay, break and deliver late.
+"""The connections between clients and brokers, which delay, break and deliver late.
 
-A connection is a stream, as TCP's is. Requests arrive in the order in which they were sent, the
-broker works on one at a time and answers in order. When it breaks, at a moment that the seed
-chooses,
+A connection is a stream, as in TCP. Requests arrive in the order in which they were sent; the
+broker processes one at a time and answers in order. A connection breaks at a moment that the seed
+chooses:
 
     client                            broker
-      │ r1 r2 r3 r4 ───────────────►    │   r1 done, its answer under way:  lost
-      │      break                      │   r2 being worked on:             goes on, answer lost
+      │ r1 r2 r3 r4 ───────────────►    │   r1 done, its answer in flight:  lost
+      │      break                      │   r2 being processed:             goes on, answer lost
       │                                 │   r3 .. rk on the wire:           delivered, maybe late
       ▼ Disconnected for r1 to r4       │   rest:                           never delivered
 
-every call that waits gets Disconnected at once, and the next call opens a new connection, which may
-overtake what the old one still delivers. Late means by at most `late_seconds`.
+Every waiting call gets Disconnected at once. The next call opens a new connection, which may
+overtake what the old one still delivers. Late means at most `late_seconds` late.
 
-Or the connection is *held*: something in between keeps what is sent from then on, for up to
-`held_seconds`, and delivers all of it then, whatever has become of the client: it has timed out, is
-dead, or has connected anew and gone on.
+A connection can also be *held*: a middlebox keeps everything that is sent from then on, for up to
+`held_seconds`, and then delivers all of it, even if the client has timed out, is dead, or has
+continued on a new connection.
 
-Several calls that need no order have a connection for each.
+Calls that need no order have a connection each.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from model.loop import VirtualLoop
 from twinlog.kafka.errors import Disconnected
 
 Handler = Callable[[], object]
-"""What a broker does for a request: gives the answer, or a future of it."""
+"""A broker's handler of a request: returns the answer, or a future of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How bad the network is.
+    """The rates and durations of network faults.
 
-    `break_share` of the requests see their connection break, `held_share` see it held, of those
-    that carry data only where `holds_data`.
+    `break_share` of the requests break their connection, `held_share` have it held. Requests that
+    carry data are held only with `holds_data`.
     """
 
     break_share: float = 0.0
@@ -65,9 +65,9 @@ class Network:
         self.quiet = False
         self.broken = 0
         self.held_until = 0.0
-        """When the last request arrives that is held."""
+        """The time at which the last held request arrives."""
         self.on_write: Callable[[str], None] = lambda _: None
-        """Told which client sends a request that writes, just before."""
+        """Called with the client's name just before a request that writes is sent."""
         self._alone = 0
         self._cut: set[tuple[str, int]] = set()
         self._dead: set[str] = set()
@@ -83,7 +83,7 @@ class Network:
         risk: float = 1.0,
         writes: bool = False,
     ) -> "asyncio.Future[Any]":
-        """Send a request on the client's connection for this purpose, now."""
+        """Send a request now, on the client's connection for this purpose."""
         if writes:
             self.on_write(client)
         future: asyncio.Future[Any] = self.loop.create_future()
@@ -107,9 +107,10 @@ class Network:
         risk: float = 1.0,
         writes: bool = False,
     ) -> "asyncio.Future[Any]":
-        """Send a request on a connection of its own: in no order with others.
+        """Send a request on a separate connection, in no order with others.
 
-        `risk` makes rare requests break as often as others do by their number.
+        `risk` multiplies the probability of faults, so that rare requests break as often as
+        frequent ones.
         """
         self._alone += 1
         purpose = f"alone {self._alone}"
@@ -121,12 +122,12 @@ class Network:
         return future
 
     def cut(self, client: str, node: int) -> None:
-        """Let nothing pass between these two, from now on."""
+        """Cut the client off from the node, from now on."""
         self._cut.add((client, node))
         self._break(lambda key: key[:2] == (client, node))
 
     def heal(self) -> None:
-        """Let everything pass again."""
+        """Remove all cuts."""
         self._cut.clear()
 
     def stop_client(self, client: str) -> None:
@@ -143,14 +144,14 @@ class Network:
             self._connections.pop(key).break_now()
 
     def delay(self) -> float:
-        """How long a request or an answer is under way."""
+        """Return how long a request or an answer is in flight."""
         faults = self.faults
         if not self.quiet and self.rng.random() < faults.slow_share:
             return self.rng.uniform(0.0, faults.slow_seconds)
         return self.rng.uniform(0.1, 1.0) * faults.delay_seconds
 
     def holds(self, risk: float) -> float:
-        """Until when the connection of this request is held, if it is."""
+        """Return the time until which this request's connection is held; 0 if it is not."""
         share = self.faults.held_share
         if self.quiet or not share or self.rng.random() >= risk * share:
             return 0.0
@@ -159,7 +160,7 @@ class Network:
         return until
 
     def breaks(self, risk: float) -> float | None:
-        """After how long the connection of this request breaks, if it does."""
+        """Return after how long this request's connection breaks; None if it does not."""
         if self.quiet or self.rng.random() >= risk * self.faults.break_share:
             return None
         return self.rng.uniform(0.0, 4.0) * self.faults.delay_seconds
@@ -181,7 +182,7 @@ class Connection:
         self._purpose = purpose
         self._wire: deque[_Request] = deque()  # sent, not delivered
         self._inbox: deque[_Request] = deque()  # delivered, not begun
-        self._waiting: list[_Request] = []  # callers without an answer
+        self._waiting: list[_Request] = []  # requests without an answer
         self._busy = False
         self._last_arrival = self._last_answer = self._held_until = 0.0
         self.closed = False
@@ -203,7 +204,7 @@ class Connection:
             self._loop.later(after, self.break_now)
 
     def break_now(self) -> None:
-        """Break: see the module."""
+        """Break the connection: see the module."""
         if self.closed:
             return
         self.closed = True
@@ -227,7 +228,7 @@ class Connection:
             self.break_now()
 
     def _deliver(self) -> None:
-        if self._wire:  # else it broke
+        if self._wire:  # empty if the connection broke
             self._accept(self._wire.popleft())
 
     def _accept(self, request: _Request) -> None:
@@ -236,7 +237,7 @@ class Connection:
             self._begin()
 
     def _begin(self) -> None:
-        """Work on the next request, if the one before is answered."""
+        """Process the next request, once the previous one is answered."""
         if not self._inbox:
             self._busy = False
             return
@@ -251,7 +252,7 @@ class Connection:
             self._finish(request, result)
 
     def _finish(self, request: _Request, result: object) -> None:
-        # Answers come in the order of their requests: it is one stream.
+        # One stream: answers come in the order of their requests.
         now = self._loop.time()
         self._last_answer = max(self._last_answer + 1e-9, now + self._network.delay())
         self._loop.later(self._last_answer - now, lambda: self._answer(request, result))
@@ -267,4 +268,4 @@ class Connection:
 def _fail(future: "asyncio.Future[Any]", error: Disconnected) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # nobody may be left to ask
+        future.exception()  # no caller may be left to retrieve it

@@ -1,8 +1,9 @@
 """The two ports of `twinlog.engines.exact.ports` on the model, over its network.
 
-A port belongs to one client (a process): when that dies, its connections do. What the real port
-does by itself, such as trying again while a coordinator is busy, this one does too; what it hands
-to the engine (Disconnected, error codes), this one hands on as the model's network gives it.
+A port belongs to one client (a process); its connections die with the client. This port does what
+the real port does by itself, such as retrying while a coordinator is busy. What the real port
+passes to the engine (Disconnected, error codes), this one passes on as the model's network gives
+it.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ _OF_A_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_
 
 
 class _Client:
-    """What both ports do alike."""
+    """The common part of both ports."""
 
     def __init__(self, cluster: Cluster, network: Network, name: str) -> None:
         self.cluster = cluster
@@ -54,7 +55,7 @@ class _Client:
         self._ids: dict[str, UUID] = {}
 
     async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
-        """Metadata, of any broker; requests name topics by the ids that were last seen here."""
+        """Ask any broker for Metadata; later requests name topics by the ids seen last."""
         node = self.network.rng.choice(self.cluster.nodes)
         wanted = frozenset(topics)
         result: Mapping[TopicPartition, Leader] = await self.network.send_alone(
@@ -70,7 +71,7 @@ class _Client:
         answer: Callable[[TopicPartition], T],
         failed: Callable[[int], T],
     ) -> Mapping[TopicPartition, T]:
-        """Ask each partition's leader; who is not reached is NETWORK_EXCEPTION for its own."""
+        """Ask each partition's leader; an unreachable leader's partitions get NETWORK_EXCEPTION."""
         by_node: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         for key in sorted(partitions):
             by_node[self._leader(key)].append(key)
@@ -103,7 +104,7 @@ class _Client:
     async def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Bounds]:
-        """ListOffsets as a consumer."""
+        """Send ListOffsets as a consumer."""
         return await self.ask(
             partitions, self.cluster.bounds, lambda code: Bounds(code, -1, -1, -1)
         )
@@ -116,8 +117,8 @@ class _Client:
         committed: bool,
     ) -> Mapping[TopicPartition, Fetched]:
         cluster = self.cluster
-        asked = dict(partitions)  # the bytes are on their way, whatever the caller does with his
-        known = dict(self._ids) if committed else {}  # the destination is read by names
+        asked = dict(partitions)  # the request is sent: the caller may change its mapping
+        known = dict(self._ids) if committed else {}  # the destination is read by topic name
         return await self.ask(
             asked,
             lambda key: cluster.fetch(
@@ -144,7 +145,7 @@ class ModelSource(_Client):
         partition_max_bytes: int,
         fetcher: int = 0,
     ) -> FetchResult:
-        """Fetch of read_committed; waits at the broker while there is nothing."""
+        """Fetch read_committed; wait at the broker while there is no data."""
         asked = dict(wanted)
         known = dict(self._ids)
         cluster = self.cluster
@@ -172,7 +173,7 @@ class ModelSource(_Client):
         look: Callable[[], FetchResult],
         deadline: float,
     ) -> None:
-        """Look again whenever the high watermark of something has moved, until the deadline."""
+        """Fetch again whenever any high watermark has moved, until the deadline."""
         loop = self.cluster.loop
 
         def finish() -> None:
@@ -241,7 +242,7 @@ class ModelSource(_Client):
     async def read_alone(
         self, partition: TopicPartition, offset: int, *, max_wait_ms: int, partition_max_bytes: int
     ) -> ReadAlone:
-        """Fetch of one partition without a session; nothing is waited for."""
+        """Fetch one partition without a session, without waiting for data."""
         del max_wait_ms
         found = await self._read({partition: offset}, partition_max_bytes, committed=True)
         fetched = found[partition]
@@ -265,7 +266,7 @@ def _answered(result: T) -> "asyncio.Future[T]":
 
 
 def _has_news(found: FetchResult) -> bool:
-    """Whether a broker answers at once."""
+    """Return whether a broker answers at once."""
     return found.size > 0 or any(f.error or f.diverging for f in found.partitions.values())
 
 
@@ -275,7 +276,7 @@ def _add(
     keys: Collection[TopicPartition],
     refused: dict[TopicPartition, int],
 ) -> int:
-    """Add these, or note which of them are refused; the coordinator's code, which is of all."""
+    """Add partitions, or note the refused ones; return the code that holds for all of them."""
     codes = cluster.add_partitions(*producer, keys)
     own = {key: code for key, code in codes.items() if code in _OF_A_TOPIC}
     refused |= own
@@ -283,16 +284,16 @@ def _add(
 
 
 class _Lost(Exception):
-    """No answer, and the step is not to be tried again."""
+    """The step got no answer, and must not be retried."""
 
 
 def always() -> bool:
-    """Every request may be sent."""
+    """Permit every request."""
     return True
 
 
 class ModelDestination(_Client):
-    """DestinationPort. `may_write` is asked before each request that writes; Fenced if not."""
+    """DestinationPort. `may_write` is checked before each request that writes; Fenced if false."""
 
     def __init__(
         self,
@@ -304,7 +305,7 @@ class ModelDestination(_Client):
         super().__init__(cluster, network, name)
         self._may_write = may_write
         self.sends_transactions_again = False
-        """Whether the steps of a transaction are tried again after Disconnected (see contract)."""
+        """Whether the steps of a transaction are retried after Disconnected (see contract)."""
 
     def _permit(self) -> None:
         if not self._may_write():
@@ -313,14 +314,14 @@ class ModelDestination(_Client):
     def produce(
         self, node: int, batches: Sequence[Batch]
     ) -> Awaitable[Mapping[TopicPartition, Appended]]:
-        """Produce; on the wire when this returns."""
+        """Produce; the request is on the wire when this returns."""
         if not self._may_write():
             refused: asyncio.Future[Mapping[TopicPartition, Appended]] = (
                 asyncio.get_running_loop().create_future()
             )
             refused.set_exception(Fenced(f"the lease of {self.name} has ended"))
             return refused
-        # The bytes are the kernel's from here on, whatever the caller does with its buffers.
+        # The bytes are in the kernel from here on: the caller may change its buffers.
         taken = [b._replace(records=memoryview(bytes(b.records))) for b in batches]
         known = dict(self._ids)
         return self.network.send(
@@ -341,13 +342,13 @@ class ModelDestination(_Client):
     async def log_ends(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """ListOffsets as replica -2."""
+        """Send ListOffsets as replica -2."""
         return await self.ask(partitions, self.cluster.log_end, lambda code: LogEnd(code, -1, -1))
 
     async def producers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Producers]:
-        """DescribeProducers."""
+        """Send DescribeProducers."""
         return await self.ask(partitions, self.cluster.producers, lambda code: Producers(code, ()))
 
     async def read(
@@ -357,7 +358,7 @@ class ModelDestination(_Client):
         return await self._read(partitions, partition_max_bytes, committed=False)
 
     async def init_producer(self, transactional_id: str) -> ProducerIdentity:
-        """InitProducerId, again while the coordinator is busy (51) or not reached."""
+        """Send InitProducerId; retry while the coordinator is busy (51) or unreachable."""
         coordinator = self.cluster.coordinator
 
         async def attempt() -> ProducerIdentity | None:
@@ -374,9 +375,9 @@ class ModelDestination(_Client):
     async def empty_transaction(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """AddPartitionsToTxn, again while the coordinator is busy (51), then EndTxn.
+        """Send AddPartitionsToTxn, with retries while the coordinator is busy (51), then EndTxn.
 
-        Again without those that are refused for themselves, if any are left.
+        Partitions that are refused individually are left out, and the others are tried again.
         """
         cluster = self.cluster
         codes = dict.fromkeys(sorted(partitions), 0)
@@ -421,7 +422,7 @@ class ModelDestination(_Client):
         )
 
     async def _persist(self, attempt: Callable[[], Awaitable[T | None]]) -> T:
-        """Try until something comes; what the last attempt met is raised after the deadline."""
+        """Try until there is a result; after the deadline raise the last attempt's failure."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CALL_SECONDS
         while True:
@@ -443,7 +444,7 @@ class ModelDestination(_Client):
         *,
         committed: bool = False,
     ) -> Mapping[TopicPartition, int]:
-        """WriteTxnMarkers, sent once."""
+        """Send WriteTxnMarkers once."""
         self._permit()
         by_node: defaultdict[int, dict[TopicPartition, Markers]] = defaultdict(dict)
         for key in sorted(partitions):
@@ -483,7 +484,7 @@ class ModelDestination(_Client):
         ends: Mapping[TopicPartition, int],
         sent: float,
     ) -> "asyncio.Future[Mapping[TopicPartition, int]]":
-        """Carry it out; `ends` are where the logs ended when it was `sent`."""
+        """Carry the request out; `ends` are the log end offsets when it was `sent`."""
         fences = self.cluster.data_fences
         if not fences.meet(wanted, sent) and not fences.have_begun(ends):
             return self.cluster.write_markers(wanted, marker)
@@ -492,7 +493,7 @@ class ModelDestination(_Client):
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """DeleteRecords."""
+        """Send DeleteRecords."""
         self._permit()
         cluster = self.cluster
         return await self.ask(

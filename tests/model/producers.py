@@ -1,4 +1,4 @@
-"""What a partition's leader remembers of producers: Kafka's idempotence check.
+"""The producer state of a partition's leader: Kafka's idempotence check.
 
 The broker's own code is `ProducerStateManager`, `ProducerAppendInfo` and `ProducerStateEntry`.
 
@@ -6,20 +6,20 @@ The broker's own code is `ProducerStateManager`, `ProducerAppendInfo` and `Produ
     ----------------------------------------  ------------------  ------------------------------
     none                                      any                 appended
     of a higher epoch                         any                 47 INVALID_PRODUCER_EPOCH
-    of this epoch, one of the last 5 batches  the same first,last  duplicate: where it landed
+    of this epoch, one of the last 5 batches  the same first,last  duplicate: its first offset
     of this epoch, last sequence s            s + 1 mod 2^31      appended
     of this epoch, no batch (a marker only)   0                   appended
     of a lower epoch                          0                   appended
     else                                                          45 OUT_OF_ORDER_SEQUENCE_NUMBER
 
-A transaction marker is refused for a higher epoch of the entry (47), or of its last marker's
-transaction coordinator (52 TRANSACTION_COORDINATOR_FENCED); it is not compared otherwise.
+A transaction marker is refused if the entry has a higher epoch (47), or a last marker of a higher
+coordinator epoch (52 TRANSACTION_COORDINATOR_FENCED); nothing else is compared.
 
-An entry's time is its last batch's *max timestamp*, or its last marker's. The leader forgets the
-entry when that time is `producer.id.expiration.ms` ago; it looks for such entries each
-`producer.id.expiration.check.interval.ms`, so an entry outlives its time by up to that.
+An entry's time is the *max timestamp* of its last batch, or the time of its last marker. The leader
+forgets the entry when that time is `producer.id.expiration.ms` ago. It checks for such entries each
+`producer.id.expiration.check.interval.ms`, so an entry may last longer by up to that interval.
 
-46 DUPLICATE_SEQUENCE_NUMBER is not answered by any version from 2.8 on.
+No version from 2.8 on answers 46 DUPLICATE_SEQUENCE_NUMBER.
 """
 
 from collections import deque
@@ -68,11 +68,11 @@ class Entry:
 
     @property
     def last_sequence(self) -> int:
-        """Of the epoch's last batch; -1 if there was none in this epoch."""
+        """The last sequence of the epoch; -1 if the epoch has no batch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def enter(self, epoch: int) -> None:
-        """Go on in this epoch; a new one has no batches yet."""
+        """Switch to this epoch; a new epoch has no batches yet."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
@@ -88,11 +88,11 @@ class Producers:
         return iter(self._entries)
 
     def get(self, producer_id: int) -> Entry | None:
-        """One producer's entry."""
+        """Return a producer's entry."""
         return self._entries.get(producer_id)
 
     def described(self) -> tuple[ProducerState, ...]:
-        """What DescribeProducers answers."""
+        """Return what DescribeProducers answers."""
         return tuple(
             ProducerState(
                 producer_id,
@@ -105,7 +105,7 @@ class Producers:
         )
 
     def duplicate(self, header: Header) -> Remembered | None:
-        """The same batch, if it is among the last five of its producer and epoch."""
+        """Return the same batch, if it is among the last five of its producer and epoch."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
             return None
@@ -133,7 +133,7 @@ class Producers:
             raise Refused(INVALID_TXN_STATE)
 
     def data(self, header: Header, base_offset: int) -> None:
-        """Take in a batch that is being appended."""
+        """Record a batch that is being appended."""
         entry = self._entries.setdefault(header.producer_id, Entry())
         entry.enter(header.producer_epoch)
         entry.timestamp = header.max_timestamp
@@ -149,7 +149,7 @@ class Producers:
             entry.transaction_start = base_offset
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-        """Raise `Refused` if the producer's, or its last marker's coordinator's, epoch is newer."""
+        """Raise `Refused` if a newer producer epoch or coordinator epoch is known."""
         entry = self._entries.get(producer_id)
         if entry is not None and epoch < entry.epoch:
             raise Refused(INVALID_PRODUCER_EPOCH)
@@ -159,7 +159,7 @@ class Producers:
     def marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int
     ) -> int | None:
-        """A marker was appended; gives the first offset of the transaction that it ended."""
+        """Record an appended marker; return the first offset of the transaction that it ended."""
         entry = self._entries.setdefault(producer_id, Entry())
         entry.enter(epoch)
         entry.coordinator_epoch = coordinator_epoch
@@ -168,7 +168,7 @@ class Producers:
         return start
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget those whose time is so long ago, unless in a transaction."""
+        """Forget the entries whose time is `expiration_ms` ago, except open transactions."""
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()
@@ -176,14 +176,14 @@ class Producers:
         }
 
     def forget_all_but_last(self) -> None:
-        """Keep of each producer the last batch only: what a broker's snapshot holds."""
+        """Keep only the last batch of each producer, as a broker's snapshot does."""
         for entry in self._entries.values():
             while len(entry.batches) > 1:
                 entry.batches.popleft()
 
 
 def last_sequence(header: Header) -> int:
-    """The sequence of a batch's last record."""
+    """Return the sequence of a batch's last record."""
     if header.base_sequence == NO_SEQUENCE:
         return NO_SEQUENCE
     return (header.base_sequence + header.last_offset_delta) % SEQUENCE_MODULUS

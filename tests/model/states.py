@@ -1,7 +1,7 @@
-"""`__mirror_state` as `TransactionalWriter` makes it: fenced by epochs, written whole or not.
+"""`__mirror_state` as `TransactionalWriter` writes it: fenced by epochs, each write atomic.
 
-Every request is one step of the broker: the steps of a transaction, and what becomes of one that is
-cut off in the middle, are the contract suite's and tests/store/test_topic_reader.py's.
+Every request is one step of the broker. The contract suite and tests/store/test_topic_reader.py
+test the steps of a transaction, and a transaction that is interrupted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ OnWrite = Callable[[Sequence[PartitionState], Epochs], None]
 
 @dataclass(slots=True)
 class _Log:
-    """One partition: the epoch of its owner, and what stands under each key."""
+    """One partition: its owner's epoch, and the value of each key."""
 
     epoch: int = 0
     states: dict[MirrorPartition, PartitionState] = field(default_factory=dict)
@@ -27,16 +27,16 @@ class _Log:
 
 
 class StateTopic:
-    """The topic, at its brokers. `on_write` is told what was written, and may object by raising."""
+    """The topic, at its brokers. `on_write` is called with each write; it rejects it by raising."""
 
     def __init__(self, partitions: int, on_write: OnWrite) -> None:
         self._logs = [_Log() for _ in range(partitions)]
         self._on_write = on_write
         self.unreadable: dict[tuple[int, bytes | None], str] = {}
-        """What an owner finds that cannot be read, as `States` has it."""
+        """Records that an owner cannot read, in the form of `States`."""
 
     def fence(self, number: int) -> tuple[int, States]:
-        """A new epoch, and all that was written."""
+        """Start a new epoch; return it, and everything that was written."""
         log = self._logs[number]
         log.epoch += 1
         return log.epoch, States(dict(log.states), dict(log.epochs), dict(self.unreadable))
@@ -44,7 +44,7 @@ class StateTopic:
     def write(
         self, number: int, epoch: int, states: Sequence[PartitionState], epochs: Epochs
     ) -> bool:
-        """Whether it was written: not in a former epoch."""
+        """Write states; return False, and write nothing, in a former epoch."""
         log = self._logs[number]
         if epoch != log.epoch:
             return False
@@ -54,7 +54,7 @@ class StateTopic:
         return True
 
     def lose(self, number: int) -> set[MirrorPartition]:
-        """All that was written to a partition is gone; whose states these were."""
+        """Lose all that was written to a partition; return the mirror partitions concerned."""
         log = self._logs[number]
         lost = {*log.states, *log.epochs}
         log.states.clear()
@@ -62,7 +62,7 @@ class StateTopic:
         return lost
 
     def last(self) -> dict[MirrorPartition, PartitionState]:
-        """All states as they are now."""
+        """Return the current states."""
         return {name: state for log in self._logs for name, state in log.states.items()}
 
 
@@ -87,7 +87,7 @@ class ModelStates:
         self._node = 1 + number % 3
 
     async def take_over(self) -> States:
-        """A new epoch, and all that was written."""
+        """Start a new epoch; return everything that was written."""
         self._permit()
         self._epoch, found = await self._network.send_alone(
             self._name, self._node, lambda: self._topic.fence(self._number), risk=4.0, writes=True
@@ -95,7 +95,7 @@ class ModelStates:
         return found  # type: ignore[no-any-return]
 
     async def write(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
-        """Write, if the epoch is still the last one."""
+        """Write, if no newer epoch exists."""
         self._permit()
         told, epoch, mirrored = tuple(states), self._epoch, dict(epochs)
         if not await self._network.send_alone(
@@ -108,7 +108,7 @@ class ModelStates:
             raise Fenced(f"{self._name} was fenced")
 
     def close(self) -> None:
-        """All is Fenced from now on."""
+        """Refuse all requests as Fenced from now on."""
         self._closed = True
 
     def _permit(self) -> None:

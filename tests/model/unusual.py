@@ -1,9 +1,13 @@
-"""A source that answers legally, yet without what a reader hopes for.
+"""A source whose answers are legal, but inconvenient for a reader.
 
-Everything here is what brokers of 4.3.1 do (KAFKA_FACTS): a quota holds back whole answers; records
-are left out because others have used up the answer's size, because they lie in slow or limited
-remote storage, or because another replica is preferred; an answer is cut at any byte. A mood lasts
-for seconds, so that two readings in a row meet the same one.
+Brokers of 4.3.1 do all of this (KAFKA_FACTS):
+
+* a quota delays whole answers
+* an answer has no records because other partitions have used up its size, because the records are
+  in slow or limited remote storage, or because another replica is preferred
+* an answer is cut at any byte
+
+A mood lasts for seconds, so that two reads in a row meet the same mood.
 """
 
 import random
@@ -21,12 +25,12 @@ PREFERRED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Mood:
-    """What a partition's answers are like until then."""
+    """The kind of a partition's answers, until a time."""
 
     until: float
     kind: str
     local_start: float = 0.0
-    """Of the log's offsets, the share that lies in remote storage."""
+    """The share of the log's offsets that is in remote storage."""
 
 
 class Unusual:
@@ -49,14 +53,14 @@ class Unusual:
         return mood
 
     def throttle_ms(self) -> int:
-        """Above 0 while a quota holds back all answers."""
+        """Return more than 0 while a quota delays all answers."""
         if self.quiet:
             return 0
         mood = self._mood(None, ("", "", "", "quota"))
         return 0 if not mood.kind else max(1, int((mood.until - self._loop.time()) * 500))
 
     def local_start(self, key: TopicPartition, log: Log) -> int:
-        """The first offset that is not in remote storage alone."""
+        """Return the first offset that is in local storage."""
         mood = None if self.quiet else self._kind(key)
         if mood is None or mood.kind != "remote":
             return log.start
@@ -68,7 +72,7 @@ class Unusual:
     def alter(
         self, key: TopicPartition, offset: int, log: Log, fetched: Fetched, *, alone: bool = False
     ) -> Fetched:
-        """An answer as the partition's mood has it."""
+        """Change an answer according to the partition's mood."""
         if self.quiet or fetched.error or fetched.diverging:
             return fetched
         mood = self._kind(key)

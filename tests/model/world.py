@@ -1,4 +1,4 @@
-"""Two clusters with one partition between them, and an engine that mirrors it."""
+"""Two clusters with one partition each, and an engine that mirrors it."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ SECONDS = 120.0
 
 
 class World:
-    """Two clusters of two brokers, one partition, an engine that owns it."""
+    """Two clusters of two brokers, one partition, and an engine that owns it."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         rng = random.Random(7)
@@ -34,7 +34,7 @@ class World:
         self.destination = Cluster(loop, rng, nodes=(1, 2))
         self._topic_id = self.source.create_topic(KEY.topic).topic_id
         self.destination_topic_id: UUID | None = self.destination.create_topic(KEY.topic).topic_id
-        """What is written down of it; None where nothing is."""
+        """The topic id that is stored for the destination topic; None if none is stored."""
         self.networks = tuple(Network(loop, rng, Faults()) for _ in range(2))
         self._settings = LaneSettings()
         self._running: list[asyncio.Future[None]] = []
@@ -43,7 +43,7 @@ class World:
         self.partition: MirrorPartition
 
     def expire_ids(self, seconds: float) -> None:
-        """Let the destination forget transactional ids so soon; owners know of it."""
+        """Let transactional ids expire this soon; owners know the value."""
         timings = self.destination.timings
         self.destination.timings = replace(timings, transactional_id_expiration=seconds)
         self._settings = replace(self._settings, ids_expiration_ms=int(seconds * 1000))
@@ -51,7 +51,7 @@ class World:
             shard.settings = self._settings
 
     async def mirror(self, lease_s: float = 0.0, *, of_several_ids: bool = False) -> None:
-        """A new owner takes over; the former one is gone, and may write for as long as this."""
+        """Take over with a new owner; the former owner is gone, and may write for `lease_s`."""
         await self.end()
         ports = (
             ModelSource(self.source, self.networks[0], "lane"),
@@ -91,7 +91,7 @@ class World:
         self._running, self._shards = [], []
 
     def write(self, *values: str) -> None:
-        """One batch at the source."""
+        """Write one batch to the source."""
         log = self.source.log(KEY)
         records = [
             RawRecord(at, self.source.now_ms, 0, memoryview(encode_tail(b"k", value.encode())))
@@ -101,7 +101,7 @@ class World:
         self._replicated()
 
     def write_marker(self) -> None:
-        """A control record at the source."""
+        """Write a control record to the source."""
         self.source.log(KEY).append_marker(Marker(77, 0, True), self.source.now_ms)
         self._replicated()
 
@@ -111,7 +111,7 @@ class World:
         self.source._wake()
 
     async def elect(self, lose: int | None = None) -> None:
-        """Another leader of the source, which has lost so many records, or none."""
+        """Elect another leader of the source, which has lost `lose` records (None: no records)."""
         self.source.move_leader(KEY, lose=lose)
         await self.until(lambda: self.source.partition(KEY).leader >= 0)
 
@@ -123,23 +123,23 @@ class World:
             await asyncio.sleep(0.01)
 
     async def arrived(self) -> None:
-        """Wait until the destination has all that the source has."""
+        """Wait until the destination has everything that the source has."""
         log = self.source.log(KEY)
         await self.until(lambda: self.destination.log(KEY).high_watermark == log.end)
 
     async def failed(self) -> str:
-        """Wait until the partition is FAILED; why."""
+        """Wait until the partition is FAILED; return the reason."""
         await self.until(lambda: self.partition.stage is Stage.FAILED)
         return self.partition.reason
 
     @property
     def ours(self) -> list[bytes]:
-        """The bytes of what the destination's records hold."""
+        """The bytes of the destination's batches, without their headers."""
         return [stored.data[61:] for stored in self.destination.log(KEY).batches]
 
 
 def scenario(body: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
-    """Make a test of a coroutine function of a world, under virtual time."""
+    """Turn a coroutine function of a world into a test that runs under virtual time."""
 
     def test() -> None:
         async def main(loop: VirtualLoop) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP port, as clients of all kinds find it."""
+"""The HTTP port, with clients of all kinds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ HEAD = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def serve(talk: Callable[[int], Awaitable[None]]) -> None:
-    """Have a client talk to an endpoint with one path."""
+    """Run a client against an endpoint with one path."""
 
     async def body() -> None:
         endpoint = Endpoint({"/here": lambda: Answer(503, "text/plain", b"so\n")})
@@ -50,21 +50,21 @@ async def exchange(port: int, *parts: bytes) -> bytes:
     ],
 )
 def test_answers(request_bytes: bytes, status: bytes, end: bytes) -> None:
-    """Whole and byte by byte."""
+    """Requests are answered whole and byte by byte."""
 
     async def talk(port: int) -> None:
         answer = await exchange(port, request_bytes)
         assert answer.startswith(b"HTTP/1.1 " + status)
         assert answer.endswith(end)
         assert b"connection: close" in answer.lower()
-        if status not in {b"400", b"431"}:  # who is refused is not heard out
+        if status not in {b"400", b"431"}:  # the rest of a refused request is not read
             assert answer == await exchange(port, *(bytes([one]) for one in request_bytes))
 
     serve(talk)
 
 
 def test_who_says_nothing_gets_nothing() -> None:
-    """One that connects and goes, and one that stays when the node ends."""
+    """Silent clients get no answer: one that disconnects, and one connected when the node ends."""
 
     async def talk(port: int) -> None:
         _, gone = await asyncio.open_connection("127.0.0.1", port)
@@ -80,7 +80,7 @@ def test_who_says_nothing_gets_nothing() -> None:
 
 
 def test_clients_that_ask_nothing_hold_up_no_probe() -> None:
-    """However many they are; whoever has waited longest makes room."""
+    """Any number of idle clients: the one that has waited longest is closed for the next."""
 
     async def talk(port: int) -> None:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * MAX_CLIENTS)]
@@ -95,7 +95,7 @@ def test_clients_that_ask_nothing_hold_up_no_probe() -> None:
 
 
 def test_clients_that_do_not_read_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an answer that is larger than what the system buffers: it is dropped after a while."""
+    """An answer larger than the system's buffers is dropped after a while."""
     monkeypatch.setattr(endpoint_module, "PATIENCE_S", 0.1)
     served: list[asyncio.StreamWriter] = []
 
@@ -126,7 +126,7 @@ def test_clients_that_do_not_read_leave_nothing_behind(monkeypatch: pytest.Monke
 
 
 def test_an_answer_that_takes_long_holds_up_no_other() -> None:
-    """As metrics of many partitions do."""
+    """One example is the metrics of many partitions."""
     rendered = asyncio.Event()
 
     async def slow() -> Answer:

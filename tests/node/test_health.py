@@ -1,4 +1,4 @@
-"""What a node says of itself, while lanes die, statuses grow old and the destination is silent."""
+"""A node's report, while lanes die, statuses become stale and the destination is unreachable."""
 
 import json
 import time
@@ -49,7 +49,7 @@ def row(partition: int, **more: int | None) -> PartitionStatus:
 
 
 class Scene:
-    """A node with two lanes, of which one has both partitions; time is what is said."""
+    """A node with two lanes, one of which has both partitions; the test sets the time."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -73,7 +73,7 @@ class Scene:
         again: bool = True,
         snapshot: Snapshot = SNAPSHOT,
     ) -> None:
-        """Look, a second later; the lane has written again, or not."""
+        """Check a second later; the lane has written a new status or not."""
         self.now += 1
         self.written += again
         status = Status(
@@ -108,7 +108,7 @@ def scene() -> Scene:
 
 
 def test_all_is_well(scene: Scene) -> None:
-    """A FAILED partition is counted, and makes no node unhealthy."""
+    """A FAILED partition is counted, and does not make a node unhealthy."""
     scene.look(row(0), row(1))
     scene.look(row(0), row(1))
     for health in (ready(scene.observed), live(scene.observed)):
@@ -147,7 +147,7 @@ def test_a_mirror_without_partitions_has_no_lag(scene: Scene) -> None:
 
 
 def test_what_stood_there_before_is_not_fresh() -> None:
-    """A node that starts again under its name has members of its name, and old statuses."""
+    """A node restarted under its name has members of that name, and stale statuses."""
     scene = Scene()
     scene.look(row(0), again=False)
     assert scene.metric(AGE, **FIRST) is None
@@ -168,7 +168,7 @@ def test_a_status_grows_old(scene: Scene) -> None:
 
 
 def test_a_lane_is_dead(scene: Scene) -> None:
-    """Its statuses are of the past; the node is not beyond help."""
+    """Its statuses are stale; a restart of the node is not needed."""
     scene.look(row(0))
     scene.look(row(0), members=frozenset({"n-1", "other-0"}))
     told = ready(scene.observed)
@@ -181,7 +181,7 @@ def test_a_lane_is_dead(scene: Scene) -> None:
 
 
 def test_all_lanes_are_dead_for_long(scene: Scene) -> None:
-    """Then, and only while the destination answers, it would help to start the node again."""
+    """Then, and only while the destination answers, a restart of the node would help."""
     for _ in range(int(DEAD_S)):
         scene.look(members=frozenset())
         assert live(scene.observed).status == 200
@@ -202,7 +202,7 @@ def test_paused_partitions_have_no_lag(scene: Scene) -> None:
 
 
 def stored(*more: ConfigRecord) -> Snapshot:
-    """The mirror's records, and these in addition or in their place."""
+    """Return the mirror's records, with these added or replaced."""
     return Snapshot({key_of(record): record for record in (*RECORDS, *more)})
 
 
@@ -228,7 +228,7 @@ def test_source_topics_that_are_not_mirrored_are_counted(scene: Scene) -> None:
 def test_how_long_a_compacted_topic_was_behind(
     scene: Scene, behind_ms: int, since_ms: int, least: int, most: int
 ) -> None:
-    """Goal: E2: the metric's value is seconds; a topic that was removed has none."""
+    """Goal: E2: the metric's value is seconds; a removed topic has none."""
     topic = replace(TOPIC, destination_topic_id=UUID(int=7))
     followed = Followed(
         mirror="m",
@@ -249,7 +249,7 @@ def test_how_long_a_compacted_topic_was_behind(
 
 
 def test_a_rebuilt_topic_was_not_behind(scene: Scene) -> None:
-    """Goal: E2: what is stored of the former topic of the destination is not said of the new one.
+    """Goal: E2: the record of the destination's former topic is not reported for the new one.
 
     `--add --rebuild` is the repair: the alert ends with it, and not with a node's next check.
     """

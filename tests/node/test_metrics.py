@@ -1,6 +1,6 @@
 """Twin of twinlog.node.metrics, for scrapes that come faster than they are rendered.
 
-What the text says is tested with a node (tests/end_to_end/test_metrics.py, test_health.py).
+The text's content is tested with a node (tests/end_to_end/test_metrics.py, test_health.py).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from twinlog.node.observation import Observed
 
 
 def test_clients_that_go_away_leave_one_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them had one of asyncio's threads until it ended; DNS and SASL waited for them."""
+    """Each scrape held one of asyncio's threads until it ended; DNS and SASL waited for them."""
     go_on = threading.Event()
     rendered: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""A node beside its lanes: what it counts as mirrored, and what its looks cost."""
+"""A node beside its lanes: what it counts as mirrored, and what its checks cost."""
 
 import asyncio
 import itertools
@@ -35,7 +35,7 @@ SNAPSHOT = Snapshot().after(
 
 
 class Stored:
-    """The control topics."""
+    """The stored control topics."""
 
     def __init__(self) -> None:
         self.time_ms = 1
@@ -60,7 +60,7 @@ class Stored:
 
 
 def test_a_status_that_stands_still_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its partitions are waiting, with no lag of 0; by this process's clock alone."""
+    """Its partitions are waiting, without a lag of 0; only this process's clock counts."""
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now, time_ns=lambda: 0)
     monkeypatch.setattr(node_module, "time", clock)
@@ -83,9 +83,9 @@ def test_a_status_that_stands_still_is_no_progress(monkeypatch: pytest.MonkeyPat
 def test_a_node_keeps_its_connections(
     trio: LocalCluster, kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """Goal: however often a node looks, it opens no further connections to its brokers (B3).
+    """Goal: however often a node polls, it opens no further connections to its brokers (B3).
 
-    At each look there is something new from each of them, as where lanes report.
+    Each poll has new records from each broker, as while lanes report.
     """
     looks = 0
 
@@ -135,7 +135,7 @@ def test_a_node_keeps_its_connections(
             await looked(5)
             opened, slots = destination.counters.opened, len(destination._pool._slots)
             await looked(10)
-            # A lane more may be borrowed when more is read at the same time; not one for each look.
+            # Concurrent reads may borrow one more lane; not one for each poll.
             assert destination.counters.opened < opened + 10
             assert len(destination._pool._slots) < slots + 10
             for task in (running, reporting):
@@ -150,7 +150,7 @@ def test_a_node_keeps_its_connections(
 def test_what_a_lane_whose_clock_is_wrong_has_caught_up_with(
     ahead_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By this machine's clock, and never too late: a mirror was behind for longer then."""
+    """The time is by this machine's clock, and never too late: that would hide a time behind."""
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now, time_ns=lambda: int(now * 1e9))
     monkeypatch.setattr(node_module, "time", clock)
@@ -158,7 +158,7 @@ def test_what_a_lane_whose_clock_is_wrong_has_caught_up_with(
     [topic] = SNAPSHOT.topics
 
     def look(written: float) -> int | None:
-        """A second later, at a status that was written then, 3 s after the source was heard of."""
+        """Poll a second later, at a status written 3 s after the last contact with the source."""
         nonlocal now
         now += 1.0
         stored.time_ms = int(written * 1000) + ahead_ms

@@ -1,4 +1,4 @@
-"""Mirrors described, without a cluster: topics, states and statuses put together."""
+"""Descriptions of mirrors from topics, states and statuses, without a cluster."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -71,7 +71,7 @@ def test_some_mirrors() -> None:
 
 
 def test_the_status_of_where_the_state_stands_counts() -> None:
-    """A topic that was made again has another state partition; a former one's row is of before."""
+    """A recreated topic has another state partition; the row of the former one is stale."""
     place = {(MIRROR_PARTITION_STATE, FIRST): 7}
     states = States({FIRST: PartitionState(FIRST, State.STOPPED)}, {}, (), place)
     assert first(states, status(2, 8)).destination_offset == -1
@@ -87,7 +87,7 @@ def test_the_newest_status_counts() -> None:
 
 
 def test_the_state_that_was_written_wins() -> None:
-    """And a reason is shown for FAILED, and for what is held up in STOPPING."""
+    """A reason is shown of FAILED, and of what holds up STOPPING."""
 
     def shown(state: PartitionState) -> tuple[State, str | None]:
         one = first(States({FIRST: state}, {}), status(1, 4))
@@ -103,7 +103,7 @@ def test_the_state_that_was_written_wins() -> None:
 @pytest.mark.parametrize("stored", State)
 @pytest.mark.parametrize("age", [1.0, FRESH_S + 1.0])
 def test_a_lane_that_cannot_store_that_a_partition_failed(stored: State, age: float) -> None:
-    """It says so in its status; what is stored of a way out, or of another lane, counts more."""
+    """The lane reports it in its status; a stored way out, or another lane's state, counts more."""
     states = States({FIRST: PartitionState(FIRST, stored)}, {})
     failed = status(1, 10, State.FAILED)
     (mirror,) = describe(SNAPSHOT, states, [failed], ["m"], ages={1: age})
@@ -117,7 +117,7 @@ def test_a_lane_that_cannot_store_that_a_partition_failed(stored: State, age: fl
 
 
 def test_a_paused_partition_has_no_lag() -> None:
-    """Nobody looks at the source: what it was before the pause says nothing of now."""
+    """No lane polls the source: the lag before the pause does not describe the present."""
     told = replace(status(1, 10).partitions[0], lag_ms=0)
     paused = States({FIRST: PartitionState(FIRST, State.PAUSED)}, {})
     one = first(paused, replace(status(1, 10), partitions=(told,)))
@@ -151,7 +151,7 @@ def test_what_was_mirrored_last() -> None:
 def test_without_a_fresh_status_nothing_is_mirrored(
     stored: State, age: float, shown: State, lag: int, why: str | None
 ) -> None:
-    """What was stored once does not show that a lane is there: no lag of 0, and no MIRRORING."""
+    """A stored state does not show that a lane runs: neither a lag of 0 nor MIRRORING is shown."""
     states = States({FIRST: PartitionState(FIRST, stored)}, {})
     (mirror,) = describe(SNAPSHOT, states, [status(1, 10)], ["m"], ages={1: age})
     one = mirror.topics[0].partitions[0]

@@ -1,4 +1,4 @@
-"""Which logs `verify` compares, on real brokers; lanes and Spark are left out."""
+"""The logs that `verify` compares, on real brokers, without lanes and Spark."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ BetweenPlanAndTasks = Callable[[list[VerifyTask]], None]
 
 
 class Mirrored(NamedTuple):
-    """A topic with 100 records on both sides, as a mirror would have left it."""
+    """A topic with 100 records on both clusters, as a mirror leaves it."""
 
     mirror: str
     topic: str
@@ -47,7 +47,7 @@ class Mirrored(NamedTuple):
     servers: tuple[str, str]
 
     async def make_again(self, cluster: KafkaCluster, records: int) -> None:
-        """Delete it on one side, and make it with so many records."""
+        """Delete it on one cluster, and recreate it with this number of records."""
         servers = self.servers[cluster is self.destination]
         outside.delete_topic(servers, self.topic)
 
@@ -59,7 +59,7 @@ class Mirrored(NamedTuple):
         outside.write_same(servers, self.topic, 0, 0, records)
 
     async def verify(self) -> Verification:
-        """What is said of it."""
+        """Return the result of `verify`."""
         return await verify_mirrors(
             VerifyConfig(
                 destination={"bootstrap.servers": self.servers[1]},
@@ -85,7 +85,7 @@ async def mirrored(pair: Pair, topic: str) -> AsyncIterator[Mirrored]:
 
 @pytest.fixture
 def tasks_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[BetweenPlanAndTasks], None]:
-    """Run tasks here, without Spark, after what the test does with them."""
+    """Run the tasks in this process, without Spark, after the test's change."""
 
     def set_up(between: BetweenPlanAndTasks) -> None:
         def compare(
@@ -101,7 +101,7 @@ def tasks_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[BetweenPlanAndTask
 
 
 def test_it_is_the_same(pair: Pair, topic: str, tasks_after: object) -> None:
-    """What the other tests differ from."""
+    """The logs are the same: the base case of the other tests."""
     del tasks_after
 
     async def run() -> None:
@@ -116,7 +116,7 @@ def test_it_is_the_same(pair: Pair, topic: str, tasks_after: object) -> None:
 def test_an_address_that_leads_to_another_cluster(
     pair: Pair, topic: str, tasks_after: object
 ) -> None:
-    """Else the destination would be compared with itself."""
+    """Otherwise the destination would be compared with itself."""
     del tasks_after
 
     async def run() -> None:
@@ -138,7 +138,7 @@ def test_an_address_that_leads_to_another_cluster(
 def test_an_address_that_leads_to_another_cluster_from_a_task(
     pair: Pair, topic: str, tasks_after: Callable[[BetweenPlanAndTasks], None]
 ) -> None:
-    """An executor may run where the name leads elsewhere: nothing was seen then."""
+    """An executor may resolve the name differently: its offsets are then not seen."""
 
     async def run() -> None:
         async with mirrored(pair, topic) as one:
@@ -160,7 +160,7 @@ def test_an_address_that_leads_to_another_cluster_from_a_task(
 def test_a_topic_that_was_made_again_differs(
     pair: Pair, topic: str, side: str, tasks_after: object
 ) -> None:
-    """Even if nothing is left to compare: the destination is empty, or the source begins later."""
+    """It differs even if nothing is left to compare: an empty destination, or a later log start."""
     del tasks_after
 
     async def run() -> None:
@@ -182,7 +182,7 @@ def test_a_topic_that_was_made_again_differs(
 def test_a_topic_that_is_made_again_meanwhile_is_not_seen(
     pair: Pair, topic: str, side: str, tasks_after: Callable[[BetweenPlanAndTasks], None]
 ) -> None:
-    """After the bounds were read, before a task reads: even if the records are the same."""
+    """It is recreated between reading the bounds and the tasks, even with the same records."""
 
     async def run() -> None:
         async with mirrored(pair, topic) as one:
@@ -199,7 +199,7 @@ def test_a_topic_that_is_made_again_meanwhile_is_not_seen(
 
 
 async def make_again_elsewhere(pair: Pair, one: Mirrored, side: str) -> None:
-    """`make_again` on another thread, whose loop needs a client of its own."""
+    """Run `make_again` on another thread, whose loop needs a client of its own."""
     cluster: LocalCluster = getattr(pair, side)
     async with client(cluster) as own:
         there = one._replace(**{side: own})

@@ -1,4 +1,4 @@
-"""Twin of twinlog.runtime.daemon: what a worker does whose application has ended."""
+"""Twin of twinlog.runtime.daemon: a worker after the end of its application."""
 
 import socket
 
@@ -10,7 +10,7 @@ from twinlog.runtime import daemon
 def test_a_worker_that_is_not_asked_any_more_says_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Spark's own writes a trace of its broken pipe to the terminal."""
+    """Spark's own worker writes a stack trace of its broken pipe to the terminal."""
     ours, sparks = socket.socketpair()
     with ours:
         sparks.close()

@@ -1,8 +1,8 @@
-"""A mirror that has run for longer than a coordinator remembers the ids that nobody uses.
+"""A mirror that has run for longer than a coordinator remembers unused transactional ids.
 
-`transactional.id.expiration.ms`, a week by default. Data and written markers are no use of an id
-(contract/test_expiry.py), and what bears one producer id is not fenced by another one: so the ids
-are used by themselves. Without that each of these fails.
+That time is `transactional.id.expiration.ms`, a week by default. Data and written markers do not
+use an id (contract/test_expiry.py), and records of one producer id are not fenced by another one.
+So the owner uses the ids regularly; without that each of these tests fails.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ QUIET_S = 10 * EXPIRATION_S
 
 
 def data(world: World) -> list[tuple[int, int]]:
-    """Offsets and counts of the destination's data batches."""
+    """Return offsets and counts of the destination's data batches."""
     headers = [stored.header for stored in world.destination.log(KEY).batches]
     return [(one.base_offset, one.num_records) for one in headers if not one.is_control]
 
@@ -31,7 +31,7 @@ def data(world: World) -> list[tuple[int, int]]:
 def held_after_a_quiet_time(
     body: Callable[[World, Hold], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records are mirrored, long after the ids would have expired; one more batch is held."""
+    """Mirror records long after the ids would have expired; hold one more batch."""
 
     @scenario
     async def story(world: World) -> None:
@@ -127,7 +127,7 @@ def test_a_late_marker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @scenario
 async def test_a_time_that_brokers_tell_later(world: World) -> None:
-    """Nobody told it when the state partition was taken over, or a broker has another one now."""
+    """The expiration was unknown at the takeover, or a broker has another one now."""
     await world.mirror()
     world.write("a")
     await world.arrived()
@@ -139,9 +139,9 @@ async def test_a_time_that_brokers_tell_later(world: World) -> None:
 
 
 def test_the_first_batch_of_an_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former owner's bears another id, and is not compared with ours: its lease has to end.
+    """The former owner's batch has another producer id, so the new owner waits for its lease.
 
-    Its coordinator has lost the id; nobody can have kept it.
+    The coordinator has lost the id, which no owner could have kept.
     """
 
     @scenario

@@ -24,7 +24,7 @@ print(min(faults(48) for _ in range(5)))
 
 
 def page_faults(how: str) -> int:
-    """Of a process that takes and frees six buffers of 8 MiB again and again."""
+    """Return the page faults of a process that takes and frees six buffers of 8 MiB repeatedly."""
     command = [sys.executable, "-c", PROGRAM, how]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

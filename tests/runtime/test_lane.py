@@ -1,4 +1,4 @@
-"""What becomes of a mirror's engine when something is wrong that nobody has thought of."""
+"""What happens to a mirror's engine after an unforeseen error."""
 
 import asyncio
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ SECRET = "geheim"
 
 
 class Source:
-    """A source that is there, after its errors."""
+    """A source that is reachable after its errors."""
 
     cluster_id = "source"
     errors: ClassVar[list[Exception]] = []
@@ -49,7 +49,7 @@ class Source:
 
 
 class Engine:
-    """It fails, where it is told to, and else runs for ever."""
+    """An engine that fails if the test gives it an error, and otherwise runs for ever."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
@@ -65,7 +65,7 @@ class Engine:
 
 
 class Lane:
-    """Gives engines, each with its error; `running` is set when all have been given."""
+    """Supplies engines, each with its error; `running` is set when all have been supplied."""
 
     config = SimpleNamespace(name="node-0")
     grants = NOTHING
@@ -105,7 +105,7 @@ async def _until_the_last_runs(it: Lane, **source: str) -> None:
 def test_a_defect_is_logged_and_said_and_another_engine_begins(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The reason has its type alone, the log where it was."""
+    """The reason has the exception's type alone, the log has its location."""
 
     async def run() -> list[Engine]:
         it = Lane(KeyError("what"), None)
@@ -123,7 +123,7 @@ def test_a_defect_is_logged_and_said_and_another_engine_begins(
 def test_a_defect_before_the_source_is_there(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tried again, however often."""
+    """It is retried, however often."""
     errors: list[Exception] = [TypeError("one"), UnicodeError("two")]
 
     def parse(properties: Mapping[str, str], grants: Grants) -> Parsed:
@@ -150,7 +150,7 @@ def test_a_defect_before_the_source_is_there(
 def test_a_source_that_refuses_us_from_the_beginning(
     error: Exception, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is said by an engine that does nothing else; one that is not there is waited for."""
+    """An engine without work reports it; the lane waits for an unreachable source."""
     monkeypatch.setattr(Source, "errors", [error])
 
     async def run() -> list[Engine]:
@@ -164,7 +164,7 @@ def test_a_source_that_refuses_us_from_the_beginning(
 
 
 def test_another_cluster_behind_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said, until the source is itself again."""
+    """It is reported until the source is the former cluster again."""
     monkeypatch.setattr(Source, "cluster_id", "another")
 
     async def run() -> Engine:
@@ -193,7 +193,7 @@ def _real_lane(settings: LaneSettings = DEFAULTS) -> lane.Lane:
 
 
 def test_a_lane_writes_while_its_lease_lasts() -> None:
-    """Goal: what writes for it asks the group's lease each time."""
+    """Goal: each write of the lane checks the group's lease."""
 
     async def story() -> None:
         it = _real_lane()
@@ -209,7 +209,7 @@ def test_a_lane_writes_while_its_lease_lasts() -> None:
 
 
 def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: what runs goes by what brokers tell now; where none tells, by what was known (A8)."""
+    """Goal: running shards use what brokers report now; without a report, the last value (A8)."""
     told: list[Expirations] = [Expirations(1_000, 5_000), Expirations(), Expirations(2_000, 5_000)]
 
     async def expiration(_: object) -> Expirations:
@@ -276,7 +276,7 @@ def test_a_lanes_buffer_bounds_what_a_batch_decompresses_to() -> None:
 
 
 def test_what_the_group_takes_away_is_not_owned_again() -> None:
-    """A write is Fenced, and while it is dropped the group gives its state partition to another."""
+    """A write is Fenced; while the shard is dropped, the group gives its state partition away."""
 
     async def story() -> None:
         it = _real_lane()
@@ -300,7 +300,7 @@ def test_what_the_group_takes_away_is_not_owned_again() -> None:
 
 
 class SlowEngine:
-    """Some of what it has sent is not answered before `answered`."""
+    """An engine some of whose requests are not answered before `answered`."""
 
     partitions: ClassVar[dict[TopicPartition, MirrorPartition]] = {}
 

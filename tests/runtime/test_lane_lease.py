@@ -13,7 +13,7 @@ from twinlog.store.control_topics import CONFIG_TOPIC, STATE_TOPIC
 
 
 def lane_on(small: SmallCluster) -> Lane:
-    """A lane with a short session."""
+    """Build a lane with a short session."""
     return Lane(
         LaneConfig(
             node="node",
@@ -28,7 +28,7 @@ def lane_on(small: SmallCluster) -> Lane:
 
 
 def test_a_lane_sends_nothing_without_its_lease() -> None:
-    """Goal: what the lane writes with asks the lane's own lease before each request (A9)."""
+    """Goal: every writer of the lane checks the lane's own lease before each request (A9)."""
 
     async def story() -> None:
         async with small_cluster({CONFIG_TOPIC: b"", STATE_TOPIC: b""}, topic=STATE_TOPIC) as small:
@@ -40,7 +40,7 @@ def test_a_lane_sends_nothing_without_its_lease() -> None:
                     return False
                 try:
                     return (await lane._port.init_producer("twinlog.0")).producer_id == 7
-                except Fenced:  # a busy machine has missed heartbeats
+                except Fenced:  # heartbeats are late on a busy machine
                     return False
 
             async def lease_is_over() -> bool:

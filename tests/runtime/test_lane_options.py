@@ -13,12 +13,12 @@ MANUAL = DOCS / "operations" / "settings.md"
 
 
 def test_nothing_given_is_the_default() -> None:
-    """No property, no change."""
+    """Without properties nothing changes."""
     assert parse_lane_settings({}) == LaneSettings()
 
 
 def test_each_limit_is_an_option_or_nobodys() -> None:
-    """A new field of LaneSettings is found here: it is to have a name, or a reason to have none."""
+    """A new field of LaneSettings fails here until it has an option, or a reason to have none."""
     taken = [option.field for option in OPTIONS.values()]
     assert len(set(taken)) == len(taken)
     assert {field.name for field in fields(LaneSettings)} == {*taken, *NOT_OPTIONS}
@@ -26,7 +26,7 @@ def test_each_limit_is_an_option_or_nobodys() -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_option_sets_its_field(name: str) -> None:
-    """The default, written out, changes nothing; the lowest and the highest are taken."""
+    """The default, written out, changes nothing; the lowest and the highest are accepted."""
     option = OPTIONS[name]
     assert option.lowest <= option.default <= option.highest
     assert parse_lane_settings({name: f" {option.default} "}) == LaneSettings()
@@ -38,14 +38,14 @@ def test_each_option_sets_its_field(name: str) -> None:
 
 
 def test_milliseconds_are_seconds_within() -> None:
-    """Kafka counts in ms."""
+    """Kafka's unit is ms."""
     settings = parse_lane_settings({"retry.backoff.ms": "250"})
     assert settings == replace(LaneSettings(), backoff_s=0.25)
 
 
 @pytest.mark.parametrize("value", ["", "many", "-1", "1.5", "0x10", "\u0663", "65"])
 def test_a_malformed_value_is_named(value: str) -> None:
-    """The setting, the value, and what is allowed."""
+    """The error names the setting, the value, and what is allowed."""
     with pytest.raises(UserError) as caught:
         parse_lane_settings({"mirror.num.replica.fetchers": value})
     allowed = "allowed is a whole number from 1 to 64"
@@ -53,7 +53,7 @@ def test_a_malformed_value_is_named(value: str) -> None:
 
 
 def test_an_unknown_setting_is_named_with_the_nearest() -> None:
-    """Who has mistyped sees it; who has not sees what there is."""
+    """The error suggests the nearest name, and lists all settings if none is near."""
     with pytest.raises(UserError, match=r"did you mean lane\.buffer\.bytes") as caught:
         parse_lane_settings({"lane.bufer.bytes": "1"})
     assert "lane.bufer.bytes is not a setting of a lane" in str(caught.value)
@@ -62,7 +62,7 @@ def test_an_unknown_setting_is_named_with_the_nearest() -> None:
 
 
 def test_a_buffer_that_holds_no_answer_is_refused() -> None:
-    """No fetch could ever be sent."""
+    """Otherwise no fetch could ever be sent."""
     with pytest.raises(UserError, match="it has to hold an answer") as caught:
         parse_lane_settings(
             {"lane.buffer.bytes": "16777216", "replica.fetch.response.max.bytes": "16777217"}
@@ -71,7 +71,7 @@ def test_a_buffer_that_holds_no_answer_is_refused() -> None:
 
 
 def test_the_manual_lists_them_all() -> None:
-    """A row for each, with its unit and its default."""
+    """It has a row for each, with its unit and its default."""
     rows = {
         cells[0].strip("`"): cells[1:]
         for line in MANUAL.read_text().splitlines()

@@ -1,8 +1,8 @@
-"""Requests of a lane that something in between holds and delivers later, on real brokers.
+"""Requests of a lane that are held in the network and delivered later, on real brokers.
 
-The destination is reached through a TCP proxy that keeps the connection with WriteTxnMarkers, and
-delivers its bytes when the client has given up, or when the lane is dead, the
-partitions are stopped, and users write to them (G1).
+A TCP proxy in front of the destination holds the connection with WriteTxnMarkers. It delivers the
+bytes when the client has given up, or when the lane is dead, the partitions are stopped, and users
+write to them (G1).
 """
 
 import asyncio
@@ -42,7 +42,7 @@ SETTINGS = LaneSettings(lease_s=1.0, backoff_max_s=1.0)
 def destination(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
-    """One broker behind a proxy."""
+    """Start one broker behind a proxy."""
     with LocalCluster.start(
         1,
         version=request.param,
@@ -61,7 +61,7 @@ def proxies(destination: LocalCluster) -> Iterator[Proxies]:
 
 
 def through(proxies: Proxies) -> KafkaCluster:
-    """A client of the destination that soon gives up a request."""
+    """Return a client of the destination with a short request timeout."""
     hosts = (server.rpartition(":") for server in proxies.bootstrap_servers.split(","))
     servers = tuple(Address(host, int(port)) for host, _, port in hosts)
     return KafkaCluster(ClusterConfig(bootstrap_servers=servers, request_timeout=REQUEST_TIMEOUT_S))
@@ -71,7 +71,7 @@ def through(proxies: Proxies) -> KafkaCluster:
 async def mirror(
     source: LocalCluster, proxies: Proxies, keys: list[TopicPartition]
 ) -> AsyncIterator[tuple[Engine, KafkaDestination]]:
-    """An engine of a first owner that reaches the destination through the proxy."""
+    """Run an engine of a first owner that reaches the destination through the proxy."""
     topic = keys[0].topic
     async with client(source) as theirs, through(proxies) as ours:
         ports = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
@@ -102,7 +102,7 @@ async def mirror(
 
 
 def transactions(servers: str, topic: str, name: str, count: int) -> None:
-    """Each of these leaves three records and a marker on each partition."""
+    """Write transactions, each with three records and a marker on each partition."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": f"{topic}-{name}"})
     producer.init_transactions(SECONDS)
     for at in range(count):
@@ -123,7 +123,7 @@ def make_topics(
 
 
 def records(cluster: LocalCluster, keys: list[TopicPartition]) -> object:
-    """All of them, with their offsets, as a client of librdkafka sees them."""
+    """Read all records, with their offsets, with librdkafka."""
     log = Log(cluster.bootstrap_servers)
     partitions = [(key.topic, key.partition) for key in keys]
     extents = {one: (0, end) for one, end in log.ends(partitions).items()}
@@ -152,7 +152,7 @@ async def arrived(engine: Engine, source: LocalCluster, destination: LocalCluste
 def test_markers_that_are_delivered_after_their_timeout(
     kafka: LocalCluster, destination: LocalCluster, proxies: Proxies, topic: str
 ) -> None:
-    """Goal: the gaps were filled again, and the first request, delivered then, moves no record."""
+    """Goal: the gaps were filled again; the first request, delivered then, moves no record."""
     keys = make_topics(kafka, destination, topic)
     transactions(kafka.bootstrap_servers, topic, "before", 4)
 
@@ -173,7 +173,7 @@ def test_markers_that_are_delivered_after_their_timeout(
 def test_markers_that_are_delivered_after_a_stop(
     kafka: LocalCluster, destination: LocalCluster, proxies: Proxies, topic: str
 ) -> None:
-    """Goal: their lane is dead, another one has stopped the partitions, users write: none lands."""
+    """Goal: no marker lands when their lane is dead, another one has stopped, and users write."""
     keys = make_topics(kafka, destination, topic)
     transactions(kafka.bootstrap_servers, topic, "before", 1)
 

@@ -1,4 +1,4 @@
-"""What an owner writes when answers are lost and others take over, on a model of the state log."""
+"""What an owner writes after lost answers and takeovers, on a model of the state log."""
 
 import asyncio
 import random
@@ -39,11 +39,11 @@ LEASE_S = 10.0
 
 
 class Deaf(ModelStates):
-    """Whose next answer to a write is lost, after it was carried out."""
+    """States whose next answer to a write is lost, after the write was carried out."""
 
     loses = False
     refuses = 0
-    """How many writes from now on are refused, before anything of them is done."""
+    """How many writes from now on are refused before anything is written."""
 
     async def write(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
         if self.refuses:
@@ -61,7 +61,7 @@ class Bench:
     def __init__(self, loop: VirtualLoop) -> None:
         rng = random.Random(1)
         self.loop = loop
-        # Without written markers a fence is one control record.
+        # If markers may not be written, a fence is one control record.
         self.cluster = Cluster(loop, rng, markers_allowed=False)
         self.cluster.create_topic(KEY.topic)
         self.network = Network(loop, rng, Faults())
@@ -80,7 +80,7 @@ class Bench:
         return self.cluster.log(KEY).end
 
     def user_writes(self) -> None:
-        """Append a record that is not the mirror's."""
+        """Append a user's record."""
         record = RawRecord(0, self.cluster.now_ms, 0, memoryview(encode_tail(b"user", b"user")))
         data = whole(build([record], Codec.NONE), producer_id=-1, epoch=-1, sequence=-1)
         partition = self.cluster.partition(KEY)
@@ -98,7 +98,7 @@ class Bench:
 
 
 class Heard:
-    """What is wanted as an owner has heard it, what was written since, and what it began."""
+    """The desired state as an owner knows it, the commands since, and what the owner began."""
 
     def __init__(self, owned: OwnedShard) -> None:
         self.changed = asyncio.Event()
@@ -122,7 +122,7 @@ class Heard:
         self.wanted = self.news
 
     async def go_on(self) -> None:
-        """Do what is to be done, whenever there is something."""
+        """Run all due transitions, whenever there are any."""
         while True:
             await self.ways.go()
             await self.changed.wait()
@@ -136,7 +136,7 @@ class Heard:
 
 
 def wanted(what: Wanted, name: MirrorPartition = NAME) -> list[Mirrored]:
-    """A partition, and what is wanted of its topic."""
+    """Return a partition and its topic's desired state."""
     topic = MirrorTopic(
         mirror=name.mirror, topic=name.topic, topic_id=uuid.UUID(int=1), partitions=1, wanted=what
     )
@@ -166,14 +166,14 @@ async def removed(owned: OwnedShard, *names: MirrorPartition) -> None:
 
 @on_bench
 async def test_stopped_is_neither_written_nor_fenced_twice(bench: Bench) -> None:
-    """The answer was lost, users write already: a second fence would stand among their records."""
+    """The answer was lost, users write already: a second fence would land among their records."""
     owned = await bench.owner()
     await removed(owned)
     bench.states.loses = True
     with pytest.raises(Disconnected):
         await owned.stop([NAME])
     assert owned.state(NAME) is State.STOPPED
-    await owned.stop([NAME])  # whoever asks for it had not heard of it
+    await owned.stop([NAME])  # the caller does not know that it is STOPPED
     await owned.write_states()
     assert bench.end == 1
     assert bench.written.count(State.STOPPED) == 1
@@ -198,7 +198,7 @@ async def test_an_owner_with_nothing_to_write_notices_that_it_is_fenced(bench: B
 
 @on_bench
 async def test_what_another_owner_has_written_stands(bench: Bench) -> None:
-    """A write of ours failed, and another one was faster: what he wrote is not written over."""
+    """A write failed, and another owner wrote first: its states are not overwritten."""
     former = await bench.owner("former")
     await removed(former)
     next_owner = await bench.owner("next")
@@ -206,14 +206,14 @@ async def test_what_another_owner_has_written_stands(bench: Bench) -> None:
     await next_owner.stop([NAME])
     with pytest.raises(Fenced):
         await former.write_states()
-    with pytest.raises(Fenced):  # and does not take it back by itself
+    with pytest.raises(Fenced):  # it does not take the state partition back by itself
         await former.write_states()
     assert bench.written[-1] is State.STOPPED
 
 
 @on_bench
 async def test_what_was_said_before_another_owner_wrote_is_not_written(bench: Bench) -> None:
-    """We were cut off, he has stopped it, and what we say rests on what it was before."""
+    """The state of an owner that was cut off is outdated: another one stopped the partition."""
     former = await bench.owner("former")
     await former.enter({NAME: State.PREPARING})
     await former.enter({NAME: State.MIRRORING})
@@ -246,7 +246,7 @@ async def test_nothing_is_written_after_the_lease(bench: Bench) -> None:
 
 @on_bench
 async def test_who_is_closed_writes_nothing_more(bench: Bench) -> None:
-    """Its takeover was on its way, arrived late, and has fenced the next owner.
+    """A closed owner's takeover was in flight, arrived late, and fenced the next owner.
 
     STOPPED would have let users write to a log that the next owner is about to fence.
     """
@@ -255,7 +255,7 @@ async def test_who_is_closed_writes_nothing_more(bench: Bench) -> None:
     states = bench.states
     states.refuses = 1
     with pytest.raises(Retriable):
-        await former.stop([NAME])  # fenced; STOPPED is said, and not written
+        await former.stop([NAME])  # fenced; STOPPED is decided, and not stored
     held = asyncio.Event()
 
     async def take_over() -> States:
@@ -276,7 +276,7 @@ async def test_who_is_closed_writes_nothing_more(bench: Bench) -> None:
 
 @on_bench
 async def test_a_write_ends_with_its_owner(bench: Bench) -> None:
-    """Also where it is tried again: the next request is not sent."""
+    """Retries end too: the next request is not sent."""
     owned = await bench.owner()
     owned.changed(NAME, State.PREPARING, None)
     await owned.close()
@@ -289,7 +289,7 @@ async def test_a_write_ends_with_its_owner(bench: Bench) -> None:
 
 @on_bench
 async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) -> None:
-    """It was MIRRORING for a moment, and that was not written yet."""
+    """It was MIRRORING for a moment, and that was not stored yet."""
     owned = await bench.owner()
     await removed(owned)
     bench.written.clear()
@@ -312,14 +312,14 @@ async def test_what_was_begun_again_is_fenced_at_its_stop(bench: Bench) -> None:
     bench.states.refuses = 1
     with pytest.raises(Retriable):
         await owned.begin([NAME])
-    assert owned.to_begin_again([NAME]) == {NAME}  # another look at what is wanted comes first
+    assert owned.to_begin_again([NAME]) == {NAME}  # the desired state is read again first
     await owned.begin_again([NAME])
     await owned.begin([NAME])
     assert not owned.to_begin_again([NAME])
     await owned.enter({NAME: State.MIRRORING})
     await owned.enter({NAME: State.STOPPING})
     await owned.stop([NAME])
-    assert bench.end == 3  # the first fence, the user's record, and a fence of what was begun
+    assert bench.end == 3  # the first fence, the user's record, the fence of the new beginning
 
 
 @on_bench
@@ -337,7 +337,7 @@ async def test_another_producer_id_ends_the_owner(bench: Bench) -> None:
 
 @on_bench
 async def test_what_another_id_may_have_written_is_known(bench: Bench) -> None:
-    """The owner before us had another producer id, and has written it down."""
+    """The former owner had another producer id, and has stored that."""
     owned = await bench.owner()
     spec = PartitionSpec(partition=KEY, source_topic_id=uuid.uuid4(), shard=0, compacted=False)
     await owned.prepare(NAME.mirror, [KEY])
@@ -352,9 +352,9 @@ async def test_what_another_id_may_have_written_is_known(bench: Bench) -> None:
     "news", [wanted(Wanted.STOPPED), []], ids=["removed again", "its mirror deleted"]
 )
 def test_what_is_wanted_no_more_is_not_begun_again(news: list[Mirrored]) -> None:
-    """Added once more and removed while its lane stood still: STOPPED was all that anybody saw.
+    """The topic was added again and removed while its lane was frozen: only STOPPED was visible.
 
-    The topic is its users' by now, or another mirror's: nothing may be appended, not even a fence.
+    The topic is its users', or another mirror's: nothing may be appended, not even a fence.
     """
 
     @on_bench
@@ -367,10 +367,10 @@ def test_what_is_wanted_no_more_is_not_begun_again(news: list[Mirrored]) -> None
         heard.wanted = heard.news = wanted(Wanted.STOPPED)
         await heard.ways.go()
         heard.wanted, heard.news, heard.deaf = wanted(Wanted.MIRRORING), news, True
-        for _ in range(2):  # what could not be asked is asked again
+        for _ in range(2):  # a failed question is asked again
             with pytest.raises(Retriable):
                 await heard.ways.go()
-        assert bench.written[-1] is State.PREPARING  # for commands to see
+        assert bench.written[-1] is State.PREPARING  # so that commands can see it
         heard.deaf = False
         await heard.ways.go()
         await heard.ways.go()
@@ -385,7 +385,7 @@ def test_what_is_wanted_no_more_is_not_begun_again(news: list[Mirrored]) -> None
 
 @on_bench
 async def test_the_next_owner_does_not_fence_what_was_not_begun_again(bench: Bench) -> None:
-    """Goal: that it is not known whether it is wanted outlives the owner who began again."""
+    """Goal: that the desired state is unknown outlives the owner that began again."""
     owned = await bench.owner()
     await removed(owned)
     await owned.stop([NAME])
@@ -423,13 +423,13 @@ async def test_what_is_wanted_again_is_begun_again(bench: Bench) -> None:
     await heard.ways.go()
     assert owned.stopping is not None
     await owned.stopping
-    assert bench.end == 3  # what was begun is fenced
+    assert bench.end == 3  # the new beginning is fenced
     assert bench.written[-1] is State.STOPPED
 
 
 @pytest.mark.parametrize("heard", [True, False])
 def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) -> None:
-    """Deleted with its states, and made under its name: what stood there stands there no more."""
+    """The mirror was deleted with its states, and recreated: the former end is gone."""
 
     @on_bench
     async def story(bench: Bench) -> None:
@@ -450,7 +450,7 @@ def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) ->
 @pytest.mark.parametrize("key", [state_key(NAME), epochs_key(NAME)])
 @pytest.mark.parametrize("what", Wanted)
 def test_what_cannot_be_read_is_left_as_it_is(what: Wanted, key: bytes) -> None:
-    """Somebody has owned it: it is neither begun as new, nor given up without a fence."""
+    """It had an owner: it neither begins as a new partition, nor is given up without a fence."""
 
     @on_bench
     async def story(bench: Bench) -> None:
@@ -481,7 +481,7 @@ async def test_what_another_owner_has_written_and_cannot_be_read_ends_ours(bench
 
 @on_bench
 async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
-    """The others are STOPPED without it. It says why, is tried ever more rarely, and then done."""
+    """The others are STOPPED without it. It reports why, is retried ever more rarely, then done."""
     other = MirrorPartition(NAME.mirror, "other", 0)
     bench.cluster.create_topic(other.topic)
     bench.cluster.read_only.add(KEY.topic)
@@ -516,11 +516,11 @@ async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
     going.cancel()
 
 
-# ---- where mirroring ended, when others have written before the fence ----
+# ---- where mirroring ended, when foreign producers have written before the fence ----
 
 
 def append(bench: Bench, producer_id: int, count: int = 1) -> None:
-    """Append one batch of so many records."""
+    """Append one batch of `count` records."""
     tail = memoryview(encode_tail(b"key", b"value"))
     records = [RawRecord(at, bench.cluster.now_ms, 0, tail) for at in range(count)]
     its = [b.header for b in bench.cluster.log(KEY).batches if b.header.producer_id == producer_id]
@@ -538,13 +538,13 @@ def fences(bench: Bench) -> list[StoredBatch]:
 
 
 async def know(owned: OwnedShard, end: int) -> None:
-    """Write up to where it is known to be mirrored."""
+    """Store the offset up to which it is known to be mirrored."""
     owned._mirrored_said[NAME] = LastMirrored(LeaderEpoch(0), Offset(end))
     await owned.write_states()
 
 
 async def stopped(bench: Bench, owned: OwnedShard) -> tuple[int, str | None]:
-    """Stop it; its last mirrored end, and the reason that is written with STOPPED."""
+    """Stop it; return its last mirrored end, and the reason stored with STOPPED."""
     await owned.stop([NAME])
     state = bench.topic.last()[NAME]
     assert state.state is State.STOPPED
@@ -561,7 +561,7 @@ async def test_without_foreign_records_the_end_is_the_fence(bench: Bench) -> Non
 
 @on_bench
 async def test_foreign_records_before_the_fence_are_not_mirrored(bench: Bench) -> None:
-    """The steps of a failback that diverged: ten are mirrored, five foreign ones are not."""
+    """As in a failback that diverged: ten records are mirrored, five foreign ones are not."""
     owned = await bench.owner()
     await removed(owned)
     append(bench, owned.shard.data_producer, 10)
@@ -615,7 +615,7 @@ async def test_a_long_foreign_tail_is_followed_to_its_begin(bench: Bench) -> Non
 
 @on_bench
 async def test_below_what_is_proven_nothing_is_foreign(bench: Bench) -> None:
-    """Users of an earlier failover wrote it, and the source has taken it over since."""
+    """Users of an earlier failover wrote it, and the source has mirrored it since."""
     owned = await bench.owner()
     await removed(owned)
     for _ in range(50):
@@ -625,7 +625,7 @@ async def test_below_what_is_proven_nothing_is_foreign(bench: Bench) -> None:
 
 
 def held(end: int, *, compared: bool = True) -> HeldPartition:
-    """The partition as an engine has it, placed at the log's end."""
+    """Build the partition as an engine has it, placed at the log's end."""
     append = PartitionAppend(0.0)
     append.place(position_of(Offset(end), (), ProducerId(1)), 0.0, compared=compared)
     spec = PartitionSpec(partition=KEY, source_topic_id=uuid.UUID(int=1), shard=0, compacted=False)
@@ -634,9 +634,9 @@ def held(end: int, *, compared: bool = True) -> HeldPartition:
 
 @pytest.mark.parametrize(("compared", "mirrored"), [(False, 10), (True, 14)])
 def test_a_position_proves_only_what_was_compared(compared: bool, mirrored: int) -> None:
-    """Goal: a foreign record in place of one that the source has no more is named at the stop.
+    """Goal: a foreign record in place of one that the source no longer has is found at the stop.
 
-    The owner before has proven offsets up to 5.
+    The former owner has proven offsets up to 5.
     """
 
     async def story(bench: Bench) -> None:
@@ -655,9 +655,9 @@ def test_a_position_proves_only_what_was_compared(compared: bool, mirrored: int)
 
 @pytest.mark.parametrize(("transient", "mirrored"), [(False, 10), (True, 14)])
 def test_what_stands_behind_a_difference_is_not_mirrored(transient: bool, mirrored: int) -> None:
-    """A marker of a foreign transaction shifts our data, which bears our id all the same.
+    """A marker of a foreign transaction shifts the mirror's data, which has the mirror's id anyway.
 
-    Where the source was refused there is no difference, and the marker is one of ours.
+    Where the source was refused there is no difference, and the marker is the mirror's.
     """
 
     async def story(bench: Bench) -> None:
@@ -708,7 +708,7 @@ async def test_an_id_that_was_given_up_is_still_the_mirrors(bench: Bench) -> Non
 
 @on_bench
 async def test_what_was_never_begun_with_gets_no_marker(bench: Bench) -> None:
-    """Its state is UNKNOWN, since it was never written or was lost: users may write to it."""
+    """Its state is UNKNOWN, since it was never stored or was lost: users may write to it."""
     bench.user_writes()
     owned = await bench.owner()
     await owned.enter({NAME: State.STOPPED})
@@ -720,7 +720,7 @@ async def test_what_was_never_begun_with_gets_no_marker(bench: Bench) -> None:
 
 @pytest.mark.parametrize("known", [-1, 7])
 def test_the_floor_is_within_the_log(known: int) -> None:
-    """A rebuilt log may be shorter than what is known of the former one."""
+    """A rebuilt log may be shorter than the known end of the former one."""
 
     async def story(bench: Bench) -> None:
         owned = await bench.owner()

@@ -1,4 +1,4 @@
-"""That whatever state a partition is in, it gets to what is wanted, by allowed steps only."""
+"""From every state a partition reaches its desired state, by allowed transitions only."""
 
 from itertools import pairwise
 
@@ -16,11 +16,11 @@ RESTS = {
     Wanted.PAUSED: {State.PAUSED, State.UNKNOWN, State.FAILED, State.STOPPED},
     Wanted.STOPPED: {State.STOPPED},
 }
-"""What a partition ends in. One that never began, or is FAILED, has nothing to pause."""
+"""The final states. A partition that never began, or is FAILED, has nothing to pause."""
 
 
 def written(wanted: Wanted, state: State) -> list[State]:
-    """The states that are written from this one on, as a lane does it, until there is no more."""
+    """Return the states that a lane writes from this one on, until there are no more."""
     states = [state]
 
     def enter(new: State) -> None:
@@ -59,7 +59,7 @@ def test_every_state_leads_to_what_is_wanted(wanted: Wanted, state: State) -> No
 
 
 def test_what_is_removed_too_early_says_why() -> None:
-    """It is FAILED for a moment, and whoever reads the log finds the reason."""
+    """It is FAILED for a moment, so that the log contains the reason."""
     preparing, stopping = (
         PartitionState(PARTITION, state) for state in (State.PREPARING, State.STOPPING)
     )
@@ -71,7 +71,7 @@ def test_what_is_removed_too_early_says_why() -> None:
 @pytest.mark.parametrize("old", State)
 @pytest.mark.parametrize("new", State)
 def test_nothing_that_is_not_allowed_is_written(old: State, new: State) -> None:
-    """Whatever stands there and whatever is said: allowed steps, or none."""
+    """For any stored state and any reported state: allowed transitions, or none."""
     states = [
         one.state for one in way(PartitionState(PARTITION, old), PartitionState(PARTITION, new))
     ]
@@ -88,7 +88,7 @@ def test_a_new_reason_is_written_and_the_same_is_not() -> None:
 
 
 def test_what_has_no_state_is_never_fenced() -> None:
-    """It was never begun with, or its state was lost and its topic is its users'."""
+    """Mirroring never began, or its state was lost and its topic is its users'."""
     assert next_step(Wanted.STOPPED, State.UNKNOWN) is Step.FORGO
     written = way(None, PartitionState(PARTITION, State.STOPPED))
     assert [one.state for one in written] == [State.FAILED, State.STOPPING, State.STOPPED]

@@ -1,4 +1,4 @@
-"""Twin of twinlog.runtime.session: what a user sees of Spark, and what a user's settings win."""
+"""Twin of twinlog.runtime.session: what a user sees of Spark, and which user settings win."""
 
 import subprocess
 import sys
@@ -22,21 +22,21 @@ stop_spark(spark)
 
 
 def test_the_users_jvm_options_come_last() -> None:
-    """Of an option that is given twice, the JVM takes the last."""
+    """The JVM takes the last one of repeated options."""
     ours, _, theirs = session._jvm_options("-Xss4m").rpartition(" ")
     assert ours.startswith("-Dlog4j2.configurationFile=file:///")
     assert theirs == "-Xss4m"
 
 
 def test_a_master_that_is_none() -> None:
-    """Goal: one line with what is allowed, where Spark itself would print a trace of its own."""
+    """Goal: one line with what is allowed, where Spark itself would print a stack trace."""
     with pytest.raises(UserError, match=r"'nonsense': allowed is local\[N\]"):
         session.start_spark("nonsense", {})
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "spark://nowhere", "spark://h:x"])
 def test_a_master_that_does_not_answer(master: str) -> None:
-    """Goal: at once, and with the address; Spark takes a minute to give it up."""
+    """Goal: the error comes at once, with the address; Spark takes a minute to give up."""
     with pytest.raises(UserError, match=f"no Spark master answers at {master}: "):
         session.start_spark(master, {"spark.authenticate.secret": "s"})
 
@@ -96,9 +96,9 @@ stop_spark(spark)
     ],
 )
 def test_whoever_cannot_authenticate_is_refused(conf: dict[str, str], said: list[str]) -> None:
-    """Goal: another user of this machine gets no object deserialized by the driver.
+    """Goal: the driver deserializes no object of another user of this machine.
 
-    With `spark.authenticate=false` the same attack is carried out.
+    With `spark.authenticate=false` the same attack succeeds.
     """
     program = _ATTACKED.replace("CONF", repr(conf))
     done = subprocess.run(
@@ -145,10 +145,10 @@ print(any(ARGUMENT.encode() in part for part in heard))
 @pytest.mark.spark
 @pytest.mark.parametrize(("encrypted", "read"), [(True, False), (False, True)])
 def test_whoever_listens_reads_nothing(tmp_path: Path, encrypted: bool, read: bool) -> None:
-    """Goal: C5: a lane's arguments, which have secrets, cross the network encrypted.
+    """Goal: C5: a lane's arguments, which contain secrets, cross the network encrypted.
 
-    Executors reach the driver through a relay that listens. With authentication alone, the same
-    argument is read there.
+    Executors reach the driver through a relay that records the traffic. With authentication alone,
+    the same argument can be read there.
     """
     argument = "no-one-may-read-this"
     settings = {} if encrypted else {"spark.network.crypto.enabled": "false"}
@@ -183,7 +183,7 @@ def test_whoever_listens_reads_nothing(tmp_path: Path, encrypted: bool, read: bo
 def test_a_cluster_with_a_secret_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: without the secret one line says where it belongs; with it, Spark is asked."""
+    """Goal: without the secret one line says where it belongs; with it, Spark is called."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     master = "spark://127.0.0.1:1"
     with pytest.raises(UserError, match=r"spark\.authenticate\.secret is not set") as caught:
@@ -220,9 +220,9 @@ except Exception as error:
 @pytest.mark.spark
 @pytest.mark.parametrize("master", ["local[1]", "local"])
 def test_a_batch_job_whose_task_fails_ends(master: str) -> None:
-    """Goal: `verify` gives a task up that fails again and again, as no lane is given up (E3).
+    """Goal: `verify` ends if a task fails repeatedly, although lanes are retried for ever (E3).
 
-    Under each name of the local master: Spark itself tries a task of `local` once.
+    The test uses each name of the local master: Spark itself tries a task of `local` once.
     """
     program = _HOPELESS.replace("MASTER", repr(master))
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A state partition on real brokers: what an owner reads of it when it takes it over."""
+"""A state partition on real brokers: what an owner reads at its takeover."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.broker
 def test_what_a_killed_command_hides_is_not_taken_for_absent(
     kafka: LocalCluster, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command died before it ended its transaction; what an owner wrote later stands behind it.
+    """A command died before it ended its transaction; an owner's later records are behind it.
 
-    A takeover that did not see it would find no state, and stop the partition without a fence.
+    A takeover that did not see them would find no state, and stop the partition without a fence.
     """
     monkeypatch.setattr(statelog, "UNDECIDED", 0.5)
 
@@ -60,7 +60,7 @@ def test_what_a_killed_command_hides_is_not_taken_for_absent(
 def test_nothing_is_sent_once_it_is_closed(
     kafka: LocalCluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """What comes after it in a write that is under way would be the next owner's to write."""
+    """The remaining requests of a write in flight would be written in the next owner's place."""
     name = MirrorPartition(fresh_name("mirror"), "topic", 0)
 
     async def story() -> None:

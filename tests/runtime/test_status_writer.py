@@ -28,7 +28,7 @@ KEYS = [TopicPartition("t", index) for index in range(3)]
 def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of two shards, the second with two partitions; one that is gone is news, too."""
+    """Two shards, the second with two partitions; a partition that is gone is news, too."""
     written: list[int] = []
     now = 100.0
 

@@ -1,7 +1,7 @@
 """Run simulations: `python -m tests.simulation [--seed N | --seeds FIRST:LAST] [--variant NAME]`.
 
-Python's own hash seed orders sets of names, so it is part of what has to be the same: the program
-starts itself again with a fixed one.
+Python's hash seed decides the order of sets of names, so it has to be fixed too: the program
+restarts itself with a fixed hash seed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main() -> int:
     from simulation.scenario import HAZARDS, Hazards, simulate  # noqa: PLC0415 (the path is set above)
     from simulation.variants import VARIANTS  # noqa: PLC0415
 
-    # A log of 20,000 batches makes each of the collector's passes long: fewer of them save a third.
+    # A log of 20,000 batches makes each garbage collection slow: fewer collections save a third.
     gc.set_threshold(200_000, 20, 100)
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int)

@@ -1,20 +1,20 @@
-"""Watches every append to the destination: it has to be a prefix of the source's stable log.
+"""Checks every append to the destination: it has to be a prefix of the source's stable log.
 
-An oracle of its own, told by whoever writes the source what each offset holds; it never looks at
-what the engine plans. At each append to the destination, before anything else can happen:
+The checker is an independent oracle: the writer of the source tells it what each offset holds, and
+it never reads the engine's plans. It checks each append before anything else can happen:
 
     data at offset o        the source has (or had) exactly this record at o, committed, below its
-                            last stable offset; or o lies below its log start and the record is an
-                            empty filler, which nobody will read
-    control record at o     no reader of the source sees a record at o now: it is a marker, aborted,
-                            compacted, or below the log start
+                            last stable offset; or o lies below its log start offset and the record
+                            is an empty filler, which no reader sees
+    control record at o     no reader of the source sees a record at o now: o holds a marker, or its
+                            record is aborted, compacted, or below the log start offset
 
-Offsets of a log have no holes at an append, so together these mean: each record once, at its
-offset, nothing else visible.
+Appended offsets have no holes, so together these rules mean: each record exactly once, at its
+offset, and nothing else is visible.
 
 A source that loses its end has more than one history: what it held before, and what it has written
-since. A destination has to stay a prefix of *one* of them. Where it holds what was lost, it cannot
-become the source's log any more, and its partition has to be FAILED in the end.
+since. A destination has to stay a prefix of *one* history. A destination that holds lost records
+cannot become a copy of the source's log any more; its partition has to be FAILED at the end.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from twinlog.kafka.types import TopicPartition
 
 
 class Violation(AssertionError):
-    """The destination is not what it has to be."""
+    """The destination breaks an invariant."""
 
 
 class Written(NamedTuple):
@@ -44,7 +44,7 @@ EMPTY_TAIL = b"\x01\x01\x00"
 
 @dataclass(slots=True)
 class Truth:
-    """What one source partition holds, and held."""
+    """What one source partition holds, and what it held before."""
 
     data: dict[int, Written] = field(default_factory=dict)
     undecided: set[int] = field(default_factory=set)
@@ -52,7 +52,7 @@ class Truth:
     removed: set[int] = field(default_factory=set)
 
     def visible(self, offset: int, start: int) -> bool:
-        """Whether a reader of the source sees a record there now, or will."""
+        """Return whether a reader of the source sees a record at `offset`, now or later."""
         return (
             offset >= start
             and offset in self.data
@@ -61,7 +61,7 @@ class Truth:
         )
 
     def until(self, end: int) -> "Truth":
-        """What is left of it below an offset, where it has no transactions and no holes."""
+        """Return the truth below `end`, for a log without transactions and holes."""
         assert not self.undecided | self.aborted | self.removed
         return Truth({offset: written for offset, written in self.data.items() if offset < end})
 
@@ -70,7 +70,7 @@ class Truth:
 class History:
     """What a source partition holds, or held until it lost its end.
 
-    `ended` are the log's start and stable end then; None while it goes on.
+    `ended` holds the log start offset and last stable offset at that time; None: still current.
     """
 
     truth: Truth
@@ -78,22 +78,22 @@ class History:
 
 
 class Checker:
-    """The invariants. `appended` counts what was looked at."""
+    """The invariants. `appended` counts the batches that were checked."""
 
     def __init__(self, source: Cluster, destination: Cluster) -> None:
         self._source = source
         self._destination = destination
         self.truth: dict[TopicPartition, Truth] = {}
         self._histories: dict[TopicPartition, list[History]] = {}
-        self._possible: dict[TopicPartition, list[History]] = {}  # ... that the destination is of
-        self._ends: dict[TopicPartition, int] = {}  # up to where it was compared
+        self._possible: dict[TopicPartition, list[History]] = {}  # of which it may be a prefix
+        self._ends: dict[TopicPartition, int] = {}  # the offset up to which it was compared
         self.ended: dict[TopicPartition, int] = {}
-        """Where mirroring was ended (life.py): from there on the log is not the source's."""
+        """Where mirroring ended (life.py): from there the log is no copy of the source's."""
         self.appended = 0
         self.fillers = 0
 
     def watch(self, key: TopicPartition) -> Callable[[StoredBatch], None]:
-        """Give what is to be called at each append to this destination partition."""
+        """Return a callback to call at each append to this destination partition."""
         self.truth[key] = Truth()
         self._histories[key] = [History(truth=self.truth[key])]
         self._possible[key] = self._histories[key]
@@ -101,11 +101,13 @@ class Checker:
         return lambda stored: self._check(key, stored)
 
     def lost_end(self, key: TopicPartition, stable_end: int) -> Truth:
-        """The source's log was cut, and is not written again yet; what is told of it from now on.
+        """Note that the source's log was truncated; return the truth to write to from now on.
+
+        Call it before the log is written again.
 
         Args:
             key: the partition.
-            stable_end: the log's stable end before.
+            stable_end: the last stable offset before the truncation.
         """
         log = self._source.log(key)
         self._histories[key][-1].ended = (log.start, stable_end)
@@ -115,7 +117,7 @@ class Checker:
         return self.truth[key]
 
     def diverged(self, key: TopicPartition) -> bool:
-        """Whether the destination holds what the source has lost."""
+        """Return whether the destination holds records that the source has lost."""
         if key in self.ended:
             return False
         if self._destination.log(key).end != self._ends[key]:
@@ -123,7 +125,7 @@ class Checker:
         return all(history.ended for history in self._possible[key])
 
     def _compare_whole(self, key: TopicPartition) -> None:
-        """Find the histories that the destination may be of."""
+        """Find the histories of which the destination can be a prefix."""
         log = self._destination.log(key)
         self._ends[key] = log.end
         found = self._histories[key]
@@ -143,7 +145,7 @@ class Checker:
     def _of(
         self, histories: list[History], key: TopicPartition, stored: StoredBatch
     ) -> list[History]:
-        """Those histories that the batch is of; one at least."""
+        """Return the histories that contain the batch, at least one."""
         found = []
         for history in histories:
             try:
@@ -190,7 +192,7 @@ class Checker:
             raise Violation(f"{key}: the record at {offset} is {found}, not {expected}")
 
     def behind(self) -> dict[TopicPartition, tuple[int, int]]:
-        """What has not arrived: the destination's end, the source's stable end."""
+        """Return incomplete partitions: destination's end, source's last stable offset."""
         return {
             key: (ours, theirs)
             for key in self.truth
@@ -201,7 +203,7 @@ class Checker:
         }
 
     def final(self) -> None:
-        """Compare the two logs whole, as readers see them."""
+        """Compare both logs completely, as readers see them."""
         for key, truth in self.truth.items():
             if self.diverged(key):
                 continue

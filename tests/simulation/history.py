@@ -1,6 +1,6 @@
-"""Writes the source's partitions: what real producers, cleaners and retention do, at random.
+"""Writes the source's partitions at random, as real producers, log cleaners and retention do.
 
-Whatever is written is told to the checker's `Truth` at the same moment.
+Each write is passed to the checker's `Truth` at the same moment.
 """
 
 import random
@@ -34,7 +34,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a partition's life is like; all shares are of its actions."""
+    """The behaviour of a partition; all shares are shares of its actions."""
 
     compacted: bool
     transactions: float
@@ -48,12 +48,12 @@ class Profile:
     pause: float
 
     def without_gaps(self) -> "Profile":
-        """Give a life that leaves no offset without a record."""
+        """Return a profile that leaves no offset without a record."""
         return replace(self, compacted=False, transactions=0.0, clean=0.0, retain=0.0)
 
 
 def draw_profile(rng: random.Random) -> Profile:
-    """A partition's life."""
+    """Draw a partition's profile."""
     compacted = rng.random() < 0.35
     return Profile(
         compacted=compacted,
@@ -70,7 +70,7 @@ def draw_profile(rng: random.Random) -> Profile:
 
 
 class Writer:
-    """Everything that writes one source partition."""
+    """All writers of one source partition: producers, the cleaner, retention."""
 
     def __init__(
         self,
@@ -95,20 +95,20 @@ class Writer:
         return self._cluster.log(self.key)
 
     def start(self) -> None:
-        """Write on and on, until stopped."""
+        """Write continuously until stopped."""
         self._later()
 
     def lose_end(self, offsets: int) -> None:
-        """An unclean election: what the former leader had is gone, and what follows is written new.
+        """Elect an unclean leader: the end of the log is lost, and new records take its offsets.
 
-        The profile must be one without gaps.
+        The profile must leave no gaps (`without_gaps`).
         """
         stable_end = self._log.stable_end
         self._cluster.move_leader(self.key, lose=offsets)
         self._truth = self._checker.lost_end(self.key, stable_end)
 
     def stop(self) -> None:
-        """Write no more; end what is open."""
+        """Stop writing; end the open transactions."""
         self.stopped = True
         for producer in list(self._open):
             self._end(producer)
@@ -128,7 +128,7 @@ class Writer:
         self._later()
 
     def prepare(self, actions: int) -> None:
-        """Write a past, before anybody mirrors."""
+        """Write the log's past, before mirroring starts."""
         for _ in range(actions):
             self._one_action()
         log = self._log
@@ -172,7 +172,7 @@ class Writer:
         self._log.append_marker(Marker(producer, 0, committed), self._cluster.now_ms)
 
     def _append(self, producer: int) -> None:
-        """One batch; of a transaction if `producer` is one."""
+        """Append one batch; it is part of a transaction if `producer` is a producer id (not -1)."""
         rng, profile, log = self._rng, self._profile, self._log
         count = rng.choice((1, 1, 2, 3, 9)) if rng.random() >= profile.large else 60
         now = self._cluster.now_ms - profile.old_ms
@@ -218,7 +218,7 @@ class Writer:
         return encode_tail(key, value, headers)
 
     def _clean(self) -> None:
-        """Compact up to somewhere below the last stable offset."""
+        """Compact up to a random offset below the last stable offset."""
         log = self._log
         limit = self._rng.randint(log.start, log.stable_end)
         latest: dict[bytes | None, int] = {}
@@ -233,7 +233,7 @@ class Writer:
     def _compacted(self, keep: set[int], stored: StoredBatch) -> bytes | None:
         rng, truth = self._rng, self._truth
         if stored.header.is_control:
-            # A marker goes when nothing of its transaction is left; here: never before its data.
+            # A broker removes a marker after its transaction's data; this model keeps markers.
             return stored.data
         records = self._records(stored)
         left = [record for record in records if record.offset in keep]
@@ -250,7 +250,7 @@ class Writer:
 
 
 def _with(stored: StoredBatch, left: list[RawRecord]) -> bytes:
-    """The batch with these records left, as the cleaner writes it: its offsets stay."""
+    """Rebuild the batch with the remaining records, as the log cleaner does: offsets stay."""
     header = stored.header
     body = bytearray()
     base_timestamp = left[0].timestamp if left else header.base_timestamp

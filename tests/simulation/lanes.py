@@ -1,13 +1,13 @@
-"""Lanes: processes that run engines on what a group coordinator gives them.
+"""Lanes: processes that run engines on the shards that a group coordinator assigns.
 
-The group is the weakest that the theory stands on: a new owner may begin at any moment, however
-lively the former one is. What binds a former owner is its lease alone: each heartbeat that it
-gets through while it is a member lets it write for `LEASE_SECONDS` on its own clock, counted from
-when the heartbeat was sent. What is wanted reaches a lane with its heartbeats, so that one that is
-cut off goes on with what it knew.
+The group gives the weakest guarantees that the theory relies on: a new owner may start at any
+moment, even while the former owner is alive. Only the lease binds a former owner. Each heartbeat
+that succeeds while the lane is a member lets it write for `LEASE_SECONDS` on its own clock, counted
+from when the heartbeat was sent. The desired state reaches a lane with its heartbeats, so a lane
+that is cut off continues with the desired state that it knew.
 
-What is done with a mirror partition is decided by the lane's own code (`ways.py`, `owned.py`); here
-is what `lane.py` does around it.
+The lane's own code decides what to do with a mirror partition (`runtime/reconciler.py`,
+`runtime/ownership.py`); this module replaces the rest of `runtime/lane.py`.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from twinlog.store.config_records import MirrorTopic
 MIRROR: Final = "mirror"
 LEASE_SECONDS: Final = 4.0
 LATE_SECONDS: Final = 1.5
-"""How long after it was sent a request may still arrive; with the lease, below `lease_s`."""
+"""A request may still arrive this long after it was sent; with the lease, below `lease_s`."""
 HEARTBEAT_SECONDS: Final = 0.5
 REPORT_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 0.5
@@ -49,7 +49,7 @@ def _hash(partition: MirrorPartition) -> int:
     return hash(partition.spec.partition)
 
 
-# Sets of partitions have to have the same order in each run, which addresses do not give.
+# Sets of partitions need the same order in each run; hashes of addresses do not give that.
 MirrorPartition.__hash__ = _hash  # type: ignore[assignment]
 
 SourceMaker = Callable[[Cluster, Network, str], ModelSource]
@@ -63,7 +63,7 @@ class FencingShard(Shard):
     async def fence_data(
         self, gaps: Mapping[TopicPartition, Gap]
     ) -> Mapping[TopicPartition, LogEnd]:
-        """Say where while it lasts."""
+        """Report the gaps to the model while they are being fenced."""
         assert isinstance(self._destination, ModelDestination)
         now = asyncio.get_running_loop().time()
         with self._destination.cluster.data_fences.fencing(gaps, now):
@@ -71,7 +71,7 @@ class FencingShard(Shard):
 
 
 class Commands(NamedTuple):
-    """What is wanted of each topic after so many commands."""
+    """The desired state of each topic after `count` commands."""
 
     count: int
     topics: Mapping[str, MirrorTopic]
@@ -79,21 +79,21 @@ class Commands(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """Which lane owns which shards, and what is wanted. Those who are cut off are not told."""
+    """The owner of each shard and the desired state; lanes in `cut` get no answers."""
 
     owners: dict[int, str] = field(default_factory=dict)
     commands: Commands = field(default_factory=lambda: Commands(0, {}))
     cut: set[str] = field(default_factory=set)
     leases: dict[str, float] = field(default_factory=dict)
-    """Until when each lane may write, as the coordinator could have told it."""
+    """The time until which each lane may write, as the coordinator knows it."""
 
     def want(self, topic: MirrorTopic) -> None:
-        """One more command."""
+        """Add a command."""
         count, topics = self.commands
         self.commands = Commands(count + 1, {**topics, topic.topic: topic})
 
     def heartbeat(self, lane: str, now: float) -> tuple[frozenset[int], Commands] | None:
-        """What the lane owns, and what is wanted; None where no answer comes."""
+        """Return the lane's shards and the desired state; None if the lane gets no answer."""
         if lane in self.cut:
             return None
         self.leases[lane] = now + LEASE_SECONDS
@@ -138,7 +138,7 @@ class Lane:
         self._owned: dict[int, OwnedShard] = {}
         self._engine: Engine | None = None
         self._changed = asyncio.Event()
-        self._changing = asyncio.Lock()  # guards what is owned, and the engine
+        self._changing = asyncio.Lock()  # guards the owned shards and the engine
         self._ways = Ways(
             self._owned,
             wanted=self._wanted,
@@ -155,16 +155,16 @@ class Lane:
         main.add_done_callback(self._ended)
 
     def _ended(self, main: "asyncio.Task[None]") -> None:
-        """Fail the simulation if the lane fell over its own feet."""
+        """Fail the simulation if the lane raised an exception."""
         if not main.cancelled() and (error := main.exception()) is not None:
             self._world.loop.broken = error
 
     def may_write(self) -> bool:
-        """Whether the lease lasts."""
+        """Return whether the lease is valid."""
         return self._world.loop.time() < self._lease_until
 
     def throttle(self, throttle: Throttle) -> None:
-        """Limit what it reads, from its next heartbeat on."""
+        """Limit the lane's fetch rate, from its next heartbeat on."""
         self._throttle = throttle
 
     def _killed(self) -> None:
@@ -172,7 +172,7 @@ class Lane:
             network.stop_client(self.name)
 
     async def _main(self) -> None:
-        """Be a member, run an engine on what is ours, take everything to what is wanted."""
+        """Be a member, run an engine on the owned partitions, reconcile, store states."""
         await asyncio.gather(
             self._be_member(), self._run_engines(), self._reconcile(), self._report()
         )
@@ -189,7 +189,7 @@ class Lane:
                 ours, commands = answer
                 self._learn(commands)
                 if lost := self._ours - ours:
-                    # Others have these by now: a member has to join again, and drops them first.
+                    # A new owner may exist: a member drops lost shards before it joins again.
                     self._ours -= lost
                     await self._lose(lost)
                 self._lease_until = sent + LEASE_SECONDS
@@ -222,10 +222,10 @@ class Lane:
                 if (owned := self._owned.pop(number, None)) is not None:
                     await owned.close()
 
-    # ---- what runs -----------------------------------------------------------------------------
+    # ---- engines -------------------------------------------------------------------------------
 
     async def _run_engines(self) -> None:
-        """One engine after the other; a fenced one is thrown away."""
+        """Run one engine after the other; a fenced engine is replaced."""
         while True:
             engine = self._engine = Engine(
                 self._source,
@@ -257,7 +257,7 @@ class Lane:
         self._learn(await self._world.networks[1].send_alone(self.name, 1, lambda: group.commands))
 
     def _learn(self, commands: Commands) -> None:
-        """Answers come late: what is known already is not forgotten."""
+        """Take newer commands; a late answer with older commands changes nothing."""
         if commands.count > self._commands.count:
             self._commands = commands
             self._changed.set()
@@ -284,7 +284,7 @@ class Lane:
             specs = [s for s in self._world.specs[owned.shard.number] if s.partition in names]
             await owned.run(MIRROR, self._engine, specs)
 
-    # ---- what is said --------------------------------------------------------------------------
+    # ---- states --------------------------------------------------------------------------------
 
     def _observe(self, partition: MirrorPartition) -> None:
         self.stages[partition.key] = f"{partition.stage.name} {partition.reason}"

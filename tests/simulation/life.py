@@ -1,16 +1,17 @@
-"""Watches the states: each one that is written, and what the log may do while it lasts.
+"""Checks every state that is written, and what is appended to a log in each state.
 
-An oracle of its own: it knows what was commanded and sees what is written and appended, never what
-the lanes think.
+This is an independent oracle: it knows the commands and sees what is written and appended, never
+the state inside the lanes.
 
-    written    only the ways of mirror/states.py; at the end each partition is in what is wanted
-    PAUSED     nothing is appended until it is resumed, but for what was under way before: that is
-               there when a lease has passed, or at once where nothing goes wrong (`strict`)
-    STOPPED    a fence stands there; the end of what was mirrored, as it is written, is where the
-               first one stands; from then on the topic is the users', who write to it, and nobody
-               else appends anything, nor is that end, or the state, written otherwise any more
-    lost       what becomes STOPPED after its state was lost has neither a fence nor an end: its
-               users may long have been writing to it
+    written    only transitions of mirror/states.py; at the end each partition is in its desired
+               state
+    PAUSED     nothing is appended until it is resumed, except what was in flight before: that has
+               arrived after one lease, or at once if there are no faults (`late_s` is 0)
+    STOPPED    the log contains a fence; the stored end of what was mirrored is the offset of the
+               first fence; from then on only users write to the topic, and neither that end nor
+               the state is stored differently any more
+    lost       a partition that becomes STOPPED after its state was lost has neither a fence nor an
+               end: its users may have been writing to it for long
 """
 
 import random
@@ -32,17 +33,17 @@ from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.state_records import PartitionState
 
 USER_SECONDS: Final = 0.5
-"""Mean time between the records of a user in a topic that is STOPPED."""
+"""Mean time between the records that a user writes to a STOPPED topic."""
 RESTS: Final[Mapping[Wanted, frozenset[State]]] = {
     Wanted.MIRRORING: frozenset({State.MIRRORING}),
     Wanted.PAUSED: frozenset({State.PAUSED, State.UNKNOWN, State.FAILED}),
     Wanted.STOPPED: frozenset({State.STOPPED}),
 }
-"""What a partition ends in. One that never began, or is FAILED, has nothing to pause."""
+"""The final states. A partition that never began, or is FAILED, has nothing to pause."""
 
 
 class _Ids(NamedTuple):
-    """The producer ids of a shard; each of its transactional ids may have had several."""
+    """The producer ids of a shard; each transactional id may have had several."""
 
     data: set[int]
     markers: set[int]
@@ -53,7 +54,7 @@ def _is_by(stored: StoredBatch, ids: Collection[int]) -> bool:
 
 
 class Life:
-    """See the module. `late_s`: how long after PAUSED something may still arrive."""
+    """See the module. `late_s`: how long after PAUSED a request may still arrive."""
 
     def __init__(
         self, destination: Cluster, checker: Checker, rng: random.Random, late_s: float
@@ -72,20 +73,20 @@ class Life:
         self._ids: dict[TopicPartition, _Ids] = {}
         self._user = False
         self._begun: set[Name] = set()
-        self._lost: set[Name] = set()  # whose state was lost, and not begun with since
-        self.foreign: dict[TopicPartition, int] = {}  # where somebody else wrote first
+        self._lost: set[Name] = set()  # the state was lost, and mirroring has not begun since
+        self.foreign: dict[TopicPartition, int] = {}  # offset of the first foreign record
 
-    # ---- what is commanded ---------------------------------------------------------------------
+    # ---- commands ------------------------------------------------------------------------------
 
     def command(self, topic: MirrorTopic) -> None:
-        """Note what is wanted of a topic from now on."""
+        """Note a topic's new desired state."""
         self.topics[topic.topic] = topic
         if topic.wanted is not Wanted.PAUSED:
             for name in [name for name in self._paused if name.topic == topic.topic]:
                 del self._paused[name]
 
     def disagreeing(self) -> dict[TopicPartition, object]:
-        """The partitions that are not in what is wanted of them."""
+        """Return the partitions that are not in a final state of their desired state."""
         found: dict[TopicPartition, object] = {}
         for key in self.shards:
             topic = self.topics.get(key.topic)
@@ -95,7 +96,7 @@ class Life:
         return found
 
     def lose(self, names: Collection[Name]) -> None:
-        """Forget what was written of these."""
+        """Forget the stored states of these partitions."""
         for name in names:
             self.states.pop(name, None)
             self._ends.pop(name, None)
@@ -103,10 +104,10 @@ class Life:
         self._begun -= set(names)
         self._lost |= set(names)
 
-    # ---- what is written -----------------------------------------------------------------------
+    # ---- stored states -------------------------------------------------------------------------
 
     def written(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
-        """Look at what is being written to `__mirror_state`."""
+        """Check what is being written to `__mirror_state`."""
         for name, last in epochs.items():
             known = self.stopped.get(TopicPartition(name.topic, name.partition))
             if known not in {None, last.end}:
@@ -140,7 +141,7 @@ class Life:
                 self._later(key)
             return
         if name not in self._begun:
-            self.stopped[key] = -1  # nothing of the mirror's was ever written to it
+            self.stopped[key] = -1  # the mirror never wrote to it
             self._checker.ended[key] = 0
             self._later(key)
             return
@@ -154,9 +155,10 @@ class Life:
         self._later(key)
 
     def _foreign_in_log(self, key: TopicPartition) -> list[int]:
-        """Offsets of the foreign records that the log still contains.
+        """Return the offsets of the foreign records that the log still contains.
 
-        What was deleted with the log's start shifted nothing: it took the place of a filler.
+        Foreign records below the log start offset shifted no offsets: each took the place of a
+        filler.
         """
         first = self.foreign.get(key)
         return [
@@ -168,9 +170,9 @@ class Life:
         ]
 
     def _fences(self, key: TopicPartition, batches: Sequence[StoredBatch]) -> list[int]:
-        """Where fences begin in the control records that a log ends in, the first one first.
+        """Return where fences begin in the control records that end a log, the first fence first.
 
-        Several where written markers have landed between the fences of two owners.
+        There are several if written markers have landed between the fences of two owners.
         """
         ids = self._ids[key]
         ours = {*ids.data, *ids.markers}
@@ -181,10 +183,10 @@ class Life:
             if _is_by(stored, ids.data) and not (at and _is_by(tail[at - 1], ids.data))
         ]
 
-    # ---- what is appended ----------------------------------------------------------------------
+    # ---- appends -------------------------------------------------------------------------------
 
     def watch(self, key: TopicPartition) -> Callable[[StoredBatch], None]:
-        """Give what is to be called at each append to this destination partition."""
+        """Return a callback to call at each append to this destination partition."""
         look = self._checker.watch(key)
 
         def appended(stored: StoredBatch) -> None:
@@ -195,7 +197,7 @@ class Life:
         return appended
 
     def _note_ids(self, key: TopicPartition) -> None:
-        """The shard's data producer, whose markers are fences, and that of written markers."""
+        """Note the shard's data producer ids (their markers are fences) and marker producer ids."""
         name, known = f"twinlog.{self.shards[key]}", self._destination.coordinator._ids
         for found, transactional in zip(
             self._ids.setdefault(key, _Ids(set(), set())),
@@ -206,11 +208,11 @@ class Life:
                 found.add(transactional.producer_id)
 
     def _may_stand(self, key: TopicPartition, stored: StoredBatch) -> bool:
-        """Whether this is of the mirror's prefix, for the other checker to look at."""
+        """Return whether the batch belongs to the mirrored prefix, which `checker.py` checks."""
         if self._user:
             return False
         if key in self.foreign and key not in self.stopped:
-            return False  # not the source's log any more, until it is fenced
+            return False  # the log differs from the source's, until it is fenced
         offset = stored.header.base_offset
         if key in self.stopped:
             raise Violation(f"{key}: something is appended at {offset}, behind STOPPED")
@@ -223,11 +225,11 @@ class Life:
             if _is_by(stored, ids.markers):
                 return False
             raise Violation(f"{key}: something is appended at {offset}, behind a fence")
-        self._checker.ended.pop(key, None)  # an unreplicated fence may be lost, and comes again
+        self._checker.ended.pop(key, None)  # an unreplicated fence may be lost; it is written again
         since = self._paused.get(Name(MIRROR, *key))
         late = 0.0 if since is None else self._destination.loop.time() - since
-        # A filler transaction that a lost request has left open ends with a marker, in its gap,
-        # when the next owner or the coordinator aborts it.
+        # A lost request may leave a filler transaction open. Its gap then ends with a marker when
+        # the next owner or the coordinator aborts the transaction.
         if since is not None and late >= self._late_s and not stored.header.is_control:
             raise Violation(f"{key}: something is appended at {offset}, {late:.1f} s after PAUSED")
         return True
@@ -239,7 +241,7 @@ class Life:
         self._destination.loop.later(delay, lambda: self._write(key))
 
     def intrude(self, topic: str) -> None:
-        """A foreign producer writes to a topic that is removed, and not fenced yet."""
+        """Let a foreign producer write to a removed topic before it is fenced."""
         for key in [key for key in self.shards if key.topic == topic]:
             led = self._destination.partition(key).leader >= 0
             batches = self._destination.log(key).batches
@@ -252,7 +254,7 @@ class Life:
                     self._checker.ended[key] = self.foreign[key]
 
     def _write(self, key: TopicPartition) -> None:
-        """A user's record in a topic that is his."""
+        """Append a user's record to a STOPPED topic, again and again."""
         if self.quiet:
             return
         self._append(key)

@@ -1,11 +1,11 @@
-"""One simulation from its seed: two clusters, a past, faults for a while, then peace.
+"""One simulation from its seed: two clusters, a history, faults for a while, then peace.
 
     0                        FAULT_SECONDS                              deadline
-    │ history is written, lanes │ sources stop, everything heals, a last  │
-    │ run, everything goes wrong│ lane owns all: all has to arrive        │
+    │ history is written, lanes │ sources stop, all faults end, one last  │
+    │ run, faults of all kinds  │ lane owns all shards: all has to arrive │
 
-After the peace begins nothing may be missing at the deadline; during all of it the checker looks at
-every single append.
+Nothing may be missing at the deadline. The checker checks every single append, during the faults
+and after them.
 """
 
 import asyncio
@@ -33,29 +33,36 @@ from twinlog.store.config_records import MirrorTopic, Wanted
 
 FAULT_SECONDS: Final = 30.0
 PEACE_SECONDS: Final = 240.0
-"""Without any change, after which what waits is stuck."""
+"""After so long without any change, whatever has not arrived is stuck."""
 LONGEST: Final = 3600.0
-"""For what changes, and never arrives."""
+"""The limit for partitions that keep changing, and are never complete."""
 SHARDS: Final = 2
 REMOVED_SHARE: Final = 0.08
-"""Of the commands."""
+"""The share of commands that remove a topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hazards:
-    """What the theory does not cover (yet): left out unless asked for, so that all else is seen.
+    """Faults that run only on request, so that they do not hide all other faults.
 
-    `expiry`: a producer's entry, of old records, is forgotten while a request of somebody else, or
-    of unknown outcome, may still arrive. `markers`: the coordinator writes a marker again that
-    stood already when the leader changed. `unclean`: a log that has gaps loses its end while a
-    filler is under way, which then lands too early. `again`: the port tries the steps of a
-    transaction again in the same epoch, and the first copy arrives after the transaction's end.
-    `lossy`: the source loses its log's end, unclean, and writes other records there.
+    The theory does not cover these (yet):
 
-    Not of that kind: `commands`: topics are added, paused, resumed and removed meanwhile, and the
-    destination loses no end. `calm`: nothing else goes wrong. `foreign`: others write to what is
-    removed before it is fenced. `forgotten`: `__mirror_state` is lost while all lanes are dead, and
-    nothing of theirs is under way any more.
+    * `again`: the port retries the steps of a transaction in the same epoch, and the first copy
+      arrives after the transaction's end.
+    * `expiry`: the broker forgets a producer's entry, of old records, while a request of another
+      producer, or of unknown outcome, may still arrive.
+    * `markers`: the coordinator writes a marker a second time that was stored before the leader
+      changed.
+    * `unclean`: a log that has gaps loses its end while a filler is in flight, which then lands too
+      early.
+    * `lossy`: the source loses its log's end in an unclean election; other records follow there.
+
+    These are other conditions:
+
+    * `commands`: topics are added, paused, resumed and removed; the destination loses no end.
+    * `calm`: there are no other faults.
+    * `foreign`: foreign producers write to a removed topic before it is fenced.
+    * `forgotten`: `__mirror_state` is lost while all lanes are dead and have no requests in flight.
     """
 
     again: bool = False
@@ -76,7 +83,7 @@ HAZARDS: Final = tuple(field.name for field in fields(Hazards))
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a simulation came to."""
+    """The result of a simulation."""
 
     seed: int
     steps: int
@@ -90,7 +97,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dangers:
-    """How often what goes wrong, drawn from the seed; mean seconds between, 0 for never."""
+    """The mean seconds between faults of each kind, drawn from the seed; 0: never."""
 
     takeover: float
     freeze: float
@@ -121,7 +128,7 @@ NO_DANGERS: Final = Dangers(
 
 
 def draw_dangers(rng: random.Random) -> Dangers:
-    """Some seeds are quiet in some ways, so that every danger is also met alone."""
+    """Draw the dangers; some seeds omit some kinds, so that each danger also occurs alone."""
 
     def some(mean: float) -> float:
         return rng.choice((0.0, mean, mean, 3 * mean))
@@ -142,7 +149,7 @@ def draw_dangers(rng: random.Random) -> Dangers:
 
 
 class Simulation:
-    """All of it."""
+    """One simulation: both clusters, the networks, the lanes and both oracles."""
 
     def __init__(self, loop: VirtualLoop, seed: int, variant: str, hazards: Hazards) -> None:
         self.loop = loop
@@ -163,7 +170,7 @@ class Simulation:
             loop, rng, timings=_timings(rng, hazards), markers_allowed=rng.random() < 0.5
         )
         self.destination.markers_written_twice = hazards.markers
-        # Draws of its own, as below.
+        # A separate generator, as below: other draws of the seed stay the same.
         unusual = random.Random(f"unusual {seed}")
         self.source.unusual = Unusual(loop, unusual)
         self.source.unusual.quiet = hazards.calm or unusual.random() < 0.3
@@ -171,11 +178,11 @@ class Simulation:
         self.destination.coordinator.first_epoch = rng.choice((0, 0, 0, 32_760))
         faults = Faults(late_seconds=0.0) if hazards.calm else _faults(rng)
         if self.dangers.unclean or hazards.expiry or hazards.forgotten:
-            # A partition that has lost what it knew of a producer takes whatever comes first; and
-            # what is STOPPED without a fence takes whatever was held.
+            # A partition that lost its producer state accepts whatever arrives first; a partition
+            # that is STOPPED without a fence accepts every held request.
             faults = replace(faults, held_share=0.0)
         if faults.held_share:
-            # Nothing excludes what an id has sent whose epochs have ended (docs/NEXT.md).
+            # No fence excludes requests of a producer id whose epochs are used up (docs/NEXT.md).
             self.destination.coordinator.first_epoch = 0
         self.networks = (Network(loop, rng, faults), Network(loop, rng, faults))
         self.networks[1].on_write = self._check_lease
@@ -194,13 +201,13 @@ class Simulation:
         self.lanes: list[Lane] = []
         self.writers: list[Writer] = []
         self.specs: dict[int, list[PartitionSpec]] = {shard: [] for shard in range(SHARDS)}
-        # Draws of its own: what else a seed does stays what it was.
+        # Separate generators: everything else that a seed does stays the same.
         self._throttles = random.Random(f"throttle {seed}")
         self._rights = random.Random(f"rights {seed}")
         self._throttle = Throttle()
         self._variant = VARIANTS[variant]
         self._peace = False
-        self._lost = False  # whether `__mirror_state` is being lost, while no lane lives
+        self._lost = False  # whether `__mirror_state` is being lost; no lane is alive meanwhile
         late_s = self.settings.lease_s + (faults.held_seconds if faults.held_share else 0.0)
         late_s = 0.0 if hazards.calm else late_s
         self.life = Life(self.destination, self.checker, rng, late_s)
@@ -218,10 +225,10 @@ class Simulation:
             make_owned=self._variant.owned,
         )
 
-    # --- beginning --------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Create topics, write a past, start the first lanes."""
+        """Create topics, write their history, start the first lanes."""
         rng = self.rng
         for index in range(rng.randint(1, 3)):
             profile = draw_profile(rng)
@@ -269,7 +276,7 @@ class Simulation:
     # --- commands ---------------------------------------------------------------------------
 
     def _want(self, topic: MirrorTopic) -> None:
-        """What a command writes; lanes learn of it with their next heartbeats."""
+        """Write a command; lanes learn of it with their next heartbeats."""
         self.group.want(topic)
         self.life.command(topic)
 
@@ -290,7 +297,7 @@ class Simulation:
             self.loop.later(rng.uniform(0.0, 1.0), lambda: self._peace or self._command())
 
     def _end_commands(self) -> None:
-        """What was never added is added, so that all arrives in the end."""
+        """Add the topics that are still missing, so that all arrives in the end."""
         while self._to_add:
             self._want(self._to_add.pop())
 
@@ -314,17 +321,17 @@ class Simulation:
         return lane
 
     def _check_lease(self, client: str) -> None:
-        """Fail the simulation where a lane sends a request that writes, and has no lease."""
+        """Fail the simulation if a lane without a lease sends a request that writes."""
         lease = self.group.leases.get(client, 0.0)
         if self.loop.time() >= lease:
             self.loop.broken = Violation(
                 f"{client} writes at {self.loop.time():.3f}, its lease ended at {lease:.3f}"
             )
 
-    # --- trouble ----------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------
 
     def trouble(self) -> None:
-        """Set each danger going."""
+        """Schedule each danger."""
         dangers = self.dangers
         for mean, action in (
             (dangers.takeover, self._take_over),
@@ -345,17 +352,17 @@ class Simulation:
             self._change_throttle()
         held = self.networks[1].faults.held_share
         if not self._hazards.commands and not held and self._rights.random() < 0.3:
-            # Without the right nothing excludes a marker that arrives later than a lease, be it
-            # at a stop or in a gap, once the right is given back (docs/NEXT.md).
+            # Without the right, no fence excludes a marker that arrives later than a lease, at a
+            # stop or in a gap, once the right is given back (docs/NEXT.md).
             self._change_rights()
 
     def _change_rights(self) -> None:
-        """Whether markers may be written, from now on."""
+        """Grant or revoke the right to write markers, now and at random times."""
         self.destination.markers_allowed = not self.destination.markers_allowed
         self.loop.later(self._rights.expovariate(1 / 8.0), self._change_rights)
 
     def _change_throttle(self) -> None:
-        """Another rate, for other topics, or none, until there is peace."""
+        """Set another rate, for other topics, or none, until there is peace."""
         draw = self._throttles
         topics = draw.choice((None, {"topic0": frozenset({ALL})}, {"topic1": frozenset({0, 2})}))
         throttles = (Throttle(), Throttle(1_000, topics), Throttle(20_000, topics))
@@ -382,7 +389,7 @@ class Simulation:
         return alive or [self._start_lane()]
 
     def _give(self, shard: int) -> None:
-        """Give a shard to some lane, new or there already; the former owner may not be told."""
+        """Give a shard to a new or an existing lane; the former owner may not be told."""
         if self._peace or self._lost:
             return
         former = self.group.owners[shard]
@@ -406,7 +413,7 @@ class Simulation:
                 self.loop.later(self.rng.uniform(0.0, 5.0), lambda shard=shard: self._give(shard))  # type: ignore[misc]
 
     def _kill(self) -> None:
-        """Kill an owner between two of its steps, soon; somebody takes its shards over."""
+        """Kill a lane soon, between two of its steps; other lanes take its shards over."""
         lane = self.rng.choice(self._alive())
         lane.process.kill_after = lane.process.steps + self.rng.randint(0, 2000)
 
@@ -418,7 +425,7 @@ class Simulation:
         self.loop.later(self.rng.uniform(0.5, 8.0), replace)
 
     def _forget(self) -> None:
-        """All lanes die, `__mirror_state` is lost, and new lanes begin."""
+        """Kill all lanes, lose `__mirror_state`, and start new lanes."""
         self._lost = True
         for lane in self.lanes:
             lane.process.kill()
@@ -451,9 +458,9 @@ class Simulation:
         self.destination.move_leader(self._some(), snapshot=self.rng.random() < 0.5)
 
     def _unclean(self) -> None:
-        """Lose an end, but not all batches: the broker would forget the mirror's producer.
+        """Lose the log's end, but not all batches: the broker would forget the mirror's producer.
 
-        What the mirror sends next would land, wherever the log ends then (docs/NEXT.md).
+        The mirror's next batch would then land at any log end offset (docs/NEXT.md).
         """
         key, most = self._some(), self.rng.choice((1, 5, 50))
         log = self.destination.log(key)
@@ -472,7 +479,7 @@ class Simulation:
     # --- peace ------------------------------------------------------------------------------
 
     async def make_peace(self) -> None:
-        """Heal everything; then all has to arrive."""
+        """End all faults; then everything has to arrive."""
         while self._lost:
             await asyncio.sleep(0.5)
         self._peace = True
@@ -485,7 +492,7 @@ class Simulation:
             lane.process.kill_after = None
             if lane.process.frozen:
                 lane.process.thaw(self.loop)
-        self._throttle = Throttle()  # what was paused for long has much to catch up on
+        self._throttle = Throttle()  # a partition that was paused for long has much to copy
         for lane in self.lanes:
             lane.throttle(self._throttle)
         last = self._start_lane()
@@ -499,7 +506,7 @@ class Simulation:
             writer.stop()
         await asyncio.sleep(1.0)
         await self._wait(lambda: self._not_settled(last), last)
-        # What is held still arrives, and changes nothing.
+        # Held requests still arrive, and must change nothing.
         await asyncio.sleep(max(network.held_until for network in self.networks) - self.loop.time())
         await self._wait(lambda: self._not_settled(last), last)
         self.life.quiet = True
@@ -517,7 +524,7 @@ class Simulation:
             await asyncio.sleep(0.5)
 
     def _unwilling(self, last: Lane) -> dict[TopicPartition, object]:
-        """What is not in the state that is wanted, nor FAILED where it cannot be."""
+        """Return the partitions that are not in their desired state, nor FAILED if divergent."""
         waits = self.life.disagreeing()
         for key in self.checker.truth:
             if self.checker.diverged(key):
@@ -527,7 +534,7 @@ class Simulation:
         return waits
 
     def _not_settled(self, last: Lane) -> dict[TopicPartition, object]:
-        """What besides has not arrived."""
+        """Return those of `_unwilling`, and the partitions that are not complete."""
         return self._unwilling(last) | self.checker.behind()
 
 
@@ -555,9 +562,9 @@ def simulate(seed: int, variant: str = "none", hazards: Hazards = NO_HAZARDS) ->
     """Run one simulation.
 
     Args:
-        seed: decides everything.
+        seed: decides everything that happens.
         variant: a planted bug, or none.
-        hazards: what to try besides.
+        hazards: the additional faults.
 
     Raises:
         Violation, Stuck: a bug of the engine (or of the theory).

@@ -1,6 +1,6 @@
-"""The engine under the simulation: fixed seeds hold, and planted bugs are found.
+"""The engine in the simulation: fixed seeds pass, and planted bugs are found.
 
-Each run is a program of its own, since Python's hash seed has to be fixed (see `__main__.py`).
+Each run is a separate program, because Python's hash seed has to be fixed (see `__main__.py`).
 More seeds: `TWINLOG_SEEDS=0:500 pytest tests/simulation`.
 """
 
@@ -28,7 +28,7 @@ def _simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_fixed_seeds_hold() -> None:
-    """Goal: whatever goes wrong, the destination is a prefix of the source, and all arrives."""
+    """Goal: under all faults the destination is a prefix of the source, and all data arrives."""
     done = _simulate("--seeds", os.environ.get("TWINLOG_SEEDS", "0:8"))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -45,93 +45,100 @@ def test_the_same_seed_does_the_same() -> None:
     ["resending", "refilling", "shortsighted", "unleased", "reusing", "computing", "credulous"],
 )
 def test_planted_bugs_are_found(variant: str) -> None:
-    """Goal: an engine that is wrong in a known way does not get through a few seeds.
+    """Goal: the simulation finds an engine with a known bug within a few seeds.
 
-    The last four: a lane that writes without a lease; markers that carry the same epochs after a
-    lost answer; a log end that is computed from the markers sent; an answer without records that is
-    taken for an empty log.
+    The last four bugs are:
+
+    * a lane writes without a lease
+    * markers carry the same epochs after a lost answer
+    * a log end offset is computed from the number of markers sent
+    * an answer without records is taken for an empty log
     """
     done = _simulate("--seeds", "0:60", "--variant", variant, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
 
 def test_states_under_commands() -> None:
-    """Goal: whoever dies or stands still, states go their ways and keep what they promise.
+    """Goal: states follow their transitions and keep their guarantees when lanes die or freeze.
 
-    It has found a STOPPED topic mirrored again, by a lane that had stood still and knew of nothing
-    newer than its being added; one fenced again, by an owner whose predecessor had taken the state
-    partition back for a moment; and a fence that was not known as one, for its producer id had been
-    used up.
+    This test has found these bugs:
+
+    * A lane that had been frozen mirrored a STOPPED topic again; the last command that it knew was
+      the one that added the topic.
+    * An owner fenced a STOPPED topic again after its predecessor had taken the state partition back
+      for a moment.
+    * A fence was not recognized because the epochs of its producer id had been used up.
     """
     done = _simulate("--seeds", "0:10", "--hazards", "commands")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_nothing_is_appended_after_paused() -> None:
-    """Goal: where no request is lost, PAUSED means at once that nothing more comes."""
+    """Goal: where no request is lost, nothing is appended after PAUSED is stored."""
     done = _simulate("--seeds", "0:4", "--hazards", "commands", "calm")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_stopped_too_early_is_found() -> None:
-    """Goal: an owner that says STOPPED before the fence does not get through."""
+    """Goal: the simulation finds an owner that reports STOPPED before the fence is written."""
     arguments = ("--seeds", "0:4", "--hazards", "commands", "--variant", "hasty")
     done = _simulate(*arguments, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
 
 def test_late_markers_behind_a_stop_are_found() -> None:
-    """Goal: an owner that fences no written markers at a stop does not get through (G1)."""
+    """Goal: the simulation finds an owner that does not fence written markers at a stop (G1)."""
     arguments = ("--seeds", "160:220", "--hazards", "commands", "--variant", "unfenced")
     done = _simulate(*arguments, "--until-failed")
     assert "behind STOPPED" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_others_write_before_the_fence_is_not_mirrored() -> None:
-    """Goal: the last mirrored end lies before the first foreign record, whoever stops it when."""
-    for seeds in ("0:10", "117:122"):  # in 120 the record stands in place of deleted ones
+    """Goal: the last mirrored end is not behind the first foreign record, at any time of a stop."""
+    for seeds in ("0:10", "117:122"):  # in 120 the foreign record takes the place of deleted ones
         done = _simulate("--seeds", seeds, "--hazards", "commands", "foreign")
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_fence_is_not_the_last_mirrored_end() -> None:
-    """Goal: an owner that takes the fence for the end of what it mirrored does not get through."""
+    """Goal: the simulation finds an owner that takes its fence for the end of what it mirrored."""
     arguments = ("--seeds", "0:20", "--hazards", "commands", "foreign", "--variant", "boastful")
     done = _simulate(*arguments, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
 
 def test_lost_states() -> None:
-    """Goal: without `__mirror_state` no fence is written, no end is invented, and all goes on."""
+    """Goal: after `__mirror_state` is lost no fence or end is written, and mirroring goes on."""
     done = _simulate("--seeds", "0:10", "--hazards", "commands", "forgotten")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_lost_state_is_no_state_to_stop_from() -> None:
-    """Goal: an owner that fences what has no state does not get through: users write there."""
+    """Goal: the simulation finds an owner that fences a topic without a state: it is its users'."""
     arguments = ("--seeds", "0:40", "--hazards", "commands", "forgotten", "--variant", "presuming")
     done = _simulate(*arguments, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_source_that_loses_its_end() -> None:
-    """Goal: the destination stays what the source once was, or becomes what it is: never both."""
+    """Goal: the destination matches one history of a source that loses its end, never a mixture."""
     done = _simulate("--seeds", "0:8", "--hazards", "lossy")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_without_leader_epochs_a_lost_end_is_not_seen() -> None:
-    """Goal: the checker sees two histories in one log (`Forgetful`)."""
+    """Goal: the checker finds two histories in one log (`Forgetful`)."""
     arguments = ("--seeds", "0:20", "--hazards", "lossy", "--variant", "forgetful")
     done = _simulate(*arguments, "--until-failed")
     assert "FAILED: Violation" in done.stdout, done.stdout + done.stderr
 
 
 def test_producers_forgotten_within_a_lease() -> None:
-    """Goal: a guarded position stays good when the broker forgets the producer behind it.
+    """Goal: a guarded position stays valid when the broker forgets the producer behind it.
 
-    Of old records it was not: read at 686; our own lost request landed [686, 695) late; the
-    broker's next check forgot the producer; the same batch, sent again, landed at 695.
+    With old records it did not: the log end was read at 686; a lost request of the same mirror
+    landed late at [686, 695); the broker's next check forgot the producer; the same batch was sent
+    again and landed at 695.
     """
     done = _simulate("--seeds", "0:4", "--hazards", "expiry", "--until-failed")
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""Ports, and parts of a lane, with a planted bug, which the simulation has to find."""
+"""Ports and parts of a lane, each with a planted bug that the simulation has to find."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -44,12 +44,12 @@ from twinlog.store.state_records import LastMirrored
 
 
 class Resending(ModelDestination):
-    """Sends an unanswered batch again from memory, under the sequence that is next by now."""
+    """Sends an unanswered batch again from memory, under the sequence that is next at that time."""
 
     def produce(
         self, node: int, batches: Sequence[Batch]
     ) -> Awaitable[Mapping[TopicPartition, Appended]]:
-        """Produce, and again."""
+        """Produce; if no answer comes, produce again."""
         first = super().produce(node, batches)
         return asyncio.ensure_future(self._insist(first, node, batches))
 
@@ -84,7 +84,7 @@ def _next(batch: Batch, known: Mapping[TopicPartition, object]) -> Batch:
 
 
 class Refilling(ModelDestination):
-    """Writes markers again when no answer came."""
+    """Writes markers again if no answer came."""
 
     async def write_markers(
         self,
@@ -93,7 +93,7 @@ class Refilling(ModelDestination):
         *,
         committed: bool = False,
     ) -> Mapping[TopicPartition, int]:
-        """Write markers, and again."""
+        """Write markers; if no answer comes, write them again."""
         try:
             return await super().write_markers(partitions, producer, committed=committed)
         except Disconnected:
@@ -101,7 +101,7 @@ class Refilling(ModelDestination):
 
 
 class Reusing(MarkerWriter):
-    """Writes markers in one epoch for ever, whatever was lost."""
+    """Writes all markers in one epoch, even after lost requests."""
 
     async def _send(
         self,
@@ -126,7 +126,7 @@ class Reusing(MarkerWriter):
 
 
 class Computing(MarkerWriter):
-    """Computes the log end from how many markers it has sent."""
+    """Computes the log end offset from the number of markers sent."""
 
     async def _log_ends(
         self, partitions: Collection[TopicPartition], computed: Mapping[TopicPartition, LogEnd]
@@ -136,7 +136,7 @@ class Computing(MarkerWriter):
 
 
 class Unfenced(MarkerWriter):
-    """Fences no written markers at a stop."""
+    """Does not fence written markers at a stop."""
 
     async def fence(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Do nothing."""
@@ -144,7 +144,7 @@ class Unfenced(MarkerWriter):
 
 
 def with_markers(made: type[MarkerWriter]) -> OwnedMaker:
-    """An owner whose shards write markers like that."""
+    """Make an owner whose shards write markers with this class."""
 
     def owned(
         shard: Shard, states: ModelStates, may_write: Callable[[], bool], lease_s: float
@@ -157,16 +157,16 @@ def with_markers(made: type[MarkerWriter]) -> OwnedMaker:
 
 
 class Shortsighted(ModelDestination):
-    """Takes the high watermark for the log's end."""
+    """Takes the high watermark for the log end offset."""
 
     async def log_ends(self, partitions: object) -> Mapping[TopicPartition, LogEnd]:
-        """Ask as a consumer."""
+        """Ask for the end as a consumer does."""
         found = await self.bounds(partitions)  # type: ignore[arg-type]
         return {key: LogEnd(b.error, b.high_watermark, 0) for key, b in found.items()}
 
 
 class Unleased(ModelDestination):
-    """Goes on writing when its lease has ended."""
+    """Continues to write after its lease has ended."""
 
     def __init__(
         self, cluster: Cluster, network: Network, name: str, may_write: Callable[[], bool]
@@ -176,21 +176,21 @@ class Unleased(ModelDestination):
 
 
 class Forgetful(ModelSource):
-    """Does not tell the source of which leader epoch it was read so far."""
+    """Does not tell the source the leader epoch of the last batch that it has read."""
 
     async def fetch(
         self, node: int, wanted: Mapping[TopicPartition, FetchPosition], **how: int
     ) -> FetchResult:
-        """Fetch from the offsets alone."""
+        """Fetch by offset alone."""
         bare = {key: position._replace(last_epoch=-1) for key, position in wanted.items()}
         return await super().fetch(node, bare, **how)  # type: ignore[arg-type]
 
 
 class Credulous(ModelSource):
-    """Takes any empty answer for an empty log, as if all that explains it were excluded."""
+    """Takes any empty answer for an empty log, as if every other reason were excluded."""
 
     async def read_alone(self, partition: TopicPartition, offset: int, **how: int) -> ReadAlone:
-        """Read it, and tell the last stable offset where a quota tells nothing."""
+        """Read alone, and report the last stable offset even where a quota hides it."""
         found = await super().read_alone(partition, offset, **how)  # type: ignore[arg-type]
         if found.fetched.error or len(found.fetched.records):
             return found
@@ -201,12 +201,12 @@ class Credulous(ModelSource):
 
 
 class Hasty(OwnedShard):
-    """Says STOPPED before the fence."""
+    """Stores STOPPED before the fence is written."""
 
     async def stop(
         self, names: Collection[Name], topic_ids: Mapping[str, UUID] = MappingProxyType({})
     ) -> None:
-        """Say it, then do it."""
+        """Store the state, then fence."""
         keys = {TopicPartition(name.topic, name.partition): name for name in names}
         bounds = await self.shard._destination.bounds(keys)
         for key, name in keys.items():
@@ -217,7 +217,7 @@ class Hasty(OwnedShard):
 
 
 class Boastful(OwnedShard):
-    """Says that all before its fence was mirrored, whoever wrote it."""
+    """Reports everything before its fence as mirrored, foreign records too."""
 
     def _ended(self, name: Name, fence: Offset, foreign: Foreign | None) -> None:
         del foreign
@@ -225,16 +225,16 @@ class Boastful(OwnedShard):
 
 
 class Presuming(OwnedShard):
-    """Fences what is removed and has no state, as if it had been the mirror's."""
+    """Fences a removed topic without a state, as if the mirror had written it."""
 
     def state(self, name: Name) -> State:
-        """FAILED for UNKNOWN: to be stopped like all others."""
+        """Return FAILED for UNKNOWN, so that it is stopped like all others."""
         found = super().state(name)
         return State.FAILED if found is State.UNKNOWN else found
 
 
 class Variant(NamedTuple):
-    """The ports that a simulation uses, and the parts of a lane that know of states."""
+    """The ports that a simulation uses, and the parts of a lane that know the states."""
 
     destination: DestinationMaker = ModelDestination
     source: SourceMaker = ModelSource

@@ -1,4 +1,4 @@
-"""Records of `__mirror_config`: there and back, readable, and any bytes at all."""
+"""Records of `__mirror_config`: round trips, readable values, and any bytes."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -107,7 +107,7 @@ def test_a_topic_is_readable_with_any_consumer() -> None:
 
 
 def test_the_format_says_its_level_in_all_formats() -> None:
-    """The exact bytes: whoever does not know the level has to be able to read that."""
+    """The exact bytes: a version that does not know the level must be able to read it."""
     assert encode(Feature(name="mirror.version", level=2)) == (
         b'["feature","mirror.version"]',
         b'{"level":2,"version":1}',
@@ -115,7 +115,7 @@ def test_the_format_says_its_level_in_all_formats() -> None:
 
 
 def test_the_same_acl_in_both_clusters() -> None:
-    """Stands under two keys; the exact bytes of the source's."""
+    """It is stored under two keys; the exact bytes of the source's."""
     acl = Acl(
         *(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:p", "*"),
         *(Operation.WRITE, Permission.DENY),
@@ -132,7 +132,7 @@ def test_the_same_acl_in_both_clusters() -> None:
 
 
 def test_a_mirror_keeps_references_to_secrets_and_shows_none() -> None:
-    """What the user wrote is what is stored; `repr` leaves the properties out."""
+    """The references are stored as the user wrote them; `repr` leaves the properties out."""
     source = {"bootstrap.servers": "h:1", "ssl.key.password": "${file:/etc/s.properties:key}"}
     mirror = Mirror(name="m", source=source, source_cluster_id="id")
     decoded = decode(*encode(mirror))
@@ -161,13 +161,13 @@ def test_kinds_of_later_versions_are_left_alone() -> None:
             "wanted is 'GONE', wanted is MIRRORING, PAUSED, STOPPED",
         ),
         (b'["topic","m","t"]', b'{"version":1,"topic_id":"AA","partitions":1}', "1 bytes"),
-        # A partition takes memory in whoever reads this, of a mirror's source as well.
+        # A partition takes memory in every reader, of a mirror's source as well.
         (
             b'["topic","m","t"]',
             b'{"version":1,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","partitions":1000001}',
             "partitions is 1000001, wanted is a number from 0 to 1000000",
         ),
-        # Half of a character cannot be sent: it ended each lane that was to write of it.
+        # A lone surrogate cannot be encoded: it ended each lane that had to write about it.
         (rb'["topic","\ud800","t"]', b"{}", "surrogates not allowed"),
         (b'["mirror","m"]', rb'{"version":1,"source":{"\uDFFF":"\ud83d\ude00"}}', "surrogates"),
         (
@@ -193,7 +193,7 @@ def test_topic_ids_are_in_kafkas_form(topic_id: UUID) -> None:
     st.none() | st.binary(max_size=60) | st.text().map(str.encode),
 )
 def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
-    """A record, None, or ProtocolError."""
+    """Any bytes give a record, None, or ProtocolError."""
     with suppress(ProtocolError):
         decode(key, value)
 

@@ -1,4 +1,4 @@
-"""`__mirror_state` folded: what counts where a partition has had more than one state partition."""
+"""Folding `__mirror_state`: what counts if a partition has had more than one state partition."""
 
 import asyncio
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ IN_FORMER = (
     forget_entry(state_key(NAME), FORMER),
     forget_entry(epochs_key(NAME), FORMER),
 )
-"""A topic that was made again since: its states are forgotten where they stood."""
+"""A topic that was recreated since: its states are deleted in their former partitions."""
 IN_THIS = (
     state(NOW, State.PREPARING),
     epoch_entry(NAME, END, NOW),
@@ -60,7 +60,7 @@ def as_read(*logs: Iterable[Entry]) -> list[ControlRecord]:
 
 @pytest.mark.parametrize("logs", [(IN_FORMER, IN_THIS), (IN_THIS, IN_FORMER)])
 def test_a_former_state_partition_forgets_only_its_own(logs: tuple[tuple[Entry, ...], ...]) -> None:
-    """Partitions are read in any order, and a tombstone hides nothing that stands elsewhere."""
+    """Partitions are read in any order, and a tombstone hides no record of another partition."""
     found = fold_states(as_read(*logs))
     assert found.states == {NAME: PartitionState(NAME, State.STOPPED)}
     assert found.epochs == {NAME: END}
@@ -68,7 +68,7 @@ def test_a_former_state_partition_forgets_only_its_own(logs: tuple[tuple[Entry, 
 
 @pytest.mark.parametrize("read_before", range(len(IN_FORMER) + len(IN_THIS) + 1))
 def test_followed_it_is_the_same(read_before: int) -> None:
-    """As it was written: first there, then here; some of it was there when we began to follow."""
+    """Records come as written: former partition first; some exist when following begins."""
     records = as_read(IN_FORMER, IN_THIS)
     found = fold_states(records[:read_before])
     for record in records[read_before:]:
@@ -85,7 +85,7 @@ def test_what_is_forgotten_where_it_stands_is_gone() -> None:
 
 @pytest.mark.parametrize("followed", [True, False])
 def test_a_record_that_cannot_be_read_ends_what_stood_before_it(followed: bool) -> None:
-    """For who has read that, and for who begins to read now; until there is one that can be."""
+    """It holds for a reader that has read them and for a new one, until a readable record."""
     records = as_read([*IN_THIS, Entry("", NOW, state_key(NAME), b"\x00\x09")])
     found = fold_states(records[:-1] if followed else ())
     found = fold_states(records[-1:] if followed else records, found)
@@ -105,7 +105,7 @@ def test_a_record_that_cannot_be_read_ends_what_stood_before_it(followed: bool) 
 def test_what_cannot_be_read_shows_that_there_were_mirrors(
     monkeypatch: pytest.MonkeyPatch, topic: str, key: bytes
 ) -> None:
-    """So the other control topic, which is missing, is not created as an empty one."""
+    """So the missing other control topic is not created as an empty one."""
 
     async def read(_: KafkaCluster, name: str) -> list[ControlRecord]:
         return as_read([Entry(name, 0, key, b"\x00\x09")])

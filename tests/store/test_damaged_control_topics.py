@@ -21,7 +21,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker. One of 4.3.1 begins a leader epoch when it comes back."""
+    """One broker. A broker of 4.3.1 begins a leader epoch when it restarts."""
     with LocalCluster.start(
         1, directory=tmp_path_factory.mktemp("fragile"), jvm_flags=SHORT_LIVED
     ) as cluster:
@@ -29,7 +29,7 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def lose_end(cluster: LocalCluster, topic: str, end: int) -> None:
-    """Kill the broker, take what stands from an offset on, and start it again."""
+    """Kill the broker, remove all records from an offset on, and start it again."""
     cluster.kill(1)
     [path] = (cluster.directory / "node-1" / "data" / f"{topic}-0").glob("*.log")
     headers = list(batches(memoryview(path.read_bytes())))
@@ -40,7 +40,7 @@ def lose_end(cluster: LocalCluster, topic: str, end: int) -> None:
 
 
 def test_a_log_that_has_lost_its_end_and_grown_again(fragile: LocalCluster, topic: str) -> None:
-    """Past where it was read: what was read is not what stands there, and is not built upon."""
+    """It grows beyond the read position: the records read are stale, and are not built upon."""
 
     async def run() -> None:
         async with client(fragile) as cluster:

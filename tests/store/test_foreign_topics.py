@@ -1,4 +1,4 @@
-"""What whoever may write to a source's control topics, or answers for it, can make a node hold."""
+"""What a writer to a source's control topics, or a false broker, can make a node hold."""
 
 import asyncio
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ OWN = parse_config(BASE, {}).config
 
 
 class Cluster:
-    """One partition of a control topic, which ends at `end` and answers with `log` for ever."""
+    """One partition of a control topic, which ends at `end` and always answers with `log`."""
 
     def __init__(self, config: ClusterConfig, log: bytes, end: int) -> None:
         self.config, self.log, self.end = config, log, end
@@ -43,7 +43,7 @@ class Cluster:
         return "borrowed 0"
 
     async def return_lane(self, _lane: str) -> None:
-        """Nobody else wants it."""
+        """Do nothing: the lane has no other user."""
 
     async def connection(self, _node: int, _lane: str) -> "Cluster":
         return self
@@ -77,7 +77,7 @@ def read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[ControlRecor
 def test_a_batch_that_decompresses_to_much_is_not_read(
     config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: a batch of some kilobytes becomes no gigabytes; it is an error at once."""
+    """Goal: a batch of some kilobytes never becomes gigabytes; it is an error at once."""
     bomb = batch([record(0, value=bytes(MAX_DECODED))], Codec.ZSTD)
     assert len(bomb) < 10_000
     cluster = Cluster(config, bomb, 1)
@@ -88,7 +88,7 @@ def test_a_batch_that_decompresses_to_much_is_not_read(
 
 
 def test_a_sources_topic_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: however large its log is, or says it is; a destination's own topic is read."""
+    """Goal: its size, real or claimed, is bounded; a destination's own topic is read."""
     monkeypatch.setattr(controllog, "MAX_FOREIGN", 100_000)
     log = batch([record(at, value=b"v") for at in range(50)])
     with pytest.raises(UserError, match="it holds more than 100000 bytes"):

@@ -1,4 +1,4 @@
-"""What `__mirror_groups` is taken to hold; on brokers: sync/test_groups_on_brokers.py."""
+"""How `__mirror_groups` is read; on brokers: sync/test_groups_on_brokers.py."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from twinlog.store.topic_reader import ControlRecord
 
 
 class Topic:
-    """The topic as one broker knows it, and whether another one does."""
+    """The topic as one broker knows it, and whether another broker knows it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count: int | None = 1
@@ -47,7 +47,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
 
 
 def test_one_broker_that_does_not_know_the_topic(topic: Topic) -> None:
-    """It has just started, perhaps: what is remembered would be taken for nothing."""
+    """It may have just started: the remembered groups would be taken for none."""
     topic.count = None
     with pytest.raises(Retriable, match=GROUPS_TOPIC):
         topic.read()
@@ -56,7 +56,7 @@ def test_one_broker_that_does_not_know_the_topic(topic: Topic) -> None:
 
 
 def test_whose_records_cannot_be_decoded(topic: Topic) -> None:
-    """Another mirror's are not its business."""
+    """Another mirror's records are ignored."""
     group = GroupMemory(mirror="m", group="g", kind="classic")
     topic.write(*encode(group))
     topic.write(encode_key("m", "h"), b"of a later version")

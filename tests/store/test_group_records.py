@@ -1,4 +1,4 @@
-"""Records of `__mirror_groups`: what is written is read, what is not ours is refused, the size."""
+"""Records of `__mirror_groups`: round trips, refused records, and the size."""
 
 import pytest
 from hypothesis import given
@@ -49,7 +49,7 @@ def packed(body: object) -> bytes:
 
 @given(groups | checks)
 def test_what_is_written_is_read(record: GroupMemory | LastCheck) -> None:
-    """With any name: a group's name is any text."""
+    """Any name is possible: a group's name is any text."""
     key, value = encode(record)
     assert decode(key, value) == record
     group = record.group if isinstance(record, GroupMemory) else None
@@ -58,7 +58,7 @@ def test_what_is_written_is_read(record: GroupMemory | LastCheck) -> None:
 
 @given(st.binary(max_size=50), st.binary(max_size=50))
 def test_any_bytes(key: bytes, value: bytes) -> None:
-    """A record, or ProtocolError."""
+    """Any bytes give a record, or ProtocolError."""
     with pytest.raises(ProtocolError):
         decode(key, value)
     with pytest.raises(ProtocolError):
@@ -66,7 +66,7 @@ def test_any_bytes(key: bytes, value: bytes) -> None:
 
 
 def test_a_later_version_may_add() -> None:
-    """Fields and columns that are not known are ignored; those that are missing have defaults."""
+    """Unknown fields and columns are ignored; missing ones have defaults."""
     body = {
         "version": 1,
         "kind": "classic",

@@ -12,7 +12,7 @@ from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 
 
 def test_equal_values_are_equal_bytes() -> None:
-    """Whatever the order in which a mapping was filled."""
+    """The order in which a mapping was filled does not matter."""
     assert encode_json({"b": 1, "a": ["x"]}) == encode_json({"a": ["x"], "b": 1})
     assert encode_json({"b": 1, "a": ("x",)}) == b'{"a":["x"],"b":1}'
 
@@ -24,7 +24,7 @@ def test_what_is_no_json(data: bytes) -> None:
 
 
 def test_half_a_character_is_not_written() -> None:
-    """Goal: an argument that is not UTF-8 makes no record that nobody reads; it is not shown."""
+    """Goal: an argument that is not UTF-8 makes no unreadable record; it is not shown."""
     for value in ({"source": {"a": "geheim\udcff"}}, ["topic", "\ud800"]):
         with pytest.raises(UserError, match="is not UTF-8") as caught:
             encode_json(value)
@@ -63,6 +63,6 @@ def test_right_types() -> None:
 
 @given(st.binary(max_size=50))
 def test_any_bytes(data: bytes) -> None:
-    """An object, or ProtocolError."""
+    """Any bytes give an object, or ProtocolError."""
     with suppress(ProtocolError):
         JsonObject(decode_json(data, "it"), "it")

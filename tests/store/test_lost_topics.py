@@ -1,4 +1,4 @@
-"""What becomes of a cluster whose control topics are deleted, on real brokers."""
+"""What happens to a cluster whose control topics are deleted, on real brokers."""
 
 import asyncio
 import uuid
@@ -39,7 +39,7 @@ async def delete(cluster: KafkaCluster, name: str) -> None:
 
 @pytest.mark.parametrize("lost", [STATE_TOPIC, CONFIG_TOPIC])
 def test_a_lost_control_topic_stops_everything(pair: Pair, lost: str) -> None:
-    """It is not created anew, neither by a node nor by a command, and a running reader tells."""
+    """Neither a node nor a command creates it again, and a running reader reports the loss."""
 
     async def run() -> None:
         where = pair.source if lost == STATE_TOPIC else pair.destination
@@ -64,7 +64,7 @@ def test_a_lost_control_topic_stops_everything(pair: Pair, lost: str) -> None:
             with pytest.raises(ControlTopicLost, match=lost):
                 await store.create_mirror(one)
             assert lost not in (await cluster.refresh([lost])).topics
-            # Created by hand it is the operator's decision; who was running does not go on.
+            # An operator may create it by hand; a reader that ran before does not go on.
             await create_topics(
                 cluster, [NewTopic(name=lost, partitions=count, replication_factor=1)]
             )
@@ -83,7 +83,7 @@ def test_a_lost_control_topic_stops_everything(pair: Pair, lost: str) -> None:
 
 
 def test_a_lost_status_topic_is_created_anew(pair: Pair) -> None:
-    """It holds nothing that is needed: lanes write it each second."""
+    """It has nothing that is needed: lanes write it each second."""
 
     async def run() -> None:
         async with client(pair.source) as cluster:
@@ -95,7 +95,7 @@ def test_a_lost_status_topic_is_created_anew(pair: Pair) -> None:
 
 
 def test_a_record_that_cannot_be_read_is_not_overwritten(pair: Pair) -> None:
-    """A newer version may have written it: a command of this one would undo that silently."""
+    """A newer version may have written it: a command of this one would silently undo that."""
 
     async def run() -> None:
         async with client(pair.source) as cluster:

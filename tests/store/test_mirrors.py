@@ -1,4 +1,4 @@
-"""The store on real brokers: two commands at once, unknown outcomes, a follower."""
+"""The store on real brokers: concurrent commands, unknown outcomes, a follower."""
 
 import asyncio
 import time
@@ -69,7 +69,7 @@ def name(fresh_name: Callable[[str], str]) -> Iterator[str]:
 
 
 def kinds(outcomes: list[BaseException | None]) -> list[MirrorError | None]:
-    """None for what succeeded; what was refused, by its kind."""
+    """Return None for success, or the kind of the refusal."""
     found: list[MirrorError | None] = []
     for outcome in outcomes:
         if outcome is None:
@@ -98,7 +98,7 @@ def test_one_of_several_creates(any_kafka: LocalCluster, name: str) -> None:
 
 
 def test_one_of_two_adds(kafka: LocalCluster, name: str) -> None:
-    """Two mirrors want overlapping topics: one has all of its own, the other none."""
+    """Two mirrors want overlapping topics: one gets all of its own, the other none."""
 
     async def run() -> None:
         async with two_stores(kafka) as (one, other, _):
@@ -126,7 +126,7 @@ def test_one_of_two_adds(kafka: LocalCluster, name: str) -> None:
 
 
 def test_many_commands_at_once_all_get_through(kafka: LocalCluster, name: str) -> None:
-    """Eight commands with nothing in common fence each other, and all succeed."""
+    """Eight independent commands fence each other, and all succeed."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -145,7 +145,7 @@ def test_many_commands_at_once_all_get_through(kafka: LocalCluster, name: str) -
 def test_changes_of_one_process_take_turns(
     kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred changes at once do not fence each other, and each reads only what is new."""
+    """A hundred changes at once do not fence each other, and each reads only new records."""
     fences, records = 0, 0
     fence, taken = TransactionalWriter.fence, Tail._taken
 
@@ -178,7 +178,7 @@ def test_changes_of_one_process_take_turns(
             monkeypatch.undo()
             new = (await store.snapshot()).records.keys() - before.records.keys()
             assert len(new) == CHANGES
-        # What the changes wrote was read once by each store; `other` read what was there before.
+        # Each store read the changes' records once; `other` read the records from before.
         # (More than its last values: other tests have changed some, and removed others.)
         assert records <= 2 * CHANGES + sum(before.ends.values())
 
@@ -186,7 +186,7 @@ def test_changes_of_one_process_take_turns(
 
 
 def test_a_command_is_not_starved_by_a_node(kafka: LocalCluster, name: str) -> None:
-    """While a node has a hundred changes to make, a command's comes after few of them."""
+    """While a node makes a hundred changes, a command's change comes after few of them."""
 
     async def run() -> None:
         async with two_stores(kafka) as (_, command, cluster):
@@ -244,7 +244,7 @@ def test_what_a_mirror_must_be_to_be_added_to(kafka: LocalCluster, name: str) ->
 def test_an_unknown_outcome_is_read_back(
     kafka: LocalCluster, name: str, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
-    """The answer to the commit is lost: whether it took effect or not, the mirror is there once."""
+    """The answer to the commit is lost: in either case, the mirror exists once."""
     write, lost = TransactionalWriter.write, iter([True])
 
     async def lossy(self: TransactionalWriter, entries: list[mirrorlog.Entry]) -> object:
@@ -298,7 +298,7 @@ def test_a_deletion_that_fails_forgets_nothing(
 def test_a_recreated_destination_topic_has_no_last_mirrored_end(
     kafka: LocalCluster, name: str
 ) -> None:
-    """Its states stay: the same state partition owns it, and what is STOPPED is begun again."""
+    """Its states stay: the same state partition owns it, and a STOPPED partition starts again."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -356,7 +356,7 @@ def test_a_pattern_that_has_ended_adds_nothing(kafka: LocalCluster, name: str) -
 
 
 def test_a_follower_hears_within_milliseconds(kafka: LocalCluster, name: str) -> None:
-    """First what is there, then each change, soon after the command that made it was answered."""
+    """A follower gets the snapshot, then each change, soon after its command was answered."""
 
     async def run() -> None:
         async with two_stores(kafka) as (writing, reading, _):
@@ -381,7 +381,7 @@ async def until_mirror(snapshots: AsyncIterator[Snapshot], name: str) -> float:
 
 
 def test_a_foreign_record_hides_no_other(kafka: LocalCluster, name: str) -> None:
-    """Somebody writes nonsense into `__mirror_config`: it is named, the rest holds."""
+    """A foreign record in `__mirror_config` is named, and all other records hold."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -399,7 +399,7 @@ def test_a_foreign_record_hides_no_other(kafka: LocalCluster, name: str) -> None
 
 
 def test_states_and_statuses(kafka: LocalCluster, name: str) -> None:
-    """As lanes write them: states in a transaction, a status plainly; the last of each holds."""
+    """They are written as by lanes: states in a transaction, a status without; the last holds."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -434,7 +434,7 @@ def test_states_and_statuses(kafka: LocalCluster, name: str) -> None:
 
 
 def test_control_topics_as_they_are_made(any_kafka: LocalCluster) -> None:
-    """Partitions, compaction; a second call changes nothing."""
+    """They have partitions and compaction; a second call changes nothing."""
 
     async def run() -> None:
         async with client(any_kafka) as cluster:
@@ -454,7 +454,7 @@ def test_control_topics_as_they_are_made(any_kafka: LocalCluster) -> None:
 
 @pytest.mark.parametrize("hours", [48, -48])
 def test_a_writer_whose_clock_is_wrong(any_kafka: LocalCluster, name: str, hours: int) -> None:
-    """Control topics take what he writes: brokers refuse records of the future elsewhere."""
+    """Control topics accept its records: elsewhere brokers refuse timestamps in the future."""
 
     def wrong() -> float:
         return time.time() + hours * 3600
@@ -481,7 +481,7 @@ def test_a_writer_whose_clock_is_wrong(any_kafka: LocalCluster, name: str, hours
 def test_nothing_was_ever_created(
     kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch, fresh_name: Callable[[str], str]
 ) -> None:
-    """A destination without control topics has no mirrors; reading does not make them."""
+    """A destination without control topics has no mirrors; reading does not create them."""
     for constant in ("CONFIG_TOPIC", "STATE_TOPIC", "STATUS_TOPIC"):
         monkeypatch.setattr(mirrorlog, constant, fresh_name(constant))
     monkeypatch.setattr(store_module, "CONFIG_TOPIC", mirrorlog.CONFIG_TOPIC)
@@ -500,7 +500,7 @@ def test_nothing_was_ever_created(
 
 
 def test_names_of_the_topics() -> None:
-    """They are in the specification of what users see."""
+    """The names are part of the documented interface."""
     assert (CONFIG_TOPIC, STATE_TOPIC, STATUS_TOPIC) == (
         "__mirror_config",
         "__mirror_state",
@@ -509,7 +509,7 @@ def test_names_of_the_topics() -> None:
 
 
 def test_what_was_forgotten_elsewhere_takes_nothing_away(kafka: LocalCluster, name: str) -> None:
-    """A topic that was made again has another state partition, and its states the same keys."""
+    """A recreated topic has another state partition, and its states have the same keys."""
 
     async def run() -> None:
         async with two_stores(kafka) as (store, _, cluster):

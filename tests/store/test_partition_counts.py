@@ -1,4 +1,4 @@
-"""Partitions that are added to a control topic, by which mirror partitions would change owners."""
+"""Partitions added to a control topic: mirror partitions would change their owners."""
 
 import asyncio
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def check(
 
 
 def test_a_count_that_is_not_stored_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: mirrors of an older version are taken as they are; the count is stored next."""
+    """Goal: mirrors of an older version are accepted as they are; the count is stored next."""
     assert check(monkeypatch, {}, 50) == [Feature(name=STATE_COUNT, level=50)]
     assert not check(monkeypatch, {STATE_COUNT: 50}, 50)
     assert not check(monkeypatch, {STATE_COUNT: 50}, None)
@@ -56,7 +56,7 @@ def test_another_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_count_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: it is not taken for one that was never stored."""
+    """Goal: an unreadable count is not treated as one that was never stored."""
     check(monkeypatch, {}, 50)
     snapshot = Snapshot().after([Written(0, 0, encode_key(("feature", STATE_COUNT)), b"{")])
     with pytest.raises(UnsupportedVersion, match="__mirror_config-0, offset 0"):
@@ -65,7 +65,7 @@ def test_a_count_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker whose control topics are changed."""
+    """Start one broker whose control topics are changed."""
     directory = tmp_path_factory.mktemp("own")
     with LocalCluster.start(1, directory=directory, jvm_flags=SHORT_LIVED) as cluster:
         yield cluster
@@ -73,7 +73,7 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster
 
 @pytest.mark.broker
 def test_partitions_that_are_added(own_kafka: LocalCluster) -> None:
-    """Goal: commands change nothing any more and lanes do not begin, before and after."""
+    """Goal: commands change nothing any more and lanes do not start, before and after."""
 
     async def story() -> None:
         async with client(own_kafka) as cluster:

@@ -1,4 +1,4 @@
-"""Control topics that are read again and again, on real brokers."""
+"""Control topics that are polled, on real brokers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Folded = tuple[tuple[bytes | None, ...], ...]
 
 
 def reader(cluster: KafkaCluster, topic: str) -> ControlReader[Folded]:
-    """Keeps the values of each read apart."""
+    """Return a reader that keeps the values of each read apart."""
 
     def fold(records: Sequence[ControlRecord], before: Folded) -> Folded:
         return (*before, tuple(record.value for record in records))
@@ -32,13 +32,13 @@ def reader(cluster: KafkaCluster, topic: str) -> ControlReader[Folded]:
 
 
 async def write(cluster: KafkaCluster, topic: str, *values: bytes) -> None:
-    """Write these to partition 0."""
+    """Write these values to partition 0."""
     answers = await append(cluster, [Entry(topic, 0, b"k", value) for value in values], acks=ALL)
     assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
 
 
 def test_readers_that_come_and_go_open_no_connections(trio: LocalCluster, topic: str) -> None:
-    """A node reads control topics each second: connections and memory do not grow with that."""
+    """A node reads control topics each second, without more and more connections and memory."""
 
     async def run() -> None:
         async with client(trio) as cluster:
@@ -65,7 +65,7 @@ def test_readers_that_come_and_go_open_no_connections(trio: LocalCluster, topic:
 def test_readers_at_the_same_time_have_connections_of_their_own(
     kafka: LocalCluster, topic: str
 ) -> None:
-    """A long poll holds up nobody; a reader that was cancelled in one leaves nothing behind."""
+    """A long poll holds up no other reader; a cancelled reader leaves nothing behind."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -91,7 +91,7 @@ def test_readers_at_the_same_time_have_connections_of_their_own(
 
 
 def test_only_what_is_new_is_read(any_kafka: LocalCluster, topic: str) -> None:
-    """The second read is of what was written after the first."""
+    """The second read returns the records written after the first."""
 
     async def run() -> None:
         async with client(any_kafka) as cluster:
@@ -110,7 +110,7 @@ def test_only_what_is_new_is_read(any_kafka: LocalCluster, topic: str) -> None:
 
 
 def test_another_topic_of_that_name_is_read_anew(kafka: LocalCluster, topic: str) -> None:
-    """It was deleted and created again, and its log is longer: nothing of the first one is kept."""
+    """It was recreated, with a longer log: nothing of the first one is kept."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -134,7 +134,7 @@ def test_another_topic_of_that_name_is_read_anew(kafka: LocalCluster, topic: str
 
 
 def test_a_log_that_has_lost_its_end_is_read_anew(kafka: LocalCluster, topic: str) -> None:
-    """As after an unclean election: what was read may be gone, so it is forgotten."""
+    """As after an unclean election: records that were read may be gone, so they are forgotten."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -143,7 +143,7 @@ def test_a_log_that_has_lost_its_end_is_read_anew(kafka: LocalCluster, topic: st
             kept = reader(cluster, topic)
             await kept.read()
             assert kept._tail is not None
-            kept._tail.positions[0] = 7  # up to here the log went
+            kept._tail.positions[0] = 7  # the former log end offset
             kept._known = ((b"1", b"lost"),)
             assert await kept.read() == ((b"1",),)
 

@@ -1,4 +1,4 @@
-"""The snapshot: the last record of a key holds, tombstones take away, nothing is lost silently."""
+"""The snapshot: the last record of a key holds, tombstones delete, no silent loss."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -43,7 +43,7 @@ def test_the_last_record_of_a_key_holds() -> None:
 
 
 def test_a_tombstone_takes_away() -> None:
-    """A topic whose mirror is gone does not count, in whatever order the tombstones come."""
+    """A topic whose mirror is deleted does not count, in any order of the tombstones."""
     full = Snapshot().after([written(MIRROR), written(TOPIC)])
     assert full.after([Written(0, 2, encode_key(key_of(TOPIC)), None)]).topics == ()
     without = full.after([Written(0, 2, encode_key(key_of(MIRROR)), None)])
@@ -61,7 +61,7 @@ def test_what_cannot_be_read_is_kept_until_it_is_overwritten() -> None:
 
 
 def test_what_stood_before_a_record_that_cannot_be_read_holds_no_longer() -> None:
-    """Neither for who has read it, nor for who begins to read after the topic was compacted."""
+    """Neither for a reader that has read it, nor for a new one after the topic was compacted."""
     key, _ = encode(TOPIC)
     broken = Written(0, 9, key, b"{")
     followed = Snapshot().after([written(MIRROR), written(TOPIC)]).after([broken])
@@ -71,7 +71,7 @@ def test_what_stood_before_a_record_that_cannot_be_read_holds_no_longer() -> Non
 
 
 def test_a_record_that_cannot_be_read_deletes_nothing() -> None:
-    """Whoever goes by a topic's states keeps them until its record is gone."""
+    """Users of a topic's states keep them until its record is gone."""
     key, _ = encode(TOPIC)
     full = Snapshot().after([written(MIRROR), written(TOPIC)])
     broken = full.after([Written(0, 9, key, b"{"), Written(0, 10, b"no key", b"{")])
@@ -95,7 +95,7 @@ def test_kinds_of_later_versions_are_left_alone() -> None:
 
 
 def test_what_it_holds_is_known() -> None:
-    """Also where a record says nothing to us: a reader asks whether he has come so far."""
+    """Records of unknown kinds count, too: a reader asks whether it has reached an offset."""
     first = Snapshot().after([Written(0, 4, b'["flow","f"]', b"{}"), written(MIRROR)])
     assert first.ends[0] in {1, 5}
     assert first.after([Written(2, 7, None, None)]).ends[2] == 8

@@ -1,4 +1,4 @@
-"""Records of `__mirror_state`: the KIP's bytes, our extension, and any bytes at all."""
+"""Records of `__mirror_state`: the KIP's bytes, twinlog's extension, and any bytes."""
 
 from contextlib import suppress
 
@@ -41,7 +41,7 @@ def test_the_kips_dump() -> None:
 
 
 def test_the_kips_own_key_is_read() -> None:
-    """A writer that does not know our extension names topic and partition in the value."""
+    """A writer that does not know the extension names topic and partition in the value."""
     key, value = encode_state(PartitionState(PARTITION, State.MIRRORING))
     assert decode(key[:13], value) == PartitionState(PARTITION, State.MIRRORING)
     assert decode(key[:13], None) == Forgotten(MIRROR_PARTITION_STATE, "my-mirror", None)
@@ -121,7 +121,7 @@ def test_what_the_schemas_do_not_allow(key: bytes | None, value: bytes, trouble:
     st.none() | st.binary(max_size=60) | st.binary(max_size=60).map(lambda tail: b"\0\0" + tail),
 )
 def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
-    """A record, None, or ProtocolError."""
+    """Any bytes give a record, None, or ProtocolError."""
     with suppress(ProtocolError):
         decode(key, value)
 

@@ -1,4 +1,4 @@
-"""Records of `__mirror_status`: there and back, small, and any bytes at all."""
+"""Records of `__mirror_status`: round trips, small, and any bytes."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -68,7 +68,7 @@ def test_statuses_come_back(status: Status) -> None:
 
 
 def test_when_the_source_was_heard_of_is_no_news() -> None:
-    """And rows of before it was said are read."""
+    """The time of contact makes no status different, and rows of versions without it are read."""
     row = PartitionStatus(partition=MirrorPartition("m", "t", 0), state=State.MIRRORING)
     assert row == replace(row, source_time_ms=7)
     assert row != replace(row, source_end=7)
@@ -93,7 +93,7 @@ def test_counts_of_other_versions(counts: list[int]) -> None:
 
 
 def test_a_thousand_partitions_are_small() -> None:
-    """Written each second, so the size matters: under 10 bytes for a partition."""
+    """It is written each second, so the size matters: under 10 bytes for a partition."""
     partitions = tuple(
         PartitionStatus(
             partition=MirrorPartition("mirror", f"orders-{index // 10}", index % 10),
@@ -109,7 +109,7 @@ def test_a_thousand_partitions_are_small() -> None:
 
 
 def test_a_long_reason_is_cut() -> None:
-    """Goal: a source's words for each of its partitions do not make a status that nobody reads."""
+    """Goal: a source's texts for each of its partitions do not make a status unreadably large."""
     partition = MirrorPartition("m", "t", 0)
     row = PartitionStatus(partition=partition, state=State.FAILED, reason="x" * 1_000_000)
     status = Status(state_partition=1, lane="l", node="n", time_ms=1, partitions=(row,) * 100)
@@ -122,7 +122,7 @@ def test_a_long_reason_is_cut() -> None:
     ("source", "destination", "lag"), [(10, 7, 3), (7, 7, 0), (7, 9, 0), (-1, 7, -1), (7, -1, -1)]
 )
 def test_lag(source: int, destination: int, lag: int) -> None:
-    """Never negative but for unknown: the source's end is read before the destination's."""
+    """The lag is unknown or not negative: the source's end is read before the destination's."""
     status = PartitionStatus(
         partition=MirrorPartition("m", "t", 0),
         state=State.MIRRORING,
@@ -186,6 +186,6 @@ cells = st.none() | st.integers() | st.floats() | st.text(max_size=3) | st.boole
     ),
 )
 def test_any_bytes(key: bytes, value: bytes) -> None:
-    """A status, or ProtocolError."""
+    """Any bytes give a status, or ProtocolError."""
     with suppress(ProtocolError):
         decode(key, value)

@@ -32,7 +32,7 @@ def entries(topic: str, *wanted: tuple[int, bytes, bytes | None]) -> list[Entry]
 
 
 def test_last_values() -> None:
-    """Per partition and key; a tombstone takes the key away."""
+    """The last value per partition and key holds; a tombstone removes the key."""
     records = [
         ControlRecord(0, 0, 0, b"a", b"1"),
         ControlRecord(0, 1, 0, b"b", b"1"),
@@ -46,7 +46,7 @@ def test_last_values() -> None:
 def test_written_atomically_and_read_whole(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """Several transactions over several partitions; what is committed is read, in order."""
+    """Several transactions over several partitions; committed records are read, in order."""
 
     async def run() -> None:
         async with client(any_kafka) as cluster:
@@ -70,7 +70,7 @@ def test_written_atomically_and_read_whole(
 def test_a_fenced_writer_leaves_nothing(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """Who has been fenced cannot write; what it had begun is aborted and never read."""
+    """A fenced writer cannot write; what it had begun is aborted and never read."""
 
     async def run() -> None:
         async with client(any_kafka) as cluster:
@@ -78,7 +78,7 @@ def test_a_fenced_writer_leaves_nothing(
             name = fresh_name("id")
             old, new = TransactionalWriter(cluster, name), TransactionalWriter(cluster, name)
             await old.fence()
-            # As far as a writer comes that dies before EndTxn.
+            # The state that a writer leaves that dies before EndTxn.
             await old._prepare(old._producer, entries(topic, (0, b"k", b"half")))
             await new.fence()
             with pytest.raises(Fenced):
@@ -128,7 +128,7 @@ def test_a_transaction_begins_after_a_throttle(
 def test_a_refused_write_leaves_nothing_open(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """One partition does not exist: all is refused, and nobody has to wait for a timeout."""
+    """One partition does not exist: all is refused, and no reader waits for a timeout."""
 
     async def run() -> None:
         async with client(kafka) as patient:  # the first one may have to wait for the coordinator
@@ -152,7 +152,7 @@ def test_a_refused_write_leaves_nothing_open(
 def test_what_is_undecided_is_waited_for(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """A transaction that is open when reading begins, and committed while it goes on, is read."""
+    """A transaction that is open when reading begins, and committed meanwhile, is read."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -174,7 +174,7 @@ def test_what_is_undecided_is_waited_for(
 def test_what_a_transaction_without_end_may_hide_is_not_taken_for_absent(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """Its writer has died. What another one has written behind it is not seen: that is an error."""
+    """A dead writer's transaction hides another writer's records behind it: that is an error."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -187,14 +187,14 @@ def test_what_a_transaction_without_end_may_hide_is_not_taken_for_absent(
             await append(cluster, entries(topic, (0, b"other", b"3")), acks=ALL)
             with pytest.raises(Retriable, match="beyond offset 1, where a transaction begins"):
                 await read_whole(cluster, topic, patience=0.5)
-            await writer.fence()  # what aborts it
+            await writer.fence()  # aborts it
             assert values(await read_whole(cluster, topic)) == [b"1", b"3"]
 
     asyncio.run(run())
 
 
 async def first_news(news: AsyncIterator[list[ControlRecord]], value: bytes) -> float:
-    """When `value` arrives."""
+    """Return when `value` arrives."""
     async for records in news:
         if value in values(records):
             return time.monotonic()
@@ -204,7 +204,7 @@ async def first_news(news: AsyncIterator[list[ControlRecord]], value: bytes) -> 
 def test_a_tail_hears_within_milliseconds(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """From the answer to the write to the reader's having it: the median under 50 ms."""
+    """From the answer to the write to the arrival at the reader: the median is under 50 ms."""
 
     async def run() -> None:
         async with client(any_kafka) as reading, client(any_kafka) as cluster:
@@ -233,7 +233,7 @@ def test_a_tail_hears_within_milliseconds(
 def test_a_tail_leaves_out_what_is_aborted(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """Aborted data and markers move the position and nothing else."""
+    """Aborted data and markers move only the position."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -257,7 +257,7 @@ def test_a_tail_leaves_out_what_is_aborted(
 
 
 def test_the_last_record_of_each_partition(kafka: LocalCluster, topic: str) -> None:
-    """However many there are before it; an empty partition has none."""
+    """The number of records before it does not matter; an empty partition has none."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -272,7 +272,7 @@ def test_the_last_record_of_each_partition(kafka: LocalCluster, topic: str) -> N
 
 
 def test_a_topic_that_is_not_there(kafka: LocalCluster, topic: str) -> None:
-    """An error with the topic's name, once it has had time to come into being."""
+    """It is an error with the topic's name, after a time in which the topic may be created."""
 
     async def run() -> None:
         async with client(kafka, api_timeout=2.0) as cluster:
@@ -283,7 +283,7 @@ def test_a_topic_that_is_not_there(kafka: LocalCluster, topic: str) -> None:
 
 
 def test_a_large_log_is_read_to_its_end(kafka: LocalCluster, topic: str) -> None:
-    """More than one Fetch holds."""
+    """The log is larger than one Fetch."""
 
     async def run() -> None:
         async with client(kafka) as cluster:
@@ -302,7 +302,7 @@ def test_a_large_log_is_read_to_its_end(kafka: LocalCluster, topic: str) -> None
 
 
 def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str]) -> None:
-    """The leader is killed: the same writer writes on, the same tail reads it."""
+    """The leader is killed: the same writer goes on writing, and the same tail reads it."""
 
     async def run() -> None:
         topic = fresh_name("topic")
@@ -328,6 +328,6 @@ def test_a_leader_that_moves(trio: LocalCluster, fresh_name: Callable[[str], str
 
 
 def test_no_right_is_an_error_of_the_user() -> None:
-    """A refusal of a whole kind becomes what the user can act on (the table in kafka/errors.py)."""
+    """A refused kind of request becomes an error that the user can act on (kafka/errors.py)."""
     with pytest.raises(UserError, match="TOPIC_AUTHORIZATION_FAILED"):
         dict(controllog._granted({TopicPartition("t", 0): Refusal(29)}, "read it"))

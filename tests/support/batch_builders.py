@@ -1,4 +1,4 @@
-"""Batches made for a test, beside the real ones of `captures.py`."""
+"""Batches built for tests, in addition to the real ones of `captures.py`."""
 
 import struct
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ BIG: Final = (1 << 63) - 1
 def record(
     offset: int, timestamp: int = THEN, value: bytes | None = b"v", key: bytes | None = None
 ) -> RawRecord:
-    """One record."""
+    """Build one record."""
     return RawRecord(offset, timestamp, 0, memoryview(encode_tail(key, value)))
 
 
@@ -32,7 +32,7 @@ def batch(
     attributes: int = 0,
     producer_id: int = -1,
 ) -> bytes:
-    """A batch as it stands in a log, at the first record's offset."""
+    """Build a batch as a log stores it, at the first record's offset."""
     made = whole(build(records, codec), attributes=attributes, producer_id=producer_id)
     return _BASE.pack(records[0].offset) + made[8:]
 
@@ -41,7 +41,7 @@ ABORT, COMMIT = 0, 1
 
 
 def marker(offset: int, producer_id: int, kind: int) -> bytes:
-    """The batch that ends a transaction, `ABORT` or `COMMIT`."""
+    """Build the batch that ends a transaction, `ABORT` or `COMMIT`."""
     key = (0).to_bytes(2, "big") + kind.to_bytes(2, "big", signed=True)
     return batch(
         [record(offset, value=b"\0" * 6, key=key)],
@@ -53,7 +53,7 @@ def marker(offset: int, producer_id: int, kind: int) -> bytes:
 def holed(
     base: int, last: int, records: Sequence[tuple[int, int]], codec: Codec = Codec.NONE
 ) -> bytes:
-    """A batch from `base` to `last` of which only these offsets and timestamps are left."""
+    """Build a batch from `base` to `last` that keeps only these offsets and timestamps."""
     body = b""
     for offset, timestamp in records:
         rest = b"\0" + varint(timestamp - THEN) + varint(offset - base) + encode_tail(None, b"left")
@@ -79,7 +79,7 @@ _AT: Final = {
 
 
 def altered(data: bytes, body: bytes | None = None, **fields: int) -> bytes:
-    """A batch with other header fields, or other records, and a right checksum."""
+    """Change header fields, or the records, of a batch; the checksum is correct."""
     out = bytearray(data if body is None else data[:61] + body)
     struct.pack_into(">i", out, 8, len(out) - 12)
     for name, value in fields.items():
@@ -89,13 +89,13 @@ def altered(data: bytes, body: bytes | None = None, **fields: int) -> bytes:
 
 
 def rechecked(data: bytearray) -> bytearray:
-    """The same bytes with a right checksum, as one batch."""
+    """Return the same bytes, as one batch, with a correct checksum."""
     _CRC.pack_into(data, 17, crc32c(bytes(data[21:])))
     return data
 
 
 def joined(*made: bytes) -> tuple[list[Header], memoryview]:
-    """Batches behind each other, and their headers."""
+    """Concatenate batches; return their headers and bytes."""
     buffer = memoryview(b"".join(made))
     return list(batches(buffer)), buffer
 
@@ -114,7 +114,7 @@ codecs = st.sampled_from(list(Codec))
 
 @st.composite
 def runs(draw: st.DrawFn) -> bytes:
-    """Dense batches of one codec at consecutive offsets, of either timestamp type."""
+    """Draw dense batches of one codec at consecutive offsets, of either timestamp type."""
     codec = draw(codecs)
     offset = draw(bases)
     made = []

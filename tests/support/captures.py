@@ -1,4 +1,4 @@
-"""The real batches of tests/data, and what a real consumer saw of them (see data/capture.py)."""
+"""The real batches of tests/data, and what a real consumer read of them (see data/capture.py)."""
 
 import base64
 import functools
@@ -16,11 +16,11 @@ from twinlog.mirror.plan import Data, Gap, Piece
 _HERE: Final = ROOT / "tests" / "data"
 NAMES: Final = tuple(sorted(path.stem for path in _HERE.glob("*.bin")))
 SHORT: Final = 64
-"""Bytes up to which a value stands in the capture itself, not its SHA-256."""
+"""The most bytes of a value that the capture stores itself; longer ones are stored as SHA-256."""
 
 
 class Seen(NamedTuple):
-    """A record as the consumer was given it; long bytes as their SHA-256."""
+    """A record as a consumer received it; long bytes as their SHA-256."""
 
     offset: int
     timestamp: int
@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """A partition's log. `aborted[at]` is what a Fetch from offset `at` lists."""
+    """A partition's log. `aborted[at]` lists what a Fetch from offset `at` reports as aborted."""
 
     name: str
     data: bytes
@@ -40,16 +40,16 @@ class Capture(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after the last."""
+        """The offset after the last record."""
         return self.headers[-1].next_offset
 
     @property
     def buffer(self) -> memoryview:
-        """All of it as one answer."""
+        """The whole log as one answer."""
         return memoryview(self.data)
 
     def answer(self, position: int) -> memoryview:
-        """What a Fetch from this offset answers: it begins with the batch that holds it."""
+        """Return the answer to a Fetch from this offset; it begins with the batch that holds it."""
         start = next((h.position for h in self.headers if h.next_offset > position), len(self.data))
         return self.buffer[start:]
 
@@ -87,7 +87,7 @@ def _bytes(text: str | None) -> bytes | str | None:
 
 
 def as_seen(record: Record) -> Seen:
-    """A record of ours in the capture's form."""
+    """Convert a decoded record to the capture's form."""
     return Seen(
         record.offset,
         record.timestamp,
@@ -104,7 +104,7 @@ def _short(data: bytes | None) -> bytes | str | None:
 
 
 def records_of(pieces: list[Piece]) -> list[Seen]:
-    """All records of a plan, decoded."""
+    """Return all records of a plan, decoded."""
     return [
         as_seen(decode(record))
         for piece in pieces
@@ -114,7 +114,7 @@ def records_of(pieces: list[Piece]) -> list[Seen]:
 
 
 def check_cover(pieces: list[Piece], start: int) -> int:
-    """Assert that pieces follow each other without a hole; gives where they end."""
+    """Assert that the pieces follow each other without a hole; return their end."""
     at = start
     for piece in pieces:
         assert piece.start == at < piece.end

@@ -1,12 +1,12 @@
-"""A mirror under load, something that is killed in it, and the proof afterwards.
+"""A mirror under load, a component that is killed, and the proof that nothing was lost.
 
-    load ─► mirror ─► node(s) ─► kill, resumed; kill, resumed; ... ─► the load ends ─► nothing
-    lags ─► every partition in what is wanted of it, on allowed ways only (control_records.py) ─►
+    load ─► mirror ─► node(s) ─► kill, resumed; kill, resumed; ... ─► the load ends ─► lag 0 ─►
+    every partition in its desired state, allowed transitions only (control_records.py) ─►
     twinlog verify ─► the independent checker
 
 A kill is over when every partition has *resumed*: its destination holds a record that was written
-to the source after the kill, so somebody living has copied it. The time until then is measured
-from librdkafka_tools by librdkafka, and it has the load's own rhythm in it: `rest` is the same
+to the source after the kill, so a living lane has copied it. librdkafka_tools measures the time
+until then with librdkafka. The time includes the load's own intervals: `rest` is the same time
 without a kill.
 """
 
@@ -38,15 +38,15 @@ CATCH_UP_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 3.0
 RESTS: Final = 5
 STILL_SECONDS: Final = 5.0
-"""A topic of the load of which nothing arrives for so long does not move."""
+"""A topic of the load stands still if nothing arrives for this long."""
 MOMENT_SECONDS: Final = 3.0
-"""A kill comes at any moment within so long after everything has resumed."""
+"""A kill comes at a random moment within this time after all partitions have resumed."""
 _POLL_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What was done, and what it came to. Times in seconds, from a kill to all resumed."""
+    """What was done, and its results. Times in seconds, from a kill until all have resumed."""
 
     rest: float
     recoveries: Sequence[float]
@@ -59,14 +59,14 @@ class Proof:
 
     @property
     def median(self) -> float:
-        """Of the recoveries."""
+        """The median recovery time."""
         return statistics.median(self.recoveries)
 
 
 class Ordeal:
-    """See the module. `random` decides what is left to chance, from the seed that is shown.
+    """See the module. `random` makes all random choices, from the seed that is printed.
 
-    Several of one destination differ in their names, which their topics begin with.
+    Ordeals that share a destination have different names, which prefix their topics.
     """
 
     def __init__(self, stage: Stage, seed: str, name: str = "") -> None:
@@ -75,9 +75,9 @@ class Ordeal:
         self.topics = [f"{name}{topic}" for topic in TOPICS]
         self._name = name
         self.resting: set[str] = set()
-        """Topics of the load that do not move just now: they are paused."""
+        """Topics of the load that are expected to stand still, for example paused ones."""
         self.compared: set[str] = set()
-        """Topics besides the load's that are mirrored, for the proof."""
+        """Mirrored topics besides the load's, for the proof."""
         self.rest = 0.0
         self._began = time.monotonic()
         self.recoveries: list[float] = []
@@ -85,28 +85,28 @@ class Ordeal:
         self._destination = _Offsets(stage.destination, self.topics)
 
     def begin(self, rate: float) -> None:
-        """The load, and a mirror of it; nodes are started by who wants them."""
+        """Start the load, and create a mirror of it; the caller starts the nodes."""
         mirror = self._name or MIRROR
         self.stage.start_load(rate, LOAD_SECONDS, self._name)
         self.stage.create_mirror(mirror)
         self.stage.add("|".join(self.topics), mirror)
 
     def await_all(self) -> float:
-        """Wait until every partition goes on; how long it took, in seconds."""
+        """Wait until every partition makes progress; return how long it took, in seconds."""
         seconds = self._resumed(time.monotonic())
         self.say(f"all goes on after {seconds:.1f} s")
         return seconds
 
     def measure_rest(self) -> None:
-        """Measure what a kill is measured by, without one, when everything goes on."""
+        """Measure the recovery time without a kill, once every partition makes progress."""
         self.await_all()
         self.rest = statistics.median(self._resumed(time.monotonic()) for _ in range(RESTS))
         self.say(f"without a kill {self.rest:.1f} s")
 
     def await_still(self, topics: Collection[str]) -> None:
-        """Wait until nothing arrives any more of these topics, which are written to all the time.
+        """Wait until nothing arrives of these topics, which are written to all the time.
 
-        That what was taken from them is felt; else nothing would be tried.
+        This shows that the fault has taken effect; otherwise nothing would be tested.
         """
         deadline = time.monotonic() + RESUME_SECONDS
         before: dict[Partition, int] = {}
@@ -121,11 +121,11 @@ class Ordeal:
         self.say(f"{', '.join(sorted(topics))}: nothing arrives any more")
 
     def await_moment(self) -> None:
-        """Let a random time pass: what is killed is at any point of its work."""
+        """Wait for a random time, so that a kill can hit at any point of the work."""
         time.sleep(self.random.uniform(0, MOMENT_SECONDS))
 
     def await_resumed(self, since: float) -> None:
-        """Wait until every partition has resumed, and note how long it took since the kill."""
+        """Wait until every partition has resumed, and note the time since the kill."""
         self.recoveries.append(self._resumed(since))
         self.say(f"resumed after {self.recoveries[-1]:.1f} s")
 
@@ -137,13 +137,13 @@ class Ordeal:
         self.await_resumed(since)
 
     def say(self, what: str) -> None:
-        """For whoever looks at a failure, or watches (pytest -s)."""
+        """Print progress, for a failure's report or for `pytest -s`."""
         name = f"{self._name} " if self._name else ""
         sys.stdout.write(f"{time.monotonic() - self._began:6.1f} s  {name}{what}\n")
         sys.stdout.flush()
 
     def _resumed(self, since: float) -> float:
-        """Wait until every partition has a record that is written from now on; seconds since."""
+        """Wait until every partition has a record written from now on; seconds since `since`."""
         deadline = since + RESUME_SECONDS
         mark: dict[Partition, int] = {}
         late: list[Partition] = []
@@ -161,11 +161,11 @@ class Ordeal:
             time.sleep(_POLL_SECONDS)
 
     def prove(self, *, may_fail: bool = False) -> Proof:
-        """See `prove`."""
+        """Prove this mirror alone: see `prove`."""
         return prove([self], may_fail=may_fail)
 
     def end(self) -> dict[str, int]:
-        """End the load, and wait until the destination has all of it; what was written."""
+        """End the load, wait until the destination has all of it; return what was written."""
         totals = self.stage.stop_load()
         self.say(f"the load has ended: {totals}")
         self.stage.await_no_lag(self.topics, CATCH_UP_SECONDS)
@@ -173,7 +173,7 @@ class Ordeal:
         return totals
 
     def compare(self) -> Report:
-        """The independent checker's opinion of all that is mirrored of this source."""
+        """Run the independent checker on all that is mirrored of this source."""
         if self.compared:
             others = self.stage.check(self.compared, numbered=False)
             assert others.good, others.problems
@@ -184,9 +184,9 @@ class Ordeal:
         return report
 
     def check_ways(self) -> int:
-        """Every transition that was written is one of the table's; how many there were.
+        """Check that every stored transition is allowed; return how many there were.
 
-        The last states are what is wanted, in the end.
+        At the end the last states have to match the desired states.
         """
         servers = self.stage.destination.bootstrap_servers
         until(lambda: not book.read(servers).disagreeing(), 60, "all states as they are wanted")
@@ -196,7 +196,7 @@ class Ordeal:
         return found.steps
 
     def unwell(self) -> list[str]:
-        """The partitions that are in any other state than MIRRORING and STOPPED, and why."""
+        """Return the partitions that are neither MIRRORING nor STOPPED, with reasons."""
         return [
             f"{row['topic']}-{row['partition']} {row['state']}: {row['reason']}"
             for row in outside.all_described(self.stage)
@@ -205,10 +205,10 @@ class Ordeal:
 
 
 def prove(mirrors: Sequence[Ordeal], *, may_fail: bool = False) -> Proof:
-    """End the loads; each mirror has to be its source's log, with every partition well.
+    """End the loads; each destination log has to equal its source's, with every partition well.
 
     Args:
-        mirrors: of one destination; the first one's stage has the nodes.
+        mirrors: mirrors of one destination; the first one's stage has the nodes.
         may_fail: partitions may have been FAILED meanwhile.
     """
     first = mirrors[0]
@@ -234,7 +234,7 @@ def prove(mirrors: Sequence[Ordeal], *, may_fail: bool = False) -> Proof:
 
 
 class _Offsets:
-    """The load's partitions in one cluster, asked by a new client where one has trouble."""
+    """The load's partitions in one cluster; after a client error a new client is used."""
 
     def __init__(self, cluster: LocalCluster, topics: Sequence[str]) -> None:
         self._servers = cluster.bootstrap_servers
@@ -245,7 +245,7 @@ class _Offsets:
     def ask(
         self, question: Callable[[Log, Sequence[Partition]], dict[Partition, int]]
     ) -> dict[Partition, int]:
-        """An offset of every partition; empty where one cannot be had just now."""
+        """Return an offset of every partition; empty if one is not available now."""
         self._log = self._log or Log(self._servers, LOOK_SECONDS)
         try:
             self._partitions = self._partitions or self._log.partitions(self._topics)
@@ -266,9 +266,9 @@ def ordeal(
     destination: int = 1,
     controllers: int = 1,
 ) -> Iterator[Ordeal]:
-    """Clusters of so many brokers, and a mirror of a load of so many records a second.
+    """Start clusters with that many brokers, and a mirror of a load of `rate` records a second.
 
-    `controllers`: of the destination.
+    `controllers`: the number of the destination's controllers.
     """
     sys.stdout.write(f"seed {seed}\n")  # pytest shows it with a failure
     with Stage(directory) as stage:
@@ -281,7 +281,7 @@ def ordeal(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
-    """One kind of kill, so many times: what `make chaos` wants of a test."""
+    """One kind of kill, repeated `times` times, as `make chaos` asks of a test."""
 
     kind: str
     times: int
@@ -290,7 +290,7 @@ class Trials:
     gone_seconds: float
     directory: Path
     proofs: dict[str, Proof]
-    """Of all kinds, for the table at the end."""
+    """The proofs of all kinds, for the table at the end."""
 
     @property
     def own_seed(self) -> str:
@@ -300,7 +300,7 @@ class Trials:
     def ordeal(
         self, *, source: int = 1, destination: int = 1, controllers: int = 1
     ) -> AbstractContextManager[Ordeal]:
-        """A mirror under load, between clusters of so many brokers."""
+        """Start a mirror under load, between clusters with that many brokers."""
         return ordeal(
             *(self.directory, self.own_seed, self.rate),
             source=source,
@@ -309,12 +309,12 @@ class Trials:
         )
 
     def prove(self, *mirrors: Ordeal, may_fail: bool = False) -> None:
-        """Prove that nothing was lost, doubled or misplaced, and note what it came to."""
+        """Prove that nothing was lost, duplicated or misplaced, and note the result."""
         self.proofs[self.kind] = prove(mirrors, may_fail=may_fail)
 
 
 def leaders(cluster: LocalCluster) -> list[int]:
-    """The brokers that lead partitions of the load's topics."""
+    """Return the brokers that lead partitions of the load's topics."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 2})
     topics = client.list_topics(timeout=LOOK_SECONDS).topics
     return sorted({one.leader for name in TOPICS for one in topics[name].partitions.values()})

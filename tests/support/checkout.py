@@ -1,4 +1,4 @@
-"""Where this checkout's files are."""
+"""Paths of this checkout's files."""
 
 from pathlib import Path
 from typing import Final

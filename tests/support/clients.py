@@ -1,4 +1,4 @@
-"""Our own client on the tests' clusters, topics made with it, and who is the controller."""
+"""twinlog's own client on the tests' clusters: topics, controllers, states, markers."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ from twinlog.store.topic_writer import ALL, append
 
 
 def client(cluster: LocalCluster, name: str | None = None, **settings: float) -> KafkaCluster:
-    """A client that is not started yet."""
+    """Return a client that is not started yet."""
     hosts = (server.rpartition(":") for server in cluster.bootstrap_servers.split(","))
     servers = tuple(Address(host, int(port)) for host, _, port in hosts)
     return KafkaCluster(ClusterConfig(bootstrap_servers=servers, **settings), name=name)
@@ -63,7 +63,7 @@ async def make_topic(
 
 
 class Quorum(NamedTuple):
-    """A cluster's controllers: the active one, and how far each voter has the metadata log."""
+    """A cluster's controllers: the active one, and each voter's end of the metadata log."""
 
     leader: int
     high_watermark: int
@@ -71,7 +71,7 @@ class Quorum(NamedTuple):
 
 
 async def describe_quorum(cluster: LocalCluster) -> Quorum:
-    """The controllers as the active one sees them: metadata names any broker in its place."""
+    """Ask the active controller for the quorum: metadata names any broker as the controller."""
     topic = DescribeQuorumRequest.TopicData
     asked = topic(
         topic_name="__cluster_metadata", partitions=[topic.PartitionData(partition_index=0)]
@@ -90,9 +90,9 @@ async def write_state(
     state: State,
     ends: Mapping[int, LastMirrored] | None = None,
 ) -> None:
-    """Say that all partitions of a topic are in this state, where no lane does; and some's ends.
+    """Store a state for all partitions of a topic, and ends for some; no lane does it here.
 
-    What is STOPPED has nothing to be set back either, as after a node.
+    A STOPPED topic also has no configuration left to set back, as after a node's stop.
     """
     count = await partition_count(cluster) or 0
     entries = []
@@ -116,12 +116,12 @@ async def write_state(
 
 
 async def none_refused(_mirror: str, _topics: Collection[str]) -> Collection[str]:
-    """Stand for who sets configurations back, where none is to be."""
+    """Replace the function that sets configurations back; it does nothing and refuses nothing."""
     return ()
 
 
 async def write_markers(cluster: KafkaCluster, topic: str, count: int) -> None:
-    """Write markers of a producer that nobody else is, to partition 0."""
+    """Write markers of an otherwise unused producer id to partition 0."""
     port = KafkaDestination(cluster, lambda: True)
     await port.leaders([topic])
     wanted = {TopicPartition(topic, 0): Markers(count, 0)}

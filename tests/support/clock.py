@@ -1,8 +1,7 @@
-"""A wall clock of its own for some processes, which a test sets without any right (libfaketime).
+"""A separate wall clock for some processes, which a test sets without privileges (libfaketime).
 
-Preloaded into each of them, it answers what they ask the system's clock, as far from the truth as
-a file says that is read again each second. The monotonic clocks are left as they are, as they are
-by whoever sets a system's clock.
+The preloaded library answers calls for the system's clock, shifted by an offset that it reads from
+a file each second. The monotonic clocks do not change, as when an operator sets the system's clock.
 """
 
 import time
@@ -22,14 +21,14 @@ from waiting import until
 
 HOUR: Final = 3600
 JUMPS: Final = (13 * HOUR, -13 * HOUR, 48 * HOUR, 0)
-"""Seconds from the truth, in turns: over half a day, which is the margin of the one decision that
-needs the time of day; and days, which is more than brokers take of a record's timestamp."""
+"""Offsets from the true time in seconds, in turn. 13 hours exceeds half a day, the margin of the
+one decision that needs the time of day; 48 hours exceeds what brokers accept of a timestamp."""
 _SHOWN_SECONDS: Final = 60.0
 _SHARED: Final = Path("/dev/shm")
 
 
 class Clock:
-    """See the module. `environment` is what the processes are started with."""
+    """See the module. `environment` holds the variables to start the processes with."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -39,13 +38,13 @@ class Clock:
         self.environment = {
             **preloaded,
             "FAKETIME_TIMESTAMP_FILE": str(file),
-            # Else the file is read whenever anybody asks for the time.
+            # Otherwise each call for the time reads the file.
             "FAKETIME_NO_CACHE": "0",
             "FAKETIME_CACHE_DURATION": "0",
         }
 
     def set(self, offset_s: int) -> None:
-        """Let it show the true time and so much more, within two seconds."""
+        """Set the clock to the true time plus `offset_s`; it takes effect within two seconds."""
         self.offset_s = offset_s
         new = self._file.with_suffix(".new")
         new.write_text(f"{offset_s:+d}\n")
@@ -53,7 +52,7 @@ class Clock:
 
 
 def start_node(mirror: Ordeal) -> Clock:
-    """Start a node whose processes have a clock of their own."""
+    """Start a node whose processes have their own clock."""
     clock = Clock(mirror.stage.directory / "clock")
     mirror.stage.start_node("node", "--lanes", f"{LANES}", environment=clock.environment)
     return clock
@@ -61,22 +60,22 @@ def start_node(mirror: Ordeal) -> Clock:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Remove what the library leaves behind of processes that run and end in the block."""
+    """Remove the files that libfaketime leaves behind for processes of this block."""
     began = time.time()
     try:
         yield
     finally:
-        # What processes share is left behind by those that have become others: shells. Whoever
-        # has it open keeps it.
+        # Shells that have exec'ed another program leave their shared files behind. A process that
+        # has a file open keeps it.
         for path in (*_SHARED.glob("sem.faketime_sem_*"), *_SHARED.glob("faketime_shm_*")):
             if path.stat().st_mtime >= began - 1:
                 path.unlink(missing_ok=True)
 
 
 def jump(mirror: Ordeal, clock: Clock, times: int) -> None:
-    """Let the node's clock jump so many times: alone, before a lane dies, while a topic is removed.
+    """Let the node's clock jump `times` times: alone, before a lane dies, during a removal.
 
-    Each time all resumes, and all lanes say the time that their clock shows.
+    Each time all partitions resume, and all lanes report the time of their clock.
     """
     ways = cycle((_alone, _before_a_lane_dies, _while_a_topic_is_removed))
     for _, offset_s, way in zip(range(times), cycle(JUMPS), ways, strict=False):
@@ -104,7 +103,7 @@ def _while_a_topic_is_removed(mirror: Ordeal, clock: Clock, offset_s: int) -> No
 
 
 def _shown(mirror: Ordeal, clock: Clock) -> bool:
-    """Whether all partitions' owners have written a status by this clock."""
+    """Return whether all partitions' owners have written a status with this clock's time."""
     rows = [row for row in outside.all_described(mirror.stage) if row["state"] == "MIRRORING"]
     return all(_agrees(row, time.time() + clock.offset_s) for row in rows)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 
 def source(module: ModuleType) -> Path:
-    """The file that it was written in, or compiled from."""
+    """Return the module's source file, also for a compiled module."""
     assert module.__file__ is not None
     built = Path(module.__file__)
     return built.with_name(f"{built.name.split('.')[0]}.py")
 
 
 def interpreted(module: ModuleType) -> Any:
-    """The same module from its source, never compiled."""
+    """Load the same module from its source, uncompiled."""
     spec = importlib.util.spec_from_file_location(f"interpreted_{module.__name__}", source(module))
     assert spec is not None
     assert spec.loader is not None

@@ -1,7 +1,7 @@
-"""What stands in `__mirror_state` and `__mirror_config`, read by librdkafka: whether it may.
+"""The records of `__mirror_state` and `__mirror_config`, read by librdkafka, and their checks.
 
-Every record of `__mirror_state` is looked at, in each partition's order: tests are over before the
-cleaner has anything to do there.
+Every record of `__mirror_state` is checked, in each partition's order: tests end before the log
+cleaner removes any.
 """
 
 from itertools import pairwise
@@ -27,22 +27,22 @@ RESTS = {
     Wanted.PAUSED: {State.PAUSED, State.UNKNOWN, State.FAILED},
     Wanted.STOPPED: {State.STOPPED},
 }
-"""What a partition ends in. One that was removed before anybody owned it may have no state."""
+"""The final states. A partition that was removed before it had an owner may have no state."""
 
 
 class Book(NamedTuple):
-    """All that was written: each partition's states in order, and what is wanted now."""
+    """All that was written: each partition's states in order, and the current desired states."""
 
     ways: dict[MirrorPartition, list[State]]
     wanted: Snapshot
 
     @property
     def steps(self) -> int:
-        """How many transitions there were."""
+        """The number of transitions."""
         return sum(len(states) - 1 for states in self.ways.values())
 
     def forbidden(self) -> list[str]:
-        """Transitions that mirror/states.py does not allow."""
+        """Return the transitions that mirror/states.py does not allow."""
         return [
             f"{name} went from {old.name} to {new.name}"
             for name, states in self.ways.items()
@@ -51,7 +51,7 @@ class Book(NamedTuple):
         ]
 
     def disagreeing(self) -> list[str]:
-        """Partitions whose last state is not what is wanted of them."""
+        """Return the partitions whose last state does not match the desired state."""
         found = []
         for topic in self.wanted.topics:
             for index in range(topic.partitions):
@@ -63,7 +63,7 @@ class Book(NamedTuple):
 
 
 def read(servers: str) -> Book:
-    """All records of both topics."""
+    """Read all records of both topics."""
     ways: dict[MirrorPartition, list[State]] = {}
     for record in _records(servers, "__mirror_state"):
         said = decode(record.key, record.value)
@@ -76,7 +76,7 @@ def read(servers: str) -> Book:
 
 
 def _records(servers: str, topic: str) -> list[Written]:
-    """Every record of a topic, in each partition's order."""
+    """Read every record of a topic, in each partition's order."""
     client = Consumer(
         {
             "bootstrap.servers": servers,
@@ -96,7 +96,7 @@ def _records(servers: str, topic: str) -> list[Written]:
                 index, offset = message.partition(), message.offset()
                 assert index is not None
                 if message.error() is not None:
-                    left.discard(index)  # its end
+                    left.discard(index)  # the end of the partition
                 else:
                     assert offset is not None
                     found.append(Written(index, offset, message.key(), message.value()))  # type: ignore[arg-type]

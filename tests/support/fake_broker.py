@@ -1,4 +1,4 @@
-"""A server on loopback that speaks Kafka's frames and answers as a test tells it to."""
+"""A server on loopback that speaks Kafka's frames and sends the answers that a test chooses."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ RANGES = {3: (0, 12), 12: (0, 4), 17: (0, 1), 18: (0, 4), 36: (0, 2)}
 
 @dataclass
 class Request:
-    """A request as it came: the first eight bytes taken apart."""
+    """A request as received, with its first eight bytes parsed."""
 
     api_key: int
     version: int
@@ -30,7 +30,7 @@ Answer = Callable[[Request], Awaitable[bytes | None]]
 
 
 def framed(correlation_id: int, body: bytes, *, flexible: bool = False) -> bytes:
-    """A response as bytes, its length first."""
+    """Encode a response with its length in front."""
     head = bytes(ResponseHeader(correlation_id=correlation_id).encode(flexible=flexible))
     return struct.pack(">i", len(head) + len(body)) + head + body
 
@@ -42,7 +42,7 @@ async def echo(request: Request) -> bytes:
 
 @dataclass
 class FakeBroker:
-    """ApiVersions and SASL are answered by itself, all else by `answer`; None says nothing."""
+    """Answers ApiVersions and SASL itself, all else by `answer`; None sends no answer."""
 
     answer: Answer = echo
     ranges: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(RANGES))

@@ -1,6 +1,6 @@
-"""A KDC of MIT Kerberos on loopback, with a realm of its own.
+"""A KDC of MIT Kerberos on loopback, with its own realm.
 
-Debian has it in krb5-kdc (krb5kdc, kdb5_util), krb5-admin-server (kadmin.local) and krb5-user.
+The Debian packages are krb5-kdc (krb5kdc, kdb5_util), krb5-admin-server (kadmin.local), krb5-user.
 """
 
 import os
@@ -47,7 +47,7 @@ _SERVER = """\
 
 
 class Kdc:
-    """See the module. `environment` is what programs need to find it."""
+    """See the module. `environment` holds the variables with which programs find it."""
 
     def __init__(self, home: Path, port: int, group: ProcessGroup) -> None:
         self.home = home
@@ -65,7 +65,7 @@ class Kdc:
         self.run("kdb5_util", "create", "-s", "-r", REALM, "-P", "of-this-test-alone")
 
     def run(self, *command: str) -> None:
-        """Run one of Kerberos' programs."""
+        """Run one of the programs of Kerberos."""
         program = _program(command[0])
         subprocess.run(
             [program, *command[1:]],
@@ -76,7 +76,7 @@ class Kdc:
         )
 
     def keytab(self, principal: str) -> Path:
-        """Make a principal; the file with its key."""
+        """Create a principal; return the file with its key."""
         file = self.home / f"{principal.replace('/', '-')}.keytab"
         self.run("kadmin.local", "-r", REALM, "-q", f"addprinc -randkey {principal}")
         self.run("kadmin.local", "-r", REALM, "-q", f"ktadd -k {file} {principal}")
@@ -98,18 +98,18 @@ class Kdc:
         until(serves, SECONDS, "the KDC")
 
     def asked(self) -> str:
-        """What it was asked for so far, a line for each ticket."""
+        """Return the log of requests so far, a line for each ticket."""
         return (self.home / "asked.log").read_text()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the KDC."""
         assert self._process is not None
         self._process.kill()
 
 
 @contextmanager
 def kdc(home: Path) -> Iterator[Kdc]:
-    """Start a KDC, end it with the block."""
+    """Start a KDC; stop it at the end of the block."""
     claim, group = PortClaim.fresh(1), ProcessGroup()
     try:
         one = Kdc(home, claim.ports[0], group)
@@ -121,7 +121,7 @@ def kdc(home: Path) -> Iterator[Kdc]:
 
 
 def _program(name: str) -> str:
-    """Where it is: what serves is not on everybody's PATH."""
+    """Return a program's path: server programs are often not on PATH."""
     places = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
     found = shutil.which(name, path=places)
     assert found is not None, f"{name} is not installed (Debian: krb5-kdc, krb5-admin-server)"
@@ -129,13 +129,13 @@ def _program(name: str) -> str:
 
 
 def krb5_login(options: Mapping[str, str]) -> str:
-    """A `sasl.jaas.config`."""
+    """Return a `sasl.jaas.config`."""
     said = " ".join(f'{name}="{value}"' for name, value in options.items())
     return f"com.sun.security.auth.module.Krb5LoginModule required {said};"
 
 
 def by_keytab(principal: str, keytab: Path) -> dict[str, str]:
-    """A client's properties."""
+    """Return the client properties for a keytab login."""
     options = {"useKeyTab": "true", "keyTab": str(keytab), "principal": f"{principal}@{REALM}"}
     return {
         "security.protocol": "SASL_PLAINTEXT",

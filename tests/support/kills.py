@@ -1,4 +1,4 @@
-"""One kill of each kind: at a random moment, and done when every partition has resumed."""
+"""One kill of each kind, at a random moment; each waits until every partition has resumed."""
 
 import asyncio
 import time
@@ -19,13 +19,13 @@ LANES = 2
 
 
 def kill_lane(mirror: Ordeal, node: str) -> None:
-    """Kill a Python worker, which is a lane."""
+    """Kill a lane, which is a Python worker."""
     found = running.await_lanes(mirror.stage.nodes[node].pid, LANES)
     mirror.kill(lambda: running.end(mirror.random.choice(found)))
 
 
 def kill_daemon(mirror: Ordeal, node: str) -> None:
-    """Kill what the lanes are forked from: they end by themselves, and have another one then."""
+    """Kill the daemon that forks the lanes: its lanes end by themselves, and new ones start."""
     pid = mirror.stage.nodes[node].pid
     before = running.await_lanes(pid, LANES)
     (daemon,) = running.daemons(pid)
@@ -38,7 +38,7 @@ def kill_daemon(mirror: Ordeal, node: str) -> None:
 
 
 def kill_driver(mirror: Ordeal, node: str, *arguments: str) -> None:
-    """Kill a node's own process, and start the node again at once."""
+    """Kill a node's own process, and restart the node at once."""
     driver = mirror.stage.nodes[node]
     running.await_lanes(driver.pid, LANES)
 
@@ -50,7 +50,7 @@ def kill_driver(mirror: Ordeal, node: str, *arguments: str) -> None:
 
 
 def kill_jvm(mirror: Ordeal, node: str, *arguments: str) -> None:
-    """Kill a node's JVM: the node ends and says why; then it is started again."""
+    """Kill a node's JVM: the node reports that and ends; then it is restarted."""
     driver = mirror.stage.nodes[node]
     running.await_lanes(driver.pid, LANES)
     jvm = running.jvm(driver.pid)
@@ -77,7 +77,7 @@ def kill_executor(mirror: Ordeal, spark: SparkCluster) -> None:
 
 
 def kill_spark_worker(mirror: Ordeal, spark: SparkCluster) -> None:
-    """Kill a worker that has lanes; the lanes of the other one go on; then start it again."""
+    """Kill a worker that has lanes; the other worker's lanes go on; then restart it."""
 
     def with_lanes() -> list[int]:
         every = {number: spark.lanes(number) for number in spark.workers}
@@ -91,7 +91,7 @@ def kill_spark_worker(mirror: Ordeal, spark: SparkCluster) -> None:
 
 
 def kill_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
-    """Kill a broker that leads something; start it again, and let it catch up."""
+    """Kill a broker that leads partitions; restart it, and let it catch up."""
     victim = mirror.random.choice(leaders(cluster))
     mirror.kill(lambda: cluster.kill(victim))
     cluster.start_broker(victim)
@@ -99,14 +99,14 @@ def kill_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
 
 
 def kill_controller(mirror: Ordeal, cluster: LocalCluster) -> None:
-    """Kill the active controller, perhaps with a broker; start them again."""
+    """Kill the active controller, perhaps with a broker; restart them."""
     victims = controller_and_perhaps_a_broker(mirror, cluster)
     mirror.kill(lambda: kill_all(cluster, victims))
     start_again(cluster, victims)
 
 
 def controller_and_perhaps_a_broker(mirror: Ordeal, cluster: LocalCluster) -> list[int]:
-    """The active controller, and every other time a broker that leads something."""
+    """Return the active controller and, at random, a broker that leads partitions."""
     brokers = mirror.random.choice(([], [mirror.random.choice(leaders(cluster))]))
     victims = [await_quorum(cluster).leader, *brokers]
     mirror.say(f"to be killed: {victims}")
@@ -114,13 +114,13 @@ def controller_and_perhaps_a_broker(mirror: Ordeal, cluster: LocalCluster) -> li
 
 
 def kill_all(cluster: LocalCluster, victims: Collection[int]) -> None:
-    """Kill these nodes, one right after the other."""
+    """Kill these nodes, one directly after the other."""
     for victim in victims:
         cluster.kill(victim)
 
 
 def start_again(cluster: LocalCluster, victims: Collection[int]) -> None:
-    """Start nodes when another controller is the active one, and let all of them catch up."""
+    """Restart nodes once another controller is active, and let all of them catch up."""
     assert await_quorum(cluster, without=victims).leader not in victims
     for victim in victims:
         cluster.start_broker(victim)
@@ -129,7 +129,7 @@ def start_again(cluster: LocalCluster, victims: Collection[int]) -> None:
 
 
 def await_quorum(cluster: LocalCluster, without: Collection[int] = ()) -> Quorum:
-    """Wait until there is an active controller, and all the others have what it had by then."""
+    """Wait for an active controller, and until all other voters have its log as of then."""
 
     def ask() -> Quorum | None:
         try:
@@ -152,7 +152,7 @@ def await_quorum(cluster: LocalCluster, without: Collection[int] = ()) -> Quorum
 
 
 def kill_only_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
-    """Kill a cluster's only broker, and start it again at once."""
+    """Kill a cluster's only broker, and restart it at once."""
     (broker,) = cluster.brokers
 
     def strike() -> None:
@@ -163,9 +163,9 @@ def kill_only_broker(mirror: Ordeal, cluster: LocalCluster) -> None:
 
 
 def pause_lane(mirror: Ordeal, seconds: float) -> None:
-    """Let the only lane of one of two nodes stand still; the other node takes over; it goes on.
+    """Pause the only lane of one of two nodes; the other node takes over; the lane continues.
 
-    Done when both nodes have state partitions again.
+    This ends when both nodes own state partitions again.
     """
     stage = mirror.stage
     outside.await_shares(stage, len(stage.nodes))
@@ -175,7 +175,7 @@ def pause_lane(mirror: Ordeal, seconds: float) -> None:
     with running.paused(lane):
         since = time.monotonic()
         mirror.await_resumed(since)
-        time.sleep(max(0.0, since + seconds - time.monotonic()))  # the length is what is tried
+        time.sleep(max(0.0, since + seconds - time.monotonic()))  # the pause's length is tested
         assert lane.alive(), "what stood still was ended"
     outside.await_shares(stage, len(stage.nodes))
     mirror.await_all()

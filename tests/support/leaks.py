@@ -1,10 +1,10 @@
-"""Whether an exception, all that is chained to it included, tells a secret."""
+"""All texts of an exception and its chain, to search for leaked secrets."""
 
 import traceback
 
 
 def told(error: BaseException) -> str:
-    """All that a log, a traceback, or a message made of its `repr` could show of it."""
+    """Return all that a log, a traceback, or a message made of its `repr` could show of it."""
     found = traceback.format_exception(error)
     reason: BaseException | None = error
     while reason is not None:

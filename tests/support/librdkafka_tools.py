@@ -1,4 +1,4 @@
-"""librdkafka on the clusters of a stage: what a user's applications and tools would do."""
+"""librdkafka on the clusters of a stage: the actions of a user's applications and tools."""
 
 import json
 import time
@@ -22,7 +22,7 @@ from twinlog.local.stage import Stage
 
 SECONDS = 30.0
 _BEGAN_MS = int(time.time() * 1000)
-"""Of the process: what is years old the brokers delete."""
+"""The start of this process: brokers delete records with timestamps years ago."""
 
 
 def admin(servers: str) -> AdminClient:
@@ -45,7 +45,7 @@ def grow_topic(servers: str, name: str, partitions: int) -> None:
 
 
 def _await_partitions(client: AdminClient, name: str, partitions: int) -> None:
-    """Wait until the brokers' metadata has them, which is after the controller's answer."""
+    """Wait until brokers' metadata has the partitions, which is after the controller's answer."""
 
     def there() -> bool:
         found = client.list_topics(timeout=SECONDS).topics.get(name)
@@ -92,7 +92,7 @@ def write(servers: str, topic: str, records: Iterable[Sequence[Any]], **settings
 
 
 def write_same(servers: str, topic: str, partition: int, start: int, end: int) -> None:
-    """Write what is the same in each cluster at these offsets, timestamps too, in one producer."""
+    """Write records that are equal in each cluster, timestamps too, from a single producer."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     for at in range(start, end):
         value = f"v{at}"
@@ -101,7 +101,7 @@ def write_same(servers: str, topic: str, partition: int, start: int, end: int) -
 
 
 def until_written(topic: str, client: Mapping[str, Any]) -> None:
-    """Wait until somebody may write; it is one record."""
+    """Wait until the client may write; this writes one record."""
 
     def written() -> bool:
         try:
@@ -135,7 +135,7 @@ def consumer(servers: str, group: str, protocol: str = "classic") -> Iterator[Co
 
 
 def commit(servers: str, group: str, topic: str, offsets: dict[int, int]) -> None:
-    """Commit as somebody who is no member."""
+    """Commit offsets without being a member of the group."""
     with consumer(servers, group) as one:
         one.commit(
             offsets=[TopicPartition(topic, index, offset) for index, offset in offsets.items()],
@@ -164,7 +164,7 @@ def alter(stage: Stage, *lines: str) -> None:
 
 
 def all_described(stage: Stage) -> list[dict[str, Any]]:
-    """What `kafka-mirrors --describe` says of all partitions."""
+    """Return the rows of `kafka-mirrors --describe` for all partitions."""
     done = stage.mirrors("--describe", "--json")
     assert done.status == 0, done.errors
     rows: list[dict[str, Any]] = json.loads(done.output)
@@ -172,14 +172,14 @@ def all_described(stage: Stage) -> list[dict[str, Any]]:
 
 
 def described(stage: Stage, topic: str) -> dict[int, dict[str, Any]]:
-    """What it says of a topic's partitions."""
+    """Return the rows of a topic's partitions."""
     return {row["partition"]: row for row in all_described(stage) if row["topic"] == topic}
 
 
 def await_state(
     stage: Stage, topic: str, partition: int, state: str, seconds: float = 120.0
 ) -> dict[str, Any]:
-    """Wait until a partition has a state; what is said of it then."""
+    """Wait until a partition has a state; return its row."""
     return until(
         lambda: described(stage, topic).get(partition, {}),
         seconds,
@@ -189,7 +189,7 @@ def await_state(
 
 
 def await_shares(stage: Stage, count: int) -> None:
-    """Wait until the group of the lanes has so many members, and each of them has partitions."""
+    """Wait until the lanes' group has `count` members, and each of them has partitions."""
     client = admin(stage.destination.bootstrap_servers)
 
     def shared() -> bool:
@@ -201,7 +201,7 @@ def await_shares(stage: Stage, count: int) -> None:
 
 
 def transactions(where: str, topic: str, count: int) -> None:
-    """So many transactions of one record each."""
+    """Write `count` transactions of one record each."""
     producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-lone"})
     producer.init_transactions(SECONDS)
     for at in range(count):
@@ -211,7 +211,7 @@ def transactions(where: str, topic: str, count: int) -> None:
 
 
 def transaction(where: str, topic: str, name: str, *, commit: bool) -> None:
-    """Ten records in one transaction."""
+    """Write ten records in one transaction."""
     producer = Producer({"bootstrap.servers": where, "transactional.id": f"{topic}-{name}"})
     producer.init_transactions(SECONDS)
     producer.begin_transaction()

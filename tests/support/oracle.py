@@ -1,20 +1,20 @@
-"""Whether every record of the source is at its offset on the destination, at any moment.
+"""Checks, at any moment, that every record of the source is at its offset on the destination.
 
-It knows nothing of twinlog but what a mirror promises, and reads with librdkafka alone
-(read_committed):
+The oracle knows only what a mirror promises, and reads with librdkafka alone (read_committed):
 
-- Below the destination's log end every record of the source is there, with the same key, value,
-  headers and timestamp, and nothing else is. That has to hold at any moment, whatever is killed, so
-  `look` may be called at any moment; it goes on where it ended.
-- A claim is held against what was true before it was made: a mirror that is READY, a lag of 0 or a
-  `verify` that ends with 0 means that the destination has at least what the source held *before*
-  the command began.
+- Below the destination's log end offset there is every record of the source, with the same key,
+  value, headers and timestamp, and nothing else. This has to hold at any moment, whatever is
+  killed, so `look` may be called at any moment; each call continues where the last one ended.
+- A claim is compared with what was true before it was made. If a mirror is READY, has a lag of 0,
+  or passes `verify` with status 0, the destination has at least what the source held *before* the
+  command began.
 
-What the source itself has deleted or compacted is no loss, and this too is concluded from evidence:
-from a second read of the source, after the one that has found the difference. Where topics are
-compacted on both sides, records differ at any moment, so only the look at the end compares them:
-there, a record that one side has alone needs a later one of its key on the other side, and both
-sides end with the same record of each key.
+Records that the source itself has deleted or compacted are no loss. The evidence for that is a
+second read of the source, after the read that found the difference.
+
+Where topics are compacted on both sides, records differ at any moment, so only
+`look_at_the_end` compares them. There, a record that only one side has needs a later record of its
+key on the other side, and both sides end with the same record of each key.
 """
 
 import time
@@ -30,26 +30,26 @@ MOST_PROBLEMS: Final = 50
 
 @dataclass(slots=True)
 class Counts:
-    """What was looked at; records count each time that they are compared."""
+    """What was checked; a record counts each time that it is compared."""
 
     looks: int = 0
     records: int = 0
     deleted: int = 0
-    """Records that the source had no longer at the second read."""
+    """Records that the source no longer had at the second read."""
     claims: int = 0
     withheld: int = 0
-    """Looks at claims that claimed nothing: not READY, a lag, DIFFERS or not seen."""
+    """Checks of claims that claimed nothing: not READY, a lag, DIFFERS or not seen."""
     problems: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """For a summary."""
+        """Return the counts for a summary."""
         return asdict(self)
 
 
 class Oracle:
-    """See the module. `source` and `destination`: bootstrap servers that no proxy is in front of.
+    """See the module. `source` and `destination`: bootstrap servers without a proxy in front.
 
-    expiring: topics of which each cluster's own retention deletes at its own time.
+    expiring: topics whose retention runs in each cluster at its own time.
     """
 
     def __init__(self, source: str, destination: str, expiring: Collection[str] = ()) -> None:
@@ -61,20 +61,20 @@ class Oracle:
         self._compacted: dict[str, bool] = {}
 
     def reconnect(self) -> None:
-        """Begin with new clients: after a broker's restart librdkafka keeps to an old epoch."""
+        """Create new clients: after a broker's restart librdkafka keeps an old leader epoch."""
         self.source, self.destination = (Log(servers) for servers in self._servers)
 
     def problem(self, what: str) -> None:
-        """Note what must not be."""
+        """Note a violation."""
         if len(self.counts.problems) < MOST_PROBLEMS and what not in self.counts.problems:
             self.counts.problems.append(what)
 
     def ends(self, topics: Collection[str]) -> dict[Partition, int]:
-        """Up to where the source has decided, now: what a claim that comes later has to cover."""
+        """Return the source's last stable offsets now, which later claims have to cover."""
         return self.source.stable(self.source.partitions(sorted(topics)))
 
     def claim(self, who: str, before: Mapping[Partition, int]) -> None:
-        """Hold a claim against what the source held before it was made, and has not expired."""
+        """Compare a claim with what the source held before it, without what has expired."""
         self.counts.claims += 1
         ends = self.destination.ends(list(before))
         source = self.source.extents(list(before))
@@ -87,7 +87,7 @@ class Oracle:
         self.look({topic for topic, _ in before})
 
     def look(self, topics: Collection[str], *, again: bool = False) -> None:
-        """Compare what has come to the destination since the last look; `again`: everything."""
+        """Compare what has arrived since the last call; `again`: compare everything."""
         self.counts.looks += 1
         plain = [topic for topic in sorted(topics) if not self._is_compacted(topic)]
         partitions = self.source.partitions(plain)
@@ -114,7 +114,7 @@ class Oracle:
         return self._compacted[topic]
 
     def _check_start(self, one: Partition, source: int, destination: int) -> None:
-        """The destination's log may begin later for its own retention, else not."""
+        """Check the destination's log start: it may be higher only by its own retention."""
         if destination <= source or one[0] in self.expiring:
             return
         if destination > self.source.extents([one])[one].start:
@@ -126,7 +126,7 @@ class Oracle:
     def _explain(
         self, one: Partition, expected: Mapping[int, Seen], found: Mapping[int, Seen]
     ) -> None:
-        """Name the differences that a second read of both logs does not take back."""
+        """Note the differences that a second read of both logs confirms."""
         offsets = [at for at in expected.keys() | found.keys() if expected.get(at) != found.get(at)]
         low, high = min(offsets), max(offsets) + 1
         starts = {log: log.extents([one])[one].start for log in (self.source, self.destination)}
@@ -144,7 +144,7 @@ class Oracle:
                 self.problem(f"{one[0]}-{one[1]} offset {at}: {_difference(there, here)}")
 
     def look_at_the_end(self, topics: Collection[str]) -> None:
-        """Compare everything, when the source is silent and nothing lags; also compacted topics."""
+        """Compare everything, compacted topics too, once the source is idle and nothing lags."""
         self.look(topics, again=True)
         partitions = self.source.partitions(sorted(topics))
         source, destination = (log.extents(partitions) for log in (self.source, self.destination))
@@ -159,7 +159,7 @@ class Oracle:
                 self._compare_compacted(one, Pair(source[one], destination[one]))
 
     def _compare_compacted(self, one: Partition, pair: Pair) -> None:
-        """Compare with check.py's rules for logs of which two cleaners take records."""
+        """Compare with check.py's rules for two logs that are compacted independently."""
         deadline = time.monotonic() + READ_SECONDS
         there = self.source.read({one: pair.common}, deadline)[one]
         here = self.destination.read({one: pair.mirrored}, deadline)[one]

@@ -1,4 +1,4 @@
-"""The processes below a node or a Spark worker, found as an operator finds them: by `ps`.
+"""The processes below a node or a Spark worker, found by `ps`, as an operator finds them.
 
 twinlog run ── JVM ── Python daemon ── lane, lane, ...                   local[N]
 Spark worker ── executor JVM ── Python daemon ── lane, lane, ...         a standalone cluster
@@ -22,7 +22,7 @@ START_SECONDS = 90.0
 
 
 class Found(NamedTuple):
-    """A process that ran when it was looked for."""
+    """A process that was running during the search."""
 
     pid: int
     parent: int
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 def below(pid: int) -> list[Found]:
-    """All processes that descend from one."""
+    """Return all descendants of a process."""
     told = subprocess.run(
         ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     ).stdout
@@ -53,21 +53,21 @@ def _identities(found: list[Found]) -> list[Identity]:
 
 
 def daemons(pid: int) -> list[Identity]:
-    """The processes that lanes are forked from."""
+    """Return the processes that fork the lanes."""
     every = _named(pid, DAEMON)
     theirs = {one.pid for one in every}
     return _identities([one for one in every if one.parent not in theirs])
 
 
 def lanes(pid: int) -> list[Identity]:
-    """The lanes that there are now."""
+    """Return the current lanes."""
     every = _named(pid, DAEMON)
     theirs = {one.pid for one in every}
     return _identities([one for one in every if one.parent in theirs])
 
 
 def await_lanes(pid: int, count: int) -> list[Identity]:
-    """The lanes, when there are so many of them."""
+    """Wait until there are `count` lanes, and return them."""
 
     def there() -> list[Identity]:
         found = lanes(pid)
@@ -77,24 +77,24 @@ def await_lanes(pid: int, count: int) -> list[Identity]:
 
 
 def jvm(pid: int) -> Identity:
-    """Spark's driver JVM below a node."""
+    """Return Spark's driver JVM below a node."""
     return until(lambda: _identities(_named(pid, DRIVER)), START_SECONDS, "a driver's JVM")[0]
 
 
 def executors(pid: int) -> list[Identity]:
-    """The executors below a Spark worker."""
+    """Return the executors below a Spark worker."""
     return _identities(_named(pid, EXECUTOR))
 
 
 def end(process: Identity) -> None:
-    """Kill it (SIGKILL), and wait until it is gone."""
+    """Kill the process (SIGKILL), and wait until it is gone."""
     assert process.signal(signal.SIGKILL), f"{process} was gone already"
     until(lambda: not process.alive(), what=f"the end of {process}")
 
 
 @contextmanager
 def paused(process: Identity) -> Iterator[None]:
-    """Let it stand still (SIGSTOP) for as long as the block runs."""
+    """Pause the process (SIGSTOP) while the block runs."""
     assert process.signal(signal.SIGSTOP), f"{process} was gone already"
     try:
         yield

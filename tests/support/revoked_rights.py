@@ -1,13 +1,14 @@
-"""Credentials and rights that are taken and given back, under load.
+"""Credentials and rights that are revoked and restored, under load.
 
-    mirror    its topics           comes to the source as
+    mirror    its topics           principal at the source
     first     orders, customers    User:first
     second    clicks, archive      User:second
 
-The node comes to the destination as User:twinlog. All three have SCRAM users, sessions of 3 s, and
-the rights of docs/security.md. What is taken is seen to be missed (nothing arrives any more, the
-partitions are FAILED and say why), while the topics that it does not concern go on. The node may
-be killed on the way there, there, or on the way back.
+The node's principal at the destination is User:twinlog. All three have SCRAM users, sessions of
+3 s, and the rights of docs/security.md. After each revocation the affected topics have to stop
+(nothing arrives any more, the partitions are FAILED with the reason), and the other topics have to
+go on. The node may be killed after the revocation, while the topics stand still, or after the
+rights are restored.
 """
 
 import asyncio
@@ -36,25 +37,25 @@ PASSWORDS: Final = {"first": "first-secret", "second": "second-secret", NODE: "n
 LISTENER: Final = "WORD"
 MECHANISM: Final = "SCRAM-SHA-512"
 LONGEST_SECONDS: Final = 20.0
-"""What is taken is given back within so long after it was missed: twice the session timeout."""
+"""The longest time from a topic's stop until rights are restored: twice the session timeout."""
 STOOD_FOR: Final = "orders"
-"""The name of which the page grants topics."""
+"""The topic name that docs/security.md uses in its grants."""
 
 
 class Loss(NamedTuple):
-    """Something that can be taken and given back."""
+    """A credential or a right that can be revoked and restored."""
 
     what: str
     topics: Collection[str]
-    """Those that stand still without it."""
+    """The topics that stand still without it."""
     reason: str
-    """What their partitions say then; empty where the node cannot write that, either."""
+    """The reason that their partitions report; empty if the node cannot write that either."""
     take: Callable[[], Awaitable[None]]
     give: Callable[[], Awaitable[None]]
 
 
 class Death(enum.Enum):
-    """When the node is killed, of what happens to something that it misses."""
+    """When the node is killed, relative to a revocation."""
 
     TAKEN = "just after it was taken"
     MISSED = "while its partitions are FAILED"
@@ -62,15 +63,15 @@ class Death(enum.Enum):
 
 
 class Guarded:
-    """Both clusters, and the ordeal of what goes from one to the other."""
+    """Both clusters, and the ordeal of the mirrors between them."""
 
     def __init__(self, mirror: Ordeal, source: Secured, destination: Secured) -> None:
         self.mirror, self.source, self.destination = mirror, source, destination
         self.longest_beside = 0.0
-        """The longest that topics were without news while others missed something, in seconds."""
+        """The longest time without progress of unaffected topics, in seconds."""
 
     async def prepare(self) -> None:
-        """Users, and the rights of the page."""
+        """Create users, and the rights of docs/security.md."""
         for name, topics in MIRRORS.items():
             await self.source.set_password(name, PASSWORDS[name])
             await self.source.give(rights("mirror", name, topics))
@@ -78,7 +79,7 @@ class Guarded:
         await self.destination.give(rights(NODE, NODE, TOPICS))
 
     def begin(self, rate: float) -> None:
-        """The load, the mirrors and the node."""
+        """Start the load, the mirrors and the node."""
         stage = self.mirror.stage
         stage.start_load(rate, LOAD_SECONDS)
         for name, topics in MIRRORS.items():
@@ -94,7 +95,7 @@ class Guarded:
         stage.start_node("node", *self._node)
 
     def losses(self) -> list[Loss]:
-        """One of each kind, in random order; of which mirror and topic is left to chance."""
+        """Return one loss of each kind, in random order, for a random mirror and topic."""
         choice = self.mirror.random.choice
         name = choice(sorted(MIRRORS))
         topics, topic = MIRRORS[name], choice(sorted(TOPICS))
@@ -119,7 +120,7 @@ class Guarded:
         return found
 
     def suffer(self, loss: Loss, death: Death | None = None) -> None:
-        """Take it, see it missed by nobody but whom it concerns, give it back, see all resume."""
+        """Revoke, check that only the affected topics stop, restore, wait until all resume."""
         mirror = self.mirror
         mirror.await_moment()
         mirror.say(f"taken: {loss.what}")
@@ -130,7 +131,7 @@ class Guarded:
         if death is Death.MISSED:
             self._die(death)
             self._see_missed(loss)
-        time.sleep(mirror.random.uniform(0, LONGEST_SECONDS))  # the length is what is tried
+        time.sleep(mirror.random.uniform(0, LONGEST_SECONDS))  # the length is tested
         asyncio.run(loss.give())
         mirror.say("given back")
         since = time.monotonic()
@@ -150,7 +151,7 @@ class Guarded:
             self._await_said(loss)
 
     def _die(self, death: Death) -> float:
-        """Kill the node and start it again; when it was killed."""
+        """Kill the node and restart it; return when it was killed."""
         self.mirror.await_moment()
         self.mirror.say(f"killed {death.value}")
         since = time.monotonic()
@@ -193,7 +194,7 @@ class Guarded:
 
 
 def rights(role: str, user: str, topics: Collection[str]) -> list[Acl]:
-    """What the page grants a role, for a user and these topics."""
+    """Return what docs/security.md grants a role, for a user and these topics."""
     found = []
     for acl in granted(f"User:{role}"):
         named = acl._replace(principal=f"User:{user}")
@@ -210,7 +211,7 @@ def _about(acls: Collection[Acl], topic: str, operation: Operation) -> list[Acl]
 
 @contextmanager
 def guarded(directory: Path, seed: str, rate: float) -> Iterator[Guarded]:
-    """Two clusters that know who is who, and two mirrors of a load of so many records a second."""
+    """Start two clusters with authentication, and two mirrors of a load of `rate` records/s."""
     home = directory / "certificates"
     home.mkdir()
     with (

@@ -1,4 +1,4 @@
-"""The rights that docs/security.md grants, as it writes them: `kafka-acls` commands."""
+"""The rights that docs/security.md grants, parsed from its `kafka-acls` commands."""
 
 import argparse
 import re
@@ -22,7 +22,7 @@ _WHAT.add_argument("--cluster", action="store_const", const="kafka-cluster")
 
 
 def granted(principal: str, where: str = "") -> list[Acl]:
-    """What the page grants a principal, on `source` or `destination` if that is said, in order."""
+    """Return what the page grants a principal, in order; `where`: `source` or `destination`."""
     found: list[Acl] = []
     begin = f"kafka-acls --bootstrap-server {where}"
     for line in PAGE.read_text().splitlines():

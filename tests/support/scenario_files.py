@@ -1,12 +1,12 @@
-"""Text scenarios: commands and what they print, in files that a run can rewrite.
+"""Text scenarios: commands and their output, in files that a run can rewrite.
 
     # Anything about the scenario.
     command argument argument
     ----
-    what it prints
+    its output
 
-A blank line ends the output. `pytest --rewrite` writes what was printed into the files: look at
-the difference before it is committed.
+A blank line ends the output. `pytest --rewrite` writes the actual output into the files: check the
+difference before you commit it.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _RULE: Final = "----"
 
 
 class Step(NamedTuple):
-    """A command, with the comments in front of it, and what it should print."""
+    """A command, the comments in front of it, and its expected output."""
 
     before: str
     command: str
@@ -28,14 +28,14 @@ class Step(NamedTuple):
 
 
 def files(pattern: str) -> list[Path]:
-    """The scenarios of a kind; there is at least one."""
+    """Return the scenarios of a kind, at least one."""
     found = sorted(SCENARIOS.glob(pattern))
     assert found, pattern
     return found
 
 
 def steps(text: str) -> Iterator[Step]:
-    """The steps of a file."""
+    """Parse the steps of a file."""
     lines = iter(text.splitlines())
     before: list[str] = []
     for line in lines:
@@ -53,7 +53,7 @@ def steps(text: str) -> Iterator[Step]:
 
 
 def run(path: Path, execute: Callable[[list[str]], str], *, rewrite: bool) -> None:
-    """Run a scenario; assert that each step prints what the file says, or write what it does."""
+    """Run a scenario; assert that each step's output matches the file, or rewrite the file."""
     written = []
     for number, step in enumerate(steps(path.read_text()), 1):
         printed = execute(step.command.split())

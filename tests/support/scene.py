@@ -1,4 +1,4 @@
-"""A mirror between two real clusters without lanes: what they would have written is by hand."""
+"""A mirror between two real clusters without lanes: tests write the lanes' records by hand."""
 
 import asyncio
 import time
@@ -27,31 +27,31 @@ from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.store.topic_writer import ALL, Entry, append
 
 RECORDS = 20
-"""Of each partition of a topic that is mirrored to its end."""
+"""The records of each partition of a topic that is completely mirrored."""
 STATE_PARTITIONS = 5
-"""Of a destination whose first mirror is a scene's: readiness reads them all, each time."""
+"""The state partitions of a destination whose first mirror is a scene's: readiness reads all."""
 NOWHERE = "127.0.0.1:1"
 
 
 class Scene:
-    """A mirror of the source, and lanes' records for its topics."""
+    """A mirror of the source, and hand-written lane records for its topics."""
 
     def __init__(self, pair: Pair, source: KafkaCluster, destination: KafkaCluster, name: str):
         self.source, self.destination, self.mirror = source, destination, name
         self.servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
         self.store = MirrorStore(destination)
         self.user = {"bootstrap.servers": self.servers[1]}
-        """The client properties of whoever asks for the readiness."""
+        """The client properties of the user that asks for the readiness."""
         self._rows: defaultdict[int, dict[MirrorPartition, PartitionStatus]] = defaultdict(dict)
 
     async def topic(self, name: str) -> MirrorTopic | None:
-        """What is stored of a topic of the mirror."""
+        """Return the stored record of a topic of the mirror."""
         topics = (await self.store.snapshot()).topics
         found = [one for one in topics if (one.mirror, one.topic) == (self.mirror, name)]
         return found[0] if found else None
 
     async def mirrored(self, name: str, partitions: int = 1) -> MirrorTopic:
-        """A topic with the same records in both clusters."""
+        """Create a topic with the same records in both clusters."""
         await make_topic(self.source, name, partitions)
         for index in range(partitions):
             outside.write_same(self.servers[0], name, index, 0, RECORDS)
@@ -65,7 +65,7 @@ class Scene:
     async def report(
         self, topic: MirrorTopic, state: State, *, age_s: float = 0.0, end: int = RECORDS
     ) -> None:
-        """Write state and status of its partitions, as their owners would have."""
+        """Write state and status of its partitions, as their owners would."""
         await write_state(self.destination, topic, state)
         count = await partition_count(self.destination) or 0
         time_ms = int((time.time() - age_s) * 1000)
@@ -84,7 +84,7 @@ class Scene:
         await write(self.destination, *(self._status(number, time_ms) for number in written))
 
     def _status(self, number: int, time_ms: int) -> Entry:
-        """A lane's status of a state partition: of all topics of the mirror that are in it."""
+        """Build a lane's status of a state partition, with all topics of the mirror in it."""
         rows = tuple(self._rows[number].values())
         status = Status(
             state_partition=number, lane="lane", node="node", time_ms=time_ms, partitions=rows
@@ -92,13 +92,13 @@ class Scene:
         return status_entry(status)
 
     async def forget_statuses(self) -> None:
-        """Remove those that were reported: readiness waits for stale ones to be written again."""
+        """Remove the reported statuses: readiness waits for stale ones to be written again."""
         stale = [self._status(number, 0)._replace(value=None) for number in self._rows]
         await write(self.destination, *stale)
         self._rows.clear()
 
     async def asked_while_reported(self, topic: MirrorTopic, end: int) -> Readiness:
-        """What readiness finds while a lane goes on to report this log end."""
+        """Return the readiness while a lane continues to report this log end offset."""
         asking = asyncio.create_task(self.readiness())
         while not asking.done():
             await asyncio.sleep(1)
@@ -106,7 +106,7 @@ class Scene:
         return asking.result()
 
     async def source_dies(self) -> None:
-        """Its addresses lead nowhere from now on."""
+        """Make the source unreachable from now on."""
         await self.store.change(lambda now: [dead(now.mirrors[self.mirror])])
 
     async def readiness(self, topic: str = ".*") -> Readiness:
@@ -130,7 +130,7 @@ async def scene(
     *,
     replication_factor: int | None = None,
 ) -> AsyncIterator[Scene]:
-    """A mirror without topics; `properties`: beside, or instead of, the usual ones."""
+    """Create a mirror without topics; `properties` add to, or replace, the usual ones."""
     usual = {
         "bootstrap.servers": pair.source.bootstrap_servers,
         "mirror.metadata.refresh.interval.ms": "1000",
@@ -150,7 +150,7 @@ async def scene(
 
 @contextmanager
 def foreign_member(one: Scene, topic: str, protocol: str = "classic") -> Iterator[None]:
-    """A consumer of a topic of the destination with the lanes' group.id."""
+    """Run a consumer of a destination topic with the lanes' group.id."""
     consumer = Consumer(
         {
             "bootstrap.servers": one.servers[1],
@@ -168,7 +168,7 @@ def foreign_member(one: Scene, topic: str, protocol: str = "classic") -> Iterato
 
 
 def delete_lanes_group(servers: str) -> None:
-    """Delete it once it has no member: an empty one shows that no node runs."""
+    """Delete the lanes' group once it has no member: an empty group shows that no node runs."""
     groups = outside.admin(servers)
 
     def deleted() -> bool:

@@ -12,7 +12,7 @@ START_SECONDS = 180.0
 
 
 class Scraped(NamedTuple):
-    """All samples of a scrape by name and labels, and the names that there are with or without."""
+    """All samples of a scrape by name and labels, and all metric names, with or without samples."""
 
     samples: dict[tuple[str, frozenset[tuple[str, str]]], float]
     names: set[str]
@@ -25,7 +25,7 @@ class Scraped(NamedTuple):
 
 
 def get(address: str, path: str) -> tuple[int, str]:
-    """Status and body."""
+    """Return status and body of a GET."""
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=SECONDS) as answer:
             return answer.status, answer.read().decode()
@@ -35,7 +35,7 @@ def get(address: str, path: str) -> tuple[int, str]:
 
 
 def await_ready(address: str) -> None:
-    """Wait until a node that was started has all its lanes."""
+    """Wait until a started node has all its lanes."""
 
     def ready() -> bool:
         try:
@@ -47,7 +47,7 @@ def await_ready(address: str) -> None:
 
 
 def scrape(address: str) -> Scraped:
-    """What `/metrics` says."""
+    """Scrape `/metrics`."""
     status, text = get(address, "/metrics")
     assert status == 200
     families = list(text_string_to_metric_families(text))

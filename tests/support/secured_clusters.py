@@ -1,12 +1,12 @@
-"""Brokers with an authorizer, and a listener for each way to come in.
+"""Brokers with an authorizer, and a listener for each kind of authentication.
 
-    PLAINTEXT  ANONYMOUS, who is a super user: brokers among themselves, and what tests look at
-    TLS        TLS without a client's certificate
-    MUTUAL     TLS with one; `CN=name` is User:name
+    PLAINTEXT  ANONYMOUS, a super user: for inter-broker traffic and the tests' own reads
+    TLS        TLS without a client certificate
+    MUTUAL     TLS with a client certificate; `CN=name` is User:name
     WORD       SASL_PLAINTEXT, every mechanism below
-    BOTH       SASL_SSL, the same
+    BOTH       SASL_SSL, every mechanism below
 
-Sessions of SASL end after 3 s (KIP-368) and are renewed by whoever lives longer.
+SASL sessions end after 3 s (KIP-368); a client that lives longer has to reauthenticate.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ OAUTH = MODULE.format("oauthbearer.OAuthBearer")
 LISTENERS = {"TLS": "SSL", "MUTUAL": "SSL", "WORD": "SASL_PLAINTEXT", "BOTH": "SASL_SSL"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 SCRAM_NUMBERS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-"""The protocol's."""
+"""The mechanism numbers of the protocol."""
 SESSION_MS = 3000
 PASSWORDS = {
     "alice": "a,=secret",
@@ -48,7 +48,7 @@ PASSWORDS = {
     "operator": "operator-secret",
     "switchover": "switchover-secret",
 }
-"""Of the pair that tests share, for PLAIN; its SCRAM users are each test's own."""
+"""The PLAIN passwords of the pair that tests share; each test has its own SCRAM users."""
 
 
 def openssl(directory: Path, *arguments: str) -> None:
@@ -56,7 +56,7 @@ def openssl(directory: Path, *arguments: str) -> None:
 
 
 def make_authority(home: Path, name: str) -> None:
-    """`name.key`, `name.pem`."""
+    """Create `name.key`, `name.pem`."""
     new = ("req", "-newkey", "rsa:2048", "-nodes")
     openssl(
         home, *new, "-x509", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem"
@@ -64,7 +64,7 @@ def make_authority(home: Path, name: str) -> None:
 
 
 def make_store(home: Path, name: str, authority: str = "ca") -> Path:
-    """A key and its certificate by an authority, good for 127.0.0.1: in one file, and in two."""
+    """Create a key and a certificate for 127.0.0.1, by an authority; in one file, and in two."""
     key, request, certificate = f"{name}.key", f"{name}.csr", f"{name}.crt"
     (home / "names").write_text("subjectAltName=IP:127.0.0.1")
     new = ("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}")
@@ -79,7 +79,7 @@ def make_store(home: Path, name: str, authority: str = "ca") -> Path:
 
 
 def token(name: str, seconds: float = 3600) -> str:
-    """An unsecured token (RFC 7515, alg none), which brokers take that have no key to check one."""
+    """Return an unsecured token (RFC 7515, alg none), which brokers without a key accept."""
     now = time.time()
     claims = {"sub": name, "iat": now, "exp": now + seconds}
     parts = [json.dumps(part).encode() for part in ({"alg": "none"}, claims)]
@@ -87,7 +87,7 @@ def token(name: str, seconds: float = 3600) -> str:
 
 
 class Secured:
-    """One such cluster. `home` holds the certificates: ca, broker, client, mirror."""
+    """A cluster of this kind. `home` holds the certificates: ca, broker, client, mirror."""
 
     def __init__(self, home: Path, local: LocalCluster) -> None:
         self.home, self.local = home, local
@@ -103,24 +103,24 @@ class Secured:
         return KafkaCluster(parse_config(self.properties(listener, properties), {}).config)
 
     def root(self) -> KafkaCluster:
-        """A client that may do anything."""
+        """Return a client with all rights."""
         servers = {"bootstrap.servers": self.local.bootstrap_servers}
         return KafkaCluster(parse_config(servers, {}).config)
 
     def as_alice(self) -> dict[str, Any]:
-        """How her applications connect."""
+        """Return the client properties of User:alice's applications."""
         return {
             "bootstrap.servers": self.servers("WORD"),
             "security.protocol": LISTENERS["WORD"],
             "sasl.mechanism": "PLAIN",
             "sasl.username": "alice",
             "sasl.password": PASSWORDS["alice"],
-            # Else she is refused a producer id, who may write to no other topic.
+            # A principal that may write to no other topic is refused a producer id.
             "enable.idempotence": False,
         }
 
     def acls(self, topic: str) -> set[str]:
-        """Those of a topic by its very name."""
+        """Return the ACLs of a topic's literal name."""
 
         async def run() -> set[str]:
             async with self.root() as cluster:
@@ -139,9 +139,9 @@ class Secured:
     async def set_password(
         self, name: str, password: str, mechanisms: Sequence[str] = MECHANISMS[1:3]
     ) -> None:
-        """A broker takes one mechanism of a user with each request (else 92).
+        """Set a password, one mechanism a request: a broker takes only one per user (else 92).
 
-        It knows the new password some time after the controller has answered.
+        The broker knows the new password some time after the controller has answered.
         """
         salt, rounds = b"0123456789", 4096
         item = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
@@ -171,7 +171,7 @@ class Secured:
             return False
 
     async def delete_user(self, name: str) -> None:
-        """Take a SCRAM user's credentials. Sessions that stand end when they are to be renewed."""
+        """Delete a user's SCRAM credentials. Open sessions end at their next reauthentication."""
         item = AlterUserScramCredentialsRequest.ScramCredentialDeletion
         async with self.root() as cluster:
             for mechanism in SCRAM_NUMBERS.values():
@@ -181,7 +181,7 @@ class Secured:
                 assert [r.error_code for r in response.results] == [0], response
 
     async def give(self, acls: Collection[Acl]) -> None:
-        """Give rights, and wait until the broker goes by them."""
+        """Create ACLs, and wait until the broker applies them."""
         async with self.root() as cluster:
             assert set((await create_acls(cluster, list(acls))).values()) == {None}
 
@@ -191,7 +191,7 @@ class Secured:
             await until_async(there)
 
     async def take(self, acls: Collection[Acl]) -> None:
-        """Take rights, and wait until the broker goes by that."""
+        """Delete ACLs, and wait until the broker applies that."""
         async with self.root() as cluster:
             assert set((await delete_acls(cluster, list(acls))).values()) == {None}
 
@@ -202,7 +202,7 @@ class Secured:
 
 
 def reach(cluster: KafkaCluster) -> None:
-    """Connect, and ask something."""
+    """Connect, and send a request."""
 
     async def run() -> None:
         async with cluster:
@@ -213,7 +213,7 @@ def reach(cluster: KafkaCluster) -> None:
 
 
 def refused(cluster: KafkaCluster) -> str:
-    """The one line that somebody is told who is not let in."""
+    """Return the one-line error of a client whose authentication is refused."""
     with pytest.raises(UserError) as caught:
         reach(cluster)
     assert "\n" not in str(caught.value)
@@ -221,7 +221,7 @@ def refused(cluster: KafkaCluster) -> str:
 
 
 def outlive_sessions(cluster: KafkaCluster) -> None:
-    """A real broker closes a connection whose session was not renewed (KIP-368); ours live on."""
+    """Check that connections survive their sessions: brokers close unrenewed ones (KIP-368)."""
 
     async def run() -> None:
         async with cluster:
@@ -232,7 +232,7 @@ def outlive_sessions(cluster: KafkaCluster) -> None:
 
 
 async def outlive(cluster: KafkaCluster) -> None:
-    """Ask for as long as two sessions last, on connections that stay what they are."""
+    """Send requests for as long as two sessions last; the connections must not change."""
     opened = cluster.counters.opened
     deadline = asyncio.get_running_loop().time() + 2.5 * SESSION_MS / 1000
     while asyncio.get_running_loop().time() < deadline:
@@ -242,14 +242,14 @@ async def outlive(cluster: KafkaCluster) -> None:
 
 
 def sasl(mechanism: str, name: str, password: str) -> dict[str, str]:
-    """A client's properties."""
+    """Return a client's properties for a SASL mechanism."""
     module = PLAIN if mechanism == "PLAIN" else SCRAM
     entry = f'{module} username="{name}" password="{password}";'
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": entry}
 
 
 def oauth(file: Path) -> dict[str, str]:
-    """A client's properties; the file holds its token."""
+    """Return a client's properties for OAUTHBEARER; the file holds its token."""
     return {
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.oauthbearer.token.endpoint.url": file.as_uri(),
@@ -258,7 +258,7 @@ def oauth(file: Path) -> dict[str, str]:
 
 @contextmanager
 def secured_cluster(home: Path, directory: Path, passwords: Mapping[str, str]) -> Iterator[Secured]:
-    """A broker; `passwords` are those of PLAIN, by name. Certificates are made where none are."""
+    """Start a broker; `passwords` are those of PLAIN, by name. Missing certificates are created."""
     if not (home / "ca.pem").exists():
         make_authority(home, "ca")
         for name in ("broker", "client", "mirror"):

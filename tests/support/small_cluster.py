@@ -1,8 +1,8 @@
-"""A cluster of one fake broker, in this process: a few logs that can be read, and one group.
+"""A cluster of one fake broker, in this process, with a few readable logs and one group.
 
-It speaks Kafka's frames over loopback, so real clients and all that is built on them run on it
-without Kafka. Each topic has one partition. The group has one member besides its leader, which is
-the fake broker's own, and gives that member the partitions `given`.
+It speaks Kafka's frames over loopback, so real clients and code that uses them run on it without
+Kafka. Each topic has one partition. The group has one member besides its leader. The fake broker
+itself is the leader, and assigns the partitions `given` to that member.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -44,19 +44,19 @@ RANGES: Final[Mapping[int, tuple[int, int]]] = {
     26: (0, 2),  # EndTxn
     61: (0, 0),  # DescribeProducers
 }
-"""The APIs of the broker. Only of some has it more than the version: the others get no answer."""
+"""The broker's APIs and versions. It implements only some of them: others get no answer."""
 FLEXIBLE: Final = {FETCH: 12}
 _EARLIEST: Final = -2
 
 
 @dataclass
 class SmallCluster:
-    """What the broker answers.
+    """The content of the broker's answers.
 
     Args:
         logs: by topic, the batches of its partition 0, which begins at offset 0.
-        topic: of the group.
-        given: its partitions that the member gets.
+        topic: the group's topic.
+        given: the partitions of that topic that the member gets.
     """
 
     logs: Mapping[str, bytes] = field(default_factory=dict)
@@ -68,15 +68,15 @@ class SmallCluster:
 
     @property
     def servers(self) -> str:
-        """For `bootstrap.servers`."""
+        """The address for `bootstrap.servers`."""
         return f"127.0.0.1:{self.broker.port}"
 
     def count(self, api_key: int) -> int:
-        """How many requests of an API have come."""
+        """Return how many requests of an API have arrived."""
         return sum(1 for request in self.broker.requests if request.api_key == api_key)
 
     async def answer(self, request: Request) -> bytes | None:
-        """The response to a request; None says nothing."""
+        """Return the response to a request; None sends none."""
         if request.api_key == HEARTBEAT and not self.beats:
             return None
         make: Callable[[Request], Any] | None = {
@@ -153,7 +153,7 @@ class SmallCluster:
         )
 
     def _fetched(self, request: Request) -> FetchResponse | None:
-        """All of one log, wherever it was asked for; no answer where there is nothing new."""
+        """Return all of one log, at any fetch offset; None if there is nothing new."""
         asked = FetchRequest.decode(_body(request), version=request.version)
         (one,) = asked.topics
         (part,) = one.partitions
@@ -174,7 +174,7 @@ class SmallCluster:
 
 
 def _body(request: Request) -> bytes:
-    """The request without its header."""
+    """Return the request without its header."""
     length = int.from_bytes(request.frame[8:10], "big", signed=True)
     tags = 1 if request.version >= FLEXIBLE.get(request.api_key, request.version + 1) else 0
     return request.frame[10 + max(length, 0) + tags :]
@@ -188,7 +188,7 @@ async def small_cluster(
     given: Collection[int] = (),
     lacking: Collection[int] = (),
 ) -> AsyncIterator[SmallCluster]:
-    """A small cluster whose broker lacks some of the APIs."""
+    """Start a small cluster whose broker lacks some of the APIs."""
     small = SmallCluster(logs or {}, topic, given)
     ranges = {key: versions for key, versions in RANGES.items() if key not in lacking}
     async with FakeBroker(small.answer, ranges) as small.broker:

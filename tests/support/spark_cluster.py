@@ -1,10 +1,10 @@
-"""A standalone Spark cluster on this machine: a master and workers, of PySpark's own files.
+"""A standalone Spark cluster on this machine: a master and workers, from PySpark's own files.
 
     directory/master.log
-              worker-1.log, worker-2.log     what the workers say
-              worker-1/app-.../0/stderr      what executors and their lanes say
+              worker-1.log, worker-2.log     the workers' logs
+              worker-1/app-.../0/stderr      the logs of executors and their lanes
 
-Each is a process of its own on loopback and ends with the block, or with this process.
+Each is a separate process on loopback, and ends with the block, or with this process.
 """
 
 import json
@@ -33,7 +33,7 @@ LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class SparkCluster:
-    """See the module. Workers are numbered from 1; `settings` are theirs and the master's."""
+    """See the module. Workers are numbered from 1; `settings` apply to them and the master."""
 
     def __init__(
         self, directory: Path, workers: int = 2, settings: Mapping[str, str] = AUTHENTICATED
@@ -69,7 +69,7 @@ class SparkCluster:
 
     @property
     def arguments(self) -> list[str]:
-        """For `twinlog run`: an executor of one core for each lane, on loopback."""
+        """The arguments of `twinlog run`: an executor of one core for each lane, on loopback."""
         conf = {
             "spark.driver.host": HOST,
             "spark.driver.bindAddress": HOST,
@@ -83,7 +83,7 @@ class SparkCluster:
         return ["--master", self.master, "--lanes", str(self._count), *settings]
 
     def start_worker(self, number: int) -> None:
-        """Start a worker, and wait until the master knows it."""
+        """Start a worker, and wait until it has registered with the master."""
         before = len(self._alive())
         home = self._directory / f"worker-{number}"
         place = ("--host", HOST, "--webui-port", "0", "--work-dir", str(home))
@@ -93,24 +93,24 @@ class SparkCluster:
         until(lambda: len(self._alive()) > before, START_SECONDS, f"worker {number}")
 
     def kill_worker(self, number: int) -> None:
-        """End a worker at once. Its executors end by themselves when they notice."""
+        """Kill a worker. Its executors end by themselves when they notice."""
         self._workers[number].kill()
 
     @property
     def workers(self) -> list[int]:
-        """Those that run."""
+        """The workers that run."""
         return [number for number, process in self._workers.items() if process.alive]
 
     def executors(self, number: int) -> list[Identity]:
-        """The executors of a worker."""
+        """Return the executors of a worker."""
         return running.executors(self._workers[number].identity.pid)
 
     def lanes(self, number: int) -> list[Identity]:
-        """The lanes of a worker, whichever there are."""
+        """Return the current lanes of a worker."""
         return running.lanes(self._workers[number].identity.pid)
 
     def await_spread(self) -> None:
-        """Wait until each worker has one lane. Before, all may go on at the first one alone."""
+        """Wait until each worker has one lane. Before, all lanes may be on the first worker."""
         until(
             lambda: [len(self.lanes(number)) for number in self.workers],
             running.START_SECONDS,
@@ -150,7 +150,7 @@ class SparkCluster:
         return [one for one in state["workers"] if one["state"] == "ALIVE"]
 
     def _state(self) -> dict[str, Any] | None:
-        """What the master says of its cluster; None where it does not answer."""
+        """Return the master's status of its cluster; None if it does not answer."""
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._web_port}/json/", timeout=5) as page:
                 state: dict[str, Any] = json.load(page)

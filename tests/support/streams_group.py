@@ -1,4 +1,4 @@
-"""A streams group (KIP-1071), as a client of Kafka Streams makes one; no client in Python does."""
+"""A streams group (KIP-1071), made as a Kafka Streams client does; no Python client supports it."""
 
 import asyncio
 from typing import Any
@@ -18,11 +18,11 @@ _JOIN, _LEAVE = 0, -1
 
 
 class StreamsGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
-    """API 88."""
+    """The request of API 88."""
 
 
 class StreamsGroupHeartbeatResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg,misc]
-    """Its answer."""
+    """The response of API 88."""
 
 
 def _heartbeat(group: str, member: str, epoch: int, topic: str | None) -> Any:
@@ -65,7 +65,7 @@ def _heartbeat(group: str, member: str, epoch: int, topic: str | None) -> Any:
 def make_streams_group(
     cluster: LocalCluster, group: str, offsets: dict[TopicPartition, int]
 ) -> None:
-    """A streams group without members that has committed these offsets, all of one topic."""
+    """Make a streams group without members, with committed offsets of one topic."""
     [topic] = {partition.topic for partition in offsets}
 
     async def run() -> None:

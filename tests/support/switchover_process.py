@@ -1,4 +1,4 @@
-"""`twinlog switchover --json` as a process, and what it says."""
+"""`twinlog switchover --json` as a process, and its output."""
 
 import json
 import signal
@@ -9,11 +9,11 @@ from twinlog.local import commands
 
 
 class Switching:
-    """One that runs; nobody is there to be asked."""
+    """A running switchover, without a terminal for questions."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            # What runs in the background ignores SIGINT, and hands that down.
+            # Background processes ignore SIGINT, and child processes inherit that.
             ["env", "--default-signal=INT", *commands.TWINLOG, "switchover", "--json", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -24,7 +24,7 @@ class Switching:
         self.errors = ""
 
     def until_step(self, step: str, words: str) -> None:
-        """Read on until it says these words of a step."""
+        """Read until its output has these words for a step."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.said.append(json.loads(line))
@@ -33,20 +33,20 @@ class Switching:
         raise AssertionError(f"no {words!r} of {step}: {self.said}, {self._process.stderr}")
 
     def kill(self) -> None:
-        """As the kernel does it."""
+        """Send SIGKILL."""
         self._process.kill()
         self._process.communicate()
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Send SIGINT, as Ctrl-C does."""
         self._process.send_signal(signal.SIGINT)
 
     def terminate(self) -> None:
-        """As a supervisor does it."""
+        """Send SIGTERM, as a supervisor does."""
         self._process.terminate()
 
     def end(self) -> int:
-        """Read all that is left; the exit status."""
+        """Read the remaining output; return the exit status."""
         output, self.errors = self._process.communicate(timeout=60)
         self.said += [json.loads(line) for line in output.splitlines()]
         assert "Traceback" not in self.errors, self.errors
@@ -54,5 +54,5 @@ class Switching:
 
     @property
     def done(self) -> list[str]:
-        """The steps that are done, in order."""
+        """Return the completed steps, in order."""
         return [one["step"] for one in self.said if one.get("done")]

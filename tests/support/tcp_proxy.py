@@ -1,27 +1,28 @@
-"""A TCP proxy in front of brokers: it delays, throttles, holds, cuts and loses what passes.
+"""A TCP proxy in front of brokers: it delays, throttles, holds, cuts and loses traffic.
 
     client ──► client end ──► faults ──► broker end ──► broker
     client ◄── client end ◄── faults ◄── broker end ◄── broker
 
-The brokers have a listener of their own for it, whose advertised ports are the proxy's
-(`LocalCluster.start(listeners=PROXIED_LISTENER, proxied=[PROXIED])`), so clients that begin at
-`Proxies.bootstrap_servers` never get past it. Replication and the tests' own clients use the
-listener PLAINTEXT and notice nothing.
+The brokers have a separate listener for the proxy, whose advertised ports are the proxy's
+(`LocalCluster.start(listeners=PROXIED_LISTENER, proxied=[PROXIED])`), so clients that start with
+`Proxies.bootstrap_servers` never bypass it. Replication and the tests' own clients use the
+listener PLAINTEXT and are not affected.
 
-What middleboxes do to a mirror, and what a kill of a process does not:
+The proxy does to a mirror what middleboxes do, and what a kill of a process does not:
 
-- Bytes that the proxy has taken are delivered, in order, even if the client has closed or reset its
-  connection meanwhile. With `hold` that may be a minute later.
-- `black_hole`: connections stay open and nothing arrives, in neither direction. Bytes are lost, so
-  the connections concerned are reset when the black hole ends.
+- The proxy delivers the bytes that it has accepted, in order, even if the client has closed or
+  reset its connection meanwhile. With `hold` that may be a minute later.
+- `black_hole`: connections stay open and nothing arrives, in either direction. Bytes are lost, so
+  the affected connections are reset when the black hole ends.
 - `cut_after`: a connection ends within a request or an answer, at any byte.
-- `cut_at`: a connection ends instead of a request that the proxy does not like.
+- `cut_at`: a connection ends instead of a request that the proxy rejects.
 
 Requests are recognised by their API key (frames begin with a length and the key), so that a test
-can hold the connection that carries, say, WriteTxnMarkers. That needs an unencrypted listener.
+can hold the connection that carries, for example, WriteTxnMarkers. That needs an unencrypted
+listener.
 
-The proxy runs in a thread of its own. Every method may be called from any thread and has taken
-effect when it returns. Chance is left to the caller, but for delays within a range (`seed`).
+The proxy runs in its own thread. Every method may be called from any thread and has taken effect
+when it returns. The caller makes the random choices, except delays within a range (`seed`).
 """
 
 import asyncio
@@ -44,21 +45,22 @@ PROXIED_LISTENER: Final[Mapping[str, str]] = {PROXIED: "PLAINTEXT"}
 PRODUCE, FETCH, LIST_OFFSETS, INIT_PRODUCER_ID, WRITE_TXN_MARKERS = 0, 1, 2, 22, 27
 
 BUFFER: Final = 256 << 10
-"""Bytes that one end takes ahead of what it can pass on."""
+"""The most bytes that one end reads ahead of what it can forward."""
 HELD_BYTES: Final = 64 << 20
-"""The same, while it is held."""
+"""The same limit while it is held."""
 CALL_SECONDS: Final = 10.0
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What happens to all connections of a proxy, from now on.
+    """The faults of all connections of a proxy, from now on.
 
     delay: seconds that each piece spends in the proxy, between the two. rate: bytes a second, of
-    each connection and direction; 0 is unlimited. cut_after: so many bytes pass on each connection,
-    counted from now, then it is reset; 0 is never. cut_at: it is reset in place of a request whose
-    first bytes, its frame's length included, are such. refuse: new connections are reset at once.
+    each connection and direction; 0 is unlimited. cut_after: each connection is reset after this
+    many bytes, counted from now; 0 is never. cut_at: a connection is reset in place of a request
+    that starts with these bytes, its frame's length included. refuse: new connections are reset at
+    once.
     """
 
     delay: tuple[float, float] = (0.0, 0.0)
@@ -85,21 +87,21 @@ class Hold:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the clients of all held connections have closed them."""
+        """Return whether the clients of all held connections have closed them."""
         return bool(self.links) and all(link.client.ended for link in self.links)
 
     def release(self) -> None:
-        """Deliver what was held, whether or not the client is still there."""
+        """Deliver what was held, even if the client has closed its connection."""
         self._call(self.released.set)
 
     def catch(self, link: "_Link") -> None:
-        """Take a connection (in the loop)."""
+        """Hold a connection (in the loop)."""
         self.links.append(link)
         self._caught.set()
 
 
 class _Piece(NamedTuple):
-    """Bytes that arrived together; `api`: of the request that begins with them."""
+    """Bytes that arrived together; `api`: the API key of the request that begins with them."""
 
     due: float
     data: bytes
@@ -107,14 +109,14 @@ class _Piece(NamedTuple):
 
 
 class _Frames:
-    """Cuts a stream of requests where each one begins."""
+    """Splits a stream of requests at the start of each request."""
 
     def __init__(self) -> None:
         self._left = 0
         self._head = b""
 
     def cut(self, data: bytes) -> list[tuple[int | None, bytes]]:
-        """Give the parts of what arrived; a head of less than 6 bytes waits for the rest."""
+        """Return the parts of what arrived; a head of less than 6 bytes waits for the rest."""
         parts: list[tuple[int | None, bytes]] = []
         data, self._head = self._head + data, b""
         while data:
@@ -131,13 +133,13 @@ class _Frames:
         return parts
 
     def rest(self) -> bytes:
-        """Give a head that never became whole, when the stream has ended."""
+        """Return the incomplete head at the end of the stream."""
         rest, self._head = self._head, b""
         return rest
 
 
 class _End(asyncio.Protocol):
-    """One end of a link: takes what arrives into a queue, and sends what the other end had."""
+    """One end of a link: queues what arrives, and sends what the other end received."""
 
     def __init__(self, link: "_Link", frames: _Frames | None = None) -> None:
         self._link = link
@@ -149,10 +151,10 @@ class _End(asyncio.Protocol):
         self._writable.set()
         self._transport: asyncio.Transport | None = None
         self.ended = False
-        """Nothing more arrives: it was closed or reset."""
+        """Nothing more arrives: the connection was closed or reset."""
         self.reset = False
         self.hold: Hold | None = None
-        """What arrived here waits for it."""
+        """What has arrived at this end waits for this hold."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -172,7 +174,7 @@ class _End(asyncio.Protocol):
         self._wake.set()
 
     def pace(self) -> None:
-        """Read on only while there is room."""
+        """Read only while there is room."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._size >= (HELD_BYTES if self.hold else BUFFER):
@@ -182,7 +184,7 @@ class _End(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._end()
-        return True  # half-closed: what was taken is still to be delivered, and answered
+        return True  # half-closed: accepted bytes are still delivered and answered
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.reset = exc is not None
@@ -203,7 +205,7 @@ class _End(asyncio.Protocol):
         self._writable.set()
 
     async def take(self) -> _Piece | None:
-        """Give what arrived next; None: that was all."""
+        """Return the next piece; None at the end."""
         while not self._queue:
             if self.ended:
                 return None
@@ -215,19 +217,19 @@ class _End(asyncio.Protocol):
         return piece
 
     async def send(self, data: bytes) -> None:
-        """Send, or drop it where the peer is gone."""
+        """Send, or drop the bytes if the peer is gone."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
             await self._writable.wait()
 
     def finish(self) -> None:
-        """Send no more (FIN); what the peer still sends is read."""
+        """Send no more (FIN); still read what the peer sends."""
         if self._transport is not None and not self._transport.is_closing():
             with contextlib.suppress(OSError):
                 self._transport.write_eof()
 
     def close(self, *, reset: bool) -> None:
-        """Close it, as a FIN or as a reset."""
+        """Close the connection, with a FIN or a reset."""
         if self._transport is None:
             return
         if reset:
@@ -241,7 +243,7 @@ class _End(asyncio.Protocol):
 
 
 class _Link:
-    """One connection of a client, and the one to the broker that belongs to it."""
+    """A client's connection and its connection to the broker."""
 
     def __init__(self, proxy: "Proxy") -> None:
         self.proxy = proxy
@@ -249,11 +251,11 @@ class _Link:
         self.broker = _End(self)
         self.passed = 0
         self.lossy = False
-        """Bytes were lost: it is of no use any more."""
+        """Bytes were lost, so the connection cannot be used any more."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """A client has connected."""
+        """Start forwarding for a client that has connected."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -276,7 +278,7 @@ class _Link:
             self.broker.close(reset=cut)
 
     async def _pass(self, here: _End, there: _End) -> None:
-        """Pass on what arrives at one end, as the faults have it, until it ends."""
+        """Forward what arrives at one end, subject to the faults, until it ends."""
         loop = asyncio.get_running_loop()
         while (piece := await here.take()) is not None:
             self.proxy.catch(self, piece.api)
@@ -319,7 +321,7 @@ class _Link:
             self._task.cancel()
 
     async def end(self) -> None:
-        """Cut it, and wait until that is done."""
+        """Reset both connections, and wait until that is done."""
         self.cut()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -327,7 +329,7 @@ class _Link:
 
 @dataclass(eq=False)
 class Proxy:
-    """In front of one broker; its state belongs to the loop of its `Proxies`."""
+    """The proxy of one broker; its state belongs to the loop of its `Proxies`."""
 
     port: int
     target: int
@@ -335,7 +337,7 @@ class Proxy:
     faults: Faults = field(default_factory=Faults)
     links: set[_Link] = field(default_factory=set)
     holds: list[tuple[Hold, bool, bool]] = field(default_factory=list)
-    """Each: whether answers are held, and whether every such connection."""
+    """For each hold: whether answers are held, and whether every matching connection is held."""
     bytes_passed: int = 0
     server: asyncio.Server | None = None
 
@@ -346,18 +348,18 @@ class Proxy:
         self.port = int(self.server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Listen no more; connections are reset."""
+        """Stop listening; reset all connections."""
         if self.server is not None:
             self.server.close()
         await asyncio.gather(*(link.end() for link in list(self.links)))
 
     def pick_delay(self) -> float:
-        """Seconds for a piece."""
+        """Return the delay of a piece, in seconds."""
         low, high = self.faults.delay
         return low if low == high else self.random.uniform(low, high)
 
     def set_faults(self, faults: Faults) -> None:
-        """Replace the faults; what a black hole has robbed of bytes is reset when that ends."""
+        """Replace the faults; links that lost bytes are reset when a black hole ends."""
         for link in list(self.links):
             link.passed = 0
             if link.lossy and not faults.black_hole:
@@ -365,7 +367,7 @@ class Proxy:
         self.faults = faults
 
     def add_hold(self, hold: Hold, *, answers: bool, every: bool) -> None:
-        """Hold from now on: connections as they are, or at the request in question."""
+        """Hold from now on: the current connections, or each at its request with the hold's API."""
         if hold.api is None:
             for link in list(self.links):
                 self._hold(link, hold, answers=answers)
@@ -373,7 +375,7 @@ class Proxy:
             self.holds.append((hold, answers, every))
 
     def catch(self, link: _Link, api: int | None) -> None:
-        """Hold a connection whose next request, if this is one, is waited for."""
+        """Hold a connection if its next request is one that a hold waits for."""
         if api is None:
             return
         for entry in list(self.holds):
@@ -394,7 +396,7 @@ class Proxy:
 class Proxies:
     """The proxies of a cluster, or of any ports, with their thread. A context manager.
 
-    `ports`: for each name, the port to listen at (0: any) and the port to forward to.
+    `ports`: for each name, the port to listen on (0: any) and the port to forward to.
     """
 
     def __init__(self, ports: Mapping[int, tuple[int, int]], seed: object = 0) -> None:
@@ -407,7 +409,7 @@ class Proxies:
 
     @classmethod
     def of(cls, cluster: LocalCluster, seed: object = 0) -> Self:
-        """The proxies of a cluster that was started with the listener PROXIED, by broker id."""
+        """Create the proxies of a cluster started with the listener PROXIED, by broker id."""
         return cls(cluster.proxy_ports(PROXIED), seed)
 
     def __enter__(self) -> Self:
@@ -425,7 +427,7 @@ class Proxies:
 
     @property
     def names(self) -> tuple[int, ...]:
-        """The brokers behind them."""
+        """The brokers behind the proxies."""
         return tuple(self._proxies)
 
     @property
@@ -435,24 +437,24 @@ class Proxies:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return sum(len(proxy.links) for proxy in self._proxies.values())
 
     @property
     def bytes_passed(self) -> int:
-        """In both directions."""
+        """The bytes passed in both directions."""
         return sum(proxy.bytes_passed for proxy in self._proxies.values())
 
     def set(self, faults: Faults, *names: int) -> None:
-        """What happens from now on, at these brokers (default: all)."""
+        """Set the faults from now on, for these brokers (default: all)."""
         self._each(names, lambda proxy: proxy.set_faults(faults))
 
     def clear(self, *names: int) -> None:
-        """Pass everything again."""
+        """Remove all faults."""
         self.set(Faults(), *names)
 
     def cut(self, *names: int) -> None:
-        """Reset all connections now; new ones are taken."""
+        """Reset all connections now; new ones are accepted."""
 
         def strike(proxy: Proxy) -> None:
             for link in list(proxy.links):
@@ -466,8 +468,8 @@ class Proxies:
         """Hold connections until the Hold's `release`; then everything is delivered, in order.
 
         api: the first connection that carries such a request, from that request on; None: all
-        connections that there are now. answers: the request passes, and what the broker sends on
-        that connection from then on is held. every: all connections that carry it, later ones too.
+        current connections. answers: the request passes, and the broker's data on that connection
+        is held from then on. every: all connections that carry such a request, later ones too.
         """
         hold = Hold(self._call, api)
         self._each(names, lambda proxy: proxy.add_hold(hold, answers=answers, every=every))
@@ -481,7 +483,7 @@ class Proxies:
         self._call(all_of_them)
 
     def _call(self, do: Callable[[], T]) -> T:
-        """Do something in the loop."""
+        """Run a function in the loop."""
 
         async def run() -> T:
             return do()

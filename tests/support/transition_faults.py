@@ -1,8 +1,8 @@
-"""Kills and races while partitions are on their way from one state to another.
+"""Kills and races while partitions are in transition from one state to another.
 
-Each passage is commanded, something is killed at a moment that the seed chooses, and it has to come
-to its end all the same, while the load's other topics go on. A topic that is to be removed is one
-of its own, written to all the time; afterwards its users write to it.
+A test commands each transition and kills a component at a moment that the seed chooses. The
+transition has to complete nevertheless, while the load's other topics go on. A topic that is to be
+removed is a separate one, written to all the time; after its removal its users write to it.
 """
 
 import random
@@ -25,17 +25,17 @@ from twinlog.local.stage import MIRROR, Stage
 
 PARTITIONS: Final = 4
 MOMENT_SECONDS: Final = 1.5
-"""A passage of a living node takes about a second, most of which is its command's start."""
+"""A transition on a live node takes about a second, most of which is its command's start."""
 ARRIVE_SECONDS: Final = 120.0
 WRITE_PAUSE_SECONDS: Final = 0.02
 OTHER: Final = "other"
-"""A second mirror, for commands to race about."""
+"""The name of a second mirror, for which commands race."""
 
 Strike = Callable[[], None]
 
 
 def strike_node(mirror: Ordeal, node: str, *arguments: str) -> Strike:
-    """Kill a node (SIGKILL), and start it again at once."""
+    """Kill a node (SIGKILL), and restart it at once."""
 
     def strike() -> None:
         mirror.stage.nodes[node].kill()
@@ -46,7 +46,7 @@ def strike_node(mirror: Ordeal, node: str, *arguments: str) -> Strike:
 
 @contextmanager
 def written(servers: str, topic: str) -> Iterator[None]:
-    """Let a topic be written to, every partition, while the block runs."""
+    """Write to every partition of a topic while the block runs."""
     stop = threading.Event()
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
 
@@ -70,11 +70,11 @@ def written(servers: str, topic: str) -> Iterator[None]:
 
 
 def _strike_during(mirror: Ordeal, strike: Strike, *command: str) -> float:
-    """Give a command, and strike at about the time when it is carried out; when that was."""
+    """Run a command, and strike at about the time of its execution; return when that was."""
     wait = mirror.random.uniform(0.0, MOMENT_SECONDS)
     with ThreadPoolExecutor(1) as commands:
         given = commands.submit(mirror.stage.mirrors, *command, "--mirror", MIRROR)
-        time.sleep(wait)  # the moment is what is tried
+        time.sleep(wait)  # the moment is tested
         since = time.monotonic()
         strike()
         done = given.result()
@@ -91,14 +91,14 @@ def _await_states(stage: Stage, topic: str, state: str) -> dict[int, dict[str, A
 
 
 def _make(mirror: Ordeal, name: str) -> str:
-    """A topic of its own at the source."""
+    """Create a separate topic at the source."""
     topic = f"{name}-{mirror.random.getrandbits(32):08x}"
     outside.make_topic(mirror.stage.source.bootstrap_servers, topic, PARTITIONS)
     return topic
 
 
 def prepare(mirror: Ordeal, strike: Strike) -> None:
-    """A topic with a past is added, and PREPARING."""
+    """Add a topic with a history, so that it is PREPARING when the strike hits."""
     topic = _make(mirror, "prepared")
     servers = mirror.stage.source.bootstrap_servers
     outside.write(
@@ -112,13 +112,13 @@ def prepare(mirror: Ordeal, strike: Strike) -> None:
 
 
 def pause(mirror: Ordeal, strike: Strike) -> None:
-    """One of the load's topics is paused; then nothing more of it comes, until it is resumed."""
+    """Pause one of the load's topics; then nothing of it arrives until it is resumed."""
     topic = mirror.random.choice(sorted(TOPICS))
     mirror.resting = {topic}
     since = _strike_during(mirror, strike, "--pause", "--topic", topic)
     _await_states(mirror.stage, topic, "PAUSED")
     mirror.await_resumed(since)
-    # What a dead owner has sent may come for a lease; whoever has resumed the rest has waited.
+    # A dead owner's requests may arrive for a lease; the owner that resumed the rest waited it.
     before = _ends(mirror.stage, topic)
     mirror.await_all()
     assert _ends(mirror.stage, topic) == before
@@ -128,7 +128,7 @@ def pause(mirror: Ordeal, strike: Strike) -> None:
 
 
 def resume(mirror: Ordeal, strike: Strike) -> None:
-    """One of the load's topics is resumed, and goes on exactly where it was."""
+    """Resume one of the load's topics; it continues exactly where it was."""
     topic = mirror.random.choice(sorted(TOPICS))
     mirror.resting = {topic}
     _command(mirror, "--pause", "--topic", topic)
@@ -140,7 +140,7 @@ def resume(mirror: Ordeal, strike: Strike) -> None:
 
 
 def remove(mirror: Ordeal, strike: Strike) -> None:
-    """A topic that is being written to is removed, and is its users' from then on."""
+    """Remove a topic that is being written to; from then on its users write to it."""
     topic = _make(mirror, "removed")
     with written(mirror.stage.source.bootstrap_servers, topic):
         _command(mirror, "--add", "--topic", topic)
@@ -155,7 +155,7 @@ def remove(mirror: Ordeal, strike: Strike) -> None:
 
 
 def remove_without_source(mirror: Ordeal) -> None:
-    """The source is killed, its topic is removed, and it comes back."""
+    """Kill the source, remove its topic, and restart the source."""
     topic = _make(mirror, "left")
     stage = mirror.stage
     (broker,) = stage.source.brokers
@@ -185,7 +185,7 @@ def _ends(stage: Stage, topic: str) -> dict[tuple[str, int], int]:
 
 
 def check_removed(stage: Stage, topic: str, rows: Mapping[int, Mapping[str, Any]]) -> None:
-    """Up to its last mirrored end a partition is the source's; behind it are its users' records."""
+    """Check that partitions equal the source up to the mirrored end, then have user records."""
     servers = stage.destination.bootstrap_servers
     stopped = _ends(stage, topic)
     outside.write(servers, topic, [one for p in rows for one in outside.simple(5, p, "user")])
@@ -200,7 +200,7 @@ def check_removed(stage: Stage, topic: str, rows: Mapping[int, Mapping[str, Any]
 
 
 def _records(servers: str, topic: str, partition: int) -> list[tuple[Any, ...]]:
-    """What a reader of committed records sees of a partition."""
+    """Return what a read_committed reader sees of a partition."""
     client = Consumer(
         {
             "bootstrap.servers": servers,
@@ -216,7 +216,7 @@ def _records(servers: str, topic: str, partition: int) -> list[tuple[Any, ...]]:
         def read_on() -> bool:
             for one in client.consume(1000, 1.0):
                 if one.error() is not None:
-                    return True  # its end
+                    return True  # the end of the partition
                 found.append((one.offset(), one.key(), one.value(), one.headers(), one.timestamp()))
             return False
 
@@ -249,14 +249,14 @@ ANSWERS: Final[Mapping[str, frozenset[str]]] = {
     "--create": frozenset({"MIRROR_ALREADY_EXISTS"}),
     "--delete": frozenset({"UNKNOWN_MIRROR", "MIRROR_NOT_EMPTY"}),
 }
-"""What each command may be refused with, as its documentation says. `--create` and `--delete` are
-of the other mirror, which half of the additions are to."""
+"""The documented refusals of each command. `--create` and `--delete` are for the other mirror,
+which half of the additions are to."""
 RACERS: Final = 4
 COMMANDS: Final = 20
 
 
 def race(mirror: Ordeal) -> None:
-    """Commands about the same topics, several at a time; every outcome is a documented one."""
+    """Run several commands about the same topics at a time; every outcome is a documented one."""
     stage = mirror.stage
     topics = [_make(mirror, "raced") for _ in range(2)]
     properties = stage.directory / f"{MIRROR}.properties"
@@ -292,7 +292,7 @@ def race(mirror: Ordeal) -> None:
 
 
 def _drawn(rng: random.Random, topics: Sequence[str], properties: str) -> tuple[str, ...]:
-    """A command; additions and the ways of a topic are more frequent than the rest."""
+    """Draw a command; additions and state changes of a topic are more frequent than the rest."""
     frequent = ("--add", "--add", "--add", "--pause", "--pause", "--resume", "--resume")
     what = rng.choice((*frequent, "--remove", "--alter", "--create", "--delete"))
     if what in {"--create", "--delete"}:

@@ -1,9 +1,9 @@
-"""Sources that are gone for minutes, several at once, while another one stays.
+"""Sources that are unreachable for minutes, several at once, while another one stays.
 
-Mirrors of several sources go into one destination, in one node. A source is gone in one of two
-ways: its only broker is killed, and started again; or it stands still (SIGSTOP), so that it takes
-connections and answers nothing, as a host that is cut off. The mirror of the one that stays has to
-go on all the time: what the others suffer it must not feel.
+Mirrors of several sources go into one destination, in one node. A source becomes unreachable in one
+of two ways: its only broker is killed, and restarted later; or the broker is paused (SIGSTOP), so
+that it accepts connections and answers nothing, like a host that is cut off. The mirror of the
+source that stays has to go on all the time: faults of the other sources must not affect it.
 """
 
 import random
@@ -19,15 +19,15 @@ from chaos_harness import Ordeal
 from twinlog.local.stage import Stage
 
 AT_ONCE: Final = 5
-"""Sources that are gone at the same time, at most; one more stays."""
+"""The most sources that are unreachable at the same time; one more stays."""
 _LOOK_SECONDS: Final = 5.0
 
 
 @contextmanager
 def sources(directory: Path, seed: str, rate: float, count: int) -> Iterator[list[Ordeal]]:
-    """Mirrors of so many sources, each with a load at a rate; the first one has the node.
+    """Start mirrors of `count` sources, each with a load at `rate`; the first one has the node.
 
-    Each goes on before the next one begins: what has gathered would have to be caught up with.
+    Each mirror makes progress before the next one begins, so that no backlog accumulates.
     """
     with ExitStack() as stack:
         found: list[Ordeal] = []
@@ -47,10 +47,10 @@ def sources(directory: Path, seed: str, rate: float, count: int) -> Iterator[lis
 
 
 def be_gone(mirrors: Sequence[Ordeal], rng: random.Random, count: int, seconds: float) -> float:
-    """So many of the sources are gone for a time and come back; each has to resume.
+    """Make `count` sources unreachable for a time and restore them; each has to resume.
 
     Returns:
-        The longest that the mirror of a source that stayed was without news, in seconds.
+        The longest time without progress of a mirror whose source stayed, in seconds.
     """
     gone = rng.sample(mirrors, count)
     (stays, *_) = (one for one in mirrors if one not in gone)

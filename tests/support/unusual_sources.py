@@ -1,4 +1,4 @@
-"""Sources that answer in unusual ways, all of them legal (KAFKA_FACTS.md): what it takes."""
+"""Sources that answer in unusual but legal ways (KAFKA_FACTS.md): helpers to set them up."""
 
 import asyncio
 import random
@@ -20,13 +20,13 @@ from twinlog.local.artifacts import kafka_jars, tiered_storage_jars
 from twinlog.local.cluster import LocalCluster
 
 CLIENT_ID: Final = "twinlog"
-"""Of lanes and commands, where a mirror's properties name no other."""
+"""The client id of lanes and commands, if a mirror's properties name no other."""
 MEGABYTE: Final = 1_000_000
 LARGEST: Final = {"max.message.bytes": str(8 << 20)}
 
 
 class Chance:
-    """What a test leaves to chance, from a seed that is shown with a failure."""
+    """A test's random choices, from a seed that is printed with a failure."""
 
     def __init__(self, seed: str) -> None:
         self.seed = seed
@@ -38,13 +38,13 @@ class Chance:
 
 
 def chance(config: pytest.Config, index: int) -> Chance:
-    """What the command line wants (--scenario-seed, --scenario-times), else always another."""
+    """Take seed and repetitions from --scenario-seed and --scenario-times, else a random seed."""
     seed = config.getoption("--scenario-seed") or secrets.token_hex(4)
     return Chance(f"{seed}/{index}" if config.getoption("--scenario-times") > 1 else seed)
 
 
 def set_quota(cluster: LocalCluster, limits: dict[str, float], client_id: str = CLIENT_ID) -> None:
-    """Set a client id's quotas; a limit of 0 is none."""
+    """Set a client id's quotas; a limit of 0 removes the quota."""
     entry = AlterClientQuotasRequest.EntryData
     asked = entry(
         entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
@@ -64,7 +64,7 @@ def set_quota(cluster: LocalCluster, limits: dict[str, float], client_id: str = 
 
 
 def tiered(folder: Path, version: str, **more: str) -> dict[str, str]:
-    """Broker properties for tiered storage in a folder: Kafka's own LocalTieredStorage."""
+    """Return broker properties for tiered storage in a folder: Kafka's LocalTieredStorage."""
     storage = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
     rlmm = "rlmm.config.remote.log.metadata.topic"
     return {
@@ -104,11 +104,11 @@ public class FollowerSelector implements ReplicaSelector {
     }
 }
 """
-"""Kafka's own selector prefers a replica only to clients that name their rack."""
+"""Kafka's own selector prefers a replica only for clients that name their rack."""
 
 
 def compile_selector(folder: Path, version: str) -> Path:
-    """Compile a replica selector that prefers a follower to every client; the class path."""
+    """Compile a replica selector that prefers a follower for all clients; return the class path."""
     compiler = shutil.which("javac")
     if compiler is None:
         pytest.skip("a replica selector is to be compiled, and there is no javac")
@@ -132,10 +132,10 @@ def await_tiered(cluster: LocalCluster, topic: str) -> None:
 
 
 def empty_last_segment(cluster: LocalCluster, topic: str) -> None:
-    """Let a broker that is down have lost its last segment's records, as in a power cut.
+    """Remove the last segment's records of a stopped broker, as a power cut does.
 
-    The log then ends where this segment begins, and what compaction took before it is at its end.
-    The cleaner begins at the log's start again: it removes a tombstone when it comes by twice.
+    The log then ends where this segment begins, with offsets missing at its end that compaction had
+    removed. The cleaner begins at the log's start again: its second pass removes a tombstone.
     """
     (broker,) = cluster.brokers
     log = broker.log.parent / "data" / f"{topic}-0"

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline: the only way in which a test lets time pass."""
+"""Waiting for a condition with a deadline: the only way in which a test waits."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ def until(
     *,
     good: Callable[[T], bool] = bool,
 ) -> T:
-    """Look until what is seen is good (by default: true), and give that."""
+    """Poll until the value is good (by default: true), and return it."""
     deadline = time.monotonic() + seconds
     while not good(result := look()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s (last: {result!r})"
@@ -27,7 +27,7 @@ def until(
 async def until_async(
     condition: Callable[[], Awaitable[T]], seconds: float = 30.0, what: str = "the condition"
 ) -> T:
-    """Do the same in an event loop; a condition that hangs is cut off at the deadline."""
+    """Poll in an event loop; a condition that hangs is cancelled at the deadline."""
     last: T | None = None
     try:
         async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""A source that lists fewer ACLs than it has: no copy is removed for want of an answer."""
+"""A source that lists fewer ACLs than it has: no copy is removed on an incomplete answer."""
 
 import asyncio
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ NONE: frozenset[Acl] = frozenset()
 
 
 class Source:
-    """Each broker lists what it is told to; None: it has no authorizer."""
+    """A source whose brokers each list given ACLs; None: the broker has no authorizer."""
 
     def __init__(self, *brokers: frozenset[Acl] | None) -> None:
         self.brokers = brokers
@@ -40,7 +40,7 @@ def _listing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Looks:
-    """Looks of a node at a source that does not list ONE."""
+    """Checks by a node of a source that does not list ONE."""
 
     def __init__(self, **settings: str) -> None:
         self.now = 0.0
@@ -68,7 +68,7 @@ def test_two_looks_and_every_broker() -> None:
 def test_a_broker_that_lists_nothing_proves_nothing(
     brokers: tuple[frozenset[Acl] | None, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often; it is logged once, with the setting that would believe it."""
+    """An empty list is no proof, however often it comes; it is logged once, with the setting."""
     looks = Looks()
     for _ in range(4):
         assert looks.gone(*brokers, after=ABSENT_S) == NONE
@@ -78,7 +78,7 @@ def test_a_broker_that_lists_nothing_proves_nothing(
 
 
 def test_an_empty_source_may_be_trusted() -> None:
-    """By a setting; a source without an authorizer never is."""
+    """A setting trusts an empty list; a source without an authorizer is never trusted."""
     looks = Looks(**{ACLS_EMPTY: "true"})
     assert looks.gone(NONE) == NONE
     assert looks.gone(None, after=ABSENT_S) == NONE
@@ -94,7 +94,7 @@ def test_what_comes_back_begins_anew() -> None:
 
 
 def test_what_is_told_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Goal: a source that shows other ACLs at each look does not fill a node's memory."""
+    """Goal: a source that lists other ACLs at each check does not fill a node's memory."""
     looks = Looks()
     for number in range(10):
         denying = frozenset({acl(f"denied-{number}")})

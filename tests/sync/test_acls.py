@@ -1,4 +1,4 @@
-"""ACLs follow, on real brokers; what of them is to be done: tests/kafka/test_acls.py."""
+"""ACLs follow, on real brokers; the decisions: tests/kafka/test_acls.py."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ def acl(name: str, principal: str = "User:alice", operation: Operation = Operati
 
 
 def read_only(destination: KafkaCluster) -> ReadOnly:
-    """Whose mirrors are none of ours: tests/end_to_end/test_read_only.py has them."""
+    """Return a guard that owns no mirror; tests/end_to_end/test_read_only.py has owned ones."""
 
     async def nobody(_mirror: str) -> bool:
         return False
@@ -54,7 +54,7 @@ class Both:
         self._sync = AclSync(destination, self.store, guarding, lambda: self.now)
 
     async def sync(self, settings: MirrorSettings | None = None) -> int:
-        """As often as it takes to see that something is absent."""
+        """Sync as often as it takes to conclude that an ACL is absent."""
         for _ in range(2):
             failed = await self.look(settings)
         made = (await self.store.snapshot()).made_acls(self.name, MadeFor.SOURCE)
@@ -62,7 +62,7 @@ class Both:
         return failed
 
     async def look(self, settings: MirrorSettings | None = None) -> int:
-        """Once, as long after the last one as an ACL has to be absent."""
+        """Sync once, after the time for which an ACL has to be absent."""
         settings = self.settings if settings is None else settings
         failed = await self._sync.sync(self.source, self.name, settings)
         self.now += ABSENT_S
@@ -111,7 +111,7 @@ async def both(pair: tuple[Secured, Secured], name: str) -> AsyncIterator[Both]:
 
 
 def test_acls_follow(secured_pair: tuple[Secured, Secured], topic: str) -> None:
-    """Made and removed as on the source; what was there before, and what is others', stays."""
+    """Copies are created and removed as on the source; existing and foreign ACLs stay."""
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
@@ -142,9 +142,9 @@ def test_acls_follow(secured_pair: tuple[Secured, Secured], topic: str) -> None:
 def test_what_the_sources_own_mirrors_have_made_is_not_copied(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
-    """Two clusters mirror from each other: what guards a topic in one would lock it in the other.
+    """Two clusters mirror each other: a guard of a topic in one would lock it in the other.
 
-    And what the source has from us comes not back, so that it can be removed here.
+    An ACL that the source has from the destination is not copied back, so it can be removed.
     """
 
     async def run() -> None:
@@ -173,10 +173,10 @@ def test_what_the_sources_own_mirrors_have_made_is_not_copied(
 def test_the_sources_administrators_are_none_of_the_destinations(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
-    """With the default rules: ALL on the cluster, control topics, every group, every id.
+    """The default rules leave out ALL on the cluster, control topics, every group and every id.
 
-    And the usual way to freeze a source, a denial of everybody, stops no node, and takes nothing
-    away that was copied before. What comes with such a denial is not copied without it.
+    A denial of `User:*`, the usual way to freeze a source, stops no node and removes no earlier
+    copy. The ACLs that come with such a denial are not copied without it.
     """
     mallory = f"User:{topic}"
 
@@ -214,9 +214,9 @@ def test_the_sources_administrators_are_none_of_the_destinations(
 def test_a_denial_of_everybody_that_was_copied_before(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
-    """Goal: C3: an earlier version has copied it, so that nodes may write nothing: it goes first.
+    """Goal: C3: nodes may write nothing because an earlier version copied it: it is removed first.
 
-    What else is to be done has to be written down before, which it denies.
+    All other changes have to be recorded first, which the denial prevents.
     """
     node, password = f"User:{topic}", "node-secret"
     literal = PatternType.LITERAL
@@ -261,7 +261,7 @@ def test_a_denial_of_everybody_that_was_copied_before(
                 await until_async(gone)
 
                 async def followed() -> bool:
-                    with suppress(UserError):  # a broker may go by the denial for a moment
+                    with suppress(UserError):  # a broker may still apply the denial for a moment
                         await sync.sync(it.source, topic, settings)
                     return reader in await everything(it)
 
@@ -278,7 +278,7 @@ def test_a_denial_of_everybody_that_was_copied_before(
 def test_an_allow_comes_with_the_denial_that_limits_it(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
-    """A prefix is copied; what the source denies below it, of no mirrored topic, is denied here."""
+    """A prefix is copied with the source's denials below it, even of topics not mirrored."""
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
@@ -299,7 +299,7 @@ def test_an_allow_comes_with_the_denial_that_limits_it(
 def test_what_was_taken_away_by_hand_comes_back(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
-    """And a mirror that is deleted leaves the ACLs, and forgets that it made them."""
+    """An ACL removed by hand is restored; a deleted mirror leaves its ACLs and forgets them."""
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
@@ -321,7 +321,7 @@ def test_what_was_taken_away_by_hand_comes_back(
 def test_rights_that_are_missing(
     secured_pair: tuple[Secured, Secured], topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """To see ACLs: an error that says so. To make them: each is counted, one line says why."""
+    """Missing DESCRIBE is an error that names it; without ALTER each ACL is counted, one logged."""
     mallory = sasl("SCRAM-SHA-256", topic, "mallory-secret")
     kind, pattern = ResourceType.CLUSTER, PatternType.LITERAL
     see = Acl(
@@ -359,7 +359,7 @@ def test_rights_that_are_missing(
 
 
 def test_without_an_authorizer(pair: Pair, topic: str, caplog: Any) -> None:
-    """Nothing happens, and that is said once."""
+    """Nothing is copied, and that is logged once."""
 
     async def run() -> None:
         async with client(pair.source) as source, client(pair.destination) as destination:

@@ -49,7 +49,7 @@ def row(partition: int, time_ms: int | None, stable: int, destination: int) -> P
 
 
 def test_marks_are_passed() -> None:
-    """Also by a mirror that never has everything; the slowest partition counts."""
+    """A mirror that never has everything passes marks, too; the slowest partition counts."""
     marks = Marks()
     assert marks.caught_up_ms(TOPIC) is None
     marks.observe([row(0, 100, 50, 50), row(1, 100, 50, 40)])
@@ -86,7 +86,7 @@ def test_what_is_not_known_marks_nothing(bad: PartitionStatus) -> None:
 def test_behind_for_longer_than_tombstones_are_kept(
     caught_up: int | None, now: int, behind: int
 ) -> None:
-    """While it is behind, and for ever after that: what it has missed does not come back."""
+    """It is reported while it is behind, and for ever after: missed tombstones do not come back."""
     found = followed(TOPIC, KNOWN, caught_up, DAY, now)
     assert found.behind_ms == behind
     assert found.caught_up_ms == max(1_000_000, caught_up or 0)
@@ -96,7 +96,7 @@ def test_behind_for_longer_than_tombstones_are_kept(
 
 
 def test_the_first_check_is_the_baseline() -> None:
-    """And another topic on the destination (a rebuild) begins anew."""
+    """A recreated destination topic (a rebuild) starts again without a baseline."""
     first = followed(TOPIC, None, None, DAY, 5_000_000)
     assert (first.caught_up_ms, first.behind_ms) == (5_000_000, 0)
     missed = replace(KNOWN, behind_ms=2 * DAY)
@@ -106,20 +106,20 @@ def test_the_first_check_is_the_baseline() -> None:
 
 
 def test_a_stored_record_that_nobody_updates() -> None:
-    """Readiness sees it without a node; a little later than a node, as it is stored seldom."""
+    """Readiness detects it without a node, a little later than a node: it is stored seldom."""
     allowed = DAY + store_period_ms(DAY)
     assert behind_ms(KNOWN, 1_000_000 + allowed) == 0
     assert behind_ms(KNOWN, 1_000_000 + allowed + 1) == allowed + 1
 
 
 def test_a_short_retention_counts_as_what_can_be_seen() -> None:
-    """Lanes report every 5 s: nobody could tell whether it was behind for 2 s."""
+    """Lanes report every 5 s, so being behind for 2 s cannot be seen."""
     assert followed(TOPIC, KNOWN, None, 2_000, 1_000_000 + 15_000).behind_ms == 0
     assert followed(TOPIC, KNOWN, None, 2_000, 1_000_000 + 15_001).behind_ms == 15_001
 
 
 def test_what_is_stored() -> None:
-    """A new one, one that has moved far, and at once what was missed."""
+    """A new record, one that has moved far, and a missed tombstone (at once) are stored."""
     assert is_to_be_stored(None, KNOWN)
     assert not is_to_be_stored(KNOWN, replace(KNOWN, caught_up_ms=1_000_001))
     far = KNOWN.caught_up_ms + store_period_ms(DAY)

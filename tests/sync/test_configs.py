@@ -1,4 +1,4 @@
-"""Configurations that we may not read, on real brokers; with lanes: end_to_end/test_configs.py."""
+"""Configurations that must not be read, on real brokers; with lanes: end_to_end/test_configs.py."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ async def retained(cluster: KafkaCluster, topic: str) -> str | None:
 def test_one_topic_that_may_not_be_read(
     secured_pair: tuple[Secured, Secured], topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others follow; it is counted, said and a reason of its own, and cannot be added."""
+    """The others follow; it is counted, logged, has a reason of its own, and cannot be added."""
     local, there = secured_pair[1], secured_pair[0]
     names = [f"{topic}-closed", f"{topic}-open"]
     kind, literal, prefixed = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
@@ -74,7 +74,7 @@ def test_one_topic_that_may_not_be_read(
             told = f"{names[0]}: its configurations cannot be read on the source: TOPIC_AUTHOR"
             assert told in caplog.text
 
-            async def followed() -> bool:  # a broker hears of it after the controller has answered
+            async def followed() -> bool:  # a broker learns of it after the controller has answered
                 return await retained(destination, names[1]) == "100000000"
 
             await until_async(followed)

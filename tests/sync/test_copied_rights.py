@@ -1,7 +1,7 @@
-"""Rights that come from a source make nobody a node: what a node does about them, without brokers.
+"""Rights copied from a source make no principal a node: the node's measures, without brokers.
 
-What is concluded from ACLs: tests/mirror/test_acl_scope.py. On the destination's side a denial is
-lost if a copied right on `*`, whose denial on `__mirror` stands on the source alone, counts.
+The conclusions from ACLs: tests/mirror/test_acl_scope.py. Counting a copied right on `*`, whose
+denial on `__mirror` exists on the source alone, would lose a denial on the destination.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ ANYWHERE = allowed("*", "User:mallory")
 
 
 def snapshot(*copied: Acl) -> Snapshot:
-    """A mirror `m` of `orders` that has copied these."""
+    """Return a mirror `m` of `orders` that has copied these ACLs."""
     records = (
         Mirror(name="m", source={}, source_cluster_id="s"),
         MirrorTopic(mirror="m", topic="orders", topic_id=UUID(int=1), partitions=1),
@@ -46,7 +46,7 @@ def snapshot(*copied: Acl) -> Snapshot:
 def test_who_got_it_from_the_source_is_denied(
     already: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: he may not write to a mirror topic at any moment: the denials are made before it."""
+    """Goal: it can never write to a mirror topic: its denials are made before the copy."""
     done: list[frozenset[Acl]] = []
 
     async def carry_out(*arguments: Any) -> int:
@@ -83,8 +83,8 @@ def test_rights_that_would_need_too_many_denials_are_not_copied(
 ) -> None:
     """Goal: a source fills neither a node's memory nor the destination's ACLs with its own.
 
-    Each right on a prefix needs up to four denials for each topic. What is not guarded against is
-    not copied.
+    Each right on a prefix needs up to four denials for each topic. A right without a guard is not
+    copied.
     """
     monkeypatch.setattr(acls, "MAX_DENIALS", 8)
     monkeypatch.setattr(read_only, "carry_out", NOBODY)
@@ -100,7 +100,7 @@ def test_rights_that_would_need_too_many_denials_are_not_copied(
 
 
 def test_what_the_source_denies_him_is_copied() -> None:
-    """Goal: a denial is left out for the sake of nodes alone."""
+    """Goal: a denial is left out only to protect nodes."""
     ours = {NODE, ANYWHERE}
 
     async def nodes(known: Snapshot) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Twin of twinlog.sync.created_acls: what stands when some of it is refused."""
+"""Twin of twinlog.sync.created_acls: the ACLs that exist when the broker refuses some."""
 
 import asyncio
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ REFUSED = Refusal(87)
 
 
 class Broker:
-    """Carries out what it is asked for, but for what it refuses."""
+    """A broker that carries out all requests except those it refuses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *refused: Acl) -> None:
         self.done: list[Acl] = []
@@ -49,7 +49,7 @@ def run(function: Any, *acls: Acl) -> set[Acl]:
 
 
 def test_a_denial_is_made_first_and_removed_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: what it limits never stands without it, also where not all requests are sent."""
+    """Goal: an allow never exists without its limiting denial, also if requests are missing."""
     broker = Broker(monkeypatch)
     assert run(made_acls._make, ALLOW, DENY) == set()
     assert run(made_acls._remove, ALLOW, DENY) == set()
@@ -59,7 +59,7 @@ def test_a_denial_is_made_first_and_removed_last(monkeypatch: pytest.MonkeyPatch
 def test_nothing_is_allowed_beside_a_denial_that_is_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Goal: a destination that takes no denials does not become more open than the source."""
+    """Goal: a destination that refuses denials does not become more open than the source."""
     broker = Broker(monkeypatch, DENY)
     assert run(made_acls._make, ALLOW, DENY, OTHER) == {ALLOW, DENY}
     assert broker.done == [OTHER]

@@ -1,4 +1,4 @@
-"""Group offsets follow: on groups in memory, with a clock of the test's; then on real brokers."""
+"""Group offsets follow: on groups in memory, with the test's clock; then on real brokers."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ ALL = [re.compile(".*", re.DOTALL)]
 
 
 class Cluster:
-    """Groups of one cluster: a name for the patched functions below to work on."""
+    """The groups of one cluster: an object for the patched functions below."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[TopicPartition, Committed]] = {}
@@ -50,7 +50,7 @@ class Cluster:
         self.commits: list[dict[TopicPartition, Committed]] = []
         self.lose_answers = False
         self.meanwhile: Iterator[Any] = iter(())
-        """What happens before the next commits, one each."""
+        """Actions before the next commits, one each."""
         self.log: dict[bytes, bytes] = {}
         self.log_refuses: Exception | None = None
         self.log_unread: Exception | None = None
@@ -59,7 +59,7 @@ class Cluster:
     def commit(
         self, group: str, offset: int, partition: TopicPartition = A, epoch: int = 4
     ) -> None:
-        """What a consumer does."""
+        """Commit as a consumer does."""
         self.groups.setdefault(group, {})[partition] = Committed(offset, "", epoch)
 
     def offset(self, group: str, partition: TopicPartition = A) -> int | None:
@@ -95,12 +95,12 @@ class World:
         monkeypatch.setattr(GroupSync, "_repeat_interval", self._repeat)
 
     def new_node(self) -> GroupSync:
-        """A node that knows nothing but what is written."""
+        """Replace the node by one that knows only the stored records."""
         self.node = GroupSync(self.destination, clock=lambda: self.now)  # type: ignore[arg-type]
         return self.node
 
     def check(self, *, quiet_s: float = QUIET_S, after_s: float = 30.0, **settings: Any) -> int:
-        """A check by the node, some time after the one before; how many groups failed."""
+        """Run a check by the node, `after_s` after the last one; return how many groups failed."""
         self.now += after_s
         return asyncio.run(
             self.node.sync(
@@ -191,7 +191,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_a_rewound_group_is_followed(world: World) -> None:
-    """Also by a node that has started since: what was committed is written down."""
+    """A rewound group is followed, also by a node started since: copied offsets are stored."""
     world.source.commit("g", 90)
     world.check()
     assert world.destination.offset("g") == 90
@@ -202,7 +202,7 @@ def test_a_rewound_group_is_followed(world: World) -> None:
 
 
 def test_what_the_group_has_committed_itself_is_not_lowered(world: World) -> None:
-    """KIP-545. The very same offset, committed by a consumer, is its own, too."""
+    """KIP-545. An equal offset, committed by a consumer, is the consumer's own, too."""
     world.source.commit("g", 90)
     world.check()
     for own in (95, 90, 60):
@@ -214,7 +214,7 @@ def test_what_the_group_has_committed_itself_is_not_lowered(world: World) -> Non
 
 
 def test_after_a_crash_in_front_of_the_record_nothing_is_lowered(world: World) -> None:
-    """The offset on the destination is not known to be the mirror's: the safe side."""
+    """The destination's offset is not known to be the mirror's: keeping it is the safe side."""
     world.source.commit("g", 90)
     world.destination.log_refuses = Retriable("gone")
     assert world.check() == 1
@@ -233,7 +233,7 @@ def test_after_a_crash_in_front_of_the_record_nothing_is_lowered(world: World) -
 
 
 def test_a_lost_answer_is_no_other_hand(world: World) -> None:
-    """The commit may have landed or not: neither keeps the group from being followed."""
+    """The commit has landed or not: the group is followed in both cases."""
     world.source.commit("g", 90)
     world.destination.lose_answers = True
     assert world.check() == 1
@@ -244,7 +244,7 @@ def test_a_lost_answer_is_no_other_hand(world: World) -> None:
 
 
 def test_without_the_right_to_the_topic_groups_are_copied(world: World) -> None:
-    """Only a new node does not know what is the mirror's own."""
+    """Only a new node does not know which offsets are the mirror's own."""
     world.destination.log_refuses = UserError("no right", code=29)
     for offset in (90, 20, 95):
         world.source.commit("g", offset)
@@ -253,7 +253,7 @@ def test_without_the_right_to_the_topic_groups_are_copied(world: World) -> None:
 
 
 def test_what_could_not_be_read_is_not_overwritten(world: World) -> None:
-    """The check fails and writes nothing; the next one knows what is the mirror's own."""
+    """The check fails and writes nothing; the next one knows the mirror's own offsets."""
     world.source.commit("g", 90)
     world.check()
     before = dict(world.destination.log)
@@ -271,7 +271,7 @@ def test_what_could_not_be_read_is_not_overwritten(world: World) -> None:
 
 
 def test_a_record_of_a_later_version_stays(world: World) -> None:
-    """It is neither overwritten nor removed; the check says that it does not know the group."""
+    """It is neither overwritten nor removed; the check reports that it cannot read the group."""
     for name in ("g", "h"):
         world.source.commit(name, 90)
     world.check()
@@ -294,7 +294,7 @@ def test_a_record_of_a_later_version_stays(world: World) -> None:
 
 
 def test_a_group_that_becomes_active_in_between_is_not_disturbed(world: World) -> None:
-    """The broker refuses the commit; then it is left alone until it was quiet for a while."""
+    """The broker refuses the commit; the group is left alone until it was quiet for a while."""
     world.source.commit("g", 90)
     world.check()
     world.source.commit("g", 20)
@@ -309,7 +309,7 @@ def test_a_group_that_becomes_active_in_between_is_not_disturbed(world: World) -
 
 
 def test_what_is_lowered_is_read_again_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that commits between the first look and the commit keeps its offset."""
+    """A group that commits between the first read and the commit keeps its offset."""
     world.source.commit("g", 90)
     world.check()
     world.source.commit("g", 20)
@@ -329,7 +329,7 @@ def test_what_is_lowered_is_read_again_first(world: World, monkeypatch: pytest.M
 def test_a_later_offset_that_was_copied_meanwhile_stays(
     world: World, monkeypatch: pytest.MonkeyPatch, copied: bool
 ) -> None:
-    """A switchover copies offsets, too: with an earlier one the group would read records again."""
+    """A switchover copies offsets, too; an earlier one would make the group read records again."""
     if copied:
         world.source.commit("g", 80)
         world.check()
@@ -372,7 +372,7 @@ def test_a_consumer_without_membership_is_seen_by_its_commits(world: World) -> N
 
 
 def test_the_way_back(world: World) -> None:
-    """What the group had committed here long ago is raised, after a while of quiet."""
+    """An old offset of the group on the new destination is raised, after a quiet time."""
     world.destination.commit("g", 100)
     world.source.commit("g", 500)
     world.check()
@@ -386,7 +386,7 @@ def test_the_way_back(world: World) -> None:
 
 
 def test_a_stale_check_after_a_removal_commits_nothing(world: World) -> None:
-    """What is wanted is asked when the commit is sent, not when the check began."""
+    """The desired state is checked when the commit is sent, not when the check begins."""
     world.source.commit("g", 90)
     world.wanted = set()
     world.check()
@@ -401,7 +401,7 @@ def test_offsets_of_a_recreated_topic_are_not_copied(world: World) -> None:
 
 
 def test_a_quiet_partition_is_committed_again(world: World) -> None:
-    """Before the brokers expire it, and only what is the mirror's own."""
+    """It is committed before the brokers expire it, and only if it is the mirror's own."""
     world.source.commit("g", 90)
     world.source.commit("g", 40, B)
     world.check()
@@ -436,7 +436,7 @@ def test_how_often(minutes: list[str | None], seconds: float) -> None:
 
 
 def test_what_the_last_check_saw_is_written(world: World) -> None:
-    """For readiness, when the source is dead; a record that has not changed is not written."""
+    """Readiness needs it when the source is dead; an unchanged record is not written."""
     world.end = 50
     world.source.commit("g", 90)
     world.check()
@@ -460,7 +460,7 @@ def test_a_group_that_fails_is_named(world: World) -> None:
 
 
 def test_a_log_that_is_not_known_makes_the_check_incomplete(world: World) -> None:
-    """Of the partition nothing is concluded; what else the group has is copied."""
+    """Nothing is concluded of that partition; the group's other offsets are copied."""
     world.source.commit("g", 90, A)
     world.source.commit("g", 80, B)
     world.source.commit("h", 70, A)
@@ -475,10 +475,10 @@ def test_a_log_that_is_not_known_makes_the_check_incomplete(world: World) -> Non
 
 
 def test_a_group_is_forgotten_when_it_is_gone_for_long(world: World) -> None:
-    """That it is not listed once proves nothing; one that is not served any more is.
+    """One list without the group proves nothing; a group that is excluded is forgotten.
 
     While its offsets are left on the destination, they are known to be the mirror's own: the group
-    would go on from them, which readiness has to tell (GROUP_DELETED).
+    would go on from them, which readiness has to report (GROUP_DELETED).
     """
     world.source.commit("g", 90)
     world.check()
@@ -500,7 +500,7 @@ def test_a_group_is_forgotten_when_it_is_gone_for_long(world: World) -> None:
 
 
 def test_what_was_deleted_on_the_source_is_noted(world: World) -> None:
-    """For the time when it is dead. Groups that are not listed are asked for, until it is known."""
+    """A dead source makes it necessary. Groups missing from the list are asked for until known."""
     for group in ("g", "h"):
         world.source.commit(group, 90)
         world.source.commit(group, 80, B)
@@ -537,7 +537,7 @@ def test_a_group_that_is_not_listed_and_has_offsets(world: World) -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_group_that_has_moved_on_there_is_forgotten(world: World, own: bool) -> None:
-    """Its offsets are its own by now; not where the destination does not tell."""
+    """Its offsets are its own then; not where the destination does not answer."""
     world.source.commit("g", 90)
     world.check()
     world.source.hidden.add("g")
@@ -551,7 +551,7 @@ def test_a_group_that_has_moved_on_there_is_forgotten(world: World, own: bool) -
 
 
 def test_offsets_are_committed_in_parts(world: World) -> None:
-    """What is not wanted any more when its part is due stays away; the rest is remembered."""
+    """Offsets no longer wanted when their part is due are not committed; the rest is remembered."""
     many = [TopicPartition(f"{'t' * 200}-{number}", 0) for number in range(5000)]
     world.source.groups["g"] = dict.fromkeys(many, Committed(5))
     world.now += 1

@@ -1,4 +1,4 @@
-"""What is committed for a group; with brokers: test_group_sync.py."""
+"""The offsets that are committed for a group; with brokers: test_group_sync.py."""
 
 from collections.abc import Mapping
 
@@ -26,15 +26,15 @@ def memory(partitions: Mapping[TopicPartition, PartitionMemory]) -> GroupMemory:
 
 
 def test_it_is_copied_as_it_is() -> None:
-    """With what the application has written beside it, but not the source's leader epoch."""
+    """It has the application's metadata, but not the source's leader epoch."""
     source = {A: Committed(7, "seen", 3)}
     assert due_offsets(source, {}, {A: Log(0, 10)}) == {A: Committed(7, "seen")}
 
 
 def test_it_goes_up_to_what_is_there() -> None:
-    """An offset that is not there yet would be reset by the consumer's client.
+    """The consumer's client would reset an offset beyond the log end.
 
-    Its metadata may speak of that very offset, and stays away until the offset itself follows.
+    Its metadata may refer to that very offset, and is left out until the offset itself follows.
     """
     source = {A: Committed(7, "of 7"), B: Committed(1, "of 1")}
     due = due_offsets(source, {}, {A: Log(0, 5), B: Log(3, 9)})
@@ -48,7 +48,7 @@ def test_never_back_and_never_outside(
     destination: Mapping[TopicPartition, Committed],
     logs: Mapping[TopicPartition, Log],
 ) -> None:
-    """Where the offsets on the destination are not known to be the mirror's own."""
+    """Offsets not known to be the mirror's own are never lowered."""
     due = due_offsets(source, destination, logs)
     for partition, (offset, *_) in due.items():
         assert partition in source
@@ -66,7 +66,7 @@ def test_its_own_offsets_follow_backwards(
     destination: Mapping[TopicPartition, Committed],
     logs: Mapping[TopicPartition, Log],
 ) -> None:
-    """They end as the source's are, metadata included, but for what a log's end holds back."""
+    """They become the source's, with metadata, except what the log end offset holds back."""
     due = due_offsets(source, destination, logs, own=destination.keys())
     after = {**destination, **due}
     for partition in source.keys() & logs.keys():
@@ -108,9 +108,9 @@ def test_another_hand_is_seen_by_what_has_changed() -> None:
 
 
 def test_what_is_remembered() -> None:
-    """A partition that was not checked keeps what was copied, and has no offset of the source.
+    """A partition that was not checked keeps its copied offset, and has no source offset.
 
-    One that was checked, and has none, was deleted there, until it has one again.
+    A checked partition without an offset was deleted on the source, until it has one again.
     """
     paused, gone = TopicPartition("paused", 0), TopicPartition("gone", 0)
     copies = {A: PartitionMemory(7, 7), paused: PartitionMemory(3, 3), gone: PartitionMemory(4, 4)}

@@ -1,4 +1,4 @@
-"""Group offsets follow, and what readiness finds about groups, on real brokers, without lanes."""
+"""Group offsets follow, and readiness reports groups, on real brokers, without lanes."""
 
 import asyncio
 import re
@@ -43,12 +43,12 @@ async def topic_id(cluster: KafkaCluster, topic: str) -> UUID:
 async def commit(
     cluster: KafkaCluster, group: str, offsets: dict[TopicPartition, Committed]
 ) -> None:
-    """Commit as a client that is no member."""
+    """Commit as a client without membership."""
     assert not any((await commit_offsets(cluster, group, offsets)).values())
 
 
 def found(facts: MirrorFacts) -> dict[Reason, list[str]]:
-    """The findings, by reason."""
+    """Return the findings, by reason."""
     texts: dict[Reason, list[str]] = {}
     for one in judge(facts).all_findings():
         texts.setdefault(one.reason, []).append(one.text)
@@ -58,9 +58,9 @@ def found(facts: MirrorFacts) -> dict[Reason, list[str]]:
 def test_a_rewound_group_is_followed_back(
     pair: Pair, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """While the offset on the destination is the mirror's own, also by another node.
+    """Another node follows it, too, while the destination's offset is the mirror's own.
 
-    An offset that was clamped has no metadata: it would speak of the original one.
+    A clamped offset has no metadata: it would refer to the original offset.
     """
     group, mirror = fresh_name("group"), fresh_name("mirror")
     partition = TopicPartition(topic, 0)
@@ -74,7 +74,7 @@ def test_a_rewound_group_is_followed_back(
             include = [re.compile(re.escape(group))]
 
             async def follow(offset: int, node: GroupSync | None = None) -> Committed:
-                """What the destination has after the source's was set, and a check."""
+                """Set the source's offset, run a check, and return the destination's offset."""
                 await commit(source, group, {partition: Committed(offset, f"of {offset}")})
                 sync = node or GroupSync(destination)
                 assert await sync.sync(source, mirror, include, partitions) == 0
@@ -86,7 +86,7 @@ def test_a_rewound_group_is_followed_back(
             assert await follow(2) == Committed(2, "of 2"), "by another node"
             with outside.consumer(pair.destination.bootstrap_servers, group) as member:
                 member.subscribe([topic])
-                # A commit needs a record that was read; an assignment comes before.
+                # A commit needs a record that was read, and that needs an assignment.
                 until(lambda: member.poll(0.2), 60, "a record")
                 assert await follow(1, node) == Committed(2, "of 2"), "it has a member"
                 member.commit(asynchronous=False)
@@ -104,7 +104,7 @@ def test_a_rewound_group_is_followed_back(
 def test_a_group_with_thousands_of_partitions(
     pair: Pair, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """More than one batch of __consumer_offsets takes: in one request all of them are refused."""
+    """They exceed one batch of __consumer_offsets: in one request all of them are refused."""
     group, mirror, count = fresh_name("group"), fresh_name("mirror"), 1500
     places = [TopicPartition(topic, index) for index in range(count)]
     for cluster in (pair.source, pair.destination):
@@ -115,7 +115,7 @@ def test_a_group_with_thousands_of_partitions(
         async with client(pair.source) as source, client(pair.destination) as destination:
 
             async def refused() -> bool:
-                """Brokers are busy with the new partitions for a while."""
+                """Return whether brokers are busy with the new partitions, as for a while."""
                 try:
                     answers = await commit_offsets(source, group, offsets)
                 except Retriable:
@@ -130,7 +130,7 @@ def test_a_group_with_thousands_of_partitions(
             include = [re.compile(re.escape(group))]
 
             async def complete() -> bool:
-                """Not before the destination's brokers lead all of the new partitions."""
+                """Return whether all is copied; the destination must lead all partitions first."""
                 return await sync.sync(source, mirror, include, partitions) == 0
 
             await until_async(complete, 60, "a complete check")
@@ -144,9 +144,9 @@ def test_a_group_with_thousands_of_partitions(
 
 
 def test_what_readiness_finds(pair: Pair, topic: str, fresh_name: Callable[[str], str]) -> None:
-    """Every group that would read records again or skip some, copied or not.
+    """Every group that would read records again or skip some is found, copied or not.
 
-    With a dead source, what the last check saw, with its age.
+    With a dead source, the offsets of the last check are used, with their age.
     """
     mirror = fresh_name("mirror")
     names = {

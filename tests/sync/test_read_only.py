@@ -1,6 +1,6 @@
-"""A mirror's topics are guarded on a real broker, whatever becomes of who guards them.
+"""A mirror's topics are guarded on a real broker, even if the guarding node ends.
 
-Without lanes: states are written here. With them: tests/end_to_end/test_secured.py.
+Without lanes: states are written by hand. With lanes: tests/end_to_end/test_secured.py.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def ours(_mirror: str) -> bool:
 
 @asynccontextmanager
 async def guarding(cluster: KafkaCluster) -> AsyncIterator[None]:
-    """While the block runs, somebody guards all topics; then he is gone at once."""
+    """Guard all topics while the block runs; then stop at once, without cleaning up."""
     counted: list[int] = []
     one = ReadOnly(
         cluster,
@@ -54,13 +54,13 @@ async def guarding(cluster: KafkaCluster) -> AsyncIterator[None]:
 def test_guarded_until_stopped(
     secured_pair: tuple[Secured, Secured], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two topics; the second one's guard is taken back by another than who has set it."""
+    """There are two topics; another node than the one that set it removes the second's guard."""
     names = [f"{topic}-1", f"{topic}-2"]
     kind, literal, prefixed = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
     given = {
         Acl(kind, topic, prefixed, "User:app", "*", Operation.WRITE, Permission.ALLOW),
         Acl(kind, names[0], literal, "User:boss", "*", Operation.ALL, Permission.ALLOW),
-        # Somebody has denied this before, and will have afterwards.
+        # This foreign denial exists before the test, and has to exist afterwards.
         Acl(kind, names[0], literal, "User:boss", "*", Operation.DELETE, Permission.DENY),
     }
 

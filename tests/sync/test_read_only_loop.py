@@ -1,4 +1,4 @@
-"""The loop that keeps topics read-only, with many mirrors, of which some take long."""
+"""The loop that keeps topics read-only, with many mirrors, some of them slow."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ SNAPSHOT = Snapshot(MappingProxyType({key_of(one): one for one in MIRRORS}))
 
 
 class _Store(SimpleNamespace):
-    """Has these mirrors, and no news."""
+    """A store with these mirrors, and no changes."""
 
     async def follow(self) -> AsyncIterator[Snapshot]:
         yield SNAPSHOT
@@ -34,7 +34,7 @@ class _Store(SimpleNamespace):
 
 
 def test_a_mirror_that_takes_long_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are looked at again and again; no more than some at the same time."""
+    """The other mirrors are checked again and again, with bounded concurrency."""
     monkeypatch.setattr(read_only, "TICK_S", 0.01)
     looks: Counter[str] = Counter()
     now = most = 0
@@ -68,7 +68,7 @@ def test_a_mirror_that_takes_long_holds_up_no_other(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_was_denied_stays_where_a_topic_cannot_be_read() -> None:
-    """Nobody knows whether its users may write to it by now. Others are not denied for it."""
+    """Whether its users may write to it is unknown. Other topics get no denials for it."""
     denial = Acl(
         *(ResourceType.TOPIC, "made", PatternType.LITERAL),
         *("User:app", "*", Operation.WRITE, Permission.DENY),

@@ -1,4 +1,4 @@
-"""What follows a mirror's topics, on real brokers, without lanes."""
+"""The refresh of a mirror's topics, on real brokers, without lanes."""
 
 import asyncio
 import re
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.broker
 async def refreshing(
     destination: KafkaCluster, latest: Callable[[], Snapshot] | None = None
 ) -> AsyncIterator[Refresher]:
-    """A refresher that owns all mirrors there are, or all that `latest` gives."""
+    """Run a refresher that owns all mirrors, or those that `latest` gives."""
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
     refresher = Refresher(destination, store, latest or (lambda: snapshot))
@@ -72,7 +72,7 @@ async def topics_of(destination: KafkaCluster, mirror: str) -> dict[str, MirrorT
 
 
 def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -> None:
-    """What matches is added, until its expression is removed; what is deleted is stopped."""
+    """Matching topics are added while the expression exists; deleted source topics are stopped."""
     mirror, prefix = fresh_name("mirror"), fresh_name("topic")
     a, b, c, taken = (f"{prefix}-{letter}" for letter in ("a", "b", "c", "taken"))
     pattern = f"{prefix}-.*"
@@ -87,7 +87,7 @@ def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -
             await create_mirror(destination, mirror, properties)
             assert await add_topics(destination, mirror, pattern) == [a]
             async with refreshing(destination) as refresher:
-                # A topic that cannot be added holds up no other, and is counted.
+                # A topic that cannot be added holds up no other topic, and is counted.
                 await make_topic(destination, taken, 3)
                 await make_topic(source, taken, 2)
                 await make_topic(source, b, 2)
@@ -127,7 +127,7 @@ def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -
 def test_partitions_that_somebody_has_added(
     pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Counted at each look; a source that grows takes them, if they never held anything."""
+    """They are counted at each refresh; a growing source uses them, if they never had records."""
     mirror, prefix = fresh_name("mirror"), fresh_name("topic")
     empty, emptied = f"{prefix}-empty", f"{prefix}-emptied"
 
@@ -173,9 +173,9 @@ def test_partitions_that_somebody_has_added(
 def test_a_topic_whose_configuration_is_refused(
     pair: Pair, kafka_391: LocalCluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """Goal: D3: it is not mirrored, which readiness and a metric tell, with the reason.
+    """Goal: D3: it is not mirrored, which readiness and a metric report, with the reason.
 
-    Brokers before 4.0 take smaller segments than those of 4.x (KIP-1030).
+    Brokers before 4.0 accept smaller segments than those of 4.x (KIP-1030).
     """
     mirror, prefix = fresh_name("mirror"), fresh_name("topic")
     good, small = f"{prefix}-good", f"{prefix}-small"
@@ -228,9 +228,9 @@ def test_a_topic_whose_configuration_is_refused(
 
 
 def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
-    """Goal: E2: its source keeps tombstones from now on, so nothing is missed any more.
+    """Goal: E2: its source keeps tombstones from now on, so no further ones are missed.
 
-    What was missed before stays missed, however long ago it is.
+    Tombstones missed before stay missed, however long ago that was.
     """
     day_ms = 24 * 3600 * 1000
     both = {"never": f"{topic}-never", "once": f"{topic}-once"}
@@ -248,7 +248,7 @@ def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
             now_ms = time.time_ns() // 1_000_000
 
             async def check(after_ms: int, *names: str) -> dict[str, int | None]:
-                """For how long they were behind, after a check by a node that has just begun."""
+                """Return for how long they were behind, after a check by a newly started node."""
                 compaction = Compaction(store, lambda: now_ms + after_ms)
                 snapshot = await store.snapshot()
                 topics = {one.topic: one for one in snapshot.topics if one.mirror == mirror}
@@ -278,7 +278,7 @@ def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
 
 
 async def not_mirrored_metric(destination: KafkaCluster, mirror: str) -> float | None:
-    """What a node exports of a mirror, by what is stored."""
+    """Return the metric that a node exports of a mirror, computed from the stored records."""
     observed = Observed(destination, "lanes", frozenset(), Counter())
     observed.take(frozenset(), await MirrorStore(destination).snapshot(), {})
     text = exposition(observed).decode()
@@ -288,7 +288,7 @@ async def not_mirrored_metric(destination: KafkaCluster, mirror: str) -> float |
 
 
 def test_a_shortened_interval_holds_at_once(pair: Pair, fresh_name: Callable[[str], str]) -> None:
-    """The next look does not wait until the interval has passed that it was altered from."""
+    """The next refresh does not wait for the end of the former interval."""
     mirror, prefix = fresh_name("mirror"), fresh_name("topic")
     first, before, after = (f"{prefix}-{name}" for name in ("first", "before", "after"))
     interval = "mirror.metadata.refresh.interval.ms"
@@ -317,7 +317,7 @@ def test_a_shortened_interval_holds_at_once(pair: Pair, fresh_name: Callable[[st
 def test_no_offsets_of_a_topic_that_was_made_again(
     pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are of other records; whether it was made again before a look, or within one."""
+    """They belong to other records, whether it was recreated before or during a refresh."""
     mirror, prefix = fresh_name("mirror"), fresh_name("topic")
     early, late = fresh_name("group"), fresh_name("group")
     again, same = TopicPartition(f"{prefix}-again", 0), TopicPartition(f"{prefix}-same", 0)
@@ -363,7 +363,7 @@ def test_no_offsets_of_a_topic_that_was_made_again(
 def test_a_loop_of_three_clusters(
     pair: Pair, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """It is refused by whoever would close it, in whatever order the others have begun."""
+    """The mirror that would close the loop refuses it, in whatever order the others began."""
     outwards, inwards = fresh_name("topic"), fresh_name("topic")
     mirror = fresh_name("mirror")
 

@@ -1,4 +1,4 @@
-"""When a due set-back is done with; with brokers: tests/end_to_end/test_configs.py."""
+"""When a due set-back is complete; with brokers: tests/end_to_end/test_configs.py."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -23,7 +23,7 @@ ID = UUID(int=1)
 def test_what_was_read_of_another_topic_is_not_written_down(
     monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
-    """It was recreated on either side, or added anew, after its configurations were read."""
+    """The topic was recreated on either side, or added again, after reading its configurations."""
     read = MirrorTopic(
         mirror="m", topic="t", topic_id=ID, partitions=1, destination_topic_id=ID, set_back=()
     )
@@ -54,7 +54,7 @@ def test_what_was_read_of_another_topic_is_not_written_down(
 
 
 class Destination:
-    """A topic that is STOPPED and due, and what the brokers say of it."""
+    """A topic that is STOPPED and due, and the brokers' answers about it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.listed = True
@@ -75,7 +75,7 @@ class Destination:
             monkeypatch.setattr(config_sync, name, getattr(self, name))
 
     def set_back(self) -> tuple[set[str], bool]:
-        """What could not be, and whether it is still due."""
+        """Return the topics whose set-back failed, and whether it is still due."""
         failed = asyncio.run(set_configs_back(self, self, "m", ["t"]))  # type: ignore[arg-type]
         return failed, self.topic.set_back is not None
 
@@ -109,7 +109,7 @@ def destination(monkeypatch: pytest.MonkeyPatch) -> Destination:
 
 
 def test_one_broker_that_does_not_know_a_topic(destination: Destination) -> None:
-    """It has just started, perhaps: the set-back stays due until every broker says so."""
+    """A broker that has just started may not know it: it stays due until every broker agrees."""
     destination.listed = False
     assert destination.set_back() == ({"t"}, True)
     destination.listed, destination.refused = True, Refusal(UNKNOWN)
@@ -122,14 +122,14 @@ def test_one_broker_that_does_not_know_a_topic(destination: Destination) -> None
     ("code", "due"), [(None, False), (DENIED, True), (INVALID, False)], ids=str
 )
 def test_what_the_brokers_answer(destination: Destination, code: int | None, due: bool) -> None:
-    """What they will never take is done with; a right may be given."""
+    """What brokers never accept is not retried; a missing right may be granted later."""
     destination.refused = None if code is None else Refusal(code)
     assert destination.set_back() == ({"t"} if due else set(), due)
     assert destination.set == 1
 
 
 def test_another_topic_under_the_name(destination: Destination) -> None:
-    """Its configurations are its users'."""
+    """The recreated topic's configurations belong to its users."""
     destination.topic_id = UUID(int=2)
     assert destination.set_back() == (set(), False)
     assert destination.set == 0

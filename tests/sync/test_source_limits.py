@@ -1,4 +1,4 @@
-"""A source with more and more topics and partitions: how far its mirror follows."""
+"""A source with ever more topics and partitions: how far its mirror follows."""
 
 import asyncio
 from dataclasses import replace
@@ -33,7 +33,7 @@ def topic(name: str, partitions: int, **named: Any) -> MirrorTopic:
 
 
 def test_what_there_is_room_for() -> None:
-    """What is removed, and what other mirrors have, takes none."""
+    """Removed topics and those of other mirrors take no room."""
     topics = [topic("a", 3), topic("b", 2, wanted=Wanted.PAUSED)]
     topics += [topic("c", 9, wanted=Wanted.STOPPED), topic("d", 9, of="other")]
     room = Room(mirror(7), topics)
@@ -47,7 +47,7 @@ def test_what_there_is_room_for() -> None:
 
 
 def test_a_topic_does_not_grow_beyond(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither cluster is asked to do anything; it is counted, and said with the setting."""
+    """Neither cluster gets a request; it is counted, and logged with the setting."""
     nobody: Any = None
     topics = [topic("a", 2)]
     growth = grow_topics(
@@ -61,7 +61,7 @@ def test_a_topic_does_not_grow_beyond(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_topic_that_was_made_again_meanwhile_has_not_grown(
     monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
-    """Only the topic that the partitions were counted of."""
+    """Only the topic whose partitions were counted can grow."""
     known = [topic(name, 2, destination_topic_id=UUID(int=1)) for name in "ab"]
     other: Any = {again: UUID(int=2)}
     now = [replace(known[0], **other), known[1]]
@@ -83,7 +83,7 @@ def test_a_topic_that_was_made_again_meanwhile_has_not_grown(
 
 @pytest.mark.broker
 def test_new_topics_are_not_added_beyond(pair: Pair, topic: str) -> None:
-    """What matches and has no room is not mirrored, which readiness reports with the setting."""
+    """Matching topics without room are not mirrored, which readiness reports with the setting."""
     names = [f"{topic}-{number}" for number in range(4)]
     for name in names:
         outside.make_topic(pair.source.bootstrap_servers, name, 2)

@@ -1,4 +1,4 @@
-"""Which source topics a mirror stands for and does not mirror; with brokers: test_refresh.py."""
+"""Source topics that a mirror covers and does not mirror; with brokers: test_refresh.py."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -32,7 +32,7 @@ def missed(
 
 
 def test_what_matches_a_pattern() -> None:
-    """Not what is internal, and not what matches none."""
+    """Internal topics and those that match no pattern are left out."""
     assert missed() == {"t": ""}
     assert missed(OURS) == {}
     assert missed(loops=("t",)) == {}
@@ -55,7 +55,7 @@ def test_what_matches_a_pattern() -> None:
     ],
 )
 def test_why(record: MirrorTopic, topic_id: int, why: str | None) -> None:
-    """An operator's removal is meant; what another mirror has of the same source is mirrored."""
+    """An operator's removal is intended; another mirror of the same source mirrors its topics."""
     found = missed(record, topic_id=topic_id)
     if why is None:
         assert found == {}
@@ -65,7 +65,7 @@ def test_why(record: MirrorTopic, topic_id: int, why: str | None) -> None:
 
 
 def test_a_topic_that_was_added_by_name() -> None:
-    """Without a pattern, too, if it was taken from the mirror because the source had it no more."""
+    """A topic dropped because the source had deleted it counts without a pattern, too."""
     named = replace(MIRROR, topic_patterns=())
     assert missed(REMOVED, mirror=named, topic_id=2) == {}
     lost = replace(REMOVED, source_deleted=True)

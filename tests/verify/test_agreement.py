@@ -1,4 +1,4 @@
-"""That only records that were seen on both sides, and are equal, count as evidence."""
+"""Only records that were seen on both sides, and are equal, count as evidence."""
 
 import pytest
 from batch_builders import batch, record
@@ -45,7 +45,7 @@ def test_the_timestamp_counts() -> None:
 def test_a_batch_of_the_source_is_decoded_as_far_as_it_is_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Goal: a source's batch of some kilobytes becomes no gigabytes in whoever compares logs."""
+    """Goal: a source's batch of some kilobytes never becomes gigabytes in a comparison."""
     records = [record(at, timestamp=at, value=bytes(1000)) for at in range(100)]
     pieces = plan(memoryview(batch(records, Codec.ZSTD)), Offset(0))
     side = Side()

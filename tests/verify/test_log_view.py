@@ -1,4 +1,4 @@
-"""What bytes prove about each offset of a log."""
+"""What a log's bytes prove about each offset."""
 
 import pytest
 from batch_builders import THEN, altered, batch, captures, holed, record
@@ -42,7 +42,7 @@ def marker(at: int, producer_id: int) -> bytes:
 def test_each_kind_has_bytes_behind_it() -> None:
     """Goal: markers, aborted data, holes between batches, an emptied batch.
 
-    One transaction's end is not the next one's.
+    The end of one transaction is not that of the next.
     """
     log = b"".join(
         [
@@ -77,7 +77,7 @@ def test_nothing_is_concluded_without_bytes() -> None:
 
 
 def test_a_corrupt_batch() -> None:
-    """Goal: it ends what is proved before it, and is an error where nothing is."""
+    """Goal: offsets before it are proved; without any, it is an error."""
     bad = bytearray(data(1))
     bad[-1] ^= 1
     assert kinds(spans(memoryview(data(0) + bytes(bad)), 0)) == [(0, 1, Kind.DATA)]

@@ -1,4 +1,4 @@
-"""Every offset is put into one class, and two logs are the same only if a reader sees it so."""
+"""Every offset has one class, and two logs are the same only if readers see the same."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -71,7 +71,7 @@ def test_the_table(*, compacted: bool) -> None:
 
 
 def walk(verdict: Verdict, source: list[Span], destination: list[Span], end: int) -> None:
-    """Both lists in step."""
+    """Walk both lists in step."""
     at = 0
     while at < end:
         left = next(one for one in source if one.end > at)
@@ -99,7 +99,7 @@ FIVE = [record(at, THEN + at) for at in range(5)]
 
 
 def test_control_records_in_place_of_data_differ() -> None:
-    """Goal: what a mirror loses by a false gap is never the same, compacted or not (A1)."""
+    """Goal: records lost by a false gap are never the same, compacted or not (A1)."""
     for compacted in (False, True):
         found = classified(of(batch(FIVE)), [Span(0, 5, Kind.CONTROL)], 5, compacted=compacted)
         assert found.differences == [(0, 5, LOST)]
@@ -117,21 +117,21 @@ def test_control_records_in_place_of_data_differ() -> None:
 )
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_another_record_is_told(changed: RawRecord, reason: str, codec: Codec) -> None:
-    """Goal: with its offset and what of it differs, in whatever batches."""
+    """Goal: the offset and the differing fields are reported, in any batches."""
     other = [*FIVE[:2], changed, *FIVE[3:]]
     found = classified(of(batch(FIVE)), of(*(batch([one], codec) for one in other)), 5)
     assert (found.compared, found.differences) == (4, [(2, 3, reason)])
 
 
 def test_the_time_that_readers_see_is_compared() -> None:
-    """Goal: LogAppendTime that was forwarded as it is would be found."""
+    """Goal: LogAppendTime that was forwarded unchanged would be detected."""
     stamped = batch(FIVE, attributes=LOG_APPEND_TIME)
     assert classified(of(stamped), of(stamped), 5).compared == 5
     assert classified(of(stamped), of(batch(FIVE)), 5).differences == [(0, 4, TIMESTAMP)]
 
 
 def test_a_hole_without_compaction() -> None:
-    """Goal: nothing else leaves one, so it is a difference on whichever side it is."""
+    """Goal: only compaction leaves holes, so it is a difference on either side."""
     holes = of(holed(0, 4, [(0, THEN), (4, THEN)]))
     assert classified(holes, holes, 5).differences == [(1, 4, UNEXPLAINED)]
     assert classified(holes, holes, 5, compacted=True).absent[COMPACTED] == 3
@@ -162,7 +162,7 @@ Log = dict[int, Entry]
 
 
 def stored(log: Log, end: int) -> list[Span]:
-    """A log of these records, with a control record at its end that proves the holes."""
+    """Return a log of these records, ended by a control record that proves the holes."""
     found, at = [], 0
     for offset, (key, value) in sorted(log.items()):
         if offset > at:
@@ -175,7 +175,7 @@ def stored(log: Log, end: int) -> list[Span]:
 
 
 def latest(log: Mapping[int, Entry], end: int) -> dict[bytes, tuple[int, bytes]]:
-    """Each key's latest value below `end`, with its offset; a deleted key has none."""
+    """Return each key's latest value below `end`, with its offset; a deleted key has none."""
     last: dict[bytes, tuple[int, bytes | None]] = {}
     for offset in sorted(log):
         if offset < end:
@@ -184,7 +184,7 @@ def latest(log: Mapping[int, Entry], end: int) -> dict[bytes, tuple[int, bytes]]
 
 
 def judged(source: Log, destination: Log, reached: int, end: int) -> Tally:
-    """What `verify/job.py` does, on lists: offsets below `reached` are compared."""
+    """Do what `verify/job.py` does, on lists: offsets below `reached` are compared."""
     verdict = Verdict(compacted=True)
     walk(verdict, stored(source, end), stored(destination, reached), reached)
     keys = verdict.keys
@@ -211,7 +211,7 @@ entries = st.tuples(st.sampled_from(KEYS), st.sampled_from([b"x", b"y", None]))
 def test_a_key_s_latest_value(written: list[Entry], drawn: st.DataObject) -> None:
     """Goal: whatever is missing on either side, logs whose latest values differ are not the same.
 
-    Any records may be missing, not only those that a cleaner takes.
+    Any records may be missing, not only those that a cleaner removes.
     """
     every = dict(enumerate(written))
     end = len(written)
@@ -240,7 +240,7 @@ def test_what_cleaners_do_is_no_difference(written: list[Entry], drawn: st.DataO
 
 
 def cleaned(log: Log, drawn: st.DataObject, end: int, *, tombstones_below: int) -> Log:
-    """A log after a cleaner: superseded records go, up to any offset, and then tombstones."""
+    """Return a log after a cleaner: superseded records up to any offset go, then tombstones."""
     upto = drawn.draw(st.integers(0, end))
     last = {key: at for at, (key, _) in sorted(log.items()) if at < upto}
     kept = {at: one for at, one in log.items() if at >= upto or last[one[0]] == at}
@@ -259,7 +259,7 @@ def test_a_stale_key_after_its_tombstone_was_cleaned_away() -> None:
 
 
 def test_what_was_not_seen_settles_nothing() -> None:
-    """Goal: a record whose successor was not seen is not seen itself, and no difference."""
+    """Goal: a record whose successor was not seen counts as not seen, and not as a difference."""
     verdict = Verdict(compacted=True)
     verdict.add(stored({0: (b"a", b"x")}, 1)[0], Span(0, 1, Kind.HOLE), 0, 1)
     verdict.tally.see_not(1, 5, "why")
@@ -268,7 +268,7 @@ def test_what_was_not_seen_settles_nothing() -> None:
 
 
 def test_digests() -> None:
-    """Goal: short keys are themselves; long ones have a bounded size and do not collide."""
+    """Goal: short keys are their own digests; long ones have a bounded size and do not collide."""
     assert digest(b"short") == b"short"
     long = {digest(bytes([at]) * 500) for at in range(50)}
     assert len(long) == 50
@@ -277,9 +277,9 @@ def test_digests() -> None:
 
 @given(st.lists(entries, max_size=10), st.data())
 def test_cleaners_that_run_while_it_is_read(written: list[Entry], drawn: st.DataObject) -> None:
-    """Goal: what has come since the ends were asked for explains what cleaners have taken by now.
+    """Goal: records appended since the ends were read explain what cleaners have removed by now.
 
-    And it explains nothing else: without some more records, latest values that differ are found.
+    They explain nothing else: without some of them, differing latest values are found.
     """
     every = dict(enumerate(written))
     end = len(written)
@@ -311,7 +311,7 @@ def test_a_record_that_was_not_compared_explains_no_added_one() -> None:
 
 
 def test_without_a_key_nothing_tells_that_a_cleaner_took_it() -> None:
-    """Goal: such a record on one side alone is neither the same nor a difference."""
+    """Goal: a keyless record on one side alone is neither the same nor a difference."""
     verdict = Verdict(compacted=True)
     lone = spans(memoryview(batch([record(0, THEN, b"x", None)])), 0)
     walk(verdict, lone, [Span(0, 1, Kind.HOLE)], 1)

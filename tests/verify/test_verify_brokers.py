@@ -1,4 +1,4 @@
-"""`verify` on real brokers: what a mirror may get wrong, written there by hand, has to be found."""
+"""`verify` on real brokers: errors that a mirror may make, written by hand, have to be found."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -35,25 +35,25 @@ class Logs:
         self.servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
 
     async def make(self, **configs: str) -> None:
-        """The topic, on both."""
+        """Create the topic on both clusters."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         for cluster in (self.source, self.destination):
             await make_topic(cluster, self.topic, configs=named)
 
     async def extent(self) -> Extent:
-        """The bounds, as `verify_mirrors` reads them."""
+        """Return the bounds, as `verify_mirrors` reads them."""
         found = [await read_bounds(each, [self.partition]) for each in self.clusters]
         return extent(self.partition, found[1][self.partition], found[0][self.partition])
 
     @property
     def clusters(self) -> tuple[KafkaCluster, KafkaCluster]:
-        """In the order in which bounds are read."""
+        """Return the clusters in the order in which bounds are read."""
         return self.destination, self.source
 
     async def verify(
         self, known: Extent | None = None, *, compacted: bool = False, patience: float = 60.0
     ) -> Verification:
-        """As the command does, without Spark."""
+        """Verify as the command does, without Spark."""
         known = known or await self.extent()
         comparison = Comparison(self.source, self.destination, patience=patience)
         stretch = Stretch(self.partition, known.start, known.end, compacted)
@@ -62,7 +62,7 @@ class Logs:
         return found
 
     async def markers(self, count: int) -> None:
-        """Control records on the destination, as a mirror fills gaps."""
+        """Write control records on the destination, as a mirror fills gaps."""
         port = KafkaDestination(self.destination, lambda: True)
         await port.leaders({self.topic})
         wanted = {self.partition: Markers(count, 0)}
@@ -70,7 +70,7 @@ class Logs:
         assert set(answers.values()) == {0}
 
     async def quota(self, rate: float | None) -> None:
-        """`consumer_byte_rate` of the source for our client id."""
+        """Set `consumer_byte_rate` of the source for twinlog's client id."""
         entry = AlterClientQuotasRequest.EntryData
         op = entry.OpData(key="consumer_byte_rate", value=rate or 0.0, remove=rate is None)
         entity = entry.EntityData(entity_type="client-id", entity_name="twinlog")
@@ -81,7 +81,7 @@ class Logs:
         assert response.entries[0].error_code == 0
 
     def write_both(self, start: int, end: int, size: int = 1) -> None:
-        """The same records at the same offsets on both."""
+        """Write the same records at the same offsets on both."""
         for servers in self.servers:
             outside.write(
                 servers,
@@ -101,7 +101,7 @@ async def logs(pair: Pair, topic: str, **configs: str) -> AsyncIterator[Logs]:
 
 
 def same_but_for_times(found: Verification) -> bool:
-    """Whether nothing but timestamps differs: two producers wrote these logs."""
+    """Return whether only timestamps differ: two producers wrote these logs."""
     return {one.reason for one in found.differences} <= {"the timestamp differs"}
 
 
@@ -124,7 +124,7 @@ def test_control_records_in_place_of_data(pair: Pair, topic: str) -> None:
 
 
 def test_a_quota_and_a_log_start_that_moves(pair: Pair, topic: str) -> None:
-    """Goal: A1, E3: slow reads are waited for, and what retention takes meanwhile is absent."""
+    """Goal: A1, E3: slow reads are waited for, and records deleted meanwhile are absent."""
 
     async def run() -> None:
         async with logs(pair, topic) as made:
@@ -149,7 +149,7 @@ def test_a_quota_and_a_log_start_that_moves(pair: Pair, topic: str) -> None:
 
 
 def test_what_cannot_be_seen_in_time_is_not_the_same(pair: Pair, topic: str) -> None:
-    """Goal: a source that throttles longer than we wait: the rest is not seen, with the reason."""
+    """Goal: a source throttles longer than the timeout: the rest is not seen, with the reason."""
 
     async def run() -> None:
         async with logs(pair, topic) as made:
@@ -176,7 +176,7 @@ def test_what_cannot_be_seen_in_time_is_not_the_same(pair: Pair, topic: str) -> 
 
 
 def test_the_destination_s_log_start_alone_has_moved(pair: Pair, topic: str) -> None:
-    """Goal: what the source still has and the destination has not is a difference."""
+    """Goal: records that the source still has and the destination lacks are a difference."""
 
     async def run() -> None:
         async with logs(pair, topic) as made:
@@ -206,7 +206,7 @@ COMPACTED: Mapping[str, str] = {
 
 
 def test_a_tombstone_that_was_cleaned_away(pair: Pair, topic: str) -> None:
-    """Goal: E2: a key that the source has deleted, its tombstone gone, and the destination not."""
+    """Goal: E2: the source deleted a key and its tombstone is gone; the destination has the key."""
 
     async def run() -> None:
         async with logs(pair, topic, **COMPACTED) as made:

@@ -1,4 +1,4 @@
-"""What verify reads, how it cuts it, and that its counts are the log's length: its pure parts."""
+"""What verify reads, how it splits it, and that its counts are the log's length: pure parts."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def bounds(start: int, end: int, last_stable: int | None = None) -> Bounds:
         (bounds(5, 9), bounds(5, 9), (5, 9), 0, 0, []),
         (bounds(5, 9), bounds(0, 3), (5, 5), 4, 5, []),
         (bounds(9, 9), bounds(9, 9), (9, 9), 0, 0, []),
-        # The destination's begins later: the source is read there, for what is lost.
+        # The destination's begins later: the source is read there, for lost records.
         (bounds(0, 9), bounds(4, 9), (0, 9), 0, 0, []),
         (bounds(0, 9), bounds(9, 9), (0, 9), 0, 0, []),
         # The destination has more than the source has decided.
@@ -60,7 +60,7 @@ def test_what_is_read(
     below: int,
     beyond: list[tuple[int, int]],
 ) -> None:
-    """Goal: where each log begins and ends, in all orders."""
+    """Goal: the logs begin and end in all orders."""
     found = extent(ONE, source, destination)
     assert (found.start, found.end, found.behind) == (*read, behind)
     assert found.tally.absent[LOG_START] == below
@@ -68,7 +68,7 @@ def test_what_is_read(
 
 
 def test_an_open_transaction_on_the_destination() -> None:
-    """Goal: what it has not decided was not seen."""
+    """Goal: undecided records of the destination were not seen."""
     found = extent(ONE, bounds(0, 9), bounds(0, 8, 5))
     assert (found.end, found.behind) == (5, 1)
     assert found.tally.unseen == [(5, 8, OPEN_TRANSACTION)]
@@ -76,7 +76,7 @@ def test_an_open_transaction_on_the_destination() -> None:
 
 @pytest.mark.parametrize("side", ["source", "destination"])
 def test_bounds_that_cannot_be_read(side: str) -> None:
-    """Goal: not compared is not the same; of both logs nothing was seen."""
+    """Goal: not compared is not the same; nothing was seen of both logs."""
     good, bad = bounds(0, 9), Bounds(3, -1, -1, -1)
     found = extent(ONE, *((bad, good) if side == "source" else (good, bad)))
     [unseen] = found.tally.unseen
@@ -94,7 +94,7 @@ def edges() -> st.SearchStrategy[Bounds]:
 
 @given(edges(), edges())
 def test_the_counts_are_the_length(source: Bounds, destination: Bounds) -> None:
-    """Goal: from the lower log start to the higher end, whatever the bounds; nothing twice."""
+    """Goal: they cover the lower log start to the higher end, for any bounds; nothing twice."""
     found = extent(ONE, source, destination)
     end = max(source.last_stable, destination.high_watermark)
     assert found.length == end - min(source.start, destination.start)
@@ -107,7 +107,7 @@ def test_the_counts_are_the_length(source: Bounds, destination: Bounds) -> None:
 
 
 def test_a_task_that_says_nothing() -> None:
-    """Goal: what no task reports was not seen; a difference counts for more."""
+    """Goal: what no task reports was not seen; a difference takes precedence."""
     found = extent(ONE, bounds(0, 9), bounds(0, 9))
     whole = verification([found], [])
     assert (whole.verdict, whole.counts.not_seen, whole.counts.length) == (NOT_SEEN, 9, 9)
@@ -130,7 +130,7 @@ def of(partition: TopicPartition, start: int, end: int) -> Extent:
 
 
 def test_a_configuration_that_cannot_be_read() -> None:
-    """Goal: what nobody could compare is named, and the rest is not called the same."""
+    """Goal: configurations not compared are named, and the rest is not called the same."""
     known = bounds(0, 5)
     tally = Tally(compared=5)
     compared = [Compared(Stretch(ONE, 0, 5, compacted=False), tally)]

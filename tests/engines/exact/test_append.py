@@ -35,12 +35,12 @@ DATA_PRODUCER = ProducerId(7)
 
 @pytest.mark.parametrize("path", files("append_*.txt"), ids=lambda path: path.stem)
 def test_scenario(path: Path, pytestconfig: pytest.Config) -> None:
-    """Goal: what each step of the file makes of the machine is what the file says."""
+    """Goal: each step of the file changes the machine as the file says."""
     run(path, Driver().execute, rewrite=pytestconfig.getoption("--rewrite"))
 
 
 class Driver:
-    """Commands of the scenarios; each prints what came of it, and where the machine stands."""
+    """The commands of the scenarios; each prints its result and the machine's state."""
 
     def __init__(self) -> None:
         self.machine = PartitionAppend(0.0)
@@ -55,16 +55,16 @@ class Driver:
             lines.append(state(self.machine))
         return "\n".join(lines) or "ok"
 
-    # The machine.
+    # The append machine.
 
     def do_new(self, words: Sequence[str]) -> None:
-        """`new 5`: nothing unguarded before the time 5."""
+        """`new 5`: no unguarded batch before the time 5."""
         self.machine = PartitionAppend(float(words[0]))
 
     def do_place(self, words: Sequence[str]) -> str:
-        """`place 10 at 3 [fresh 99] [7:0:9 ...]`: log end, when it was asked for, what is fresh.
+        """`place 10 at 3 [fresh 99] [7:0:9 ...]`: log end offset, when it was read, the fresh end.
 
-        Then the producers as they are described: id, epoch, last sequence, last timestamp.
+        Then the producers as described: id, epoch, last sequence, last timestamp.
         """
         log_end, _, read_at, *rest = words
         fresh_after_ms = int(rest[1]) if rest[:1] == ["fresh"] else 0
@@ -82,7 +82,7 @@ class Driver:
             self.machine.offer([piece(word) for word in words])
 
     def do_take(self, words: Sequence[str]) -> str:
-        """`take [how many]` or `take fresh 1000`: all that may be sent."""
+        """`take [how many]` or `take fresh 1000`: all batches that may be sent."""
         most, fresh_after_ms = MAX_IN_FLIGHT + 1, 0
         if words[:1] == ["fresh"]:
             fresh_after_ms = int(words[1])
@@ -94,26 +94,26 @@ class Driver:
         return "\n".join(sent) or "nothing"
 
     def do_answer(self, words: Sequence[str]) -> str | None:
-        """`answer 10 15`: these base offsets, of the oldest in flight."""
+        """`answer 10 15`: the oldest batches in flight get these base offsets."""
         return told([self.machine.answered(number(word)) for word in words])
 
     def do_refuse(self, _: Sequence[str]) -> None:
-        """The oldest in flight is refused."""
+        """Refuse the oldest batch in flight."""
         self.machine.refused()
 
     def do_lose(self, words: Sequence[str]) -> None:
-        """`lose 12`: no answer to the oldest; it is not under way any more at the time 12."""
+        """`lose 12`: the oldest batch gets no answer; it is no longer in flight at the time 12."""
         self.machine.lost(float(words[0]))
 
     def do_gap(self, _: Sequence[str]) -> str:
-        """Which may be filled, or what it waits for."""
+        """Print the gap that may be filled, or what it waits for."""
         gap = self.machine.gap_to_fill
         if gap is not None:
             return f"fill {gap.start}-{gap.end - 1}"
         return "waits for the lease" if self.machine.waits_for_lease else "none"
 
     def do_filled(self, words: Sequence[str]) -> str | None:
-        """`filled 17`: the log ends there."""
+        """`filled 17`: the log end offset after the filling."""
         return told([self.machine.filled(Offset(number(words[0])))])
 
     def do_replace(self, _: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ class Driver:
         return ""
 
     def do_plan(self, words: Sequence[str]) -> str:
-        """`plan 3 [9:5 ...]`: of the source's log from there, with these aborted transactions."""
+        """`plan 3 [9:5 ...]`: plan the source's log from there, with these aborted transactions."""
         aborted = [AbortedTransaction(*map(int, word.split(":"))) for word in words[1:]]
         self.planned = plan(memoryview(b"".join(self.log)), Offset(int(words[0])), aborted)
         return " ".join(map(shown, self.planned)) or "nothing"
@@ -226,7 +226,7 @@ def test_positions(
     sequence: int,
     guarded: bool,
 ) -> None:
-    """Goal: the table of what DescribeProducers may say."""
+    """Goal: the position follows the table of DescribeProducers answers."""
     known = [ProducerState(*one) for one in producers]
     position = position_of(Offset(log_end), known, DATA_PRODUCER)
     assert (position.log_end, position.producer_id) == (log_end, DATA_PRODUCER)
@@ -240,7 +240,7 @@ def test_positions(
 def test_positions_where_another_id_may_have_written(
     *, log_end: int, producers: list[tuple[int, int, int]], guarded: bool
 ) -> None:
-    """Goal: only a batch of our id is compared with the next one."""
+    """Goal: the broker compares the next batch only with those of the mirror's producer id."""
     known = [ProducerState(*one) for one in producers]
     position = position_of(Offset(log_end), known, DATA_PRODUCER, of_several_ids=True)
     assert position.guarded == guarded
@@ -253,8 +253,8 @@ def test_positions_where_another_id_may_have_written(
 def test_whatever_happens(events: list[int]) -> None:
     """Goal: in flight and queue have no hole, bytes are counted right, a gap is never among data.
 
-    What is sent continues the sequence from the position, and never more than five are out. What
-    counts as nothing but our data are offsets whose batch was answered, up to the first other one.
+    Sent batches continue the sequence from the position, and never more than five are in flight.
+    Only offsets of answered batches, up to the first other batch, count as the mirror's data alone.
     """
     machine = PartitionAppend(3.0)
     clock, expected = 0.0, 0

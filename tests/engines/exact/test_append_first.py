@@ -1,4 +1,4 @@
-"""The first batch after a position is sent alone, and what stands in the wrong place is said."""
+"""The first batch after a position is sent alone; a record at a wrong offset is reported."""
 
 from twinlog.engines.exact.append import Misplaced, PartitionAppend, Phase, position_of
 from twinlog.kafka.log.batch import Header
@@ -9,13 +9,13 @@ NOTHING = memoryview(b"")
 
 
 def data(start: int) -> Data:
-    """A batch of one record."""
+    """Build a batch of one record."""
     header = Header(0, start, 49, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
     return Data(Offset(start), Offset(start + 1), header, NOTHING)
 
 
 def placed(batches: int) -> PartitionAppend:
-    """A machine on an empty partition, with some batches to send."""
+    """Build a machine on an empty partition, with some batches to send."""
     machine = PartitionAppend(0.0)
     machine.place(position_of(Offset(0), (), ProducerId(7)), 1.0, compared=True)
     machine.offer([data(offset) for offset in range(batches)])
@@ -23,7 +23,7 @@ def placed(batches: int) -> PartitionAppend:
 
 
 def test_the_first_goes_alone() -> None:
-    """Five are in flight as soon as the broker has something to compare with."""
+    """Five batches are in flight as soon as the broker has a batch to compare with."""
     machine = placed(9)
     assert machine.take(0) is not None
     assert machine.take(0) is None
@@ -32,7 +32,7 @@ def test_the_first_goes_alone() -> None:
 
 
 def test_what_stands_in_the_wrong_place_is_said_after_a_refusal_too() -> None:
-    """The producer's state expired in mid-stream: the batch behind the refused one was taken."""
+    """The producer state expired in mid-stream: the batch behind the refused one was appended."""
     machine = placed(9)
     machine.take(0)
     machine.answered(0)

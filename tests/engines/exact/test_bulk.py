@@ -11,7 +11,7 @@ from twinlog.kafka.types import Offset
 
 @pytest.mark.parametrize(("start", "end"), [(0, 1), (5, 70), (1 << 40, (1 << 40) + 9000)])
 def test_records_of_nothing(start: int, end: int) -> None:
-    """Goal: one at each offset, without key, value, headers and time."""
+    """Goal: each offset has one record, without key, value, headers and time."""
     data = empty_records(Offset(start), Offset(end))
     assert (data.start, data.end) == (start, end)
     found = [decode(raw) for raw in raw_records(data.header, data.records)]
@@ -20,7 +20,7 @@ def test_records_of_nothing(start: int, end: int) -> None:
 
 
 def test_a_million_at_most() -> None:
-    """Goal: small enough for every broker, and recognised again."""
+    """Goal: a batch is small enough for every broker, and is recognised again."""
     data = empty_records(Offset(7), Offset(3 * BULK_RECORDS))
     assert (data.start, data.end) == (7, 7 + BULK_RECORDS)
     assert data.size < 1_000_000
@@ -30,7 +30,7 @@ def test_a_million_at_most() -> None:
 
 
 def test_it_is_a_batch() -> None:
-    """Goal: what is sent is whole and right."""
+    """Goal: the bytes are a valid batch."""
     data = empty_records(Offset(0), Offset(500))
     sent = whole(Encoded(data.header, data.records))
     [header] = batches(memoryview(sent))

@@ -1,4 +1,4 @@
-"""What is left of an engine that was closed: timers of its partitions."""
+"""Timers of partitions that outlive a closed engine."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from model.world import KEY, World, scenario
 
 @scenario
 async def test_a_closed_engine_stays_closed(world: World) -> None:
-    """Goal: a partition that waits for its next try is not mirrored on, beside its new owner."""
+    """Goal: a partition that waits for a retry does not resume beside its new owner."""
     await world.mirror()
     world.write("a")
     await world.arrived()

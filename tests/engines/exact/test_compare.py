@@ -1,4 +1,4 @@
-"""Which differences are told, and which are none."""
+"""Which differences between two logs are reported, and which are not."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ from twinlog.mirror.plan import Data, Gap, Piece, plan
 
 
 def compare(*arguments: Any, **bounds: Any) -> Iterator[Difference]:
-    """All steps at once."""
+    """Run all steps at once."""
     return (found for found in comparing(*arguments, **bounds) if found is not None)
 
 
@@ -42,7 +42,7 @@ def told(start: int, end: int, reason: str) -> list[Difference]:
 
 @given(captures, st.data())
 def test_a_mirror_is_the_same_whatever_its_batches_are(log: Capture, data: st.DataObject) -> None:
-    """Goal: no difference to what a plan makes of the log, from any offset to any other."""
+    """Goal: a log and its plan do not differ, between any two offsets."""
     source = plan(log.buffer, Offset(0), log.aborted.get(0, ()))
     mirrored = b"".join(_stored(piece) for piece in source)
     start = data.draw(st.integers(0, log.end - 1))
@@ -63,7 +63,7 @@ def _stored(piece: Piece) -> bytes:
 
 @given(captures, st.data())
 def test_one_record_less_is_told(log: Capture, data: st.DataObject) -> None:
-    """Goal: wherever it was."""
+    """Goal: a missing record is reported at any offset."""
     source = plan(log.buffer, Offset(0), log.aborted.get(0, ()))
     at = data.draw(st.sampled_from(log.seen)).offset
     before = plan(log.buffer, Offset(0), log.aborted.get(0, ()))
@@ -92,7 +92,7 @@ FIVE = [record(at, THEN + at) for at in range(5)]
 )
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_another_record_is_told(changed: object, reason: str, codec: Codec) -> None:
-    """Goal: with its offset and what of it differs, in whatever batches."""
+    """Goal: a changed record is reported with its offset and what differs, in any batches."""
     other = [*FIVE[:2], changed, *FIVE[3:]]
     ours = planned(*(batch([one], codec) for one in other))  # type: ignore[list-item]
     assert differences(planned(batch(FIVE)), ours, 0, 5) == told(2, 3, reason)
@@ -101,7 +101,7 @@ def test_another_record_is_told(changed: object, reason: str, codec: Codec) -> N
 
 
 def test_neighbours_that_differ_alike_are_one_range() -> None:
-    """Goal: a lost stretch is one line of a report; across batches it is a line for each."""
+    """Goal: a lost range is one line of a report; across batches it is a line for each."""
     source = planned(batch(FIVE))
     assert differences(source, [gap(0, 5, seen=True)], 0, 5) == told(0, 5, MISSING)
     assert differences(source, [], 0, 5) == told(0, 5, MISSING)
@@ -110,7 +110,7 @@ def test_neighbours_that_differ_alike_are_one_range() -> None:
 
 
 def test_a_source_s_gap() -> None:
-    """Goal: data in a gap that was seen is a difference; where compaction may have been, none."""
+    """Goal: data in a proven gap is a difference; where compaction is possible, it is none."""
     ours = planned(batch(FIVE))
     assert differences([gap(0, 5, seen=True)], ours, 0, 5) == told(0, 5, EXTRA)
     assert differences([gap(0, 5, seen=False)], ours, 0, 5) == []
@@ -118,7 +118,7 @@ def test_a_source_s_gap() -> None:
 
 
 def test_a_destination_s_cleaner() -> None:
-    """Goal: what it may have taken is no difference where the topic is compacted."""
+    """Goal: records that the cleaner may have removed are no difference in a compacted topic."""
     source = planned(batch(FIVE))
     ours = planned(holed(0, 4, [(0, THEN), (4, THEN)]))
     assert differences(source, ours, 1, 4) == told(1, 4, MISSING)
@@ -127,19 +127,19 @@ def test_a_destination_s_cleaner() -> None:
 
 
 def test_the_time_that_readers_see_is_compared() -> None:
-    """Goal: a mirror that forwarded LogAppendTime as it is would be found out."""
+    """Goal: a mirror that forwards LogAppendTime unchanged is detected."""
     stamped = batch(FIVE, attributes=LOG_APPEND_TIME)
     assert differences(planned(stamped), planned(stamped), 0, 5) == []
     assert differences(planned(stamped), planned(batch(FIVE)), 0, 5) == told(0, 4, TIMESTAMP)
 
 
 def test_nothing_of_a_stretch() -> None:
-    """Goal: an empty one has no difference, whatever the plans are."""
+    """Goal: an empty range has no difference, whatever the plans are."""
     assert differences(planned(batch(FIVE)), [], 3, 3) == []
 
 
 def test_the_same_bytes_are_not_decoded() -> None:
-    """Goal: a batch that was forwarded is compared as bytes: these would not decode."""
+    """Goal: a forwarded batch is compared as bytes: these would not decode."""
     [piece] = planned(batch(FIVE))
     assert isinstance(piece, Data)
     broken = Data(piece.start, piece.end, piece.header, memoryview(b"nonsense"))

@@ -1,8 +1,8 @@
-"""The engine on real brokers where bits are not what they were.
+"""The engine on real brokers with damaged data.
 
-A disk that lost what it had acknowledged, a byte that turned over: a broker on one disk serves what
-it finds. The files are changed as only such an accident could, while or between the broker's runs.
-And what was right when it was read may be wrong in our own memory when it is sent.
+A broker on one disk serves what it reads, even if the disk lost acknowledged data or flipped a bit.
+The tests change the files as only such an accident could, during or between the broker's runs.
+Data that was read correctly may also be damaged in the mirror's own memory before it is sent.
 """
 
 import asyncio
@@ -41,10 +41,11 @@ def _now_ms() -> int:
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker whose files the tests change.
+    """Start one broker whose files the tests change.
 
-    Of 4.3.1, which begins an epoch when a broker comes back. One of 3.9.1 that is back within its
-    session goes on in the same, and a lost end is seen only by whoever asks before it has regrown.
+    It is 4.3.1, which begins an epoch when a broker comes back. A 3.9.1 broker that restarts within
+    its session continues in the same epoch; then a lost end is visible only until the log has
+    regrown.
     """
     with LocalCluster.start(
         1, directory=tmp_path_factory.mktemp("fragile"), jvm_flags=SHORT_LIVED
@@ -53,18 +54,18 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def log_file(cluster: LocalCluster, key: TopicPartition) -> Path:
-    """The partition's only segment."""
+    """Return the path of the partition's only segment."""
     [path] = (cluster.directory / "node-1" / "data" / str(key)).glob("*.log")
     return path
 
 
 def log_headers(cluster: LocalCluster, key: TopicPartition) -> list[Header]:
-    """What stands in it."""
+    """Return the batch headers of the segment."""
     return list(batches(memoryview(log_file(cluster, key).read_bytes())))
 
 
 def log_records(cluster: LocalCluster, key: TopicPartition) -> list[memoryview]:
-    """The bytes behind the headers."""
+    """Return the bytes behind the headers."""
     data = memoryview(log_file(cluster, key).read_bytes())
     return [header.records(data) for header in batches(data)]
 
@@ -77,15 +78,15 @@ class Mirror:
         self._destination = destination
 
     def partition(self, key: TopicPartition) -> MirrorPartition:
-        """One partition as the engine has it."""
+        """Return the engine's view of a partition."""
         return self._engine.partitions[key]
 
     async def end(self, key: TopicPartition) -> int:
-        """The end of the destination's log."""
+        """Return the destination's log end offset."""
         return (await self._destination.log_ends([key]))[key].log_end
 
     async def arrived(self, key: TopicPartition, end: int) -> None:
-        """Wait until the destination's log ends there."""
+        """Wait until the destination's log end offset is `end`."""
 
         async def there() -> bool:
             return await self.end(key) == end
@@ -93,7 +94,7 @@ class Mirror:
         await until_async(there, SECONDS, f"{key} to end at {end}")
 
     async def failed(self, key: TopicPartition) -> str:
-        """Wait until it is FAILED; why."""
+        """Wait until the partition is FAILED; return the reason."""
 
         async def there() -> bool:
             return self.partition(key).stage is Stage.FAILED
@@ -106,7 +107,7 @@ class Mirror:
 async def mirror(
     source: LocalCluster, destination: LocalCluster, topic: str, partitions: int
 ) -> AsyncIterator[Mirror]:
-    """Mirror a topic that both clusters have."""
+    """Mirror a topic that exists in both clusters."""
     keys = [TopicPartition(topic, index) for index in range(partitions)]
     settings = LaneSettings()
     async with client(source) as theirs, client(destination) as ours:
@@ -137,14 +138,14 @@ def make_topics(source: LocalCluster, destination: LocalCluster, topic: str, cou
 
 
 async def write(source: LocalCluster, topic: str, *partitions: int) -> None:
-    """A batch of five records for each of these."""
+    """Write a batch of five records to each of these partitions."""
     for partition in partitions:
         records = outside.simple(5, partition, VALUE)
         await asyncio.to_thread(outside.write, source.bootstrap_servers, topic, records)
 
 
 def cut(source: LocalCluster, key: TopicPartition, end: int) -> None:
-    """Kill the broker, take what stands from an offset on, and start it again."""
+    """Kill the broker, cut the log at an offset, and restart the broker."""
     [at] = [header.position for header in log_headers(source, key) if header.base_offset == end]
     source.kill(1)
     with log_file(source, key).open("r+b") as file:
@@ -155,9 +156,9 @@ def cut(source: LocalCluster, key: TopicPartition, end: int) -> None:
 def test_a_source_that_lost_its_end_and_grew_again(
     fragile: LocalCluster, kafka: LocalCluster, topic: str
 ) -> None:
-    """Goal: FAILED, with both offsets and epochs; the destination stays as it was.
+    """Goal: FAILED, with both offsets and epochs; the destination does not change.
 
-    The other partition, which lost nothing, is mirrored on.
+    The other partition, which lost nothing, is still mirrored.
     """
     lost, whole = TopicPartition(topic, 0), TopicPartition(topic, 1)
 
@@ -185,9 +186,9 @@ def test_a_source_that_lost_its_end_and_grew_again(
 def test_a_corrupt_batch_in_the_source(
     fragile: LocalCluster, kafka: LocalCluster, topic: str
 ) -> None:
-    """Goal: brokers do not compare checksums when they answer a Fetch: we do, and append nothing.
+    """Goal: brokers do not verify checksums when they answer a Fetch; the mirror does, and stops.
 
-    FAILED with the offset; what stands before arrives, and so does the other partition.
+    FAILED with the offset; the batches before it arrive, and so does the other partition.
     """
     bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
 
@@ -220,7 +221,7 @@ def test_a_corrupt_batch_in_the_source(
 def test_a_bit_that_turns_over_in_our_memory(
     kafka: LocalCluster, fragile: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: the destination's broker refuses it, and what is read again arrives as it was."""
+    """Goal: the destination's broker refuses the batch; it is read again and arrives intact."""
     key = TopicPartition(topic, 0)
     turned_over: list[int] = []
 

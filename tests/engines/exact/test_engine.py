@@ -51,7 +51,7 @@ START = Position(
 
 
 def engine(port: object = None) -> Engine:
-    """An engine with this for both of its ports; by default they are never asked."""
+    """Build an engine with this object as both ports; by default they are never called."""
     ports = cast("SourcePort", port), cast("DestinationPort", port)
     return Engine(
         *ports, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
@@ -59,7 +59,7 @@ def engine(port: object = None) -> Engine:
 
 
 def appending(one: Engine) -> MirrorPartition:
-    """A partition with a batch in flight."""
+    """Return a partition with a batch in flight."""
     shard = Shard(0, "p", one.destination, LaneSettings())
     spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)
     one.own(shard, [spec], lease_s=0.0)
@@ -75,9 +75,9 @@ async def not_sent() -> Mapping[TopicPartition, Appended]:
 
 
 def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:
-    """Where nothing could be sent to it, the cluster is asked again who leads.
+    """If a leader is unreachable, the cluster's metadata is fetched again.
 
-    Without, a partition of a killed broker stood still until that broker was back.
+    Without that, a partition of a killed broker stood still until that broker was back.
     """
 
     async def body() -> None:
@@ -93,7 +93,7 @@ def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:
 
 
 def test_when_the_source_was_heard_of_is_kept() -> None:
-    """Also of a partition that is not fetched now: its broker is gone, its queue is full."""
+    """Also for a partition that is not fetched now: its broker is gone, or its queue is full."""
 
     async def body() -> None:
         one = engine()
@@ -116,7 +116,7 @@ def test_when_the_source_was_heard_of_is_kept() -> None:
 
 
 def test_a_topic_that_is_refused_is_no_topic_that_is_not_there() -> None:
-    """A broker tells no partitions of a topic that a lane may not see."""
+    """A broker reports no partitions of a topic that a lane may not see."""
 
     class Refusing:
         async def leaders(self, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:
@@ -144,7 +144,7 @@ def test_a_topic_that_is_refused_is_no_topic_that_is_not_there() -> None:
 def test_a_gap_that_may_not_be_filled_is_its_partitions(
     answer: LogEnd | TwinlogError, reason: str
 ) -> None:
-    """It is FAILED, is tried again by itself, and the engine goes on with all others."""
+    """The partition is FAILED and retried, and the engine continues with all others."""
 
     class Refused(Shard):
         async def fill(self, gaps: Mapping[TopicPartition, Gap]) -> Mapping[TopicPartition, LogEnd]:
@@ -211,7 +211,7 @@ def test_a_hung_broker_holds_up_its_own_gaps_only() -> None:
 
 
 def test_what_comes_to_an_engine_that_has_ended() -> None:
-    """It is FAILED for what has ended the engine, as those that were there are."""
+    """It is FAILED for what has ended the engine, as the engine's other partitions are."""
 
     async def body() -> None:
         one = engine()
@@ -229,7 +229,7 @@ def test_what_comes_to_an_engine_that_has_ended() -> None:
 
 
 def test_a_defect_fails_its_own_partition() -> None:
-    """What nobody has foreseen ends one partition's work, which is tried again, and no engine."""
+    """An unforeseen exception ends one partition's work, which is retried, and no engine."""
 
     async def body() -> None:
         one = engine()
@@ -256,7 +256,7 @@ def test_a_defect_fails_its_own_partition() -> None:
 
 
 def test_while_a_gap_is_filled_its_end_is_fetched() -> None:
-    """Else the same bytes are fetched again and again until the destination has filled it (E4)."""
+    """Otherwise the same bytes are fetched again until the destination has filled the gap (E4)."""
 
     async def body() -> None:
         one = engine()
@@ -273,7 +273,7 @@ def test_while_a_gap_is_filled_its_end_is_fetched() -> None:
 
 
 def test_another_leader_at_the_destination_is_another_position() -> None:
-    """With nothing in flight no answer tells that it moved, and the new one may know less (A6)."""
+    """With nothing in flight no answer reports the move, and the new leader may know less (A6)."""
 
     async def body() -> None:
         one = engine()
@@ -289,7 +289,7 @@ def test_another_leader_at_the_destination_is_another_position() -> None:
 
 
 def test_a_preferred_replica_is_read_until_it_refuses() -> None:
-    """The leader answers without records and names a replica (KIP-392): that one is read."""
+    """The leader answers without records and names a replica (KIP-392): that replica is read."""
 
     async def body() -> None:
         one = engine()
@@ -337,7 +337,7 @@ def test_a_follower_that_is_behind_proves_nothing() -> None:
 
 
 def test_an_answer_is_one_produce_for_each_destination_broker() -> None:
-    """Sent after each partition, batches of many would each be a request of their own."""
+    """If each partition were sent separately, each batch would be a request of its own."""
 
     async def body() -> None:
         one = engine()
@@ -367,7 +367,7 @@ def test_others_run_between_the_steps_of_a_plan(
     monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """Goal: heartbeats do not wait for a batch whose records have to be decoded (B5)."""
-    monkeypatch.setattr(fetcher, "_STEP_S", 0.0)  # however fast this machine is
+    monkeypatch.setattr(fetcher, "_STEP_S", 0.0)  # on a machine of any speed
     steps = 8
     count = steps * STEP_RECORDS
     data = batch([record(5 + at) for at in range(count)], attributes=LOG_APPEND_TIME)

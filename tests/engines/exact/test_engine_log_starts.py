@@ -13,7 +13,7 @@ def start(world: World) -> int:
 
 @scenario
 async def test_a_log_start_follows_after_the_delay(world: World) -> None:
-    """Goal: records stay for as long as asked, without a delay for seconds only."""
+    """Goal: records stay for the configured delay; without a delay for seconds only."""
     await world.mirror()
     world.engine.log_start_delay_s = DELAY_S
     for at in range(10):
@@ -38,7 +38,7 @@ async def test_a_log_start_follows_after_the_delay(world: World) -> None:
 
 @scenario
 async def test_offsets_that_were_never_records_are_not_kept(world: World) -> None:
-    """Goal: nobody sees the empty records below the offset where a mirror begins."""
+    """Goal: the empty records below the mirror's first offset are deleted without a delay."""
     for at in range(10):
         world.write(str(at))
     world.source.log(KEY).delete_before(9)

@@ -19,7 +19,7 @@ FOREIGN: Final = 99
 
 
 class Log:
-    """A log that answers with one batch at a time, as brokers do with large ones."""
+    """A log that answers with one batch at a time, as brokers do with large batches."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -44,7 +44,7 @@ class Log:
         return {KEY: Fetched(0, self.end, self.end, 0, (), memoryview(data))}
 
     def search(self, known: int) -> Foreign | None:
-        """What is found above this offset."""
+        """Return the foreign record that is found above this offset."""
         where, bounds = Searched(known, self.end, {OURS}), Bounds(0, 0, self.end, self.end)
         found = asyncio.run(find_foreign(self, KEY, where, bounds))
         assert found is None or isinstance(found, Foreign)
@@ -53,9 +53,9 @@ class Log:
 
 @pytest.mark.parametrize(("count", "size"), [(2000, 10), (2000, 200), (150_000, 1)])
 def test_what_was_in_flight_is_no_evidence(count: int, size: int) -> None:
-    """Goal: a foreign record is found below one batch of ours, however large it is.
+    """Goal: a foreign record is found below one batch of the mirror, of any size.
 
-    It was in flight when the record came between, and stands one offset too far.
+    That batch was in flight when the foreign record landed, and is one offset too far.
     """
     log = Log().write(OURS, 5000).write(FOREIGN, 1).write(OURS, count, size)
     found = log.search(known=5000)
@@ -64,7 +64,7 @@ def test_what_was_in_flight_is_no_evidence(count: int, size: int) -> None:
 
 
 def test_more_than_can_be_in_flight_is() -> None:
-    """Goal: the search ends where so many batches of ours follow one another; not all is read."""
+    """Goal: the search ends where so many mirror batches follow one another; not all is read."""
     log = Log()
     for _ in range(10 * MAX_IN_FLIGHT):
         log.write(OURS, 300)

@@ -10,7 +10,7 @@ from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
 
 
 def foreign_transaction(world: World, *values: str) -> None:
-    """What a user's transactional producer writes to the destination: records, a commit marker."""
+    """Write records and a commit marker to the destination, as a user's producer does."""
     partition = world.destination.partition(KEY)
     records = [
         RawRecord(at, world.destination.now_ms, 0, memoryview(encode_tail(b"u", value.encode())))
@@ -22,7 +22,7 @@ def foreign_transaction(world: World, *values: str) -> None:
 
 
 async def diverged(world: World) -> None:
-    """A lane comes back, and finds it out."""
+    """Start a lane again, which has to detect the divergence."""
     await world.mirror()
     await world.until(lambda: world.partition.stage in {Stage.MIRRORING, Stage.FAILED})
     world.write("next")
@@ -33,7 +33,7 @@ async def diverged(world: World) -> None:
 
 @scenario
 async def test_a_foreign_transaction_while_no_lane_runs(world: World) -> None:
-    """Goal: both logs end in a marker at one offset; the records before it tell them apart."""
+    """Goal: both logs end in a marker at one offset; the records before it distinguish them."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()
@@ -46,7 +46,7 @@ async def test_a_foreign_transaction_while_no_lane_runs(world: World) -> None:
 
 @scenario
 async def test_an_old_source_that_is_written_to_after_the_add(world: World) -> None:
-    """Goal: a failback that was accepted does not go on behind what came before its node ran."""
+    """Goal: an accepted failback does not continue behind records from before its node ran."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()

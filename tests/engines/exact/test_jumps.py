@@ -1,4 +1,4 @@
-"""Twin of twinlog.engines.exact.jumps: skipped offsets are believed when two answers skip them."""
+"""Twin of twinlog.engines.exact.jumps: skipped offsets are accepted if two answers skip them."""
 
 from batch_builders import batch, holed, record
 from hypothesis import given
@@ -33,7 +33,7 @@ LOG = (
 
 
 def test_the_first_answer_is_taken_up_to_its_first_skip() -> None:
-    """Goal: the marker before the skip is taken, and both skips are in doubt."""
+    """Goal: the marker before the first skip is taken, and both skips are in doubt."""
     taken, doubted, unexplained = believe(planned(*LOG), ())
     assert [(p.start, p.end) for p in taken] == [(0, 2), (2, 3)]
     assert doubted == (jump(3, 6), jump(8, 10))
@@ -45,7 +45,7 @@ def test_the_first_answer_is_taken_up_to_its_first_skip() -> None:
 
 
 def test_the_second_answer_is_taken_whole() -> None:
-    """Goal: what both skip is unexplained, and counted as that."""
+    """Goal: offsets that both answers skip are unexplained, and counted as such."""
     _, doubted, _ = believe(planned(*LOG), ())
     taken, left, unexplained = believe(planned(*LOG, position=3), doubted)
     assert (left, unexplained) == ((), (jump(3, 6), jump(8, 10)))
@@ -55,7 +55,7 @@ def test_the_second_answer_is_taken_whole() -> None:
 
 
 def test_a_second_answer_that_has_the_records() -> None:
-    """Goal: the skip was the first answer's own fault: nothing is lost."""
+    """Goal: only the first answer had the skip: nothing is lost."""
     _, doubted, _ = believe(planned(*LOG), ())
     whole = (batch([record(at) for at in range(3, 6)]), *LOG[2:])
     taken, _, unexplained = believe(planned(*whole, position=3), doubted)
@@ -64,14 +64,14 @@ def test_a_second_answer_that_has_the_records() -> None:
 
 
 def test_a_skip_that_has_grown_is_in_doubt_again() -> None:
-    """Goal: only the very same skip is believed."""
+    """Goal: only exactly the same skip is accepted."""
     taken, doubted, _ = believe(planned(*LOG[2:], position=3), (jump(3, 5),))
     assert (taken, doubted[0]) == ([], jump(3, 6))
 
 
 @given(st.lists(st.sampled_from(["data", "marker", "skip"]), max_size=12))
 def test_nothing_is_taken_twice_or_left_out(kinds: list[str]) -> None:
-    """Goal: one answer after the other, all is taken in order; skips only when seen before."""
+    """Goal: over many answers, all is taken in order; skips only when seen before."""
     made: list[bytes] = []
     for end, kind in enumerate(kinds):
         if kind == "data":

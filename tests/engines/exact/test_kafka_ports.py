@@ -1,4 +1,4 @@
-"""The two ports on real brokers, of the newest and the oldest version."""
+"""The two ports on real brokers of the newest and the oldest version."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.broker
 COUNT = 3
 """Records in each batch."""
 STAMP = 1_700_000_000_000
-"""Their timestamps, in ms."""
+"""The records' timestamps, in ms."""
 TOO_LARGE = 10
 OUT_OF_ORDER = 45
 OUT_OF_RANGE = 1
@@ -83,7 +83,7 @@ async def ports_of(
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test's coroutine, bounded."""
+    """Run a test's coroutine with a time limit."""
 
     async def bounded() -> None:
         async with asyncio.timeout(120):
@@ -102,7 +102,7 @@ def batch(
     sequence: int = -1,
     value: bytes = b"value",
 ) -> Batch:
-    """A batch of `COUNT` records."""
+    """Build a batch of `COUNT` records."""
     tail = encode_tail(b"key", value)
     body = b""
     for delta in range(COUNT):
@@ -136,20 +136,20 @@ async def fetch(
 async def prepared(
     kafka: LocalCluster, topic: str, count: int
 ) -> AsyncIterator[tuple[Ports, list[TopicPartition], int]]:
-    """The ports, a new topic's partitions, and the one broker that leads them."""
+    """Return the ports, a new topic's partitions, and the one broker that leads them."""
     async with ports_of(kafka) as ports:
         await make(ports.cluster, topic, count)
         yield ports, partitions_of(topic, count), await node_of(ports, topic)
 
 
 async def node_of(ports: Ports, topic: str) -> int:
-    """The one broker; asks for leaders, as the engine does before it produces."""
+    """Return the one broker; ask for leaders, as the engine does before it produces."""
     (node,) = {leader.node for leader in (await leaders_of(ports, topic)).values()}
     return node
 
 
 async def leaders_of(ports: Ports, topic: str) -> Mapping[TopicPartition, Leader]:
-    """The leaders, when each one takes requests: metadata names them before."""
+    """Return the leaders once all take requests: metadata names them earlier."""
     leaders = await ports.destination.leaders([topic])
 
     async def serving() -> bool:
@@ -165,7 +165,7 @@ def headers(fetched: Fetched) -> list[Header]:
 
 
 def test_what_is_produced_is_fetched(any_kafka: LocalCluster, topic: str) -> None:
-    """Many partitions in one request each way: same bytes, offsets from 0, and on."""
+    """Many partitions in one request in each direction: same bytes, offsets from 0 on."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 50) as (ports, partitions, node):
@@ -188,7 +188,7 @@ def test_what_is_produced_is_fetched(any_kafka: LocalCluster, topic: str) -> Non
 
 
 def test_a_session_names_only_what_is_new(any_kafka: LocalCluster, topic: str) -> None:
-    """Incremental fetches: news alone comes back, what is added and dropped is heeded."""
+    """Incremental fetches: only news comes back; added and dropped partitions take effect."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 20) as (ports, partitions, node):
@@ -232,7 +232,7 @@ def test_fetchers_have_sessions_of_their_own(any_kafka: LocalCluster, topic: str
             ]
             await asyncio.sleep(0.2)
             await ports.destination.produce(node, [batch(p) for p in partitions])
-            out_of_range = 1  # while the logs were empty, offset 3 was none of theirs
+            out_of_range = 1  # while the logs were empty, offset 3 was outside of them
             for wait, p in zip(waits, partitions, strict=True):
                 assert (await wait).partitions[p].error in (0, out_of_range)
 
@@ -240,7 +240,7 @@ def test_fetchers_have_sessions_of_their_own(any_kafka: LocalCluster, topic: str
 
 
 def test_a_bad_partition_does_not_break_the_session(any_kafka: LocalCluster, topic: str) -> None:
-    """An offset out of range and a topic that is not there are those partitions' errors."""
+    """An offset out of range and a missing topic are errors of those partitions only."""
 
     async def scenario() -> None:
         async with ports_of(any_kafka) as ports:
@@ -269,7 +269,7 @@ def test_a_bad_partition_does_not_break_the_session(any_kafka: LocalCluster, top
 
 
 def test_a_lost_session_is_replaced(any_kafka: LocalCluster, topic: str) -> None:
-    """The connection goes, or the broker knows another session: the next fetch has everything."""
+    """The connection is lost, or the broker has another session: the next fetch is a full one."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 4) as (ports, partitions, node):
@@ -295,7 +295,7 @@ def test_a_lost_session_is_replaced(any_kafka: LocalCluster, topic: str) -> None
 
 
 def test_cancelled_fetch_leaves_a_session_that_works(any_kafka: LocalCluster, topic: str) -> None:
-    """Who stops waiting does not know whether the broker has counted the request."""
+    """A client that stops waiting does not know whether the broker has counted the request."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 1) as (ports, (partition,), node):
@@ -367,7 +367,7 @@ def test_a_first_batch_is_compared_with_nothing(
 def test_a_fetched_batch_is_patched_and_lands_unchanged(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """Source to destination, records never copied by us: the second topic has the same bytes."""
+    """Source to destination without copying records: the second topic has the same bytes."""
 
     async def scenario() -> None:
         async with ports_of(any_kafka) as ports:
@@ -401,7 +401,7 @@ def test_a_fetched_batch_is_patched_and_lands_unchanged(
 def test_calls_land_in_their_order(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """From the first call on, when there is no connection yet, to more than it takes at once."""
+    """From the first call, without a connection, to more calls than a connection takes at once."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
@@ -419,7 +419,7 @@ def test_calls_land_in_their_order(
 def test_a_quota_is_a_wait(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """A broker throttles for longer than a request may take: all batches land, none is an error."""
+    """A broker throttles for longer than a request may take: all batches land without an error."""
 
     async def scenario() -> None:
         name = fresh_name("client")
@@ -445,7 +445,7 @@ def test_a_quota_is_a_wait(
 async def limit(
     cluster: KafkaCluster, client_id: str, rate: float, key: str = "producer_byte_rate"
 ) -> None:
-    """A quota for one client id."""
+    """Set a quota for one client id."""
     entry = AlterClientQuotasRequest.EntryData
     item = entry(
         entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
@@ -459,7 +459,7 @@ async def limit(
 def test_a_quota_answers_without_records(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """No error, no records, although the log has them: the throttle time is all that tells."""
+    """No error and no records, although the log has them: only the throttle time explains it."""
 
     async def scenario() -> None:
         config = replace(client(any_kafka).config, client_id=fresh_name("reader"))
@@ -491,7 +491,7 @@ def test_a_quota_answers_without_records(
 
 
 def test_what_explains_an_empty_answer(any_kafka: LocalCluster, topic: str) -> None:
-    """At the log's end: where the leader's own log starts, and whether the topic compacts."""
+    """At the log's end: the leader's local log start, and whether the topic compacts."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
@@ -528,7 +528,7 @@ async def set_policy(cluster: KafkaCluster, topic: str, policy: str) -> None:
 def test_what_waits_falls_with_its_connection(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """In flight: unknown. Behind it: not sent, on no other connection either."""
+    """In flight: unknown outcome. Waiting behind it: not sent, on no other connection either."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
@@ -551,7 +551,7 @@ def test_what_waits_falls_with_its_connection(
             end = (await ports.destination.log_ends([p]))[p].log_end
             assert end in (COUNT, 2 * COUNT)
             answers = await ports.destination.produce(node, [batch(p, who, end)])
-            # The one that was in flight may land meanwhile: then it is there already.
+            # The batch in flight may have landed meanwhile: then the answer is a duplicate's.
             assert (answers[p].error, answers[p].base_offset) == (0, end)
 
     run(scenario())
@@ -560,7 +560,7 @@ def test_what_waits_falls_with_its_connection(
 def test_empty_transactions_leave_one_marker_each(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """One control record on each partition; a newer epoch fences the older."""
+    """Each partition gets one control record; a newer epoch fences the older."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 10) as (ports, partitions, _):
@@ -597,7 +597,7 @@ async def _all_end_at(ports: Ports, partitions: list[TopicPartition], end: int) 
 def test_an_open_transaction_of_a_former_owner_ends_with_init(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """When init_producer returns, the marker of what was left open stands."""
+    """When init_producer returns, the marker of the open transaction is in the log."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 5) as (ports, partitions, _):
@@ -615,7 +615,7 @@ def test_an_open_transaction_of_a_former_owner_ends_with_init(
 def test_markers_are_written_in_their_number(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """Each partition gets as many as it was to get, and the data's sequence goes on."""
+    """Each partition gets the wanted number of markers, and the data's sequence continues."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 3) as (ports, partitions, node):
@@ -639,7 +639,7 @@ def test_markers_are_written_in_their_number(
 def test_brokers_without_markers(
     kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """ApiVersions does not name WriteTxnMarkers: a refusal of the partitions, not an error."""
+    """ApiVersions without WriteTxnMarkers: a refusal of the partitions, not an error."""
 
     async def scenario() -> None:
         async with prepared(kafka, topic, 2) as (ports, partitions, node):
@@ -655,7 +655,7 @@ def test_brokers_without_markers(
 
 
 def test_bounds_and_deleted_records(any_kafka: LocalCluster, topic: str) -> None:
-    """The log start moves up; a topic that is not there has its own error."""
+    """The log start offset rises; a missing topic has its own error."""
 
     async def scenario() -> None:
         async with ports_of(any_kafka) as ports:
@@ -677,7 +677,7 @@ def test_bounds_and_deleted_records(any_kafka: LocalCluster, topic: str) -> None
 def test_without_a_lease_nothing_is_sent(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """Each writing request asks first, the second half of an empty transaction too."""
+    """Each writing request checks first, the second half of an empty transaction too."""
 
     async def scenario() -> None:
         guard = Guard()
@@ -717,7 +717,7 @@ def test_without_a_lease_nothing_is_sent(
 
 
 def test_what_waits_when_the_lease_ends_is_never_sent(any_kafka: LocalCluster, topic: str) -> None:
-    """The guard is asked when bytes are handed over, not when they are given."""
+    """The guard is checked when bytes are sent, not when the request is queued."""
 
     async def scenario() -> None:
         guard = Guard()
@@ -737,7 +737,7 @@ def test_what_waits_when_the_lease_ends_is_never_sent(any_kafka: LocalCluster, t
 
 
 def test_a_partition_led_elsewhere_is_its_own_error(trio: LocalCluster, topic: str) -> None:
-    """Leaders of three brokers; a batch for the wrong one is refused alone."""
+    """Leaders on three brokers; a batch to the wrong broker is refused alone."""
 
     async def scenario() -> None:
         async with ports_of(trio) as ports:
@@ -780,7 +780,7 @@ def test_a_hung_broker_stops_only_its_own_partitions(trio: LocalCluster, topic: 
                 assert loop.time() - began < 3 * PATIENCE
                 assert own <= {p for p, end in ends.items() if end.error}
 
-                async def others() -> bool:  # a leader of a new topic may have moved
+                async def others() -> bool:  # the leader of a new topic may have moved
                     ends = await destination.log_ends(leaders.keys() - own)
                     return not any(end.error for end in ends.values())
 
@@ -805,7 +805,7 @@ def test_a_hung_broker_stops_only_its_own_partitions(trio: LocalCluster, topic: 
 
 
 def test_a_topic_created_anew_has_a_new_id(any_kafka: LocalCluster, topic: str) -> None:
-    """The session forgets the old topic, and the new one's records come."""
+    """The session forgets the deleted topic, and fetches the recreated topic's records."""
 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
@@ -832,7 +832,7 @@ def test_a_topic_created_anew_has_a_new_id(any_kafka: LocalCluster, topic: str) 
 def test_last_batches_above_1_mib_are_compared(
     kafka: LocalCluster, kafka_391: LocalCluster, topic: str
 ) -> None:
-    """Goal: brokers leave most of them out of an answer to many; each is compared whole (A7)."""
+    """Goal: brokers omit most large batches from an answer to many; each is compared whole (A7)."""
     different = TopicPartition(topic, 1)
 
     async def filled(ports: Ports, last: bytes) -> None:
@@ -865,12 +865,12 @@ def test_last_batches_above_1_mib_are_compared(
 
 
 async def make(cluster: KafkaCluster, topic: str, partitions: int) -> None:
-    """A topic that keeps these old timestamps."""
+    """Create a topic that keeps records with old timestamps."""
     await make_topic(cluster, topic, partitions, configs={"retention.ms": "-1"})
 
 
 async def delete_topic(cluster: KafkaCluster, topic: str) -> None:
-    """Delete, and wait until the cluster does not name it any more."""
+    """Delete a topic, and wait until the cluster's metadata no longer has it."""
     await cluster.call(
         DeleteTopicsRequest(
             topic_names=[topic],

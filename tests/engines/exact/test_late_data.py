@@ -1,8 +1,8 @@
-"""A batch that is held in between, and arrives when it may stand there no more.
+"""A batch that is held in the network, and arrives when its offset has become another record's.
 
-Its records may be gone from the source: the gap in their place leaves the sequence as it is, so
-that the batch would land behind the gap. Or it comes just before the one that is sent in its place.
-The engine on the model; what brokers do is the contract suite's to prove.
+Its records may be deleted at the source. The gap in their place does not advance the sequence, so
+the late batch would land behind the gap. Or it arrives just before the batch that replaces it.
+These tests run the engine on the model; the contract suite tests the brokers' behaviour.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from twinlog.kafka.types import TopicPartition
 
 
 class Hold:
-    """Keeps the next Produce request of any client, which is told that the answer was lost."""
+    """Holds the next Produce request of any client; the client gets a lost answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, until_next: bool = False) -> None:
         self.held: Callable[[], object] | None = None
@@ -49,7 +49,7 @@ class Hold:
 def test_records_that_were_deleted_meanwhile(
     monkeypatch: pytest.MonkeyPatch, markers_allowed: bool
 ) -> None:
-    """Goal: their late batch is refused; what follows stands where it stands on the source."""
+    """Goal: the late batch of deleted records is refused; later records keep their offsets."""
 
     @scenario
     async def story(world: World) -> None:
@@ -79,10 +79,11 @@ def test_records_that_were_deleted_meanwhile(
 def test_the_first_batch_behind_a_gap_arrives_just_before_its_repetition(
     monkeypatch: pytest.MonkeyPatch, markers_allowed: bool
 ) -> None:
-    """Goal: they are the same batch, so that the second one is a duplicate for the broker.
+    """Goal: both are the same batch, so that the second one is a duplicate for the broker.
 
-    Its sequence was the offset where the gap began, the repetition's the one where the gap ended:
-    the second one followed the first, and the records stood there twice. Seed 325602.
+    The first copy's sequence was the offset where the gap began, the repetition's was the offset
+    where the gap ended: the second followed the first, and the records were stored twice. Seed
+    325602.
     """
 
     @scenario

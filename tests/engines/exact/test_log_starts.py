@@ -20,7 +20,7 @@ def test_the_figure_of_the_module() -> None:
 
 
 def test_what_is_not_delayed() -> None:
-    """Goal: without a delay, and where the offsets below were never anybody's records."""
+    """Goal: no delay applies without a setting, and where the offsets below were never records."""
     starts = LogStarts()
     starts.seen(7, 5.0)
     starts.seen(9, 5.0)
@@ -36,7 +36,7 @@ def test_what_is_not_delayed() -> None:
 def test_nothing_is_followed_early_and_nothing_waits_for_ever(
     moves: list[tuple[int, float, bool]], delay: float
 ) -> None:
-    """Goal: for any moves, what is due has been known for the delay; all of it is due after two."""
+    """Goal: in any order of moves, what is due was known for the delay; all is due after two."""
     starts, known = LogStarts(), dict[int, float]()
     now, start = 0.0, 1
     for step, pause, follow in moves:

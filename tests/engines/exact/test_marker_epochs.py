@@ -1,4 +1,4 @@
-"""Which epochs markers carry: the broker's rule against what marker_epochs.py chooses."""
+"""The epochs of markers: the broker's rule, and the epochs that marker_epochs.py chooses."""
 
 import itertools
 
@@ -21,13 +21,13 @@ LASTS = st.builds(LastMarker, EPOCHS, st.integers(0, LAST_COORDINATOR_EPOCH // 2
 
 
 def lands(marker: LastMarker, last: LastMarker) -> bool:
-    """The broker's rule (tests/contract/test_transactions.py)."""
+    """Apply the broker's rule (tests/contract/test_transactions.py)."""
     return marker.epoch >= last.epoch and marker.coordinator_epoch >= last.coordinator_epoch
 
 
 @given(LASTS, st.lists(st.integers(1, STEP), min_size=2, max_size=STEP, unique=True))
 def test_attempts_at_one_offset_exclude_each_other(last: LastMarker, later: list[int]) -> None:
-    """Goal: each may land where it is first, none behind another one."""
+    """Goal: each attempt may land if it is the first, none behind another one."""
     epochs = [last.epoch + n for n in later]
     attempts = [LastMarker(epoch, disputed(last, epoch)) for epoch in epochs]
     assert all(lands(attempt, last) for attempt in attempts)
@@ -36,9 +36,9 @@ def test_attempts_at_one_offset_exclude_each_other(last: LastMarker, later: list
 
 @given(st.lists(LASTS, min_size=1), st.integers(1, STEP))
 def test_a_request_of_many_and_an_attempt_after_it(lasts: list[LastMarker], later: int) -> None:
-    """Goal: whatever has landed of it, the attempt lands unless the last one has, and then never.
+    """Goal: an attempt lands unless the request's last marker has landed; then it never lands.
 
-    Behind the attempt nothing of the request lands.
+    Behind the attempt no marker of the request lands.
     """
     epoch = lasts[0].epoch
     before, end = common(lasts)
@@ -55,7 +55,7 @@ def test_a_request_of_many_and_an_attempt_after_it(lasts: list[LastMarker], late
 
 
 def test_the_ends_of_both_numbers() -> None:
-    """Goal: nothing is refused at the beginning and the end, and the end is seen coming."""
+    """Goal: nothing is refused at either end of the numbers, and their exhaustion is detected."""
     assert disputed(NO_MARKER, 0) == STEP - 1
     assert disputed(NO_MARKER, 32_000) == 0
     near = LastMarker(5, LAST_COORDINATOR_EPOCH - STEP)

@@ -1,8 +1,8 @@
-"""A stop on three brokers, whose transaction cannot end, and whose coordinator moves.
+"""A stop on three brokers whose transaction cannot end, and whose coordinator moves.
 
-A coordinator that takes over writes the markers of a transaction that is not complete again, on all
-of its partitions (tests/kafka/requests/test_markers.py). One partition with too few replicas in
-sync is enough to keep it open; the others' markers stand.
+A coordinator that takes over writes all markers of an incomplete transaction again, on all of its
+partitions (tests/kafka/requests/test_markers.py). One partition with too few in-sync replicas is
+enough to keep the transaction open, while the others' markers are in the log.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def _brokers(local: LocalCluster) -> list[int]:
 
 
 class Stop:
-    """Two partitions of a state partition: one that is well, one with too few replicas in sync."""
+    """Two partitions of a state partition: a healthy one, one with too few in-sync replicas."""
 
     def __init__(self, bench: KafkaBench) -> None:
         self.bench = bench
@@ -68,7 +68,7 @@ class Stop:
         return len(metadata.topics[self.poor.topic].partitions[0].isrs) == count
 
     async def complete(self) -> bool:
-        """Whether no transaction of the id is under way, as its coordinator says."""
+        """Return whether the coordinator reports no open transaction of the id."""
         with suppress(Retriable):
             return (await transaction_state(self.bench.client, f"{self.name}.0")) in {
                 "Empty",
@@ -78,7 +78,7 @@ class Stop:
         return False
 
     async def write(self, partition: TopicPartition) -> int:
-        """A user's record; where the log ends then."""
+        """Append a user's record; return the log end offset after it."""
         producer = Producer({"bootstrap.servers": self.local.bootstrap_servers})
         producer.produce(partition.topic, b"a user's", partition=partition.partition)
         assert await asyncio.to_thread(producer.flush, 30) == 0
@@ -86,7 +86,7 @@ class Stop:
 
 
 def test_nothing_is_written_behind_a_stop_when_its_coordinator_moves(trio: LocalCluster) -> None:
-    """Goal: what is told to be fenced has all of its control records."""
+    """Goal: a partition that is reported as fenced has all of its control records."""
 
     async def body(bench: Bench) -> None:
         assert isinstance(bench, KafkaBench)

@@ -1,4 +1,4 @@
-"""The writer to one broker, without a broker."""
+"""The writer to one broker, tested without a broker."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ class _Unreachable(SimpleNamespace):
 
 
 def test_a_refusal_that_nobody_waits_for_is_not_logged() -> None:
-    """An engine that ends drops its answers; asyncio has nothing to say about that."""
+    """An engine that ends drops its answers; asyncio must not log them."""
     logged: list[dict[str, Any]] = []
 
     async def run() -> None:
@@ -44,9 +44,9 @@ def test_a_refusal_that_nobody_waits_for_is_not_logged() -> None:
 
 
 def test_answers_come_in_order() -> None:
-    """What waits is refused after what is in front of it was answered, and before what follows.
+    """A queued request is refused after the answers before it, and before the answers behind it.
 
-    The partition's machine takes the next answer to be about its oldest batch.
+    The partition's machine assigns the next answer to its oldest batch.
     """
 
     async def run() -> None:
@@ -78,7 +78,7 @@ def test_answers_come_in_order() -> None:
         answered: list[object] = []
         for answer in (first, second, third):
             answer.add_done_callback(answered.append)
-        for body in sent:  # both by the same bytes from the network
+        for body in sent:  # both answered by the same bytes from the network
             body.set_result(memoryview(b"\x01\0\0\0\0\0"))
         await asyncio.wait([first, second, third])
         await asyncio.sleep(0)
@@ -89,9 +89,9 @@ def test_answers_come_in_order() -> None:
 
 
 def test_what_an_ended_engine_gave_is_not_sent() -> None:
-    """Goal: a request that still waits when its engine ends is dropped, however long the lease.
+    """Goal: a queued request is dropped when its engine ends, however long the lease is.
 
-    The lane may have lost what the request is about, and hold a lease again for other partitions.
+    The lane may have lost the request's partition, and hold a lease again for other partitions.
     """
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Twin of twinlog.engines.exact.placer, for what the simulation does not do, or seldom."""
+"""Twin of twinlog.engines.exact.placer, for cases that the simulation seldom or never reaches."""
 
 import asyncio
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from twinlog.engines.exact.placer import Placer
 
 
 class Slow(Placer):
-    """Reads when it is told to, and gives one partition up meanwhile."""
+    """Reads when the test tells it to, and gives one partition up meanwhile."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -26,14 +26,14 @@ class Slow(Placer):
         return {}
 
     async def _prove(self, found: Any) -> None:
-        """Nothing is found."""
+        """Find nothing."""
 
 
 def test_a_position_that_was_given_up_is_read_by_one_other_batch() -> None:
-    """Else two batches read it, and the slower one puts a position in place that has passed.
+    """Otherwise two batches read it, and the slower one sets a position that is out of date.
 
-    The first batch gives a partition up and goes on with its others; the second one reads it; the
-    first one ends. Until the second one has ended, nobody else may read it.
+    The first batch gives a partition up and goes on with its others. The second one reads it. The
+    first one ends. No other batch may read it until the second one has ended.
     """
 
     async def body() -> None:
@@ -74,7 +74,7 @@ def test_a_position_that_was_given_up_is_read_by_one_other_batch() -> None:
 
 
 def test_a_batch_that_is_cancelled_while_it_waits_gives_up_its_partitions() -> None:
-    """Else nobody could ever read their positions again."""
+    """Otherwise no batch could ever read their positions again."""
 
     async def body() -> None:
         placer = Slow(cast("Engine", SimpleNamespace(now=lambda: 0.0)))
@@ -94,7 +94,7 @@ def test_a_batch_that_is_cancelled_while_it_waits_gives_up_its_partitions() -> N
 async def test_bulk_records_come_after_a_former_owners_filler(world: World) -> None:
     """Goal: a transaction that a former owner left open ends before anything is sent.
 
-    It ended behind the bulk records, and moved every record by one offset.
+    It used to end behind the bulk records, and moved every record by one offset.
     """
     coordinator = world.destination.coordinator
     _, producer_id, epoch = coordinator.init("twinlog.0.filler.0")
@@ -109,7 +109,7 @@ async def test_bulk_records_come_after_a_former_owners_filler(world: World) -> N
 
 @scenario
 async def test_bulk_records_come_after_a_former_owners_lease(world: World) -> None:
-    """Goal: nothing is sent while markers that a former owner has written may still arrive."""
+    """Goal: nothing is sent while markers written by a former owner may still arrive."""
     begin_with_bulk(world)
     await world.mirror(lease_s=5.0)
     await asyncio.sleep(4.9)
@@ -118,14 +118,14 @@ async def test_bulk_records_come_after_a_former_owners_lease(world: World) -> No
 
 
 def begin_with_bulk(world: World) -> None:
-    """The source's log begins at offset 100."""
+    """Begin the source's log at offset 100."""
     for at in range(101):
         world.write(str(at))
     world.source.log(KEY).delete_before(100)
 
 
 class SimpleHash(SimpleNamespace):
-    """A namespace that is a key."""
+    """A hashable namespace."""
 
     __hash__ = object.__hash__
 

@@ -23,14 +23,14 @@ LOG = b"".join(batch([record(at, value=b"%d" % at)]) for at in range(10))
 
 @dataclass
 class Scripted:
-    """A cluster with one log, whose answers are as its fields say."""
+    """A cluster with one log; its fields decide what it answers."""
 
     log: bytes = LOG
     crowded: bool = False  # an answer to many partitions has no room for this one
-    silent: bool = False  # nor has one of its own any records
+    silent: bool = False  # an answer to this partition alone has no records either
     batches: int = 100  # in one answer
     throttle_ms: int = 0
-    emptied: bool = False  # by a quota: no partition is named
+    emptied: bool = False  # by a quota: the answer names no partition
     alone: list[int] = field(default_factory=list)
 
     def answer(self, offset: int) -> Fetched:
@@ -76,7 +76,7 @@ def test_the_same_log() -> None:
 
 
 def test_what_the_source_has_deleted_is_asked_for() -> None:
-    """Goal: an answer that a quota has emptied does not tell that the topic is still the same."""
+    """Goal: an answer that a quota has emptied is no proof that the topic is still the same."""
     deleted = proven(Scripted(), Scripted(), source_start=10)
     assert deleted == Proven(fresh=False, compared=False)
     throttled = Scripted(emptied=True, throttle_ms=500)
@@ -92,7 +92,7 @@ def test_another_record() -> None:
 
 
 def test_answers_without_room_are_asked_for_alone() -> None:
-    """Goal: a partition behind others' bytes is compared like any other (A7)."""
+    """Goal: a partition behind other partitions' bytes is compared like any other (A7)."""
     other = LOG[: -len(batch([record(9)]))] + batch([record(9, value=b"x")])
     assert isinstance(proven(Scripted(crowded=True), Scripted(other, crowded=True)), Differs)
     source = Scripted(crowded=True)
@@ -101,7 +101,7 @@ def test_answers_without_room_are_asked_for_alone() -> None:
 
 
 def test_a_merged_batch_is_compared_to_its_end() -> None:
-    """Goal: the source's batches are smaller; it is read on until all of it is covered."""
+    """Goal: where the source has smaller batches, it is read until the batch is covered."""
     good = batch([record(at, value=b"%d" % at) for at in range(10)])
     bad = batch([*(record(at, value=b"%d" % at) for at in range(9)), record(9, value=b"x")])
     source = Scripted(batches=3)
@@ -111,13 +111,13 @@ def test_a_merged_batch_is_compared_to_its_end() -> None:
 
 
 def test_silence_proves_nothing() -> None:
-    """Goal: neither of the source nor of the destination."""
+    """Goal: an empty answer proves nothing, from the source or from the destination."""
     assert isinstance(proven(Scripted(silent=True), Scripted()), Unread)
     assert isinstance(proven(Scripted(), Scripted(silent=True)), Unread)
 
 
 def test_a_compacted_source_whose_end_is_gone() -> None:
-    """Goal: an empty answer is taken for that only when no quota explains it."""
+    """Goal: an empty answer counts as compaction only when no quota explains it."""
     shorter = Scripted(LOG[: -len(batch([record(9)]))])
     assert proven(shorter, Scripted(), compacted=True) == Proven(fresh=False, compared=False)
     shorter.throttle_ms = 5
@@ -151,7 +151,7 @@ def test_a_compacted_destination_whose_end_is_gone() -> None:
 
 
 def test_a_marker_proves_nothing_by_itself() -> None:
-    """Goal: a foreign transaction before it is found, even if the source's ends there as well."""
+    """Goal: a foreign transaction before it is found, even if a source's transaction ends there."""
     size = len(batch([record(9)]))
     source, other = LOG[: -2 * size], LOG[: -2 * size]
     source += batch([record(8, value=b"8")]) + marker(9, 1, COMMIT)
@@ -164,7 +164,7 @@ def test_a_marker_proves_nothing_by_itself() -> None:
 
 
 def test_a_batch_before_a_marker_that_cannot_be_decoded() -> None:
-    """Goal: it is tried again; an error here would end the mirror's other partitions, too."""
+    """Goal: it is retried; an error here would also stop the mirror's other partitions."""
     size = len(batch([record(9)]))
     source = LOG[: -2 * size] + batch([record(8, value=b"8")]) + marker(9, 1, COMMIT)
     bad = batch([record(8)], Codec.ZSTD, attributes=LOG_APPEND_TIME)
@@ -175,7 +175,7 @@ def test_a_batch_before_a_marker_that_cannot_be_decoded() -> None:
 
 
 def test_aborted_data_before_a_marker_is_none() -> None:
-    """Goal: an old source's own aborted transaction, which the other cluster has as a gap."""
+    """Goal: an old source's own aborted transaction, a gap in the other cluster, is no data."""
     size = len(batch([record(9)]))
     source = LOG[: -2 * size] + marker(8, 1, ABORT) + marker(9, 1, ABORT)
     ours = LOG[: -2 * size] + batch([record(8)], attributes=TRANSACTIONAL, producer_id=5)
@@ -186,16 +186,16 @@ def test_aborted_data_before_a_marker_is_none() -> None:
 
 
 def test_a_log_of_markers_alone() -> None:
-    """Goal: it was filled; there is nothing else to compare."""
+    """Goal: such a log was filled, and has nothing else to compare."""
     filled = b"".join(marker(at, 1, ABORT) for at in range(10))
     result = proven(Scripted(filled), Scripted(filled, batches=2))
     assert result == Proven(fresh=False, compared=False)
 
 
 def test_what_lands_behind_the_end_proves_nothing() -> None:
-    """Goal: foreign records are found, although the log has grown since its end was asked for.
+    """Goal: foreign records are found, although the log has grown since its end was read.
 
-    What has come is somebody else's, or a late batch of a former owner's.
+    The new records are a foreign producer's, or a late batch of a former owner.
     """
     size = len(batch([record(9)]))
     source = LOG + batch([record(10, value=b"10")])
@@ -227,10 +227,10 @@ def test_a_last_batch_with_more_holes_than_a_plan_has_pieces() -> None:
 
 
 def test_a_source_whose_batch_becomes_much_is_not_held() -> None:
-    """Goal: a lane that takes over holds no more of a source than one that mirrors.
+    """Goal: a lane that takes over holds no more of a source in memory than one that mirrors.
 
-    Of a batch that is decoded for the comparison, and of answers that are longer than was asked
-    for.
+    This covers a batch that is decoded for the comparison, and answers that are longer than the
+    requested size.
     """
     large = bytes(4 << 20)
     bomb = batch([record(0, value=large), *map(record, range(1, 10))], Codec.ZSTD)
@@ -254,7 +254,7 @@ def _merged(last: int) -> bytes:
 
 @pytest.mark.parametrize("decoded", ["for the plan", "for the comparison"])
 def test_others_go_on_while_a_large_batch_is_decoded(decoded: str) -> None:
-    """Goal: heartbeats, whatever a producer of the source puts into a batch."""
+    """Goal: heartbeats go on, whatever a producer of the source puts into a batch."""
     many = [record(at, value=None) for at in range(20_000)]
     last = many[-1:] if decoded == "for the plan" else many
     source, destination = batch(many, Codec.ZSTD), batch(last)
@@ -281,10 +281,10 @@ def test_others_go_on_while_a_large_batch_is_decoded(decoded: str) -> None:
 
 @dataclass
 class Sized:
-    """A cluster of one broker, whose answers are as long as a broker makes them (KIP-74).
+    """A cluster of one broker, whose answers have the sizes of a real broker's (KIP-74).
 
-    Of each partition it has so many bytes, cut within a batch. A first batch that is longer comes
-    whole if nothing stands before it in the answer; otherwise none of it comes.
+    It answers each partition with a limited number of bytes, cut within a batch. A first batch that
+    is longer comes whole if nothing is before it in the answer; otherwise none of it comes.
     """
 
     logs: Mapping[TopicPartition, bytes]
@@ -319,7 +319,7 @@ LARGE = b"x" * (3 << 19)
 
 
 def ending(*batches_of: Sequence[bytes]) -> bytes:
-    """A log that ends with these batches of values at offset 10, behind small ones."""
+    """Build a log that ends with these batches of values at offset 10, behind small ones."""
     start = 10 - sum(map(len, batches_of))
     log = b"".join(batch([record(at, value=b"%d" % at)]) for at in range(start))
     for values in batches_of:
@@ -335,7 +335,7 @@ def ending(*batches_of: Sequence[bytes]) -> bytes:
     ids=["one batch", "two batches on the source"],
 )
 def test_last_batches_above_1_mib(place: int, theirs: bytes) -> None:
-    """Goal: each is compared to its end, wherever it stands in an answer to many (A7)."""
+    """Goal: each is compared to its end, at any place in an answer to many (A7)."""
     same, other = ending([LARGE, LARGE]), ending([LARGE, LARGE[:-1] + b"y"])
     claims = dict.fromkeys(KEYS, Claim(Offset(10), Offset(0), Offset(0), False, UNKNOWN_EPOCH))
 

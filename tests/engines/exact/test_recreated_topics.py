@@ -1,6 +1,6 @@
-"""A topic that somebody deletes and makes again on the destination: the engine on the model.
+"""A topic that a user deletes and recreates on the destination: the engine on the model.
 
-What brokers tell of it is the contract suite's to prove (tests/contract/test_log.py).
+The contract suite tests what brokers report about it (tests/contract/test_log.py).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ def make_again(world: World) -> None:
 
 
 async def stays_failed(world: World) -> None:
-    """For good, however often it is tried again; nothing was written to the topic."""
+    """Wait: it stays FAILED, however often it is retried; nothing was written to the topic."""
     reason = await world.failed()
     tries = world.partition.attempts
     for _ in range(int(LONG_S)):
@@ -39,7 +39,7 @@ async def stays_failed(world: World) -> None:
 
 @scenario
 async def test_while_it_is_mirrored(world: World) -> None:
-    """Goal: batches that are on their way land nowhere."""
+    """Goal: batches in flight land nowhere."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()
@@ -52,7 +52,7 @@ async def test_while_it_is_mirrored(world: World) -> None:
 
 @scenario
 async def test_while_nothing_is_written(world: World) -> None:
-    """Goal: it is noticed all the same, and in time."""
+    """Goal: the recreation is noticed within a limited time without any write."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()
@@ -65,7 +65,7 @@ async def test_while_nothing_is_written(world: World) -> None:
 
 @scenario
 async def test_while_nobody_mirrors(world: World) -> None:
-    """Goal: a new owner looks at the topic before its position."""
+    """Goal: a new owner checks the topic id before it reads its position."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()
@@ -77,7 +77,7 @@ async def test_while_nobody_mirrors(world: World) -> None:
 
 @scenario
 async def test_a_log_that_begins_with_a_gap(world: World) -> None:
-    """Goal: control records, which are written by the topic's name, are not written either."""
+    """Goal: control records, which are written by topic name, are not written either."""
     world.write_marker()
     world.write("a")
     await world.mirror()
@@ -89,7 +89,7 @@ async def test_a_log_that_begins_with_a_gap(world: World) -> None:
 
 @scenario
 async def test_some_time_after_it_was_deleted(world: World) -> None:
-    """Goal: while it is tried again, the moment at which it comes back is as safe as any."""
+    """Goal: it is safe to recreate the topic at any moment while the partition is retried."""
     world.write_marker()
     world.write("a", "b")
     await world.mirror()
@@ -104,7 +104,7 @@ async def test_some_time_after_it_was_deleted(world: World) -> None:
 
 @scenario
 async def test_brokers_that_hear_late(world: World) -> None:
-    """Goal: what was rebuilt is mirrored, though an older topic was told of at first."""
+    """Goal: the rebuilt topic is mirrored, though brokers first report an older topic."""
     world.destination_topic_id = UUID(int=5)
     world.write("a", "b")
     await world.mirror()
@@ -116,7 +116,7 @@ async def test_brokers_that_hear_late(world: World) -> None:
 
 @scenario
 async def test_an_id_that_is_not_told(world: World) -> None:
-    """Goal: it is no other one: brokers before 2.8 have none."""
+    """Goal: a missing topic id is not a different one: brokers before 2.8 have none."""
     topic = world.destination.topics[KEY.topic]
     for one in (world.destination_topic_id, None):
         world.destination_topic_id = one
@@ -129,7 +129,7 @@ async def test_an_id_that_is_not_told(world: World) -> None:
 
 @scenario
 async def test_an_id_that_nobody_has_written_down(world: World) -> None:
-    """Goal: mirrors of earlier releases go on; there nobody can tell."""
+    """Goal: mirrors of earlier releases stored no id and go on; recreation is not detected."""
     world.destination_topic_id = None
     await world.mirror()
     world.write("a")
@@ -142,7 +142,7 @@ async def test_an_id_that_nobody_has_written_down(world: World) -> None:
 
 @scenario
 async def test_another_topic_of_the_source_too(world: World) -> None:
-    """Goal: what is FAILED for good is not tried again because the destination's is found again."""
+    """Goal: a partition that is FAILED for good stays so when the destination's topic is back."""
     topic = world.destination.topics[KEY.topic]
     ours = topic.topic_id
     await world.mirror()
@@ -161,10 +161,10 @@ async def test_another_topic_of_the_source_too(world: World) -> None:
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_another_topic_of_the_source_that_begins_above_the_position(*, busy: bool) -> None:
-    """Goal: its log start neither fills offsets nor deletes what was mirrored of the other one.
+    """Goal: its log start neither fills offsets nor deletes what was mirrored of the former topic.
 
-    The position is read anew for a reason of the destination's. A lane that is busy fetches
-    nothing, so that no fetch tells it of the other id.
+    The position is read again for a reason of the destination. A busy lane fetches nothing, so no
+    fetch reports the other topic id.
     """
 
     @scenario

@@ -1,7 +1,7 @@
 """How a shard fills gaps, on the model of a cluster under virtual time.
 
-What a broker does is the contract suite's to prove; here is what the shard makes of it, also when
-answers are lost, markers come late, and another owner takes over.
+The contract suite tests the brokers' behaviour. These tests cover the shard's reaction to it, also
+when answers are lost, markers are late, and another owner takes over.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ FILLERS = 3
 SETTINGS = LaneSettings(fillers=FILLERS, marker_deadline_s=2.0)
 TOPIC = "topic"
 READ_ONLY = TopicPartition("read-only", 0)
-"""Where the owner has no WRITE: `Bench.deny`."""
+"""A partition on which the owner has no WRITE: `Bench.deny`."""
 TOPIC_AUTHORIZATION_FAILED = 29
 NOT_LEADER = 6
 INVALID_PRODUCER_EPOCH = 47
@@ -73,16 +73,16 @@ class Bench:
         return self.cluster.log(key(partition)).end
 
     def deny(self) -> None:
-        """Take WRITE on one more topic away; there is none else of its name."""
+        """Revoke WRITE on the additional topic of `READ_ONLY`."""
         self.cluster.create_topic(READ_ONLY.topic)
         self.cluster.read_only.add(READ_ONLY.topic)
 
     def allow(self) -> None:
-        """Give it back."""
+        """Grant WRITE on it again."""
         self.cluster.read_only.clear()
 
     async def settle(self) -> None:
-        """Let what is under way come to its end."""
+        """Wait until everything in flight has ended."""
         await asyncio.sleep(5.0)
 
 
@@ -91,7 +91,7 @@ def key(partition: int) -> TopicPartition:
 
 
 def gaps(*extents: tuple[int, int]) -> dict[TopicPartition, Gap]:
-    """The gap of partition 0, of 1, and so on."""
+    """Return the gaps of partition 0, of 1, and so on."""
     return {
         key(at): Gap(Offset(start), Offset(end), seen=True)
         for at, (start, end) in enumerate(extents)
@@ -106,7 +106,7 @@ def ends(found: Mapping[TopicPartition, LogEnd]) -> dict[int, int]:
 def scenario(
     body: Callable[[Bench], Awaitable[None]] | None = None, *, markers_allowed: bool = False
 ) -> Callable[..., object]:
-    """Make a test of a coroutine function of a bench, under virtual time."""
+    """Turn a coroutine function of a bench into a test that runs under virtual time."""
     if body is None:
         return partial(scenario, markers_allowed=markers_allowed)
 
@@ -137,7 +137,7 @@ async def test_a_round_fills_what_its_ids_can(bench: Bench) -> None:
 
 @scenario
 async def test_all_that_stands_is_a_marker(bench: Bench) -> None:
-    """Goal: the offsets are used up by what no consumer sees."""
+    """Goal: the offsets are used up by control records, which no consumer sees."""
     shard = await bench.shard()
     await shard.fill(gaps((0, 3)))
     assert all(b.header.is_control for b in bench.cluster.log(key(0)).batches)
@@ -145,7 +145,7 @@ async def test_all_that_stands_is_a_marker(bench: Bench) -> None:
 
 @scenario
 async def test_a_gap_that_is_filled_already(bench: Bench) -> None:
-    """Goal: where the log has gone on, its end is told and nothing is written."""
+    """Goal: where the log is past the gap, its end is reported and nothing is written."""
     shard = await bench.shard()
     await shard.fill(gaps((0, 3), (0, 1)))
     assert ends(await shard.fill(gaps((0, 3), (0, 3)))) == {0: 3, 1: 3}
@@ -166,9 +166,9 @@ async def test_a_partition_without_leader_holds_up_only_itself(bench: Bench) -> 
 
 @scenario
 async def test_what_may_not_be_written_to_holds_up_only_itself(bench: Bench) -> None:
-    """Goal: its refusal is its own result, the others are filled in the same round.
+    """Goal: its refusal is its own result; the others are filled in the same round.
 
-    Nothing of it is under way then, so that it is filled as soon as it may be.
+    Nothing of it is in flight then, so that it is filled as soon as the right is granted.
     """
     shard = await bench.shard()
     bench.deny()
@@ -188,7 +188,7 @@ async def test_what_may_not_be_written_to_holds_up_only_itself(bench: Bench) -> 
 
 @scenario
 async def test_a_right_that_is_given_within_a_round(bench: Bench) -> None:
-    """Goal: one id's transaction is refused, another's is not: as many markers as were taken."""
+    """Goal: one id's transaction is refused, another's is not: its markers are counted exactly."""
     shard = await bench.shard()
     destination = shard._destination
     assert isinstance(destination, ModelDestination)
@@ -213,7 +213,7 @@ async def test_a_right_that_is_given_within_a_round(bench: Bench) -> None:
 
 @scenario
 async def test_late_markers_hold_up_their_partitions(bench: Bench) -> None:
-    """Goal: while a marker may still come, its partition is left alone; the others go on.
+    """Goal: while a marker may still arrive, its partition is not written; the others go on.
 
     The id of the late marker is not used again before it has a new epoch.
     """
@@ -249,9 +249,9 @@ async def test_late_markers_hold_up_their_partitions(bench: Bench) -> None:
 
 @scenario
 async def test_a_marker_that_goes_with_its_leader(bench: Bench) -> None:
-    """Goal: a marker that no follower has is still to come: its coordinator writes it again.
+    """Goal: a marker that no follower has still arrives: its coordinator writes it again.
 
-    Its id was taken for clean, and the next marker of it stood behind the one that came again.
+    Its id used to be taken for clean, and its next marker was written behind the repeated one.
     """
     shard = await bench.shard()
     bench.cluster.lag(key(0), 60.0)
@@ -270,7 +270,7 @@ async def test_a_marker_that_goes_with_its_leader(bench: Bench) -> None:
 
 @scenario
 async def test_a_new_owner_fences_the_former(bench: Bench) -> None:
-    """Goal: what the former one begins after that is refused, and he is told."""
+    """Goal: everything that the former owner begins afterwards is refused with an error."""
     former = await bench.shard(bench.destination("former"))
     await former.fill(gaps((0, 1)))
     owner = await bench.shard(bench.destination("owner"))
@@ -284,7 +284,7 @@ async def test_a_new_owner_fences_the_former(bench: Bench) -> None:
 
 @scenario
 async def test_what_a_former_owner_left_open_is_ended_first(bench: Bench) -> None:
-    """Goal: his marker stands before the new owner looks where the log ends."""
+    """Goal: the former owner's marker is in the log before the new owner reads the log end."""
     former = bench.destination("former")
     identity = await former.init_producer("twinlog.5.filler.1")
     coordinator = bench.cluster.coordinator
@@ -297,7 +297,7 @@ async def test_what_a_former_owner_left_open_is_ended_first(bench: Bench) -> Non
 
 @scenario
 async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
-    """Goal: after an answer was lost the gap is filled to its end, and not beyond."""
+    """Goal: after a lost answer the gap is filled to its end, and not beyond."""
     shard = await bench.shard()
     destination = shard._destination
     assert isinstance(destination, ModelDestination)
@@ -328,7 +328,7 @@ async def test_a_lost_answer_gives_the_id_a_new_epoch(bench: Bench) -> None:
 
 @scenario
 async def test_two_mirrors_fill_gaps_of_one_shard(bench: Bench) -> None:
-    """Goal: each has an engine of its own, and none fences what another has under way."""
+    """Goal: each mirror has its own engine, and none fences what another has in flight."""
     shard = await bench.shard()
     await shard.fill(gaps((0, 1)))
 
@@ -347,7 +347,7 @@ async def test_two_mirrors_fill_gaps_of_one_shard(bench: Bench) -> None:
 
 @scenario
 async def test_a_fence_leaves_a_round_alone(bench: Bench) -> None:
-    """Goal: it cleans the id that holds its partition up, and none that is at work elsewhere."""
+    """Goal: it cleans the id that blocks its partition, and no id that is in use elsewhere."""
     shard = await bench.shard()
     await shard.fill(gaps((0, 1)))
     shard._dirty[1] = frozenset([key(1)])  # as a late marker leaves it
@@ -392,7 +392,7 @@ async def test_the_ids_are_clean_before_a_fence_needs_them(bench: Bench) -> None
 
 @scenario
 async def test_somebody_else_s_record_is_told(bench: Bench) -> None:
-    """Goal: the log end goes past what was filled; the append machine fails the partition."""
+    """Goal: the log end offset is beyond the filled gap; the append machine fails the partition."""
     shard = await bench.shard()
     bench.cluster.log(key(0)).append_marker(Marker(99, 0, committed=True), bench.cluster.now_ms)
     assert ends(await shard.fill(gaps((0, 1)))) == {0: 1}
@@ -403,7 +403,7 @@ async def test_somebody_else_s_record_is_told(bench: Bench) -> None:
 
 @scenario
 async def test_closing_ends_what_runs_beside(bench: Bench) -> None:
-    """Goal: nothing of a shard goes on after it was given away."""
+    """Goal: no task of a shard continues after the shard was given away."""
     shard = await bench.shard()
     bench.network.cut("owner", 1)
     bench.network.cut("owner", 2)
@@ -437,7 +437,7 @@ async def test_written_markers(bench: Bench) -> None:
 
 @scenario(markers_allowed=True)
 async def test_markers_where_another_owner_has_found_records(bench: Bench) -> None:
-    """Goal: in a gap that has had records the end is asked for each time, whoever wrote last."""
+    """Goal: in a gap that has had records the end is read each time, whoever wrote last."""
     shard = await bench.shard()
     assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
     records = [RawRecord(at, 1, 0, memoryview(encode_tail(b"k", b"v"))) for at in range(2)]
@@ -452,7 +452,7 @@ async def test_markers_where_another_owner_has_found_records(bench: Bench) -> No
 
 @scenario
 async def test_where_markers_may_not_be_written(bench: Bench) -> None:
-    """Goal: it is found out once, nothing is written, and transactions fill from then on."""
+    """Goal: this is detected once, nothing is written, and transactions fill from then on."""
     shard = await bench.shard()
     assert shard.markers.allowed
     assert await shard.markers.write(gaps((0, 2))) == {}
@@ -463,7 +463,7 @@ async def test_where_markers_may_not_be_written(bench: Bench) -> None:
 
 @scenario
 async def test_where_brokers_cannot_write_markers(bench: Bench) -> None:
-    """Goal: the same for a service that does not have WriteTxnMarkers, or not any more."""
+    """Goal: the same holds for a service that does not have WriteTxnMarkers, or has lost it."""
     shard = await bench.shard()
     bench.cluster.markers_refusal = 35
     assert await shard.markers.write(gaps((0, 2))) == {}
@@ -484,7 +484,7 @@ async def test_markers_where_nobody_leads(bench: Bench) -> None:
 
 @scenario(markers_allowed=True)
 async def test_markers_whose_answer_is_lost(bench: Bench) -> None:
-    """Goal: nobody knows, so the caller is told so and has to read the log's end."""
+    """Goal: the outcome is unknown, so the caller gets an error and has to read the log's end."""
     shard = await bench.shard()
     await shard.markers.write(gaps((0, 1)))
     bench.network.cut("owner", 1)
@@ -497,14 +497,14 @@ async def test_markers_whose_answer_is_lost(bench: Bench) -> None:
 
 
 def batch(partition: int, producer: int, epoch: int, sequence: int) -> Batch:
-    """One record, as an owner of this epoch sends it."""
+    """Build one record, as an owner with this epoch sends it."""
     one = build([RawRecord(0, 1_000, 0, memoryview(encode_tail(None, b"v")))], Codec.NONE)
     data = whole(one, producer_id=producer, epoch=epoch, sequence=sequence)
     return Batch(key(partition), data[:HEADER_SIZE], memoryview(data)[HEADER_SIZE:])
 
 
 async def sent(bench: Bench, one: Batch, owner: str = "owner") -> int:
-    """The error code with which a batch is answered."""
+    """Send a batch; return its error code."""
     node = bench.cluster.partition(one.partition).leader
     answers = await bench.destination(owner).produce(node, [one])
     return answers[one.partition].error
@@ -514,7 +514,8 @@ async def sent(bench: Bench, one: Batch, owner: str = "owner") -> int:
 async def test_a_fenced_partition_refuses_what_was_sent_before(bench: Bench) -> None:
     """Goal: from the marker on, a batch of the former epoch is refused; other partitions go on.
 
-    Also on a partition that never had a batch: a first one would be taken whatever its sequence.
+    This includes a partition that never had a batch: its first one would be accepted with any
+    sequence.
     """
     shard = await bench.shard()
     for partition in (0, 1):
@@ -528,7 +529,7 @@ async def test_a_fenced_partition_refuses_what_was_sent_before(bench: Bench) -> 
 
 @scenario
 async def test_what_has_no_leader_is_fenced_later(bench: Bench) -> None:
-    """Goal: it is left out, the others are fenced at once; then it is, too."""
+    """Goal: it is skipped, the others are fenced at once; later it is fenced, too."""
     shard = await bench.shard()
     bench.cluster.partition(key(1)).leader = -1
     assert await shard.fence([key(0), key(1)]) == {key(0): 0}
@@ -538,7 +539,7 @@ async def test_what_has_no_leader_is_fenced_later(bench: Bench) -> None:
 
 
 def leads_away(bench: Bench, shard: Shard) -> ModelDestination:
-    """Let a partition lose its leader while the next transactions end; until it is deleted."""
+    """Let a partition lose its leader while the next transactions end, until it is deleted."""
     destination = shard._destination
     assert isinstance(destination, ModelDestination)
 
@@ -555,7 +556,7 @@ def leads_away(bench: Bench, shard: Shard) -> ModelDestination:
 
 @scenario
 async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Bench) -> None:
-    """Goal: what is told to be fenced gets no marker any more, also if its coordinator moves then.
+    """Goal: a partition that is reported as fenced gets no more markers if its coordinator moves.
 
     The transaction of a fence is not complete while one of its partitions has no leader, and
     another coordinator writes the markers of all of them again.
@@ -578,7 +579,7 @@ async def test_a_coordinator_that_moves_writes_nothing_behind_a_stop(bench: Benc
 
 @scenario
 async def test_a_coordinator_that_moves_writes_nothing_behind_a_gap(bench: Bench) -> None:
-    """Goal: data follows a gap that begins with a fence when no other marker comes any more."""
+    """Goal: data follows a gap that begins with a fence once no other marker can arrive."""
     shard = await bench.shard()
     destination = leads_away(bench, shard)
     found = await shard.fence_data(gaps((0, 1), (0, 1)))
@@ -592,7 +593,7 @@ async def test_a_coordinator_that_moves_writes_nothing_behind_a_gap(bench: Bench
 
 @scenario
 async def test_a_stop_waits_until_its_transaction_is_complete(bench: Bench) -> None:
-    """Goal: until their coordinator has noted that they stand, another one writes them again."""
+    """Goal: until their coordinator has noted the markers, another one writes them again."""
     shard = await bench.shard()
 
     async def noted_later(
@@ -612,9 +613,9 @@ async def test_a_stop_waits_until_its_transaction_is_complete(bench: Bench) -> N
 
 @scenario
 async def test_what_may_not_be_written_to_is_fenced_alone_later(bench: Bench) -> None:
-    """Goal: the others are fenced as fast as ever; it is not, and says why, until it may be.
+    """Goal: the others are fenced as fast as ever; it is not, and reports why, until it may be.
 
-    However often that is tried, no epoch is used up by it.
+    However often that is tried, it uses up no epoch.
     """
     shard = await bench.shard()
     bench.deny()
@@ -638,7 +639,7 @@ async def test_what_may_not_be_written_to_is_fenced_alone_later(bench: Bench) ->
 
 @scenario
 async def test_a_refused_fence_is_another_owners_after_a_takeover(bench: Bench) -> None:
-    """Goal: the epoch that was kept for it is refused as any other of a former owner's."""
+    """Goal: the epoch that was kept for it is refused like any other of a former owner."""
     former = await bench.shard(bench.destination("former"))
     bench.deny()
     await former.fence([READ_ONLY])
@@ -651,7 +652,7 @@ async def test_a_refused_fence_is_another_owners_after_a_takeover(bench: Bench) 
 
 
 class Blind(ModelDestination):
-    """To whom the log of one partition is not shown."""
+    """A destination on which the log of one partition cannot be read."""
 
     code = TOPIC_AUTHORIZATION_FAILED
 
@@ -673,7 +674,7 @@ class Blind(ModelDestination):
 def test_what_cannot_be_read_holds_up_no_other_fence(
     code: int, told: dict[TopicPartition, Refusal]
 ) -> None:
-    """Goal: whether it is fenced already is not known, so it is left alone, and says why."""
+    """Goal: whether it is fenced already is unknown, so it is not fenced, and reports why."""
 
     @scenario
     async def story(bench: Bench) -> None:
@@ -690,9 +691,10 @@ def test_what_cannot_be_read_holds_up_no_other_fence(
 
 @scenario
 async def test_a_topic_that_is_gone_needs_no_fence(bench: Bench) -> None:
-    """Goal: a deleted topic does not hold up the removal of itself and others for ever.
+    """Goal: a deleted topic does not block the removal of itself and others for ever.
 
-    That it is gone is believed after a lease: a broker that lags does not know a new topic yet.
+    Its deletion is accepted after a lease: a broker with stale metadata does not know a new topic
+    yet.
     """
     shard = await bench.shard()
     gone = TopicPartition("gone", 0)
@@ -706,7 +708,7 @@ async def test_a_topic_that_is_gone_needs_no_fence(bench: Bench) -> None:
 
 
 def test_a_control_batch_that_a_cleaner_has_emptied() -> None:
-    """Goal: it has no key to tell its type by, and does not end the search for fences."""
+    """Goal: it has no key that gives its type, and does not end the search for fences."""
     emptied = made.altered(made.batch([made.record(0)], attributes=1 << 5), num_records=0, body=b"")
     [header] = batches(memoryview(emptied))
     assert _stored(header, memoryview(emptied)) == (header, False)
@@ -714,9 +716,10 @@ def test_a_control_batch_that_a_cleaner_has_emptied() -> None:
 
 @scenario
 async def test_a_topic_that_was_made_again_gets_no_marker(bench: Bench) -> None:
-    """Goal: it is somebody else's; its removal ends all the same, and that of others at once.
+    """Goal: it is no longer the mirror's; its removal still ends, and that of others at once.
 
-    Not before it was told for as long as a lease: a broker may lag, and tell of a former topic.
+    The recreation is accepted after it was reported for a lease: a broker with stale metadata may
+    report a former topic.
     """
     other = TopicPartition("other", 0)
     ids = {
@@ -735,7 +738,7 @@ async def test_a_topic_that_was_made_again_gets_no_marker(bench: Bench) -> None:
 
 @scenario
 async def test_a_broker_that_lags_does_not_spare_a_topic_its_fence(bench: Bench) -> None:
-    """Goal: told of a topic that was there before the mirror's own, we ask again, and fence."""
+    """Goal: if a broker reports a topic older than the mirror's, it is asked again, then fenced."""
     topic = bench.cluster.topics[key(0).topic]
     ids = {key(0).topic: topic.topic_id}
     shard = await bench.shard()
@@ -748,9 +751,10 @@ async def test_a_broker_that_lags_does_not_spare_a_topic_its_fence(bench: Bench)
 
 @scenario(markers_allowed=True)
 async def test_a_fence_is_known_without_the_right_that_made_it(bench: Bench) -> None:
-    """Goal: mirroring ended where a former owner's fence stands, who might write markers.
+    """Goal: mirroring ended at the fence of a former owner, which was able to write markers.
 
-    The next owner took its second record for one of the mirror's, and the end for a higher one.
+    The next owner took the fence's second record for one of the mirror's, and the end for a higher
+    one.
     """
     former = await bench.shard()
     assert await former.fence([key(0)]) == {key(0): 0}
@@ -763,7 +767,7 @@ async def test_a_fence_is_known_without_the_right_that_made_it(bench: Bench) -> 
 
 @scenario
 async def test_any_number_of_fences(bench: Bench) -> None:
-    """Goal: mirroring ended at the first one, however often a stop was tried."""
+    """Goal: mirroring ended at the first fence, however often a stop was tried."""
     for _ in range(70):
         shard = await bench.shard()
         assert await shard.fence([key(0)]) == {key(0): 0}
@@ -773,7 +777,7 @@ async def test_any_number_of_fences(bench: Bench) -> None:
 
 @scenario
 async def test_only_the_owner_fences(bench: Bench) -> None:
-    """Goal: one whose lease has ended cannot stop what is another's now."""
+    """Goal: an owner whose lease has ended cannot stop what another one owns now."""
     lapsed = ModelDestination(bench.cluster, bench.network, "former", lambda: False)
     shard = await bench.shard()
     former = Shard(5, "twinlog", lapsed, SETTINGS)
@@ -786,7 +790,7 @@ async def test_only_the_owner_fences(bench: Bench) -> None:
 
 @scenario
 async def test_a_former_fence_is_found(bench: Bench) -> None:
-    """Goal: where a former owner has fenced the log, mirroring ended, whoever fences it again."""
+    """Goal: mirroring ended where a former owner has fenced the log, even if it is fenced again."""
     former = await bench.shard()
     assert await sent(bench, batch(0, former.data_producer, 0, 0)) == 0
     assert await former.fence([key(0)]) == {key(0): 1}
@@ -799,7 +803,7 @@ async def test_a_former_fence_is_found(bench: Bench) -> None:
 
 @scenario
 async def test_data_of_a_former_stop_is_fenced(bench: Bench) -> None:
-    """Goal: mirrored again and stopped before anything landed, a late batch is refused.
+    """Goal: a late batch is refused if mirroring restarted, and stopped before anything landed.
 
     It was sent at a position whose epoch is that of the former fence.
     """
@@ -824,7 +828,7 @@ async def test_a_fence_that_was_cut_short_is_found(bench: Bench) -> None:
 
 
 async def a_filler_of_a_former_owner(bench: Bench) -> None:
-    """He died within a transaction of partition 0."""
+    """Let a former owner die within a transaction of partition 0."""
     coordinator = bench.cluster.coordinator
     _, producer_id, epoch = coordinator.init("twinlog.5.filler.0")
     coordinator.add_partitions("twinlog.5.filler.0", producer_id, epoch, [key(0)])
@@ -832,7 +836,7 @@ async def a_filler_of_a_former_owner(bench: Bench) -> None:
 
 @scenario
 async def test_a_former_owners_filler_comes_before_the_fence(bench: Bench) -> None:
-    """He died within a transaction: what ends it would else stand behind the fence, by and by."""
+    """A former owner died in a transaction: otherwise its marker would land behind the fence."""
     await a_filler_of_a_former_owner(bench)
     shard = await bench.shard()
     assert await shard.fence([key(0)]) == {key(0): 1}
@@ -844,9 +848,9 @@ async def test_a_former_owners_filler_comes_before_the_fence(bench: Bench) -> No
 async def test_a_former_owners_filler_comes_before_a_gap_is_begun_with_a_fence(
     bench: Bench,
 ) -> None:
-    """Goal: a gap of one offset is not filled by the fence while his marker may still come.
+    """Goal: the fence does not fill a gap of one offset while a former owner's marker may arrive.
 
-    It did: data followed, and his marker landed behind it. Seed 100197 of the simulation.
+    It used to: data followed, and the marker landed behind it. Seed 100197 of the simulation.
     """
     await a_filler_of_a_former_owner(bench)
     shard = await bench.shard()
@@ -860,7 +864,7 @@ async def test_a_former_owners_filler_comes_before_a_gap_is_begun_with_a_fence(
 
 @scenario(markers_allowed=True)
 async def test_a_former_owner_who_might_not_write_markers(bench: Bench) -> None:
-    """Goal: the right may have been granted since he filled with transactions."""
+    """Goal: the right may have been granted since the former owner filled with transactions."""
     await a_filler_of_a_former_owner(bench)
     shard = await bench.shard()
     await shard.fill_gaps(gaps((0, 1)))
@@ -871,10 +875,10 @@ async def test_a_former_owner_who_might_not_write_markers(bench: Bench) -> None:
 
 
 class Held(ModelDestination):
-    """Whose next WriteTxnMarkers request is held by what lies in between, and then delivered."""
+    """A destination whose next WriteTxnMarkers is held by the network, and delivered later."""
 
     def hold(self) -> Callable[[], None]:
-        """Hold the next one; gives what delivers it."""
+        """Hold the next request; return a function that delivers it."""
         held: list[Callable[[], object]] = []
         answering = self.write_markers
 
@@ -894,7 +898,7 @@ class Held(ModelDestination):
 
 
 async def holding(bench: Bench, start: int = 0, end: int = 1) -> tuple[Shard, Callable[[], None]]:
-    """A shard whose request to fill this gap of partition 0 is held; what delivers it."""
+    """Return a shard whose request to fill this gap of partition 0 is held, and its delivery."""
     destination = Held(bench.cluster, bench.network, "owner")
     shard = await bench.shard(destination)
     if start > bench.end(0):
@@ -908,7 +912,7 @@ async def holding(bench: Bench, start: int = 0, end: int = 1) -> tuple[Shard, Ca
 
 @scenario(markers_allowed=True)
 async def test_a_late_request_is_refused_where_its_gap_was_filled_again(bench: Bench) -> None:
-    """Goal: it comes when the gap is full, and moves no later offset (E1)."""
+    """Goal: it arrives when the gap is full, and moves no later offset (E1)."""
     shard, deliver = await holding(bench)
     assert ends(await shard.markers.write(gaps((0, 1)))) == {0: 1}
     deliver()
@@ -917,7 +921,7 @@ async def test_a_late_request_is_refused_where_its_gap_was_filled_again(bench: B
 
 @scenario(markers_allowed=True)
 async def test_a_second_request_is_refused_where_a_late_one_came_first(bench: Bench) -> None:
-    """Goal: it comes just before the gap is filled again, which then is full (E1)."""
+    """Goal: the late one arrives just before the gap is filled again, which then is full (E1)."""
     shard, deliver = await holding(bench)
     write = shard._destination.write_markers
 
@@ -953,7 +957,7 @@ def test_a_late_request_of_many_markers(come_first: bool) -> None:
 
 @scenario(markers_allowed=True)
 async def test_late_requests_of_several_owners(bench: Bench) -> None:
-    """Goal: of all that were ever sent for one offset, one lands, in whatever order they come."""
+    """Goal: of all requests that were ever sent for one offset, one lands, in any order."""
     for order in itertools.permutations(range(3)):
         before = bench.end(0)
         made = [await holding(bench, before, before + 1) for _ in range(3)]
@@ -964,7 +968,7 @@ async def test_late_requests_of_several_owners(bench: Bench) -> None:
 
 @scenario(markers_allowed=True)
 async def test_a_late_request_is_refused_behind_a_stop(bench: Bench) -> None:
-    """Goal: a former owner's, and our own, land neither behind STOPPED nor among users' records."""
+    """Goal: requests of any owner land neither behind STOPPED nor among users' records."""
     _, deliver = await holding(bench)
     owner, deliver_own = await holding(bench)
     assert await owner.fence([key(0)]) == {key(0): 0}
@@ -976,7 +980,7 @@ async def test_a_late_request_is_refused_behind_a_stop(bench: Bench) -> None:
 
 @scenario(markers_allowed=True)
 async def test_what_has_no_unanswered_request_needs_no_fence_of_markers(bench: Bench) -> None:
-    """Goal: one control record is all where the last marker is ours, or nobody owned it before."""
+    """Goal: one control record is enough if the last marker is its own, or no owner came before."""
     shard = await bench.shard()
     await shard.markers.write(gaps((0, 1)))
     shard.markers.first_owned([key(1)])
@@ -996,7 +1000,7 @@ async def test_the_end_of_a_stop_whose_owner_died(bench: Bench) -> None:
 
 @scenario(markers_allowed=True)
 async def test_a_gap_behind_an_earlier_stop_is_no_fence(bench: Bench) -> None:
-    """Goal: mirrored again up to a gap, the log ends in markers that are not those of a stop."""
+    """Goal: after mirroring again up to a gap, the log ends in markers that are not of a stop."""
     shard = await bench.shard()
     assert await shard.fence([key(0)]) == {key(0): 0}
     assert ends(await shard.markers.write(gaps((2, 4)))) == {0: 4}
@@ -1005,7 +1009,7 @@ async def test_a_gap_behind_an_earlier_stop_is_no_fence(bench: Bench) -> None:
 
 @scenario(markers_allowed=True)
 async def test_markers_that_are_missing_are_written(bench: Bench) -> None:
-    """Goal: the broker answers 0 for markers of which some are missing; the log end tells (A2)."""
+    """Goal: the broker answers 0 although some markers are missing; the log end shows it (A2)."""
     shard = await bench.shard()
     assert ends(await shard.markers.write(gaps((0, 40)))) == {0: 1}
     bench.cluster._in_sync = lambda markers: markers[:3]  # type: ignore[method-assign]
@@ -1017,7 +1021,7 @@ async def test_markers_that_are_missing_are_written(bench: Bench) -> None:
 
 @scenario(markers_allowed=True)
 async def test_coordinator_epochs_that_end(bench: Bench) -> None:
-    """Goal: another producer id is taken, in which they begin anew."""
+    """Goal: another producer id is taken, for which coordinator epochs begin again."""
     bench.cluster.coordinator.first_epoch = 32_760
     shard = await bench.shard()
     shard.markers._lasts[key(0)] = LastMarker(32_760, LAST_COORDINATOR_EPOCH - STEP)

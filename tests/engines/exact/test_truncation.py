@@ -1,6 +1,6 @@
 """A source that loses its log's end while it is mirrored, and grows again: the engine on the model.
 
-What brokers tell of it is the contract suite's to prove (tests/contract/test_replication.py).
+The contract suite tests what brokers report about it (tests/contract/test_replication.py).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from twinlog.engines.exact.partition import Stage
 
 @scenario
 async def test_a_source_that_has_grown_past_the_mirror_again(world: World) -> None:
-    """Goal: FAILED with both offsets and epochs, for good; nothing of the new records is taken."""
+    """Goal: FAILED with both offsets and epochs, for good; none of the new records is mirrored."""
     await world.mirror()
     await world.elect()
     world.write("a", "b")
@@ -32,7 +32,7 @@ async def test_a_source_that_has_grown_past_the_mirror_again(world: World) -> No
 
 @scenario
 async def test_a_source_that_is_shorter_now(world: World) -> None:
-    """Goal: it is seen at once, also before it has grown again."""
+    """Goal: the loss is detected at once, also before the source has grown again."""
     await world.mirror()
     world.write("a", "b")
     world.write("c", "d")
@@ -43,9 +43,10 @@ async def test_a_source_that_is_shorter_now(world: World) -> None:
 
 @scenario
 async def test_clean_elections_lose_nothing(world: World) -> None:
-    """Goal: every epoch is told for its own offsets: no election is taken for a lost end.
+    """Goal: each epoch is sent with its own offsets: no clean election is taken for a lost end.
 
-    Epochs without a record, markers at either side of an election, and positions read anew.
+    The cases are epochs without a record, markers on either side of an election, and positions that
+    are read again.
     """
     await world.mirror()
     for turn in range(12):
@@ -70,7 +71,7 @@ async def test_clean_elections_lose_nothing(world: World) -> None:
 
 @scenario
 async def test_what_is_only_queued_may_be_lost(world: World) -> None:
-    """Goal: what was fetched and has not been sent is dropped, and the mirror goes on."""
+    """Goal: fetched records that were not sent are dropped, and the mirror continues."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()
@@ -90,7 +91,7 @@ async def test_what_is_only_queued_may_be_lost(world: World) -> None:
 
 @scenario
 async def test_what_was_under_way_has_landed(world: World) -> None:
-    """Goal: a batch that was not answered when the source lost it is one that was mirrored."""
+    """Goal: a batch that was in flight when the source lost it counts as mirrored."""
     await world.mirror()
     world.write("a", "b")
     await world.arrived()
@@ -107,7 +108,7 @@ async def test_what_was_under_way_has_landed(world: World) -> None:
 
 @scenario
 async def test_a_position_that_is_read_anew(world: World) -> None:
-    """Goal: where both logs end in a control record, the epoch tells that it is another one."""
+    """Goal: where both logs end in a control record, the epoch shows that they differ."""
     await world.mirror()
     world.write("a")
     world.write("b")
@@ -127,7 +128,7 @@ async def test_a_position_that_is_read_anew(world: World) -> None:
 
 @scenario
 async def test_a_new_owner(world: World) -> None:
-    """Goal: what was rewritten while nobody mirrored differs; from there on the epoch is known."""
+    """Goal: records that changed while no owner ran differ; from then on the epoch is known."""
     await world.mirror()
     world.write("a")
     world.write("b")

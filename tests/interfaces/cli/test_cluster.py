@@ -1,4 +1,4 @@
-"""Twin of twinlog.interfaces.cli.cluster: the commands, as a person types them."""
+"""Twin of twinlog.interfaces.cli.cluster: the commands, as a user types them."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def twinlog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Twinlog:
 
 @pytest.mark.broker
 def test_a_cluster_lives_until_it_is_taken_down(twinlog: Twinlog) -> None:
-    """It serves after `up` has ended, comes back from a kill, and `down` leaves nothing."""
+    """It serves after `up` has ended, restarts after a kill, and `down` leaves nothing."""
     try:
         up = twinlog("cluster", "up", "one", "--config", "log.segment.bytes=1048576")
         assert up.returncode == 0, up.stderr
@@ -57,7 +57,7 @@ def test_a_cluster_lives_until_it_is_taken_down(twinlog: Twinlog) -> None:
 
 
 def of_the_page(heading: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the commands below a heading of docs/security.md, as they stand there."""
+    """Run the commands below a heading of docs/security.md, exactly as printed."""
     page = DOCS.joinpath("security.md").read_text()
     block = re.search(
         rf"^### {heading}$.*?^```\n(.*?)^```$", page[page.index("## Try it") :], _LINES
@@ -76,7 +76,7 @@ def of_the_page(heading: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.broker
 def test_a_cluster_that_asks_who_comes(twinlog: Twinlog, tmp_path: Path) -> None:
-    """As docs/security.md has it: its users come by a listener of their own, with ACLs' rights."""
+    """As in docs/security.md: users connect to a listener of their own, with their ACLs' rights."""
     try:
         done = of_the_page("Rights and denials", tmp_path)
         assert done.returncode == 0, done.stderr
@@ -105,7 +105,7 @@ def test_a_cluster_that_asks_who_comes(twinlog: Twinlog, tmp_path: Path) -> None
 
 @pytest.mark.broker
 def test_a_mirror_over_tls(twinlog: Twinlog, tmp_path: Path) -> None:
-    """As docs/security.md has it; without the certificate it is refused."""
+    """As in docs/security.md; a client without the certificate is refused."""
     try:
         done = of_the_page("A mirror over TLS", tmp_path)
         assert done.returncode == 0, done.stderr
@@ -145,7 +145,7 @@ def test_a_mirror_over_tls(twinlog: Twinlog, tmp_path: Path) -> None:
 def test_errors_are_one_line(
     twinlog: Twinlog, arguments: list[str], status: int, words: str
 ) -> None:
-    """A failure is 1 and one line, wrong usage is 2; nothing goes to standard output."""
+    """A failure is status 1 and one line, wrong usage is 2; standard output stays empty."""
     done = twinlog("cluster", *arguments)
     assert done.returncode == status
     assert words in done.stderr
@@ -155,14 +155,14 @@ def test_errors_are_one_line(
 
 
 def test_a_traceback_on_demand(twinlog: Twinlog) -> None:
-    """--debug shows where an error comes from."""
+    """--debug shows the origin of an error."""
     done = twinlog("--debug", "cluster", "down", "x")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 
 
 def test_an_empty_list(twinlog: Twinlog) -> None:
-    """Nothing on standard output, a hint beside it."""
+    """Standard output is empty, and standard error has a hint."""
     done = twinlog("cluster", "list")
     assert (done.returncode, done.stdout) == (0, "")
     assert "twinlog cluster up" in done.stderr

@@ -22,7 +22,7 @@ class Admin:
 def test_rights_that_nobody_takes_away_any_more_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Goal: an operator sees what stays, for people and for programs (D11)."""
+    """Goal: an operator and a program see the ACLs that stay (D11)."""
     admin: Any = Admin()
     asyncio.run(kafka_mirrors._delete(admin, Arguments(mirror="m")))
     out, err = capsys.readouterr()

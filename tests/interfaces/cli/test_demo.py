@@ -1,4 +1,4 @@
-"""Twin of twinlog.interfaces.cli.demo: it proves what it says, and leaves nothing behind."""
+"""Twin of twinlog.interfaces.cli.demo: it proves its claims, and leaves nothing behind."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-# Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+# Tests that run in the background have SIGINT ignored, and children inherit that.
 MAIN = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,7 +31,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
 
 
 def left(folder: Path) -> list[str]:
-    """Processes that name the demo's folder."""
+    """Return the processes that name the demo's folder."""
     found = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -48,7 +48,7 @@ def left(folder: Path) -> list[str]:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_demo(tmp_path: Path) -> None:
-    """With one broker on each side (its leader is away for a while): the same log in both."""
+    """With one broker on each side, the leader unreachable for a while, both logs are the same."""
     with start(tmp_path) as demo:
         output, _ = demo.communicate(timeout=580)
     assert demo.returncode == 0, (tmp_path / "said").read_text()
@@ -62,7 +62,7 @@ def test_the_demo(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.timeout(300)
 def test_broken_off(tmp_path: Path, how: signal.Signals) -> None:
-    """However it is ended, in the middle of its set-up, nothing of it goes on."""
+    """However it is ended during its set-up, no process of it goes on."""
     with start(tmp_path) as demo:
         said = tmp_path / "said"
         until(lambda: "the load begins" in said.read_text(), 200, "the load")

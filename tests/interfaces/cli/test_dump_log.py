@@ -1,4 +1,4 @@
-"""`twinlog dump-log --mirror-state-decoder` on files as a broker has them."""
+"""`twinlog dump-log --mirror-state-decoder` on files as a broker stores them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ BASE = 12
 
 
 def batch(entries: Sequence[tuple[bytes, bytes | None]]) -> bytes:
-    """A batch with a producer, at offset 12, as it stands in a segment."""
+    """Return a batch with a producer, at offset 12, as stored in a segment."""
     records = [
         RawRecord(offset, 1_000 + offset, 0, memoryview(encode_tail(*entry)))
         for offset, entry in enumerate(entries)
@@ -45,7 +45,7 @@ def segment(tmp_path: Path) -> Path:
 
 
 def test_what_the_kip_shows(segment: Path) -> None:
-    """Batch lines and record lines, with the decoder's JSON."""
+    """The output has batch lines and record lines, with the decoder's JSON."""
     segment.write_bytes(
         batch(
             [
@@ -84,7 +84,7 @@ def test_what_the_kip_shows(segment: Path) -> None:
 
 
 def test_what_is_damaged_is_said(segment: Path) -> None:
-    """A wrong checksum, a key that is none, and the end of a segment that was not written."""
+    """A wrong checksum, an invalid key, and an incomplete end of a segment are reported."""
     data = bytearray(batch([(MIRROR_PARTITION_STATE.to_bytes(2, "big"), b"")]))
     data[-1] ^= 1
     segment.write_bytes(bytes(data) + bytes(100))
@@ -107,7 +107,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_a_records_text_writes_to_no_terminal(segment: Path) -> None:
-    """Goal: neither names of headers, nor what JSON does not escape, nor bytes that are no text."""
+    """Goal: header names, characters that JSON does not escape and non-text bytes are escaped."""
     key, value = encode_state(PartitionState(PARTITION, State.FAILED, "\x9b2J\u202e"))
     headers = [("\x1b]0;title\x07", b""), ("\udcff", None)]
     records = [RawRecord(BASE, 1_000, 0, memoryview(encode_tail(key, value, headers)))]

@@ -1,4 +1,4 @@
-"""`kafka-mirrors` as a user types it: the console script, real brokers, bad input of each kind."""
+"""`kafka-mirrors` as a user types it: the console script, real brokers, all kinds of bad input."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ TWINLOG = Path(sys.executable).parent / "twinlog"
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command did."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -48,7 +48,7 @@ class Ran:
 
     @property
     def error(self) -> str:
-        """The one line that an error is."""
+        """Return the error, which is one line."""
         (line,) = (line for line in self.err.splitlines() if line.startswith("Error: "))
         return line.removeprefix("Error: ")
 
@@ -74,7 +74,7 @@ class Commands:
         self.folder = folder
 
     def properties(self, **more: str) -> Path:
-        """A file for --mirror-config: the source's address, and settings with _ for a dot."""
+        """Write a file for --mirror-config: the source's address, and settings with _ for a dot."""
         path = self.folder / "mirror.properties"
         settings = {"bootstrap.servers": self.pair.source.bootstrap_servers}
         settings |= {name.replace("_", "."): value for name, value in more.items()}
@@ -100,7 +100,7 @@ def commands(pair: Pair, tmp_path: Path) -> Commands:
 
 
 def on(cluster: LocalCluster, action: Callable[[KafkaCluster], Awaitable[Any]]) -> Any:
-    """Do something with our own client."""
+    """Do something with twinlog's own client."""
 
     async def act() -> Any:
         async with client(cluster) as started:
@@ -138,7 +138,7 @@ def configs_of(cluster: LocalCluster, topic: str) -> dict[str, str | None]:
 
 
 def test_create_add_list_describe(commands: Commands, fresh_name: Callable[[str], str]) -> None:
-    """The KIP's four commands, one after the other, with the KIP's words."""
+    """The KIP's four commands run one after the other, with the KIP's words."""
     name, topic = fresh_name("m"), fresh_name("t")
     topic_made(commands.pair.source, topic, 3, {"cleanup.policy": "compact"})
 
@@ -186,9 +186,9 @@ def test_twinlog_mirrors_is_the_same_command(commands: Commands) -> None:
 def test_describe_shows_states_offsets_and_reasons(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """As a lane writes them. What a person should know beside stands on standard error.
+    """Records are written as by a lane. Notes for a user go to standard error.
 
-    Why a partition is FAILED; that nobody writes statuses, or has heard of the source.
+    They are why a partition is FAILED, missing statuses, and an unreachable source.
     """
     name, topic = fresh_name("m"), fresh_name("t")
     topic_made(commands.pair.source, topic, 2)
@@ -263,7 +263,7 @@ def test_json_beside_each(commands: Commands, fresh_name: Callable[[str], str]) 
 def test_regular_expressions_match_in_full(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """And leave internal topics out, unless named."""
+    """Internal topics are left out, unless named."""
     name, stem = fresh_name("m"), fresh_name("t")
     topics = [f"{stem}-a", f"{stem}-b", f"{stem}-b-not", f"__{stem}-a"]
     for topic in topics:
@@ -277,7 +277,7 @@ def test_regular_expressions_match_in_full(
 def test_a_name_is_a_name_before_it_is_an_expression(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """A dot in a topic's name must not add its neighbours."""
+    """A dot in a topic's name must not add similarly named topics."""
     name, stem = fresh_name("m"), fresh_name("t")
     topic_made(commands.pair.source, f"{stem}.x")
     topic_made(commands.pair.source, f"{stem}-x")
@@ -288,7 +288,7 @@ def test_a_name_is_a_name_before_it_is_an_expression(
 def test_configurations_of_the_created_topic(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """The source's own, less the excluded, and what identical offsets need."""
+    """They are the source's own, without the excluded, and those that identical offsets need."""
     name, topic = fresh_name("m"), fresh_name("t")
     explicit = {
         "retention.ms": "123456789",
@@ -314,7 +314,7 @@ def test_configurations_of_the_created_topic(
 def test_an_empty_topic_of_equal_size_is_taken(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """And configured as a created one would be."""
+    """It is configured as a created one would be."""
     name, topic = fresh_name("m"), fresh_name("t")
     for cluster in (commands.pair.source, commands.pair.destination):
         topic_made(cluster, topic, 2)
@@ -328,7 +328,7 @@ def test_an_empty_topic_of_equal_size_is_taken(
 
 
 def refused(ran: Ran, *words: str) -> None:
-    """Status 1, one line that has all these words, nothing on standard output."""
+    """Status 1, one line that has all these words, and nothing on standard output."""
     assert (ran.status, ran.out) == (1, ""), ran
     for word in words:
         assert word in ran.error
@@ -357,7 +357,7 @@ def test_names_that_are_forbidden(commands: Commands, name: str) -> None:
 def test_settings_that_are_wrong(
     commands: Commands, fresh_name: Callable[[str], str], settings: dict[str, str], words: list[str]
 ) -> None:
-    """Named with the file, the value and what is allowed, before any cluster is asked."""
+    """The error names the file, the value and what is allowed, before any request to a cluster."""
     ran = commands.create(fresh_name("m"), **settings)
     refused(ran, *words)
     assert ran.error.startswith(f"{commands.folder / 'mirror.properties'}: ")
@@ -366,7 +366,7 @@ def test_settings_that_are_wrong(
 def test_a_source_that_does_not_answer(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """One line with the address and why; the mirror is not created."""
+    """The error is one line with the address and the cause; the mirror is not created."""
     name = fresh_name("m")
     ran = commands.create(name, bootstrap_servers="127.0.0.1:1", default_api_timeout_ms="1000")
     refused(ran, "cluster source", "127.0.0.1:1", "Connection refused", "bootstrap.servers")
@@ -417,7 +417,7 @@ def test_a_mirror_that_is_not_there(commands: Commands, fresh_name: Callable[[st
 
 
 def test_topics_that_cannot_be_added(commands: Commands, fresh_name: Callable[[str], str]) -> None:
-    """Missing, a bad expression, in a mirror already: and none of the others is added either."""
+    """Missing, a bad expression, in a mirror already: none of the other topics is added either."""
     name, stem = fresh_name("m"), fresh_name("t")
     for suffix in "ab":
         topic_made(commands.pair.source, f"{stem}-{suffix}")
@@ -433,7 +433,7 @@ def test_topics_that_cannot_be_added(commands: Commands, fresh_name: Callable[[s
 def test_what_is_removed_is_kept_until_a_node_has_stopped_it(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """A lane may be about to begin with it, and stand still just now: nobody can tell."""
+    """It is unknown whether a lane is about to start with it, and is just suspended."""
     name, other, topic = fresh_name("m"), fresh_name("other"), fresh_name("t")
     topic_made(commands.pair.source, topic)
     for mirror in (name, other):
@@ -457,7 +457,7 @@ def test_what_is_removed_is_kept_until_a_node_has_stopped_it(
 def test_topics_of_the_destination_that_are_in_the_way(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """Of another size, or not empty: all are named, and nothing is created."""
+    """All that have another size or records are named, and nothing is created."""
     name, stem = fresh_name("m"), fresh_name("t")
     for suffix in ("full", "large", "new"):
         topic_made(commands.pair.source, f"{stem}-{suffix}")
@@ -479,7 +479,7 @@ def test_topics_of_the_destination_that_are_in_the_way(
 def test_a_replication_factor_that_cannot_be(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
-    """The broker's refusal, before anything has been created."""
+    """The broker's refusal comes before any topic is created."""
     name, stem = fresh_name("m"), fresh_name("t")
     for suffix in "ab":
         topic_made(commands.pair.source, f"{stem}-{suffix}")
@@ -512,7 +512,7 @@ def test_created_topics_are_taken_back(
     created_first: bool,
     refusal: MirrorError,
 ) -> None:
-    """Another command is faster by a step: what we have created is deleted, but not what it has."""
+    """Another command is faster: this one's created topics are deleted, without the other's."""
     name, stem = fresh_name("m"), fresh_name("t")
     for suffix in "ab":
         topic_made(commands.pair.source, f"{stem}-{suffix}")
@@ -553,7 +553,7 @@ def test_created_topics_are_taken_back(
     ],
 )
 def test_usage(arguments: tuple[str, ...], words: str) -> None:
-    """Status 2, and what would be right."""
+    """Wrong usage gives status 2, and names the right one."""
     ran = run("--bootstrap-server", "127.0.0.1:1", *arguments)
     assert ran.status == 2
     assert words in ran.error
@@ -565,7 +565,7 @@ def test_usage_without_a_server() -> None:
 
 
 def test_help_and_version() -> None:
-    """In the KIP's words."""
+    """The help has the KIP's words."""
     text = " ".join(run("--help").out.split())
     for words in (
         "This tool helps to create cluster mirrors and add topics to them.",
@@ -613,7 +613,7 @@ def test_an_unused_setting_of_the_destination_is_a_warning(commands: Commands) -
 
 
 def test_a_foreign_record_is_named(commands: Commands, fresh_name: Callable[[str], str]) -> None:
-    """On standard error; the table stands."""
+    """It is named on standard error; the table is printed."""
     name = fresh_name("m")
     assert commands.create(name).status == 0
     good = config_entry(Mirror(name=f"{name}.x", source={}, source_cluster_id=""), 8)

@@ -1,4 +1,4 @@
-"""`twinlog run` and `verify`: what is wrong is said in one line, before anything starts."""
+"""`twinlog run` and `verify`: an error is reported in one line, before anything starts."""
 
 import socket
 from pathlib import Path
@@ -16,14 +16,14 @@ def run(*arguments: str) -> Result:
 
 
 def refused(done: Result) -> str:
-    """The one line of an error."""
+    """Return the one line of an error."""
     assert (done.exit_code, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
     return line
 
 
 def test_an_unknown_lane_setting() -> None:
-    """Goal: its name, and the one that was meant."""
+    """Goal: the error names it, and the setting that was meant."""
     line = refused(run("--lane-property", "lane.bufer.bytes=1"))
     assert (
         line
@@ -32,7 +32,7 @@ def test_an_unknown_lane_setting() -> None:
 
 
 def test_a_malformed_lane_setting_of_a_file(tmp_path: Path) -> None:
-    """Goal: the value and what is allowed; a property on the command line wins over the file's."""
+    """Goal: the error has the value and what is allowed; the command line wins over the file."""
     file = tmp_path / "lanes.properties"
     file.write_text("mirror.num.replica.fetchers=many\nlane.positions.at.once=2\n")
     line = refused(run("--lane-config", str(file)))
@@ -66,7 +66,7 @@ def test_wrong_usage(arguments: tuple[str, ...]) -> None:
 
 
 def test_a_port_that_is_taken() -> None:
-    """Goal: the address and why, before anybody is connected to."""
+    """Goal: the error has the address and the cause, before any connection is opened."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = refused(run("--metrics-address", f":{port}"))
@@ -76,7 +76,7 @@ def test_a_port_that_is_taken() -> None:
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Path:
-    """Client properties with which nobody waits long."""
+    """Return client properties with short timeouts."""
     file = tmp_path / "client.properties"
     file.write_text("default.api.timeout.ms=3000\n")
     return file
@@ -84,7 +84,7 @@ def hasty(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["run", "verify"])
 def test_a_destination_that_does_not_answer(command: str, hasty: Path) -> None:
-    """Goal: each address, and why: nobody is there, or who is there is no broker."""
+    """Goal: each address is named, with its cause: nothing listens, or it is no broker."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         servers = f"127.0.0.1:1,127.0.0.1:{port}"
@@ -99,7 +99,7 @@ def test_a_destination_that_does_not_answer(command: str, hasty: Path) -> None:
 
 @pytest.mark.parametrize("command", ["run", "verify"])
 def test_a_wrong_address(command: str, hasty: Path) -> None:
-    """Goal: what an address looks like; `:9094` is one of this host, as with Kafka's own tools."""
+    """Goal: the error shows an address; `:9094` is on this host, as with Kafka's own tools."""
     done = CliRunner().invoke(main, [command, "--bootstrap-server", "host"])
     assert refused(done).startswith("Error: bootstrap.servers is 'host': allowed is HOST:PORT")
     more = ("--command-config", str(hasty))
@@ -108,7 +108,7 @@ def test_a_wrong_address(command: str, hasty: Path) -> None:
 
 
 def test_a_topic_that_is_no_expression() -> None:
-    """Goal: wrong usage, with the expression and what is wrong with it."""
+    """Goal: wrong usage, with the expression and its error."""
     done = CliRunner().invoke(main, ["verify", *NOBODY, "--topic", "*"])
     assert done.exit_code == 2
     assert "--topic: '*': nothing to repeat" in done.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Twin of twinlog.interfaces.cli.start: what a command imports, since a failover waits for it."""
+"""Twin of twinlog.interfaces.cli.start: the imports of a command, which delay a failover."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ finally:
 
 @pytest.mark.parametrize("command", ["kafka_mirrors", "twinlog"])
 def test_no_clients_of_kafka_python(command: str) -> None:
-    """Its messages are there, its producer, consumer and admin client are not."""
+    """kafka-python's messages are imported, its producer, consumer and admin client are not."""
     show = SHOW.format(command=command)
     done = subprocess.run(
         [sys.executable, "-c", show, "verify", "--help"],

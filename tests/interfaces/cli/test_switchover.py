@@ -1,4 +1,4 @@
-"""`twinlog switchover`: its last words and exit status, and what it does when asked to end."""
+"""`twinlog switchover`: its last line and exit status, and its reaction to a signal."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ async def connected(*_: Any) -> AsyncIterator[None]:
 def test_a_signal_lets_it_take_back_what_it_has_denied(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once more while it does so changes nothing; the last line says how things are."""
+    """A second signal meanwhile changes nothing; the last line reports the result."""
     done: list[str] = []
 
     async def switch_over(*_: Any, tell: Any, **__: Any) -> None:
@@ -77,7 +77,7 @@ def test_what_is_left_behind_is_said(
     said: str,
     result: str,
 ) -> None:
-    """Goal: D1: records that nobody mirrors are named, and the status is not that of success."""
+    """Goal: D1: records that no mirror copies are named, and the exit status is not success."""
 
     async def switch_over(*_: Any, **__: Any) -> SwitchedOver:
         return SwitchedOver(mirror="m", topics=("t",), left_behind=left)
@@ -98,7 +98,7 @@ def test_what_is_left_behind_is_said(
 
 
 def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: who is named by the source's ACLs cannot hide himself from who is asked about him."""
+    """Goal: a principal in the source's ACLs cannot hide itself from the operator who is asked."""
     why = "a deny ACL cannot exclude them: User:a, User:mallory\x1b[2K\rUser:b\n\x9b2J"
 
     @asynccontextmanager
@@ -128,7 +128,7 @@ def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_is_left_to_be_looked_at_is_no_success(
     fields: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Producers may write to the old source, which nobody mirrors any more, or groups skip."""
+    """Producers may write to the old source, which no mirror copies any more, or groups skip."""
 
     @asynccontextmanager
     async def connected(*_: Any) -> AsyncIterator[None]:

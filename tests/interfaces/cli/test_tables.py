@@ -1,4 +1,4 @@
-"""Tables and errors hold words of others: names, and what brokers say."""
+"""Tables and errors contain foreign text: names, and brokers' messages."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def test_a_name_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_list_of_names_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever may write `__mirror_config` may store any name."""
+    """A writer of `__mirror_config` may store any name."""
     _changed(Arguments(mirror="m"), ["a\x1b[2K", "b\r"], "paused", "Paused 2 topic(s) in mirror")
     assert capsys.readouterr().out == "Paused 2 topic(s) in mirror m: [a\\x1b[2K, b\\r]\n"
 

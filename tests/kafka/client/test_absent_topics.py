@@ -36,7 +36,7 @@ def absent(*answers: dict[str, int] | None) -> set[str]:
 
 
 def test_every_broker_has_to_answer_so() -> None:
-    """One that has just started may not know a topic yet."""
+    """A broker that has just started may not know a topic yet."""
     gone = {"t": UNKNOWN, "u": UNKNOWN}
     assert absent(gone, gone) == {"t", "u"}
     assert absent(gone, {"t": NONE, "u": UNKNOWN}) == {"u"}

@@ -1,4 +1,4 @@
-"""SASL against a script: whose fault it is, and that nobody tells a secret."""
+"""SASL against a script: which side is at fault, and that no error contains a secret."""
 
 import asyncio
 import base64
@@ -19,7 +19,7 @@ SECRET = "geheim"
 
 
 def _failed(sasl: Sasl, answer: bytes = b"") -> TwinlogError:
-    """The error, where the broker answers each message with the same."""
+    """Return the error if the broker gives this answer to each message."""
 
     async def exchange(request: Any) -> Any:
         if isinstance(request, SaslHandshakeRequest):
@@ -33,7 +33,7 @@ def _failed(sasl: Sasl, answer: bytes = b"") -> TwinlogError:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_password_that_is_no_text_is_the_users(mechanism: str) -> None:
-    """As the environment gives one that is not UTF-8."""
+    """The environment gives such a password for one that is not UTF-8."""
     error = _failed(Sasl(mechanism=mechanism, username="a", password=f"{SECRET}\udcff"))
     assert type(error) is UserError
     assert error.message.startswith("sasl.jaas.config ")
@@ -53,7 +53,7 @@ def test_a_token_that_is_no_text_is_the_users(tmp_path: Path, content: bytes) ->
 
 
 def test_a_token_that_cannot_be_looked_for(tmp_path: Path) -> None:
-    """Its path is longer than the system takes."""
+    """Its path is longer than the system accepts."""
     url = (tmp_path / ("t" * 300)).as_uri()
     error = _failed(Sasl(mechanism="OAUTHBEARER", token_url=url))
     assert type(error) is UserError
@@ -69,7 +69,7 @@ def test_what_a_broker_says_wrongly_is_not_repeated(answer: bytes) -> None:
 
 
 def test_our_own_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GSSAPI's say more than their type."""
+    """GSSAPI's errors tell more than their type."""
 
     class Layers:
         def __init__(self, *_: object) -> None: ...
@@ -99,7 +99,7 @@ def test_our_own_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_broker_that_asks_for_a_proof_that_is_easily_guessed_from(
     iterations: int, salt: bytes, reason: str
 ) -> None:
-    """Whoever answers in a broker's place gets no proof made with one round, nor without a salt."""
+    """A false broker gets no proof made with one round, nor without a salt."""
     sent: list[bytes] = []
 
     async def exchange(request: Any) -> Any:
@@ -117,7 +117,7 @@ def test_a_broker_that_asks_for_a_proof_that_is_easily_guessed_from(
 
 
 def test_a_nonce_that_is_not_ours_gets_no_proof() -> None:
-    """A proof for a nonce of its own choice could be replayed elsewhere."""
+    """A proof for a nonce of the broker's own choice could be replayed elsewhere."""
     sent: list[bytes] = []
 
     async def exchange(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The brokers' time: what they say of it, and nothing that somebody sets here."""
+"""The brokers' time: it comes from their answers, and no local clock can change it."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ MINUTE_MS = 60_000
 
 
 class Clocks:
-    """Ours: one that runs, and one that anybody may set."""
+    """The local clocks: a monotonic one, and one that can be set."""
 
     def __init__(self) -> None:
         self.running = 50.0
@@ -49,7 +49,7 @@ def test_where_topics_do_not_tell_it_is_the_wall_clocks(told: int) -> None:
 @pytest.mark.broker
 @pytest.mark.parametrize(("kind", "told"), [("LogAppendTime", True), ("CreateTime", False)])
 def test_brokers_tell_it(any_kafka: LocalCluster, topic: str, kind: str, *, told: bool) -> None:
-    """With the answer to what is appended to a topic of LogAppendTime."""
+    """The answer to an append to a topic of LogAppendTime contains it."""
 
     async def run() -> None:
         async with client(any_kafka) as cluster:

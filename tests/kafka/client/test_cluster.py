@@ -1,4 +1,4 @@
-"""A cluster as a whole, on real brokers: bootstrap, leaders that move, and nothing left over."""
+"""A cluster as a whole, on real brokers: bootstrap, leaders that move, and no leftovers."""
 
 import asyncio
 import gc
@@ -77,7 +77,7 @@ async def _topic(cluster: KafkaCluster, name: str, partitions: int = 3) -> list[
 
 
 async def _mark(cluster: KafkaCluster, name: str, partitions: list[TopicPartition]) -> ProducerId:
-    """One empty transaction; returns when its markers are in the logs."""
+    """Run one empty transaction; return when its markers are in the logs."""
     before = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
     producer = await init_producer_id(cluster, name)
     added = await add_partitions_to_txn(cluster, name, producer, partitions)
@@ -117,7 +117,7 @@ def test_no_server_answers_says_which_and_why() -> None:
     ],
 )
 def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -> None:
-    """Its address, what is wrong, and what to do."""
+    """The error has the address, the problem, and what to do."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
@@ -137,7 +137,7 @@ def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -
 def test_a_broker_that_hangs_does_not_hold_up_the_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All wait for it: another broker is asked soon, and first as long as the one is silent."""
+    """All callers wait for it: another broker is asked soon, and first while this one is silent."""
     monkeypatch.setattr(client_module, "METADATA_PATIENCE", (0.2, 0.4))
     monkeypatch.setattr(client_module, "SILENT", 0.1)
 
@@ -178,9 +178,9 @@ def test_a_broker_that_hangs_does_not_hold_up_the_metadata(
 
 
 def test_no_broker_is_asked_for_ever_who_leads() -> None:
-    """Goal: a leader that is cut off from the other brokers, not from us, is found out.
+    """Goal: a leader that is cut off from the other brokers, but not from the client, is detected.
 
-    It goes on to name itself, and to answer that its log has no more.
+    It still names itself as the leader, and answers that its log has no more records.
     """
 
     async def run() -> None:
@@ -212,7 +212,7 @@ def test_no_broker_is_asked_for_ever_who_leads() -> None:
         async with FakeBroker(says(1, 5)) as former, FakeBroker(says(2, 6)) as other:
             ports.update({1: former.port, 2: other.port})
             async with _client(f"127.0.0.1:{former.port}", retry_backoff_ms="1") as cluster:
-                await cluster.connection(1)  # there are partitions that it leads
+                await cluster.connection(1)  # it leads partitions
 
                 async def found() -> bool:
                     await cluster.refresh(["t"])
@@ -253,7 +253,7 @@ def test_refreshes_at_once_share_a_request(kafka: LocalCluster, topic: str) -> N
 
 @pytest.mark.broker
 def test_the_first_refresh_does_not_wait(kafka: LocalCluster) -> None:
-    """Goal: what a command asks for first comes at once; asking again is slowed down."""
+    """Goal: a command's first refresh is immediate; later ones are slowed down."""
 
     async def run() -> None:
         slow = {"retry_backoff_ms": "60000", "retry_backoff_max_ms": "60000"}
@@ -269,7 +269,7 @@ def test_the_first_refresh_does_not_wait(kafka: LocalCluster) -> None:
 
 @pytest.mark.broker
 def test_positions_and_fences(any_kafka: LocalCluster, topic: str) -> None:
-    """What the append leans on: log ends, producers, markers, epochs that fence."""
+    """The append depends on them: log end offsets, producers, markers, epochs that fence."""
 
     async def test(cluster: KafkaCluster) -> None:
         partitions = await _topic(cluster, topic)
@@ -392,7 +392,7 @@ def test_another_broker_says_who_coordinates(trio: LocalCluster, topic: str) -> 
 
     async def test(cluster: KafkaCluster) -> None:
         what = Coordinator.GROUP, topic
-        await cluster.doubt_coordinator(*what)  # nobody was asked: there is nothing to doubt
+        await cluster.doubt_coordinator(*what)  # no coordinator is cached yet
         assert not cluster._coordinators
         node = await cluster.coordinator(*what)
         former = min(set(trio.node_ids) - {node})
@@ -419,7 +419,7 @@ def test_a_leader_dies_and_its_partitions_are_asked_elsewhere(
 
         async def answered() -> bool:
             ends = await list_offsets(cluster, partitions, replica_id=DEBUGGING)
-            # A coordinator that dies in time writes markers twice (test_markers.py).
+            # A coordinator that dies at that moment writes markers twice (test_markers.py).
             return all(not isinstance(e, Refusal) and e.offset >= 1 for e in ends.values())
 
         await until_async(answered, 120, "answers from the new leaders")

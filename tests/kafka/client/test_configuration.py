@@ -1,4 +1,4 @@
-"""Kafka's property files: what works there works here; what is wrong is named."""
+"""Kafka's property files: what works there works with twinlog; errors are named."""
 
 import errno
 import os
@@ -68,7 +68,7 @@ def test_what_is_not_used_is_named() -> None:
 def test_a_password_in_clear_text_is_a_warning(
     protocol: str, mechanism: str, module: str, warned: bool
 ) -> None:
-    """As is a setting of TLS that would not hold."""
+    """A TLS setting that would not hold is a warning, too."""
     properties = {
         "security.protocol": protocol,
         "sasl.mechanism": mechanism,
@@ -123,7 +123,7 @@ def test_secrets_by_reference(tmp_path: Path) -> None:
 
 
 def test_what_a_reference_leads_to_is_asked_for_each_time(tmp_path: Path) -> None:
-    """Properties and environment are those that were parsed; what is not there may come back."""
+    """Parsed properties and environment stay; a missing reference target may come back."""
     (tmp_path / "pw").write_text("one")
     environment = {"NAME": "alice"}
     jaas = f'{PLAIN} required username="${{env:NAME}}" password="${{directory:{tmp_path}:pw}}";'
@@ -164,7 +164,7 @@ def test_what_is_written_out_is_not_shown() -> None:
     ],
 )
 def test_references_that_lead_nowhere_are_named(reference: str, why: str, tmp_path: Path) -> None:
-    """And what is missing: the file, or what should be in it. Of the rest nothing is shown."""
+    """The missing part is named: the file, or its content. Other values are not shown."""
     (tmp_path / "secrets").write_text("other=hidden\n")
     reference, why = (text.replace("HERE", str(tmp_path)) for text in (reference, why))
     with pytest.raises(UserError) as caught:
@@ -178,7 +178,7 @@ def test_references_that_lead_nowhere_are_named(reference: str, why: str, tmp_pa
 
 
 def _told(properties: dict[str, str], environment: dict[str, str] | None = None) -> str:
-    """All that is said of what is wrong with some properties; first comes the message."""
+    """Return all texts about invalid properties; the error's message comes first."""
     plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     with pytest.raises(UserError) as caught:
         parse_config(BASE | plain | properties, environment or {})
@@ -200,13 +200,13 @@ def _told(properties: dict[str, str], environment: dict[str, str] | None = None)
 def test_a_reference_that_cannot_be_read_is_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str, reason: str
 ) -> None:
-    """It names the setting, and why, and nothing of what is there."""
+    """The error names the setting and the cause, and nothing of the content."""
     (tmp_path / "bytes").write_bytes(b"pw=" + SECRET.encode() + b"\xff")
     (tmp_path / "forbidden").write_text(f"pw={SECRET}")
     opened = Path.open
 
     def guarded(path: Path, *arguments: Any, **named: Any) -> Any:
-        # Permissions are none for root, who runs tests in containers.
+        # Permissions do not limit root, who runs tests in containers.
         if path.name == "forbidden":
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return opened(path, *arguments, **named)
@@ -224,7 +224,7 @@ def test_certificates_that_are_not_ascii_are_the_users() -> None:
 
 
 def test_a_secret_that_is_no_text_is_not_told(tmp_path: Path) -> None:
-    """From the environment, from a file, and written out."""
+    """The secret is from the environment, from a file, or written out."""
     file = tmp_path / "secrets.properties"
     file.write_text(f"escape={SECRET}\\ud800\n")
     references = ("${env:PW}", f"${{file:{file}:escape}}", f"{SECRET}\ud800")
@@ -260,7 +260,7 @@ def test_a_file_that_is_not_of_properties_is_not_told(
     ],
 )
 def test_a_secret_in_the_wrong_place_is_not_told(key: str) -> None:
-    """A bad value is named as it stands in the properties."""
+    """A bad value is named as written in the properties."""
     said = _told({key: "${env:PW}"}, {"PW": SECRET})
     assert said.startswith(f"{key} is '${{env:PW}}': allowed is ")
     assert SECRET not in said
@@ -351,7 +351,7 @@ def test_sasl_needs_name_and_password() -> None:
 
 
 def test_scram_names_are_escaped() -> None:
-    """RFC 5802: kafka-python puts the name into the message as it is."""
+    """RFC 5802: kafka-python puts the name into the message unescaped."""
     sasl = Sasl(mechanism="SCRAM-SHA-256", username="a=b,c", password="p")
     assert sasl.mechanism_options()["sasl_plain_username"] == "a=3Db=2Cc"
 
@@ -369,7 +369,7 @@ def _kerberos(options: str, **properties: str) -> Kerberos:
 
 
 def test_kerberos_is_told_as_java_does() -> None:
-    """Where tickets come from, and whose; what says nothing of that has no effect."""
+    """The options give the tickets' origin and principal; other options have no effect."""
     keytab = 'useKeyTab=true storeKey=true keyTab="FILE:/etc/k" principal="m@R"'
     wanted = Kerberos(service="kafka", principal="m@R", keytab="/etc/k")
     assert _kerberos(keytab) == wanted

@@ -90,7 +90,7 @@ def test_many_requests_are_answered_each_with_its_own() -> None:
 
 
 def test_parts_of_any_size_arrive_in_their_order() -> None:
-    """Small ones are sent together, large ones by themselves."""
+    """Small parts are sent together, large ones separately."""
     sizes = (1, LARGE - 1, LARGE, 10, 3 << 20, 0, 1, LARGE + 1, LARGE)
     parts = [memoryview(random.Random(at).randbytes(size)) for at, size in enumerate(sizes)]
 
@@ -198,7 +198,7 @@ def test_an_answer_that_nobody_asked_for_closes() -> None:
 
 @given(garbage=st.binary(min_size=1, max_size=60), whole=st.booleans())
 def test_any_answer_is_a_response_or_a_documented_error(garbage: bytes, whole: bool) -> None:
-    """Garbage as the body of a good frame, or as the stream itself; then the server hangs up."""
+    """Garbage is the body of a good frame, or the stream itself; then the server disconnects."""
 
     async def run() -> None:
         async def answer(request: Request) -> bytes:
@@ -220,7 +220,7 @@ def test_any_answer_is_a_response_or_a_documented_error(garbage: bytes, whole: b
 
 
 def test_an_answer_without_records_may_not_be_as_long_as_one_with() -> None:
-    """A broker would else make the event loop decode 128 MiB for a heartbeat."""
+    """Otherwise a broker could make the event loop decode 128 MiB for a heartbeat."""
 
     async def long(_request: Request) -> bytes:
         return struct.pack(">i", MAX_DECODED + 1)
@@ -236,7 +236,7 @@ def test_an_answer_without_records_may_not_be_as_long_as_one_with() -> None:
 
 
 def test_an_answer_about_some_partitions_is_as_long_as_the_question() -> None:
-    """Goal: a source keeps no lane from its heartbeats by an answer to where logs end."""
+    """Goal: a source's answer about log end offsets does not delay a lane's heartbeats."""
     partition = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     topic = ListOffsetsRequest.ListOffsetsTopic(
         name="t", partitions=[partition(partition_index=0, timestamp=-1)]
@@ -287,7 +287,7 @@ def test_a_malformed_body_closes() -> None:
 
 
 def test_a_throttle_is_obeyed_in_order() -> None:
-    """What is sent meanwhile waits in order, whatever its timeout: a throttle is a wait."""
+    """Requests sent meanwhile wait in order, whatever their timeout: a throttle is a wait."""
 
     async def throttled(request: Request) -> bytes:
         if request.version == 4:
@@ -342,7 +342,7 @@ def test_requests_in_flight_wait_for_the_end_of_a_throttle() -> None:
 
 
 def test_a_closed_gate_that_is_no_throttle_has_a_deadline() -> None:
-    """A session that is being renewed, say."""
+    """One example is a session that is being renewed."""
 
     async def run() -> None:
         async with FakeBroker() as broker:
@@ -392,7 +392,7 @@ def test_cancelling_one_leaves_the_others() -> None:
 
 @pytest.mark.parametrize("highest", [0, 2, 3, 4])
 def test_versions_are_negotiated_with_old_brokers(highest: int) -> None:
-    """An ApiVersions that the broker does not have is asked again in its own version."""
+    """An ApiVersions that the broker does not have is repeated in the broker's version."""
 
     async def run() -> None:
         async with FakeBroker(ranges={18: (0, highest), 12: (0, 2)}) as broker:
@@ -439,7 +439,7 @@ def test_sasl_unknown_mechanism_names_those_there_are() -> None:
 
 
 def test_a_session_is_renewed_before_it_ends() -> None:
-    """Requests go on meanwhile, and none comes between the exchange's own (KIP-368)."""
+    """Requests go on meanwhile, and none is sent between the exchange's own (KIP-368)."""
 
     async def run() -> None:
         async with FakeBroker(session_lifetime_ms=1100) as broker:
@@ -479,7 +479,7 @@ async def _renewed(broker: FakeBroker, times: int) -> None:
 
 
 def _referring(file: Path, port: int) -> ClusterConfig:
-    """A client whose password stands in a file."""
+    """Return a client configuration whose password is in a file."""
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     properties = {
         "bootstrap.servers": f"127.0.0.1:{port}",
@@ -491,7 +491,7 @@ def _referring(file: Path, port: int) -> ClusterConfig:
 
 
 def test_a_session_is_renewed_with_the_password_of_that_moment(tmp_path: Path) -> None:
-    """And so is a connection opened; what was parsed stays as it was."""
+    """A new connection uses it, too; the parsed configuration stays unchanged."""
     file = tmp_path / "secrets.properties"
     file.write_text("pw=first")
 
@@ -513,7 +513,7 @@ def test_a_session_is_renewed_with_the_password_of_that_moment(tmp_path: Path) -
 
 
 def test_a_secret_that_cannot_be_read_now_is_tried_again(tmp_path: Path) -> None:
-    """It closes the connection that needs it, and the next one is opened when it is back."""
+    """The connection that needs it is closed, and the next one opens once it is readable."""
     file = tmp_path / "secrets.properties"
     file.write_text("pw=secret")
 
@@ -606,7 +606,7 @@ def test_call_on_real_brokers(any_kafka: LocalCluster) -> None:
 
 @pytest.mark.broker
 def test_kill_9_with_requests_in_flight(tmp_path: Path) -> None:
-    """All futures fail as unknown; a new connection works when the broker is back."""
+    """All futures fail with an unknown outcome; a new connection works after the restart."""
 
     async def run(local: LocalCluster) -> None:
         host, port = local.bootstrap_servers.split(",")[0].split(":")
@@ -628,12 +628,12 @@ def test_kill_9_with_requests_in_flight(tmp_path: Path) -> None:
 
     with LocalCluster.start(1, directory=tmp_path, jvm_flags=SHORT_LIVED) as local:
         outside.make_topic(local.bootstrap_servers, QUIET)
-        outside.write(local.bootstrap_servers, QUIET, outside.simple(1))  # its leader leads by now
+        outside.write(local.bootstrap_servers, QUIET, outside.simple(1))  # its leader is elected
         asyncio.run(run(local))
 
 
 def _long_fetch(connection: Connection) -> Awaitable[object]:
-    """A Fetch that the broker keeps for ten seconds, as its topic has nothing more."""
+    """Send a Fetch that the broker holds for ten seconds, as its topic has no more records."""
     topic = FetchRequest.FetchTopic
     request = FetchRequest(
         replica_id=-1,

@@ -9,7 +9,7 @@ from twinlog.kafka.client.security import Kerberos
 
 
 def cache(principal: str, keytab: Path) -> str:
-    """Where the tickets of such a connection are kept."""
+    """Return the path of the ticket cache of such a connection."""
     library: Any = SimpleNamespace(
         Name=lambda name, _kind: name,
         NameType=SimpleNamespace(kerberos_principal=None),
@@ -22,8 +22,8 @@ def cache(principal: str, keytab: Path) -> str:
 def test_a_principals_name_gives_nobody_its_tickets(tmp_path: Path) -> None:
     """A mirror's properties name the node's principal, and some file that they may read.
 
-    Goal: the tickets that the node has by its own keytab stay in a cache of their own. Tickets that
-    are there are used without a look at the keytab.
+    Goal: the tickets that the node has by its own keytab stay in a cache of their own. Existing
+    tickets are used without a check of the keytab.
     """
     own, granted = tmp_path / "node.keytab", tmp_path / "anything"
     for file in (own, granted):

@@ -1,4 +1,4 @@
-"""Snapshots of a cluster: answers come out of order, topics are deleted and made anew."""
+"""Snapshots of a cluster: answers come out of order, topics are deleted and recreated."""
 
 from uuid import UUID
 
@@ -78,7 +78,7 @@ def test_an_older_answer_does_not_bring_an_old_leader_back() -> None:
 
 
 def test_a_topic_that_may_not_be_seen_any_more_is_refused_and_not_gone() -> None:
-    """Brokers name no id and no partitions then: what was known stays, and so does the code."""
+    """Brokers then name no id and no partitions: known values stay, and the code is kept."""
     denied = _response(_topic(error=29, topic_id=UUID(int=0)))
     metadata = merge(_known(_topic(leader=2)), denied, everything=False)
     assert metadata.leader(A0) == Refusal(29)
@@ -126,15 +126,15 @@ def test_a_partition_that_is_not_there() -> None:
 
 
 def test_another_cluster_is_refused() -> None:
-    """An address that leads elsewhere must never be taken for the same log."""
+    """Another cluster at the address must never be taken for the same log."""
     with pytest.raises(UserError, match="cluster d, before to c"):
         merge(_known(), _response(cluster_id="d"), everything=False)
 
 
 def test_a_cluster_of_millions_is_none() -> None:
-    """Goal: a source does not have a node connect to as many addresses as its answer has room for.
+    """Goal: a source does not make a node connect to as many addresses as an answer can contain.
 
-    Groups and ACLs are asked for at each broker at the same time.
+    Requests for groups and ACLs go to all brokers at the same time.
     """
     merge(EMPTY, _response(nodes=MAX_BROKERS), everything=False)
     with pytest.raises(ProtocolError, match="names 1001 brokers, allowed are 1000"):

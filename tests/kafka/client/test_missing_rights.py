@@ -1,4 +1,4 @@
-"""Messages about missing rights: who lacks which operation on what."""
+"""Messages about missing rights: which principal lacks which operation on what."""
 
 import pickle
 
@@ -11,7 +11,7 @@ from twinlog.kafka.errors import Retriable, UserError, check
 
 
 def test_who_lacks_a_right_is_named() -> None:
-    """And what the right is; a message about anything else names nobody."""
+    """The right is named, too; a message about anything else names no principal."""
     security = Security(sasl=Sasl(mechanism="PLAIN", username="alice"))
     config = ClusterConfig(bootstrap_servers=(Address("h", 1),), security=security)
     cluster = KafkaCluster(config, name="source")

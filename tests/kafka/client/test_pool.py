@@ -1,4 +1,4 @@
-"""One dial at a time, pauses that grow, and nothing left at the end."""
+"""One connection attempt at a time, backoff that grows, and nothing left at the end."""
 
 import asyncio
 import random
@@ -85,7 +85,7 @@ def test_close_ends_a_dial_that_hangs() -> None:
 
 
 def test_idle_connections_are_closed() -> None:
-    """And nothing of theirs is kept."""
+    """No state of them is kept."""
 
     async def run() -> None:
         async with FakeBroker() as broker:

@@ -1,4 +1,4 @@
-"""Frames come out as they went in, however the bytes are cut; anything else is one error."""
+"""Frames come out as sent, however the bytes are cut; anything else is one error."""
 
 import struct
 
@@ -19,7 +19,7 @@ BODIES = st.lists(
 
 
 class Sink:
-    """What the receiver tells its connection."""
+    """The receiver's calls to its connection."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -41,7 +41,7 @@ class Sink:
         self.receiver.stopped = True
 
     def feed(self, data: bytes, sizes: list[int]) -> None:
-        """Give the bytes as the kernel would: as many as fit, and as many as there are."""
+        """Feed the bytes as the kernel would: as many as fit, and as many as there are."""
         at, turn = 0, 0
         while at < len(data) and not self.errors:
             buffer = self.receiver.get_buffer(-1)
@@ -67,7 +67,7 @@ def test_frames_come_out_as_they_went_in(bodies: list[bytes], sizes: list[int]) 
 def test_garbage_is_an_error_or_waits_for_more(
     bodies: list[bytes], garbage: bytes, sizes: list[int]
 ) -> None:
-    """Whatever follows good frames, they have come out, and nothing is ever raised."""
+    """Good frames before the garbage come out, and nothing is ever raised."""
     sink = Sink()
     sink.feed(b"".join(struct.pack(">i", len(b)) + b for b in bodies) + garbage, sizes)
     assert sink.frames[: len(bodies)] == bodies

@@ -1,4 +1,4 @@
-"""Twin of twinlog.kafka.client.redaction: what is printed of a mirror's properties."""
+"""Twin of twinlog.kafka.client.redaction: the printed form of a mirror's properties."""
 
 import pytest
 from hypothesis import given
@@ -46,6 +46,6 @@ def test_what_is_shown(key: str, value: str, expected: str) -> None:
 
 @given(st.text(), st.text())
 def test_no_secret_of_a_login_module_is_shown(before: str, after: str) -> None:
-    """Whatever stands around it: an entry that makes no sense is hidden as a whole."""
+    """The surroundings do not matter: an invalid entry is hidden as a whole."""
     entry = f'{MODULE} {before} password="geheim" {after};'
     assert "geheim" not in shown({"sasl.jaas.config": entry})["sasl.jaas.config"]

@@ -1,4 +1,4 @@
-"""What the properties of a mirror may read: attacks by whoever may write `__mirror_config`.
+"""What a mirror's properties may read: attacks by a writer of `__mirror_config`.
 
 Each of them succeeds with `parse_config`, which is for a process's own configuration.
 """
@@ -36,7 +36,7 @@ def jaas(password: str) -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """`private` is the node's own, `mirrors` is for mirrors."""
+    """Create two folders: `private` is the node's own, `mirrors` is for mirrors."""
     for name in ("private", "mirrors"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "secrets.properties").write_text(f"pw={SECRET}\n")
@@ -85,7 +85,7 @@ def _filled(properties: dict[str, str], folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("granted", [False, True])
 def test_an_attack_is_refused(attack: str, granted: bool, folder: Path) -> None:
-    """Also where something else is granted; the message names the setting, and no secret."""
+    """It is refused also if other paths are granted; the error has the setting, and no secret."""
     some = parse_grants(
         {
             "mirror.allowed.paths": str(folder / "mirrors"),
@@ -117,7 +117,7 @@ _JAAS = {"sasl.jaas.config": ""}
     ],
 )
 def test_what_is_granted_is_read(properties: dict[str, str], folder: Path) -> None:
-    """By a path, by the path of a file itself, and by the name of a variable."""
+    """A grant is a path above the file, the file itself, or the name of a variable."""
     named = {"mirror.allowlist.pattern": "SOURCE_.*|KRB5CCNAME"}
     mirrors = folder / "mirrors"
     files = ",".join(str(mirrors / name) for name in ("secrets.properties", "pw", "store.pem"))
@@ -130,7 +130,7 @@ def test_what_is_granted_is_read(properties: dict[str, str], folder: Path) -> No
 
 
 def test_the_grants_hold_for_each_later_connection(folder: Path) -> None:
-    """References are resolved again for each connection: by the grants of the first one."""
+    """Each connection resolves references again, with the grants of the first one."""
     properties = _filled(jaas("${directory:MIRRORS:pw}"), folder)
     grants = parse_grants({"mirror.allowed.paths": str(folder / "mirrors")})
     config = parse_source(properties, grants, ENVIRONMENT).config
@@ -156,7 +156,7 @@ def test_a_process_reads_whatever_its_own_configuration_names(folder: Path) -> N
 
 
 def test_the_file_of_a_command_may_refer_to_what_the_operator_may_read(folder: Path) -> None:
-    """`--create`; where nodes never resolve a reference, it is refused there already."""
+    """The command is `--create`; a reference that nodes never resolve is refused there already."""
     parse_source(_filled(jaas("${directory:PRIVATE:pw}"), folder), EVERYTHING, ENVIRONMENT)
     with pytest.raises(UserError, match=r"client\.id of a mirror has the reference"):
         parse_source(_filled({"client.id": "${env:NODE_SECRET}"}, folder), EVERYTHING, ENVIRONMENT)

@@ -1,4 +1,4 @@
-"""TLS and SASL against real brokers, with certificates made on the spot."""
+"""TLS and SASL against real brokers, with certificates made by the test."""
 
 import asyncio
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_tls_unknown_authority(secured: Secured) -> None:
 
 
 def test_tls_wrong_name(secured: Secured) -> None:
-    """The certificate is for 127.0.0.1; `localhost` is another name, unless names do not count."""
+    """The certificate is for 127.0.0.1; `localhost` fails, unless names are not verified."""
     server = {"bootstrap.servers": secured.servers("TLS").replace("127.0.0.1", "localhost")}
     assert "certificate is refused" in refused(secured.cluster("TLS", server | secured.trust))
     lax = {"ssl.endpoint.identification.algorithm": ""}
@@ -104,7 +104,7 @@ def test_sasl_wrong_password(secured: Secured, mechanism: str) -> None:
 
 
 def test_oauth_bearer(secured: Secured, tmp_path: Path) -> None:
-    """A token that something keeps in a file; an old one is refused, and not repeated."""
+    """The token is in a file; an expired one is refused, and not retried."""
     file = tmp_path / "token"
     file.write_text(token("alice"))
     reach(secured.cluster("WORD", oauth(file)))
@@ -116,7 +116,7 @@ def test_oauth_bearer(secured: Secured, tmp_path: Path) -> None:
 
 
 def test_a_password_that_is_changed_behind_its_reference(secured: Secured, tmp_path: Path) -> None:
-    """A client that runs renews its sessions with the new one, and opens connections with it."""
+    """A running client renews its sessions with the new one, and opens connections with it."""
     name, file = "rotated", tmp_path / "secrets.properties"
     asyncio.run(secured.set_password(name, "the-old-one"))
     file.write_text("pw=the-old-one")
@@ -138,7 +138,7 @@ def test_a_password_that_is_changed_behind_its_reference(secured: Secured, tmp_p
 
 
 def test_a_file_of_secrets_that_is_away_for_a_while(secured: Secured, tmp_path: Path) -> None:
-    """What needs it waits, and goes on when it is back."""
+    """Operations that need it wait, and go on when it is readable again."""
     file = tmp_path / "secrets.properties"
     file.write_text(f"pw={PASSWORD}")
 

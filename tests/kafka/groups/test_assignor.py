@@ -1,4 +1,4 @@
-"""The leader's part of a rebalance, with no broker: two rounds, and never two owners."""
+"""The leader's part of a rebalance, without a broker: two rounds, and never two owners."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ MEMBERS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=T
 def _round(
     owned: dict[str, frozenset[int]], generations: dict[str, int] | None = None
 ) -> dict[str, frozenset[int]]:
-    """What each member is given, if each tells what it owns."""
+    """Return each member's assignment, if each reports the partitions that it owns."""
     subscriptions = {
         member: encode_subscription(TOPIC, partitions, (generations or {}).get(member, 1))
         for member, partitions in owned.items()
@@ -49,7 +49,7 @@ def _settle(owned: dict[str, frozenset[int]]) -> dict[str, frozenset[int]]:
 
 @given(before=MEMBERS, after=MEMBERS)
 def test_members_come_and_go(before: list[str], after: list[str]) -> None:
-    """Everything is owned once, evenly, within few rounds; who stays keeps what it can."""
+    """Each partition has one owner, evenly, within few rounds; remaining members keep most."""
     first = _settle(dict.fromkeys(before, frozenset()))
     second = _settle({member: first.get(member, frozenset()) for member in after})
     for owned in (first, second):
@@ -62,15 +62,15 @@ def test_members_come_and_go(before: list[str], after: list[str]) -> None:
 
 
 def _most(owned: dict[str, frozenset[int]], run: int) -> int:
-    """The most that one member has of any partitions that follow each other."""
+    """Return the largest number of partitions among `run` neighbours that one member has."""
     runs = [{(first + at) % COUNT for at in range(run)} for first in range(COUNT)]
     return max(len(partitions & one) for partitions in owned.values() for one in runs)
 
 
 def test_neighbours_are_spread() -> None:
-    """A topic's partitions follow each other: of eight, two members have four each.
+    """A topic's partitions are neighbours: of eight, two members have four each.
 
-    Also where one had everything when the other joined, and where both have joined at once.
+    This holds if one had all when the other joined, and if both joined at the same time.
     """
     both = _settle({"a": frozenset(), "b": frozenset()})
     assert _most(both, 8) == 4
@@ -87,7 +87,7 @@ def test_neighbours_are_spread() -> None:
 
 @given(history=st.lists(MEMBERS, min_size=1, max_size=8))
 def test_shares_stay_even_through_any_history(history: list[list[str]]) -> None:
-    """Nearly even: who stays does not give up all that would be needed for more than that."""
+    """Nearly even: a remaining member does not give up all partitions that exact shares need."""
     owned: dict[str, frozenset[int]] = {}
     for members in history:
         owned = _settle({member: owned.get(member, frozenset()) for member in members})
@@ -97,7 +97,7 @@ def test_shares_stay_even_through_any_history(history: list[list[str]]) -> None:
 
 
 def test_the_newest_generation_is_believed() -> None:
-    """A member that comes back with partitions of an old generation does not get them (KIP-792)."""
+    """A member that rejoins with partitions of an old generation does not get them (KIP-792)."""
     everything = frozenset(range(COUNT))
     given = _round({"old": everything, "new": everything}, {"old": 3, "new": 7})
     assert given["old"] == frozenset()
@@ -105,7 +105,7 @@ def test_the_newest_generation_is_believed() -> None:
 
 
 def test_nobody_gets_what_two_claim_in_one_generation() -> None:
-    """Neither can be believed: both give it up first, and the next round gives it to one."""
+    """Neither claim is believed: both give it up first, and the next round assigns it to one."""
     given = _round({"a": frozenset(range(10)), "b": frozenset(range(5, 15)), "c": frozenset()})
     assert not any(set(range(5, 10)) & partitions for partitions in given.values())
     owned = _settle({"a": given["a"], "b": given["b"], "c": given["c"]})
@@ -122,7 +122,7 @@ def test_nobody_gets_what_two_claim_in_one_generation() -> None:
 def test_whatever_is_claimed_nobody_gets_what_a_newer_owner_has(
     claims: dict[str, tuple[frozenset[int], int]],
 ) -> None:
-    """The one property that the append leans on, over all histories of a group."""
+    """The one property that the append depends on, over all histories of a group."""
     given = _round({m: c[0] for m, c in claims.items()}, {m: c[1] for m, c in claims.items()})
     seen: set[int] = set()
     for member, partitions in given.items():
@@ -152,7 +152,7 @@ def test_any_bytes_are_an_assignment_or_a_protocol_error(data: bytes) -> None:
 
 
 def _subscription(topics: list[str], user_data: bytes | None = b"", version: int = 1) -> bytes:
-    """What another application sends."""
+    """Return the subscription that another application sends."""
     subscription = ConsumerProtocolSubscription(topics=topics, user_data=user_data)
     return bytes(subscription.encode(version=version))
 
@@ -172,7 +172,7 @@ def _subscription(topics: list[str], user_data: bytes | None = b"", version: int
     ],
 )
 def test_a_foreign_member_gets_nothing(foreign: bytes, reason: str) -> None:
-    """Lanes share all partitions among themselves, whoever else is in the group; it is named."""
+    """Lanes share all partitions, whatever else is in the group; a foreign member is named."""
     ours = {"a": encode_subscription(TOPIC, (), 1), "z": encode_subscription(TOPIC, (), 1)}
     given = assign(TOPIC, COUNT, {**ours, "m": foreign})
     assert {member: why.startswith(reason) for member, why in given.foreign.items()} == {"m": True}
@@ -180,7 +180,7 @@ def test_a_foreign_member_gets_nothing(foreign: bytes, reason: str) -> None:
     assert got["m"] == frozenset()
     assert got["a"] | got["z"] == set(range(COUNT))
     assert not got["a"] & got["z"]
-    # Java's consumer takes fewer than two bytes for a defect of the leader's.
+    # Java's consumer treats fewer than two bytes as an error of the leader's.
     assert ConsumerProtocolAssignment.decode(given.assignments["m"]).assigned_partitions == []
     assert foreign_reason(TOPIC, foreign).startswith(reason)
     assert foreign_reason(TOPIC, ours["a"]) == ""
@@ -192,7 +192,7 @@ def test_only_foreign_members() -> None:
 
 
 def test_what_a_foreign_member_claims_does_not_count() -> None:
-    """It is given to a lane at once, in whatever generation it was claimed."""
+    """The partition goes to a lane at once, whatever generation the claim has."""
     item = ConsumerProtocolSubscription.TopicPartition
     claim = ConsumerProtocolSubscription(
         topics=[TOPIC, "orders"],
@@ -207,7 +207,7 @@ def test_what_a_foreign_member_claims_does_not_count() -> None:
 
 
 def test_lanes_of_an_older_version_are_ours() -> None:
-    """Before the mark, user data was empty: both share the partitions in a rolling upgrade."""
+    """Before the mark, user data was empty: both versions share partitions in a rolling upgrade."""
     old = ConsumerProtocolSubscription(
         topics=[TOPIC], user_data=b"", owned_partitions=[], generation_id=1
     )

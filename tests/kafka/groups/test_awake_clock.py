@@ -1,4 +1,4 @@
-"""A clock that notices that its machine stood still."""
+"""A clock that detects that its machine was suspended."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ class Clocks:
 
 
 def test_while_nothing_is_missed_it_is_the_monotonic_clock() -> None:
-    """Goal: also where the others are read a little later, again and again."""
+    """Goal: this holds even if the other clocks are always read a little later."""
     clocks = Clocks()
     for _ in range(100):
         clocks.run(0.3)
@@ -38,7 +38,7 @@ def test_while_nothing_is_missed_it_is_the_monotonic_clock() -> None:
 
 
 def test_a_suspended_machine() -> None:
-    """Goal: the time for which it was suspended has passed, once and for good."""
+    """Goal: the time of the suspension has passed, once and permanently."""
     clocks = Clocks()
     clocks.run(2.0)
     clocks.boot += 60.0
@@ -49,14 +49,14 @@ def test_a_suspended_machine() -> None:
 
 
 def test_a_paused_virtual_machine() -> None:
-    """Goal: the wall clock that is set right tells."""
+    """Goal: the corrected wall clock shows the pause."""
     clocks = Clocks()
     clocks.wall += 30.0
     assert clocks.awake() == 1_030.0
 
 
 def test_a_wall_clock_that_is_set_back() -> None:
-    """Goal: it takes no time back, and hides no later pause."""
+    """Goal: the clock does not go back, and detects a later pause."""
     clocks = Clocks()
     clocks.wall -= 3_600.0
     assert clocks.awake() == 1_000.0
@@ -65,7 +65,7 @@ def test_a_wall_clock_that_is_set_back() -> None:
 
 
 def test_the_machines_own_clocks() -> None:
-    """Goal: they do not run apart while a process runs."""
+    """Goal: they do not diverge while a process runs."""
     clock = AwakeClock()
     first = clock()
     assert 0.0 <= clock() - first < 5.0
@@ -87,7 +87,7 @@ def test_a_group_members_lease_ends_with_a_suspend(
 ) -> None:
     """Goal: after a suspend, or a pause of its machine, nothing is written before a heartbeat (A5).
 
-    A virtual machine's wall clock is set right after the pause; that clock alone shows it.
+    A virtual machine's wall clock is corrected after the pause; that clock alone shows it.
     """
     missed_s = 0.0
     read = getattr(time, clock)

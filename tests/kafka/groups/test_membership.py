@@ -1,4 +1,4 @@
-"""Membership on real brokers: who has what, and for how long."""
+"""Membership on real brokers: which member has which partitions, and for how long."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ Fresh = Callable[[str], str]
 
 
 class Owner:
-    """A member with callbacks that write down what happens, on a cluster client of its own."""
+    """A member with callbacks that record events, on a cluster client of its own."""
 
     def __init__(self, local: LocalCluster, config: GroupConfig) -> None:
         servers = {"bootstrap.servers": local.bootstrap_servers, "retry.backoff.ms": "20"}
@@ -66,7 +66,7 @@ class Owner:
         await self.task
 
     async def die(self) -> None:
-        """End as kill -9 ends: nothing is said to anybody."""
+        """End as kill -9 does: without any message."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -97,7 +97,7 @@ def _config(group: str, topic: str, instance: str | None = None, **times: float)
 def test_two_members_share_and_the_survivor_takes_over(
     any_kafka: LocalCluster, fresh_name: Fresh, topic: str
 ) -> None:
-    """One moves only what must move; after the other's death it has all, soon after the session."""
+    """One move takes only what must move; after the other's death it has all, after the session."""
 
     async def run() -> None:
         await _topic(any_kafka, topic)
@@ -133,7 +133,7 @@ def test_a_foreign_consumer_gets_no_partitions(
     subscribed: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Librdkafka with our group.id, of another topic or of ours too: lanes keep all partitions."""
+    """Librdkafka with twinlog's group.id, of any topic: lanes keep all partitions."""
 
     async def run() -> None:
         await _topic(kafka, topic)
@@ -194,7 +194,7 @@ async def _about_a_third(owner: Owner) -> bool:
 def test_a_static_member_restarts_without_a_rebalance(
     any_kafka: LocalCluster, fresh_name: Fresh, topic: str
 ) -> None:
-    """It has the same partitions back at once; the other, leader or not, notices nothing."""
+    """It gets the same partitions back at once; the other, leader or not, has no rebalance."""
 
     async def run() -> None:
         await _topic(any_kafka, topic)
@@ -250,7 +250,7 @@ def test_a_second_process_with_the_instance_id_fences_the_first(
 def test_a_hung_loop_loses_its_partitions_and_its_lease_first(
     kafka: LocalCluster, fresh_name: Fresh, topic: str
 ) -> None:
-    """What hangs is out of the group, and knows it by its own clock before others may act."""
+    """A hung member is out of the group, and its own clock tells it before others may act."""
 
     async def run() -> None:
         await _topic(kafka, topic)
@@ -291,7 +291,7 @@ async def _has_lost(owner: Owner) -> bool:
 def test_partitions_are_written_to_until_they_are_revoked(
     kafka: LocalCluster, fresh_name: Fresh, topic: str
 ) -> None:
-    """The other gets nothing before `on_revoked` has returned, and the lease holds meanwhile."""
+    """The other gets nothing before `on_revoked` has returned; the lease holds meanwhile."""
 
     async def run() -> None:
         await _topic(kafka, topic)
@@ -341,7 +341,7 @@ def test_giving_up_too_slowly_is_a_loss(kafka: LocalCluster, fresh_name: Fresh, 
 def test_the_coordinator_dies_and_comes_back(
     tmp_path_factory: pytest.TempPathFactory, fresh_name: Fresh, topic: str
 ) -> None:
-    """No callback, nothing lost, and the lease runs out meanwhile and comes back."""
+    """No callback runs and nothing is lost; the lease expires meanwhile and is restored."""
 
     async def run(local: LocalCluster) -> None:
         await _topic(local, topic)
@@ -371,7 +371,7 @@ async def _lease_holds(owner: Owner) -> bool:
 
 
 def test_the_coordinator_is_doubted_again_and_again() -> None:
-    """Also where a broker that is asked says nothing."""
+    """It is doubted also if the other broker does not answer."""
 
     class Hanging:
         config = SimpleNamespace(retry_backoff=0.1, retry_backoff_max=1.0)

@@ -27,7 +27,7 @@ NOBODY = -1
 
 
 class Coordinators(KafkaCluster):
-    """Two brokers that list a group each, and the leaders that each refresh finds."""
+    """Two brokers that list one group each, and the leaders that each refresh returns."""
 
     def __init__(self, *leaders: tuple[int, int], error: int = 0, code: int = 0) -> None:
         settings = {"retry_backoff": 0.01, "retry_backoff_max": 0.01, "api_timeout": 0.3}
@@ -79,7 +79,7 @@ def test_a_list_is_whole_while_every_group_has_its_coordinator(
 
 
 def test_a_list_as_far_as_the_offsets_topic_may_be_seen() -> None:
-    """Without it there are no groups; who may not describe it is told no leaders."""
+    """If it does not exist there are no groups; without the right to describe it, no leaders."""
     assert Coordinators().lists() == {"g1", "g2"}
     assert Coordinators(error=29).lists() == {"g1", "g2"}
 
@@ -93,7 +93,7 @@ def test_groups_that_are_being_loaded_are_an_error() -> None:
 def test_offsets_of_an_open_transaction(
     any_kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """They are pending: who asks for stable ones has to wait, the others see those before."""
+    """They are pending: a request for stable offsets waits, another gets the earlier ones."""
     servers, group = any_kafka.bootstrap_servers, fresh_name("group")
     outside.make_topic(servers, topic)
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})

@@ -1,4 +1,4 @@
-"""The header: read, checked, patched; on real batches and on made ones."""
+"""The header: read, checked, patched; on real and on synthetic batches."""
 
 import pytest
 from batch_builders import THEN, altered, batch, captures, holed, record
@@ -123,7 +123,7 @@ def test_an_answer_may_end_anywhere(log: Capture, data: st.DataObject) -> None:
     [(0, True), (TRANSACTIONAL, True), (DELETE_HORIZON, True), (LOG_APPEND_TIME, False)],
 )
 def test_what_goes_as_it_is(attributes: int, forwardable: bool) -> None:
-    """Goal: LogAppendTime does not; bits that a broker refuses or sets itself are cleared."""
+    """Goal: LogAppendTime is not forwarded; bits that a broker refuses or sets are cleared."""
     made = batch([record(0), record(1)], Codec.NONE, attributes=attributes)
     header = only(made)
     assert header.forwardable == forwardable
@@ -138,7 +138,7 @@ def test_what_goes_as_it_is(attributes: int, forwardable: bool) -> None:
 
 
 def test_holes_do_not_go_as_they_are() -> None:
-    """Goal: a batch that compaction has thinned, or emptied, is told by its count."""
+    """Goal: the count shows a batch that compaction has thinned or emptied."""
     assert only(batch([record(5), record(6)])).is_dense
     thinned, emptied = only(holed(5, 9, [(6, THEN)])), only(holed(5, 9, []))
     assert not thinned.is_dense
@@ -168,13 +168,13 @@ CORRUPT = {
 
 @pytest.mark.parametrize("data", CORRUPT.values(), ids=CORRUPT)
 def test_what_is_wrong_is_corrupt(data: bytes) -> None:
-    """Goal: brokers do not check what they answer; the offset is not even in the checksum."""
+    """Goal: brokers do not check their answers; the offset is not even in the checksum."""
     with pytest.raises(CorruptBatch):
         list(batches(memoryview(data)))
 
 
 def test_a_batch_below_the_lowest_is_corrupt() -> None:
-    """Goal: who reads on in a buffer says where the one before ended."""
+    """Goal: a reader that goes on in a buffer gives the end of the batch before."""
     assert len(list(batches(memoryview(GOOD), 0, 7))) == 1
     with pytest.raises(CorruptBatch, match="stands where 8"):
         list(batches(memoryview(GOOD), 0, 8))
@@ -182,7 +182,7 @@ def test_a_batch_below_the_lowest_is_corrupt() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_older_formats_are_another_reader_s(magic: int) -> None:
-    """Goal: the place where older messages begin is told, after the batches before it."""
+    """Goal: the offset where older messages begin is reported, after the batches before it."""
     found = batches(memoryview(GOOD + altered(GOOD, magic=magic)))
     assert next(found).base_offset == 7
     with pytest.raises(LegacyBatch) as caught:
@@ -210,7 +210,7 @@ def test_timestamps_are_kept() -> None:
 
 
 def test_a_new_header() -> None:
-    """Goal: each field where the layout says."""
+    """Goal: each field is where the layout has it."""
     header = new_header(
         length=51,
         attributes=4,

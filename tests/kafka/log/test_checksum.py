@@ -25,7 +25,7 @@ forty = st.binary(min_size=40, max_size=40)
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 @pytest.mark.parametrize("module", [checksum, lone], ids=lambda module: module.__name__)
 def test_what_is_installed_is_compiled(module: ModuleType) -> None:
-    """Goal: nobody tests or measures a slower, or an older, form without knowing."""
+    """Goal: no test or measurement uses a slower, or an older, form unnoticed."""
     built = Path(str(module.__file__))
     assert built != source(module), "not compiled: touch pyproject.toml; make setup"
     assert built.stat().st_mtime >= source(module).stat().st_mtime, "its source is newer: make"

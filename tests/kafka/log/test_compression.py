@@ -1,4 +1,4 @@
-"""The codecs against other people's data, and against data that is none."""
+"""The codecs against data of other programs, and against invalid data."""
 
 import gzip
 import random
@@ -38,7 +38,7 @@ def test_what_real_clients_and_brokers_wrote(name: str) -> None:
 
 
 def test_both_framings_of_snappy_are_in_the_captures() -> None:
-    """Goal: the test above does not say it of one alone."""
+    """Goal: the test above covers both framings."""
     starts = {
         bytes(header.records(log.buffer)[:8]) == SNAPPY_JAVA_MAGIC
         for log in (capture("client-snappy"), capture("broker-snappy"))
@@ -63,7 +63,7 @@ def test_lz4_blocks_that_do_not_get_shorter_are_stored() -> None:
 
 @pytest.mark.parametrize("codec", CODED)
 def test_bombs_are_refused(codec: Codec) -> None:
-    """Goal: what is small and grows is refused at the bound; just below it is read."""
+    """Goal: small data that grows is refused at the bound; just below it is read."""
     bomb = bytes(compress(codec, bytes(3_000_000)))
     with pytest.raises(TooLong, match="decompresses to"):
         back(codec, bomb, 2_999_999)
@@ -80,7 +80,7 @@ def test_a_snappy_block_that_lies_about_its_size_is_refused() -> None:
 @pytest.mark.parametrize("codec", CODED)
 @pytest.mark.parametrize("data", [b"", b"\0", b"nonsense", b"\xff" * 50, bytes(50)])
 def test_nonsense_is_corrupt(codec: Codec, data: bytes) -> None:
-    """Goal: one documented error, or nothing where there was nothing."""
+    """Goal: nonsense gives one documented error, or nothing for no data."""
     try:
         assert back(codec, data) in (b"", bytes(len(data)))
     except CorruptBatch as error:
@@ -100,7 +100,7 @@ def test_snappy_blocks_that_are_wrong_are_corrupt(blocks: bytes) -> None:
 
 @pytest.mark.parametrize("codec", CODED)
 def test_data_that_is_cut_off_is_corrupt(codec: Codec) -> None:
-    """Goal: not the part that was there."""
+    """Goal: cut data does not give the part that was there."""
     data = bytes(compress(codec, random.Random(2).randbytes(5000)))
     for cut in (len(data) - 1, len(data) // 2, 20):
         with pytest.raises(CorruptBatch):
@@ -108,6 +108,6 @@ def test_data_that_is_cut_off_is_corrupt(codec: Codec) -> None:
 
 
 def test_none_is_not_copied() -> None:
-    """Goal: what is not compressed stays the buffer that it is in."""
+    """Goal: uncompressed data stays in its buffer."""
     data = memoryview(b"abc")
     assert decompress(Codec.NONE, data) is data

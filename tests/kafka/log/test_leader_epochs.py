@@ -10,7 +10,7 @@ from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
 
 
 def learned(*reads: tuple[int, int]) -> SourceEpochs:
-    """What is known after some reads, each up to an offset, its last record of an epoch."""
+    """Return what is known after some reads, each up to an offset, with its last record's epoch."""
     epochs = SourceEpochs()
     for end, epoch in reads:
         epochs.learn(Offset(end), LeaderEpoch(epoch))
@@ -18,27 +18,27 @@ def learned(*reads: tuple[int, int]) -> SourceEpochs:
 
 
 def known(epochs: SourceEpochs, upto: int) -> list[int]:
-    """The epoch before each offset."""
+    """Return the epoch before each offset."""
     return [epochs.before(Offset(offset)) for offset in range(upto)]
 
 
 def test_nothing_is_known_of_nothing() -> None:
-    """Before the first read there is no epoch to tell."""
+    """Before the first read no epoch is known."""
     assert known(SourceEpochs(), 3) == [-1, -1, -1]
 
 
 def test_between_two_reads_of_one_epoch_there_is_no_other() -> None:
-    """Along a log epochs only grow: what lies between two of the same has it too."""
+    """Epochs only grow along a log: offsets between two of the same epoch have it too."""
     assert known(learned((2, 5), (5, 5)), 7) == [-1, -1, 5, 5, 5, 5, -1]
 
 
 def test_where_epochs_change_only_what_was_seen_is_known() -> None:
-    """The answer that ends in another epoch began in one that we did not look at."""
+    """The answer that ends in another epoch began in one that was not seen."""
     assert known(learned((2, 5), (6, 7)), 8) == [-1, -1, 5, -1, -1, -1, 7, -1]
 
 
 def test_a_message_without_epoch_leaves_the_position_unknown() -> None:
-    """Formats v0 and v1 bear none; the next batch does."""
+    """Formats v0 and v1 have none; the next batch has one."""
     epochs = learned((2, 5), (4, -1))
     assert known(epochs, 5) == [-1, -1, 5, -1, -1]
     epochs.learn(Offset(6), LeaderEpoch(5))
@@ -46,14 +46,14 @@ def test_a_message_without_epoch_leaves_the_position_unknown() -> None:
 
 
 def test_a_position_forgets_what_lies_behind_it() -> None:
-    """What was read, but did not land, says nothing of what will be read there again."""
+    """Records that were read, but not appended, prove nothing about a later read of them."""
     epochs = learned((1, 5), (4, 5), (6, 7))
     epochs.place(Offset(3), LeaderEpoch(9))
     assert known(epochs, 8) == [-1, 5, 5, 5, -1, -1, -1, -1]
 
 
 def test_a_position_of_which_nothing_is_known_takes_the_sources_word() -> None:
-    """A new owner asks; so does one whose position stands where an epoch began."""
+    """A new owner asks the source; so does one whose position is where an epoch began."""
     epochs = learned((2, 5), (6, 7))
     epochs.place(Offset(4), LeaderEpoch(6))
     assert known(epochs, 6) == [-1, -1, 5, -1, 6, -1]
@@ -75,7 +75,7 @@ LOGS = st.lists(
 
 @given(LOGS, st.data())
 def test_what_is_told_is_true(log: list[tuple[int, int, int]], data: st.DataObject) -> None:
-    """Whatever is read, in whatever steps, and placed wherever: an epoch is right, or not told."""
+    """After any reads, in any steps, and at any position: an epoch is right, or not given."""
     truth, epochs = [UNKNOWN_EPOCH], SourceEpochs()  # truth[n]: the epoch before offset n
     epoch, read, ends = 0, 0, []
     for hole, count, more in log:
@@ -97,14 +97,14 @@ def test_what_is_told_is_true(log: list[tuple[int, int, int]], data: st.DataObje
 
 
 def _around(truth: list[LeaderEpoch | None], offset: int) -> set[LeaderEpoch]:
-    """The epoch of a hole, where the same one stands on both sides."""
+    """Return the epoch of a hole, if both sides of it have the same one."""
     before = next((e for e in reversed(truth[:offset]) if e is not None), None)
     after = next((e for e in truth[offset:] if e is not None), None)
     return {before} if before is not None and before == after else set()
 
 
 def test_the_epoch_of_an_offset_is_its_batchs() -> None:
-    """Within a batch, and nowhere else: not in the hole between two, nor behind the last."""
+    """It is known within a batch, and not in a hole between two, nor after the last."""
     headers, buffer = joined(
         altered(batch([record(0), record(1)]), leader_epoch=3),
         altered(batch([record(4)]), leader_epoch=4),
@@ -115,6 +115,6 @@ def test_the_epoch_of_an_offset_is_its_batchs() -> None:
 
 @given(captures)
 def test_real_batches_bear_an_epoch(log: Capture) -> None:
-    """What real brokers have sent: each batch, from 0 up."""
+    """These are batches that real brokers have sent: each batch has an epoch of 0 or more."""
     for header in log.headers:
         assert epoch_at(log.buffer, header.base_offset) == header.leader_epoch >= 0

@@ -1,4 +1,4 @@
-"""Messages of v0 and v1 as kafka-python writes them, and their wrappers as old clients did."""
+"""Messages of v0 and v1 as kafka-python writes them, and wrappers as old clients wrote them."""
 
 import struct
 import zlib
@@ -52,7 +52,7 @@ def message_set(magic: int, messages: Sequence[Message], codec: Codec = Codec.NO
 def message(
     magic: int, offset: int, value: bytes | None, *, attributes: int = 0, timestamp: int = THEN
 ) -> bytes:
-    """One message by hand."""
+    """Return one hand-made message."""
     body = struct.pack(">bb", magic, attributes)
     body += struct.pack(">q", timestamp) if magic else b""
     body += struct.pack(">i", -1)
@@ -89,7 +89,7 @@ def moved(messages: Sequence[Message], by: int) -> list[Message]:
 
 
 def seen(data: bytes, position: int = 0) -> list[Message]:
-    """What a plan makes of it."""
+    """Return the messages of a plan of this data."""
     pieces = plan(memoryview(data), Offset(position))
     check_cover(pieces, position)
     return [(r.offset, r.timestamp, r.key, r.value) for r in records_of(pieces)]  # type: ignore[misc]
@@ -110,7 +110,7 @@ def test_what_kafka_python_wrote(magic: int, codec: Codec) -> None:
         for r in group
     ]
     if codec is Codec.NONE or magic == 0:
-        # Of a wrapper it does not set the offset, which the broker does.
+        # It does not set the offset of a wrapper, which the broker does.
         assert seen(data) == theirs == (list(THREE) if magic else timeless(THREE))
 
 
@@ -133,7 +133,7 @@ def test_a_wrapper_that_compaction_has_thinned() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_plan_that_is_full_within_a_wrapper(magic: int) -> None:
-    """Goal: what it leaves out is fetched again. It became a gap, in front of the next wrapper.
+    """Goal: the rest of it is fetched again. It became a gap, before the next wrapper.
 
     Sets of 1,000 offsets of which compaction has left every second record: a piece for each.
     """
@@ -161,7 +161,7 @@ def test_a_plan_that_is_full_before_long_wrappers() -> None:
 
 
 def test_log_append_time() -> None:
-    """Goal: the wrapper's timestamp is that of all; a message's own is its own."""
+    """Goal: the wrapper's timestamp applies to all; a message's own is its own."""
     data = wrapper(1, THREE, Codec.GZIP, 2, attributes=LOG_APPEND_TIME, timestamp=77)
     data += message(1, 3, b"v", attributes=LOG_APPEND_TIME, timestamp=88)
     assert [one[1] for one in seen(data)] == [77, 77, 77, 88]
@@ -203,7 +203,7 @@ def test_formats_follow_each_other() -> None:
 
 @given(st.integers(0, 400))
 def test_a_set_may_end_anywhere(cut: int) -> None:
-    """Goal: a fetch of old messages ends within one, and what is cut off is left out."""
+    """Goal: a fetch of old messages ends within one, and the cut message is left out."""
     data = message_set(1, THREE) + wrapper(1, THREE, Codec.GZIP, 5)
     found = seen(data[:cut])
     assert found == [*THREE, *moved(THREE, 3)][: len(found)]
@@ -212,7 +212,7 @@ def test_a_set_may_end_anywhere(cut: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_wrapper_that_decompresses_to_more_than_allowed(magic: int) -> None:
-    """Goal: it is refused with its size, as a batch of today is (B8)."""
+    """Goal: it is refused with its size, as a present-day batch is (B8)."""
     data = memoryview(wrapper(magic, [(0, THEN, None, bytes(10_000))], Codec.GZIP, 0))
     assert len(data) < 1_000
     [piece] = finished(planning(data, Offset(0), (), 20_000)).pieces
@@ -236,7 +236,7 @@ def test_a_plan_yields_between_old_messages(codec: Codec) -> None:
 
 
 def test_what_is_re_encoded_is_a_batch_of_today() -> None:
-    """Goal: of the same codec, dense, of CreateTime."""
+    """Goal: it has the same codec, is dense, and of CreateTime."""
     [piece] = plan(memoryview(wrapper(1, THREE, Codec.LZ4, 2)), Offset(0))
     assert isinstance(piece, Data)
     assert piece.header.forwardable
@@ -287,7 +287,7 @@ def test_what_is_wrong_is_corrupt(data: bytes) -> None:
 
 
 def test_a_v1_message_too_short_for_its_timestamp_is_corrupt() -> None:
-    """Goal: the size is enough for v0, and the format says v1."""
+    """Goal: the size is enough for v0, and the format is v1."""
     body = struct.pack(">bbii", 1, 0, -1, -1)
     body = struct.pack(">I", zlib.crc32(body)) + body
     with pytest.raises(CorruptBatch, match="cut off"):
@@ -295,7 +295,7 @@ def test_a_v1_message_too_short_for_its_timestamp_is_corrupt() -> None:
 
 
 def test_the_batch_reader_hands_over() -> None:
-    """Goal: it says where, and from which offset on."""
+    """Goal: it reports the position, and the first offset."""
     data = memoryview(batch([record(3)]) + ONE)
     found = batches(data)
     next(found)

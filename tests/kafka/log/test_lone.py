@@ -1,7 +1,7 @@
 """Lone records against the naive way of merging, and what ends a run of them.
 
-All of it for the module as it is installed, which is compiled where there is a C compiler, and for
-its source, interpreted: both have to do the same.
+All tests run with the installed module, which is compiled if there is a C compiler, and with its
+source, interpreted: both have to do the same.
 """
 
 from collections.abc import Callable
@@ -71,7 +71,7 @@ OTHERS = {
 @both
 @pytest.mark.parametrize("last", OTHERS.values(), ids=OTHERS)
 def test_a_run_ends_where_a_batch_is_of_another_kind(merge_lone: MergeLone, last: bytes) -> None:
-    """Goal: whatever it is, it is left for `batches` to judge."""
+    """Goal: a batch of any other kind is left for `batches` to judge."""
     made = lones(20)[:-1]
     buffer = memoryview(b"".join((*made, last)))
     merged, end = merge_lone(buffer, 0)
@@ -92,7 +92,7 @@ def test_lengths_of_one_and_two_bytes(merge_lone: MergeLone, size: int) -> None:
 
 @both
 def test_few_lone_records_are_not_merged(merge_lone: MergeLone) -> None:
-    """Goal: a short run is told with its end, so that nobody tries it again."""
+    """Goal: a short run is reported with its end, so that it is not tried again."""
     buffer = memoryview(b"".join(lones(lone.MIN_RUN - 1)))
     assert merge_lone(buffer, 0) == (None, len(buffer))
     assert merge_lone(buffer[:20], 0) == (None, 0)
@@ -110,7 +110,7 @@ def test_timestamps_far_from_the_first(merge_lone: MergeLone, deltas: tuple[int,
 
 @both
 def test_offsets_where_64_bits_end(merge_lone: MergeLone) -> None:
-    """Goal: what could not be counted on from is left to `batches`."""
+    """Goal: offsets that would overflow are left to `batches`."""
     for base in (-1, (1 << 63) - 3):
         made = [altered(each, base_offset=base) for each in lones(20)]
         assert merge_lone(memoryview(b"".join(made)), 0) == (None, 0)
@@ -132,7 +132,7 @@ def test_a_long_run_is_cut(merge_lone: MergeLone) -> None:
 
 @both
 def test_batches_are_left_for_the_reader_to_judge(merge_lone: MergeLone) -> None:
-    """Goal: a wrong checksum ends a lone run, and reading on from there says so."""
+    """Goal: a wrong checksum ends a lone run, and the next read reports it."""
     made = lones(30)
     made[20] = made[20][:-1] + b"?"
     buffer = memoryview(b"".join(made))

@@ -46,7 +46,7 @@ def test_real_batches_as_the_oracle_has_them(log: Capture, data: st.DataObject) 
 
 
 def test_well_compressed_batches_are_merged_up_to_a_bound() -> None:
-    """Goal: neither one merged batch nor what is held to make it grows with the compression."""
+    """Goal: neither a merged batch nor the memory to make it grows with the compression ratio."""
     values = [bytes(100_000)] * 10 + [bytes(10_000_000)] + [bytes(100_000)] * 10
     headers, buffer = joined(
         *(batch([record(at, value=value)], Codec.ZSTD) for at, value in enumerate(values))
@@ -81,7 +81,7 @@ def test_what_does_not_hold_its_records_is_corrupt() -> None:
 
 
 def test_alone() -> None:
-    """Goal: a batch goes as it is, unless its readers see another time than it says."""
+    """Goal: a batch is forwarded as it is, unless its readers see another time than it has."""
     headers, buffer = joined(
         batch([record(0)]), batch([record(1), record(2, THEN + 5)], attributes=0x08)
     )

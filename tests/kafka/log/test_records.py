@@ -93,7 +93,7 @@ def test_records_as_the_consumer_was_given_them(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_records_as_kafka_python_decodes_them(name: str) -> None:
-    """Goal: a second decoder, for what is not compressed or by gzip; markers too."""
+    """Goal: a second decoder for uncompressed and gzip batches; markers too."""
     log = capture(name)
     for header, theirs in zip(log.headers, MemoryRecords(log.data), strict=True):
         if header.codec in (Codec.NONE, Codec.GZIP) and header.num_records:
@@ -105,7 +105,7 @@ def test_records_as_kafka_python_decodes_them(name: str) -> None:
 
 @given(captures, st.data(), codecs)
 def test_real_records_built_again(log: Capture, data: st.DataObject, codec: Codec) -> None:
-    """Goal: what was taken out of a batch and put into another is the same."""
+    """Goal: records taken from a batch and put into another are the same."""
     header = data.draw(st.sampled_from([h for h in log.headers if h.is_dense]))
     records = raw_records(header, header.records(log.buffer))
     built = build(records, codec)
@@ -114,7 +114,7 @@ def test_real_records_built_again(log: Capture, data: st.DataObject, codec: Code
     assert built.header.forwardable
 
 
-# ---- made ones ---------------------------------------------------------------------------------
+# ---- synthetic batches -------------------------------------------------------------------------
 
 
 @given(
@@ -159,10 +159,10 @@ def test_log_append_time() -> None:
 
 
 def test_a_delete_horizon() -> None:
-    """Goal: with bit 6 the base timestamp is the horizon, and the deltas are from there.
+    """Goal: with bit 6 the base timestamp is the horizon, and the deltas are relative to it.
 
     MemoryRecordsBuilder takes the horizon for its base timestamp, and DefaultRecordBatch adds
-    what stands there to each delta, bit or no bit; the real batch is of tests/data/compacted.
+    that field to each delta, whatever the bit; the real batch is of tests/data/compacted.
     """
     log = capture("compacted")
     horizons = [h for h in log.headers if h.attributes & 0x40 and not h.is_control]
@@ -235,14 +235,14 @@ def test_a_tail_that_is_wrong_is_corrupt(tail: bytes) -> None:
 
 
 def test_header_names_that_are_no_text() -> None:
-    """Goal: names are bytes in the end; what is no UTF-8 comes out as it went in."""
+    """Goal: names are bytes in the end; invalid UTF-8 comes out unchanged."""
     name = b"\xff\xfe".decode("utf-8", "surrogateescape")
     raw = RawRecord(0, 0, 0, memoryview(encode_tail(None, None, [(name, None)])))
     assert decode(raw).headers == ((name, None),)
 
 
 def test_a_batch_without_records() -> None:
-    """Goal: what compaction leaves of a producer's last batch reads as nothing."""
+    """Goal: the rest that compaction leaves of a producer's last batch has no records."""
     log = capture("compacted")
     empty = [h for h in log.headers if h.num_records == 0]
     assert empty
@@ -251,5 +251,5 @@ def test_a_batch_without_records() -> None:
 
 
 def test_then_is_a_usual_time() -> None:
-    """Goal: the made batches' time takes the varint's long way."""
+    """Goal: the synthetic batches' time needs a long varint."""
     assert encode_varint(THEN) == varint(THEN)

@@ -27,7 +27,7 @@ def keys(version: int) -> dict[str, bytes]:
 
 
 def names(version: int) -> dict[bytes, str]:
-    """The other way round."""
+    """Return the inverse mapping."""
     return {key: name for name, key in keys(version).items()}
 
 
@@ -38,7 +38,7 @@ def name_of(topic: Any, version: int) -> str:
 
 
 def encode(version: int, partitions: dict[TopicPartition, FetchPosition], **changes: Any) -> bytes:
-    """A request with some numbers that can be told apart."""
+    """Encode a request with distinguishable numbers."""
     settings = {
         "session_id": 11,
         "session_epoch": 12,
@@ -63,7 +63,7 @@ def test_request_says_what_was_asked(
     session_id: int,
     session_epoch: int,
 ) -> None:
-    """The oracle reads every field as it was meant, and writes the same bytes."""
+    """The oracle reads every field as intended, and writes the same bytes."""
     body = encode(
         version,
         partitions,
@@ -115,7 +115,7 @@ def respond(
     null: bool = False,
     hints: bool = False,
 ) -> bytes:
-    """The oracle's response: empty arrays as null if `null`, with leader hints if `hints`."""
+    """Encode the oracle's response: null for empty arrays if `null`, leader hints if `hints`."""
     message, part = FetchResponse, FetchResponse.FetchableTopicResponse.PartitionData
     grouped: dict[str, list[Any]] = {}
     for (topic, index), fetched in partitions.items():
@@ -168,7 +168,7 @@ def test_response_is_read_as_the_oracle_wrote_it(
 
 
 def test_records_are_slices_of_the_body() -> None:
-    """Nothing is copied: what is written into the body is seen in the records."""
+    """Nothing is copied: a write into the body is seen in the records."""
     fetched = fetch.Fetched(0, 1, 1, 0, (), memoryview(b"records"))
     body = memoryview(bytearray(respond(17, {TopicPartition("orders", 0): fetched})))
     response = fetch.decode_fetch(17, names(17), body)
@@ -205,7 +205,7 @@ def test_any_bytes_are_read_or_refused(version: int, data: bytes) -> None:
 
 
 def read_or_refused(version: int, data: bytes) -> None:
-    """Decode; what is read must be within the data."""
+    """Decode; all views must be within the data."""
     try:
         response = fetch.decode_fetch(version, names(version), memoryview(data))
     except ProtocolError:
@@ -214,7 +214,7 @@ def read_or_refused(version: int, data: bytes) -> None:
 
 
 def test_a_topic_that_nobody_asked_for_is_refused() -> None:
-    """The session and the broker disagree: the connection is of no more use."""
+    """The session and the broker disagree: the connection is not usable any more."""
     body = respond(17, {TopicPartition("orders", 0): fetch.Fetched(
         0, 1, 1, 0, (), memoryview(b"")
     )})  # fmt: skip
@@ -229,9 +229,9 @@ def test_bytes_behind_the_response_are_refused() -> None:
 
 
 def test_aborted_transactions_without_end_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: no answer keeps an event loop busy for longer than a session: 128 MiB had 7.9 million.
+    """Goal: no answer blocks an event loop for longer than a session: 128 MiB had 7.9 million.
 
-    Whether they are of one partition or of several.
+    This holds for one partition and for several.
     """
     monkeypatch.setattr(fetch, "MAX_ABORTED", 10)
     nothing = fetch.Fetched(0, 0, 0, 0, (), memoryview(b""))

@@ -1,4 +1,4 @@
-"""Fields: there and back, and whatever the bytes, fields or the documented error."""
+"""Fields: round trips, and for any bytes fields or the documented error."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_what_is_left_is_an_error() -> None:
 
 
 def test_null_and_broken_strings_are_refused() -> None:
-    """No field of ours may be null: -1 as a length, 0 as a compact length."""
+    """No field of twinlog may be null: -1 as a length, 0 as a compact length."""
     with pytest.raises(ProtocolError, match="says -1"):
         Reader(b"\xff\xff", "it").string()
     with pytest.raises(ProtocolError, match="says -1"):
@@ -61,7 +61,7 @@ def test_a_count_above_what_follows_is_refused() -> None:
     ),
 )
 def test_any_bytes(data: bytes, calls: list[str]) -> None:
-    """Fields, or ProtocolError."""
+    """Any bytes give fields, or ProtocolError."""
     reader = Reader(data, "it")
     try:
         for call in calls:

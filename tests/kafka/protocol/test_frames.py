@@ -55,7 +55,7 @@ def test_response_header_is_read(correlation_id: int, flexible: bool, body: byte
 
 
 def test_response_header_with_tags_is_skipped() -> None:
-    """Tags that we do not know are no error (KIP-482)."""
+    """Unknown tags are no error (KIP-482)."""
     head = b"\0\0\0\7" + b"\2" + b"\0\3abc" + b"\x81\1\0"
     assert frames.parse_response_header(memoryview(head + b"body"), flexible=True) == (7, len(head))
 
@@ -107,7 +107,7 @@ def test_body_is_decoded() -> None:
 
 @given(st.data())
 def test_a_body_cut_anywhere_is_a_protocol_error(data: st.DataObject) -> None:
-    """kafka-python alone would take a string that was cut off for a whole one."""
+    """kafka-python alone would accept a cut string as a whole one."""
     body = _metadata()
     end = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(ProtocolError):
@@ -132,7 +132,7 @@ def test_any_body_decodes_or_is_a_protocol_error(message: type, version: int, bo
 
 
 def test_api_versions_with_an_error_is_version_0() -> None:
-    """A broker that does not have our version answers in version 0 (KIP-511)."""
+    """A broker that does not have the requested version answers in version 0 (KIP-511)."""
     key = ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2)
     body = bytes(ApiVersionsResponse(error_code=35, api_keys=[key]).encode(version=0))
     decoded = frames.decode_body(ApiVersionsResponse, 4, memoryview(body))
@@ -144,7 +144,7 @@ def test_response_classes_are_found_by_api_key() -> None:
 
 
 def test_how_long_an_answer_may_be() -> None:
-    """Goal: records need room, lists of a large cluster some, and strangers get little."""
+    """Goal: records need room, lists of a large cluster some, and unauthenticated peers little."""
     limits = {key: frames.longest_response(key, 10_000_000) for key in range(100)}
     assert limits.pop(FetchRequest.API_KEY) == 128 << 20
     strangers = {17, 18, 36}  # SaslHandshake, ApiVersions, SaslAuthenticate

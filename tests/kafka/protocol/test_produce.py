@@ -20,18 +20,18 @@ PARTITIONS = st.builds(TopicPartition, st.sampled_from(sorted(IDS)), st.integers
 
 
 def keys(version: int) -> dict[str, bytes]:
-    """The topics as this version names them."""
+    """Return the topics as this version names them."""
     by_id = version >= produce.BY_ID
     return {name: topic_key(name, topic_id if by_id else None) for name, topic_id in IDS.items()}
 
 
 def names(version: int) -> dict[bytes, str]:
-    """The other way round."""
+    """Return the inverse mapping."""
     return {key: name for name, key in keys(version).items()}
 
 
 def name_of(topic: Any, version: int) -> str:
-    """A topic's name in one of the oracle's messages."""
+    """Return a topic's name in one of the oracle's messages."""
     by_id = {topic_id: name for name, topic_id in IDS.items()}
     return by_id[topic.topic_id] if version >= produce.BY_ID else str(topic.name)
 
@@ -52,7 +52,7 @@ def test_request_says_what_was_given(
     batches: dict[TopicPartition, tuple[bytes, bytes]],
     transactional_id: str | None,
 ) -> None:
-    """The oracle reads the pieces, joined, as it was meant, and writes the same bytes."""
+    """The oracle reads the joined pieces as intended, and writes the same bytes."""
     parts = produce.encode_produce(
         keys(version),
         [(partition, head, memoryview(tail)) for partition, (head, tail) in batches.items()],
@@ -73,7 +73,7 @@ def test_request_says_what_was_given(
 
 
 def test_records_are_not_copied() -> None:
-    """The very view that was given is among the pieces."""
+    """The given view itself is among the pieces."""
     records = memoryview(b"records")
     parts = produce.encode_produce(
         keys(12), [(TopicPartition("orders", 0), bytes(61), records)], timeout_ms=1
@@ -187,7 +187,7 @@ def test_any_bytes_are_read_or_refused(version: int, data: bytes) -> None:
 
 
 def read_or_refused(version: int, data: bytes) -> None:
-    """Decode; only a ProtocolError may come of it."""
+    """Decode; only a ProtocolError may be raised."""
     try:
         produce.decode_produce(version, names(version), memoryview(data))
     except ProtocolError:
@@ -195,7 +195,7 @@ def read_or_refused(version: int, data: bytes) -> None:
 
 
 def test_a_topic_that_nothing_was_sent_to_is_refused() -> None:
-    """The answer is not to our request: the connection is of no more use."""
+    """It answers another request: the connection is not usable any more."""
     body = respond(12, {TopicPartition("orders", 0): produce.ProducedPartition(0, 0, 0)})
     with pytest.raises(ProtocolError, match="unknown topic"):
         produce.decode_produce(12, {}, memoryview(body))

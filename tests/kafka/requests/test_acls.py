@@ -16,7 +16,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_made_described_removed(secured_pair: tuple[Secured, Secured]) -> None:
-    """Of every kind; each twice; what only resembles a removed one stays."""
+    """ACLs of every kind, each twice; an ACL that only resembles a removed one stays."""
     name = "test_acls"
     kinds = [kind for kind in ResourceType if kind is not ResourceType.CLUSTER]
     acls = {
@@ -74,7 +74,7 @@ def test_made_described_removed(secured_pair: tuple[Secured, Secured]) -> None:
 
 
 def test_no_authorizer(kafka: LocalCluster) -> None:
-    """That there are no ACLs is no error of who asks."""
+    """The absence of ACLs is no error of the caller."""
 
     async def run() -> None:
         async with client(kafka) as cluster:

@@ -11,7 +11,7 @@ def broker(**values: str | None) -> dict[str, SimpleNamespace]:
 
 
 def test_the_shortest_counts() -> None:
-    """Goal: of brokers that differ, the one that forgets first."""
+    """Goal: if brokers differ, the shortest time counts."""
     told = shortest([broker(producer="300"), broker(producer="200", transactional="7"), broker()])
     assert told == (200, 7)
 

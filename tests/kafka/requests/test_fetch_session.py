@@ -1,4 +1,4 @@
-"""The book of a fetch session, against a broker that keeps one of its own."""
+"""The record of a fetch session, against a broker that keeps its own."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def at(offset: int) -> FetchPosition:
 
 
 def test_the_table_of_the_module() -> None:
-    """All, then what changes, then all again."""
+    """The order is: all, then changes, then all again."""
     session = FetchSession()
     assert session.ask({A: at(0), B: at(0)}, 9) == Ask(0, 0, {A: at(0), B: at(0)}, ())
     session.answered(77)
@@ -32,7 +32,7 @@ def test_the_table_of_the_module() -> None:
 
 
 def test_without_a_session_all_is_sent() -> None:
-    """A broker whose session cache is full gives none, and may take away one."""
+    """A broker whose session cache is full gives none, and may evict one."""
     session = FetchSession()
     for _ in range(2):
         assert session.ask({A: at(0)}, 9) == Ask(0, 0, {A: at(0)}, ())
@@ -56,7 +56,7 @@ def test_epochs_wrap_to_one() -> None:
 
 
 def test_what_is_wanted_may_change_while_it_is_asked_for() -> None:
-    """The caller's mapping is its own."""
+    """The caller may change its own mapping."""
     session = FetchSession()
     wanted = {A: at(0)}
     session.ask(wanted, 9)
@@ -66,14 +66,14 @@ def test_what_is_wanted_may_change_while_it_is_asked_for() -> None:
 
 
 class Broker:
-    """What a broker remembers."""
+    """The state that a broker keeps."""
 
     def __init__(self) -> None:
         self.sessions: dict[int, tuple[int, dict[TopicPartition, FetchPosition]]] = {}
         self.next_id = 1
 
     def carry_out(self, ask: Ask) -> tuple[int, dict[TopicPartition, FetchPosition]] | None:
-        """The session's id and all that is fetched; None where the two sides disagree."""
+        """Return the session's id and all fetch positions; None if the two sides disagree."""
         if ask.epoch == 0:
             self.sessions.pop(ask.session_id, None)
             session_id, self.next_id = self.next_id, self.next_id + 1
@@ -102,7 +102,7 @@ STEPS = st.lists(
 def test_the_broker_fetches_what_is_wanted(
     steps: list[tuple[dict[TopicPartition, FetchPosition], str]],
 ) -> None:
-    """Whatever is lost: an answered request fetched what was wanted, and nothing else."""
+    """Whatever is lost: an answered request fetched exactly the wanted positions."""
     session, broker = FetchSession(), Broker()
     for wanted, fate in steps:
         ask = session.ask(wanted, 9)

@@ -1,7 +1,7 @@
-"""How many markers one transaction leaves, when its coordinator moves.
+"""How many markers one transaction leaves, if its coordinator moves.
 
-A fact of the brokers that the filling of gaps has to live with: a coordinator that takes over sends
-the markers of every transaction that is not recorded as complete, and a partition's leader appends
+Gap filling has to allow for this behaviour of brokers: a coordinator that takes over sends the
+markers of every transaction that is not recorded as complete, and a partition's leader appends
 each marker that it gets.
 """
 
@@ -30,7 +30,7 @@ ROUNDS = 8
 
 
 class Round:
-    """One empty transaction on all partitions of a topic of its own, and where their logs end."""
+    """One empty transaction on all partitions of a new topic, and their log end offsets."""
 
     def __init__(self, cluster: KafkaCluster, local: LocalCluster, name: str) -> None:
         self.cluster, self.local, self.name = cluster, local, name
@@ -46,7 +46,7 @@ class Round:
         return (await transaction_state(self.cluster, self.name)).startswith("Complete")
 
     async def run(self, *, wait: bool) -> set[int]:
-        """The log ends, after the coordinator was shut down as soon as EndTxn was answered."""
+        """Return the log end offsets, with the coordinator shut down once EndTxn was answered."""
         topic = NewTopic(name=self.name, partitions=PARTITIONS)
         await create_topics(self.cluster, [topic])
         await until_async(self.answered, 60, "leaders")

@@ -1,4 +1,4 @@
-"""Who holds a transaction open, on the newest and on the oldest broker."""
+"""The holders of open transactions, on the newest and on the oldest broker."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_who_holds_a_transaction_open(any_kafka: LocalCluster, topic: str) -> None:
-    """By partition: from which offset on, and under which transactional id; until it is ended."""
+    """By partition: the first offset and the transactional id, until the transaction ends."""
     servers = any_kafka.bootstrap_servers
     outside.make_topic(servers, topic, 2)
     outside.write(servers, topic, outside.simple(5, 1))

@@ -1,4 +1,4 @@
-"""Questions to several brokers of which one hangs."""
+"""Requests to several brokers, one of which hangs."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ class _Cluster(SimpleNamespace):
 
 
 class _Brokers:
-    """What is asked of whom. The broker that hangs answers when it is let go on."""
+    """The requests to each broker. The hung broker answers when it is released."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -57,7 +57,7 @@ def cluster(**changes: Any) -> KafkaCluster:
 
 
 def test_a_hung_broker_stops_only_its_own_partitions() -> None:
-    """The others' answers come; what it leads is refused, and not asked for again."""
+    """The others' answers come; its own partitions are refused, and not requested again."""
 
     async def run() -> None:
         brokers = _Brokers()
@@ -79,7 +79,7 @@ def test_a_hung_broker_stops_only_its_own_partitions() -> None:
 
 @pytest.mark.parametrize("patience", [None, 10.0])
 def test_who_answers_late_is_waited_for(patience: float | None) -> None:
-    """Without patience, and within it."""
+    """A late answer is waited for without patience, and within it."""
 
     async def run() -> None:
         brokers = _Brokers()
@@ -93,7 +93,7 @@ def test_who_answers_late_is_waited_for(patience: float | None) -> None:
 
 
 def test_a_broker_that_is_asked_alone_has_its_time() -> None:
-    """Nobody waits for others' sake, whatever is known of it."""
+    """It has its full time, whatever is known of it: no other answer is delayed."""
 
     async def run() -> None:
         brokers = _Brokers()
@@ -107,7 +107,7 @@ def test_a_broker_that_is_asked_alone_has_its_time() -> None:
 
 
 def test_a_broker_that_is_known_to_hang_costs_no_time() -> None:
-    """It is not asked again until it has answered what it was asked before."""
+    """It gets no request until it has answered the former one."""
 
     async def run() -> None:
         brokers = _Brokers()
@@ -123,7 +123,7 @@ def test_a_broker_that_is_known_to_hang_costs_no_time() -> None:
 
 
 def test_what_concerns_all_is_raised() -> None:
-    """At once, although others have not answered."""
+    """It is raised at once, although other brokers have not answered."""
 
     async def run() -> None:
         async def ask(node: int, asked: Asked[None]) -> Answers[int]:
@@ -140,7 +140,7 @@ def test_what_concerns_all_is_raised() -> None:
 
 
 def test_a_lost_connection_is_asked_again() -> None:
-    """Only for the partitions concerned, a bounded number of times."""
+    """Only the affected partitions are retried, a bounded number of times."""
 
     async def run() -> None:
         asked_nodes: list[int] = []

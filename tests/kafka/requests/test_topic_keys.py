@@ -1,4 +1,4 @@
-"""Twin of twinlog.kafka.requests.topic_keys: by what topics are named on the wire."""
+"""Twin of twinlog.kafka.requests.topic_keys: how topics are named on the wire."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,7 @@ def topic(name: str, topic_id: UUID, error: int = 0) -> SimpleNamespace:
 def test_topics_are_named_by_ids_unless_the_broker_has_none(
     other: SimpleNamespace, version: int
 ) -> None:
-    """Goal: one topic that may not be described does not let all others go by their names."""
+    """Goal: one topic without DESCRIBE does not make all others go by their names."""
     topics = [topic("seen", UUID(int=7)), other]
     response: Any = SimpleNamespace(cluster_id="c", controller_id=1, brokers=[], topics=topics)
     keys = TopicKeys()

@@ -1,4 +1,4 @@
-"""What the destination has deleted and the source keeps; with brokers: test_survey.py."""
+"""Offsets that the destination has deleted and the source keeps; with brokers: test_survey.py."""
 
 import asyncio
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def configs(policy: str = "delete", ms: int = -1, size: int = -1) -> dict[str, S
     ],
 )
 def test_what_a_retention_keeps(found: dict[str, SourceConfig] | Refusal, since: int) -> None:
-    """By time; with none, or one that cannot be read, all; by size it is not known."""
+    """A time keeps young records; no retention or an unreadable one keeps all; a size: unknown."""
     assert kept_since(found, NOW) == since
 
 
@@ -83,7 +83,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         (0, 30, Below(0, 30)),
         (10, 30, Below(10, 30)),
         (0, 100, Below(0, 100)),
-        (0, 200, Below(0, 100)),  # it has diverged; nothing of the source lies above its end
+        (0, 200, Below(0, 100)),  # it has diverged; the source has nothing above its end
         (0, None, None),
         (None, 30, None),
     ],
@@ -91,7 +91,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_without_retention(
     world: World, start: int | None, destination: int | None, below: Below | None
 ) -> None:
-    """All that the source has below the destination's log start."""
+    """The missing range is all that the source has below the destination's log start offset."""
     assert world.find(SourceLog(start, 100, 100), destination) == below
     assert not world.asked
 
@@ -110,7 +110,7 @@ def test_without_retention(
 def test_what_has_expired_on_the_source_is_not_counted(
     world: World, first: int | Refusal, below: Below | None
 ) -> None:
-    """Brokers delete by segments, which both clusters cut at other offsets."""
+    """Expired records are not counted: each cluster deletes whole segments, cut elsewhere."""
     world.configs, world.first = configs(ms=DAY), first
     assert world.find(SourceLog(10, 100, 100), 30) == below
     assert len(world.asked) == 1

@@ -1,9 +1,9 @@
-"""Findings of docs/readiness.md that were brought about on real brokers.
+"""Findings of docs/readiness.md, caused on real brokers.
 
-Each test begins with a topic that is mirrored to its end, of which nothing is found, changes one
-thing on the clusters, and reads what `twinlog readiness --json` prints. What lanes would have
-written is by hand (scene.py). The mirrors' source has two brokers, so that one may end, and is
-reached through a proxy, so that one request may be lost; both clusters have an authorizer.
+Each test starts with a fully mirrored topic without findings, changes one thing on the clusters,
+and reads the output of `twinlog readiness --json`. Records that lanes would write are written by
+hand (scene.py). The source has two brokers, so that one may stop, and is reached through a proxy,
+so that one request may be lost; both clusters have an authorizer.
 """
 
 import asyncio
@@ -46,15 +46,15 @@ from twinlog.store.control_topics import LANES_GROUP
 pytestmark = pytest.mark.broker
 
 SECONDS = 30.0
-"""Within which a finding is there: brokers learn of changes one after the other."""
+"""The time within which a finding must appear: brokers learn of changes one after the other."""
 NO_ACLS = {"mirror.acl.include": ""}
-"""The rights that a test gives are ACLs of the mirror's topics, too."""
+"""The rights that a test grants are ACLs of the mirror's topics, too."""
 NONE: frozenset[Reason] = frozenset()
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """Two brokers, each with a proxy."""
+    """Start two brokers, each behind a proxy."""
     with _cluster(tmp_path_factory, "source", 2) as cluster:
         yield cluster
 
@@ -91,11 +91,11 @@ def _cluster(factory: pytest.TempPathFactory, name: str, brokers: int) -> Iterat
         yield Secured(directory, local)
 
 
-# ---- what is found -----------------------------------------------------------------------------
+# ---- helpers -----------------------------------------------------------------------------------
 
 
 def findings(found: Mapping[str, Any]) -> dict[Reason, str]:
-    """The findings of a readiness as it is printed, each with what it says."""
+    """Return the findings of a printed readiness result, with their texts."""
     every = [*found["findings"], *(one for topic in found["topics"] for one in topic["findings"])]
     return {Reason[one["reason"]]: one["text"] for one in every}
 
@@ -106,7 +106,7 @@ async def await_findings(
     *topics: MirrorTopic,
     state: State = State.MIRRORING,
 ) -> dict[str, Any]:
-    """Wait until exactly these are found, while lanes report these topics; the readiness."""
+    """Wait for exactly these findings, while lanes report these topics; return the readiness."""
 
     async def found() -> dict[str, Any]:
         for topic in topics:
@@ -122,7 +122,7 @@ async def await_findings(
 
 
 def of_topic(found: Mapping[str, Any], name: str) -> dict[Reason, str]:
-    """What is found of one topic."""
+    """Return the findings of one topic."""
     return findings({"findings": [], "topics": [t for t in found["topics"] if t["topic"] == name]})
 
 
@@ -130,7 +130,7 @@ def of_topic(found: Mapping[str, Any], name: str) -> dict[Reason, str]:
 
 
 def test_the_source_deletes_what_is_not_mirrored(clusters: Pair, topic: str) -> None:
-    """Goal: PURGED names the offsets; the lag counts what is left of them."""
+    """Goal: PURGED names the offsets; the lag counts the records that are left."""
 
     async def run() -> None:
         async with scene(clusters, f"mirror.{topic}") as one:
@@ -150,7 +150,7 @@ def test_the_source_deletes_what_is_not_mirrored(clusters: Pair, topic: str) -> 
 
 
 def test_another_client_writes_to_the_destination(clusters: Pair, topic: str) -> None:
-    """Goal: DIVERGED, of a source that answers, with both ends."""
+    """Goal: DIVERGED is reported of a reachable source, with both log end offsets."""
 
     async def run() -> None:
         async with scene(clusters, f"mirror.{topic}") as one:
@@ -166,7 +166,7 @@ def test_another_client_writes_to_the_destination(clusters: Pair, topic: str) ->
 
 
 def _lists_offsets_as(replica_id: int, request: bytes) -> bool:
-    """Whether a request is ListOffsets with this replica id."""
+    """Return whether a request is ListOffsets with this replica id."""
     _, api, version, _, client_id = struct.unpack_from(">ihhih", request)
     body = 14 + max(client_id, 0) + (1 if version >= 6 else 0)  # from 6 on the header has tags
     return api == LIST_OFFSETS and struct.unpack_from(">i", request, body) == (replica_id,)
@@ -175,9 +175,9 @@ def _lists_offsets_as(replica_id: int, request: bytes) -> bool:
 def test_a_leader_that_does_not_answer_one_question(
     source: Secured, destination: Secured, clusters: Pair, topic: str
 ) -> None:
-    """Goal: without the log end the high watermark counts; without that nothing is known.
+    """Goal: without the log end offset the high watermark counts; without that the lag is unknown.
 
-    Nor is it known then which ACLs the source's own mirrors have made; that holds up nothing.
+    ACLs that the source's own mirrors have made are then unknown, too; that blocks nothing.
     """
     back = Pair(destination.local, source.local)
 
@@ -206,9 +206,9 @@ def test_a_leader_that_does_not_answer_one_question(
 def test_partitions_without_a_leader(
     source: Secured, destination: Secured, clusters: Pair, topic: str
 ) -> None:
-    """Goal: SOURCE_UNREADABLE and DESTINATION_UNREADABLE, of such partitions alone.
+    """Goal: SOURCE_UNREADABLE and DESTINATION_UNREADABLE name only the leaderless partitions.
 
-    Two mirrors, one in each direction, have partitions on a broker that ends.
+    Two mirrors, one in each direction, have partitions on a broker that stops.
     """
     back, name = Pair(destination.local, source.local), f"mirror.{topic}"
     there, here = f"{topic}-there", f"{topic}-here"
@@ -252,7 +252,7 @@ def test_partitions_without_a_leader(
 
 
 async def _gone(cluster: KafkaCluster, topic: str) -> None:
-    """Delete a topic, and wait until the brokers know."""
+    """Delete a topic, and wait until all brokers report it as deleted."""
     await delete_topics(cluster, [topic])
 
     async def gone() -> bool:
@@ -262,7 +262,7 @@ async def _gone(cluster: KafkaCluster, topic: str) -> None:
 
 
 def test_the_source_topic_is_deleted_and_recreated(clusters: Pair, topic: str) -> None:
-    """Goal: TOPIC_GONE, then TOPIC_MADE_AGAIN, and no lag of another log."""
+    """Goal: TOPIC_GONE, then TOPIC_MADE_AGAIN, without a lag computed from the new log."""
 
     async def run() -> None:
         async with scene(clusters, f"mirror.{topic}") as one:
@@ -280,7 +280,7 @@ def test_the_source_topic_is_deleted_and_recreated(clusters: Pair, topic: str) -
 
 
 def test_the_source_topic_grows(clusters: Pair, topic: str) -> None:
-    """Goal: NEW_PARTITIONS has both counts, and no lag is all."""
+    """Goal: NEW_PARTITIONS has both counts, and the lag is not complete."""
 
     async def run() -> None:
         async with scene(clusters, f"mirror.{topic}") as one:
@@ -302,7 +302,7 @@ async def _retain(cluster: KafkaCluster, topic: str, milliseconds: int) -> None:
 
 
 def test_configurations_that_differ(clusters: Pair, topic: str) -> None:
-    """Goal: CONFIGURATION names what was changed, on whichever side, until both are the same."""
+    """Goal: CONFIGURATION names what changed on either side, until both sides are equal."""
 
     async def run() -> None:
         async with scene(clusters, f"mirror.{topic}") as one:
@@ -321,7 +321,7 @@ def test_configurations_that_differ(clusters: Pair, topic: str) -> None:
 
 
 def test_what_is_not_compared_with_a_dead_source(clusters: Pair, topic: str) -> None:
-    """Goal: configurations and ACLs of which nobody knows whether they are the source's."""
+    """Goal: configurations and ACLs that an unreachable source leaves uncompared are named."""
 
     async def run() -> None:
         async with scene(clusters, f"mirror.{topic}") as one:
@@ -343,7 +343,7 @@ def test_what_is_not_compared_with_a_dead_source(clusters: Pair, topic: str) -> 
 
 
 def test_a_group_that_is_ahead_of_the_mirror(clusters: Pair, topic: str) -> None:
-    """Goal: GROUP_AHEAD counts what it has read and the destination lacks."""
+    """Goal: GROUP_AHEAD counts the records that it has read and the destination lacks."""
 
     async def run() -> None:
         async with scene(clusters, f"mirror.{topic}") as one:
@@ -385,7 +385,7 @@ def test_no_node_runs(clusters: Pair, topic: str) -> None:
 
 
 def test_a_foreign_member_is_no_node(clusters: Pair, topic: str) -> None:
-    """Goal: NO_NODE although the lanes' group has a member: it would carry out no failover."""
+    """Goal: NO_NODE although the lanes' group has a member: a foreign one runs no failover."""
 
     async def run() -> None:
         async with scene(clusters, f"mirror.{topic}") as one:
@@ -402,7 +402,7 @@ def test_a_foreign_member_is_no_node(clusters: Pair, topic: str) -> None:
 
 
 def rights(principal: str, where: str, *topics: str) -> frozenset[Acl]:
-    """What docs/security.md grants, for these topics."""
+    """Return the ACLs that docs/security.md grants, for these topics."""
     return frozenset(
         acl._replace(resource_name=topic) if acl.resource_name == "orders" else acl
         for acl in granted(principal, where)
@@ -412,7 +412,7 @@ def rights(principal: str, where: str, *topics: str) -> frozenset[Acl]:
 
 @asynccontextmanager
 async def given(cluster: Secured, acls: frozenset[Acl]) -> AsyncIterator[None]:
-    """Give rights for as long as a test lasts."""
+    """Grant rights for the duration of a test."""
     await cluster.give(acls)
     try:
         yield
@@ -421,14 +421,14 @@ async def given(cluster: Secured, acls: frozenset[Acl]) -> AsyncIterator[None]:
 
 
 def user(cluster: Secured, name: str) -> dict[str, str]:
-    """A user's client properties."""
+    """Return a user's client properties."""
     return cluster.properties("WORD", sasl("PLAIN", name, PASSWORDS[name]))
 
 
 async def topics_with_rights(
     one: Scene, cluster: Secured, acls: Collection[Acl], closed: str, opened: str, *found: Reason
 ) -> None:
-    """Two topics of which nothing is found, until the rights on one of them are taken away."""
+    """Yield two topics without findings, then revoke the rights on one of them."""
     mirrored = [await one.mirrored(name) for name in (closed, opened)]
     before = await await_findings(one, NONE, *mirrored)
     assert before["lag"] == 0
@@ -439,7 +439,7 @@ async def topics_with_rights(
 
 
 def test_a_source_topic_that_may_not_be_read(source: Secured, clusters: Pair, topic: str) -> None:
-    """Goal: SOURCE_UNREADABLE, of the topic on which the mirror's principal has no right."""
+    """Goal: SOURCE_UNREADABLE names the topic on which the mirror's principal has no right."""
     names = [f"{topic}-closed", f"{topic}-open"]
     acls = rights("User:mirror", "source", *names)
     properties = {**user(source, "mirror"), **NO_ACLS}
@@ -457,7 +457,7 @@ def test_a_source_topic_that_may_not_be_read(source: Secured, clusters: Pair, to
 def test_a_destination_topic_that_may_not_be_read(
     destination: Secured, clusters: Pair, topic: str
 ) -> None:
-    """Goal: DESTINATION_UNREADABLE, of the topic on which the user has no right."""
+    """Goal: DESTINATION_UNREADABLE names the topic on which the user has no right."""
     names = [f"{topic}-closed", f"{topic}-open"]
     acls = rights("User:switchover", "destination", *names)
 
@@ -474,10 +474,10 @@ def test_a_destination_topic_that_may_not_be_read(
 def test_acls_that_may_not_be_read(
     source: Secured, destination: Secured, clusters: Pair, topic: str, side: str
 ) -> None:
-    """Goal: ACL_UNREADABLE, and no claim that none differ, where DESCRIBE on a cluster is missing.
+    """Goal: ACL_UNREADABLE, and no claim of equal ACLs, without DESCRIBE on a cluster.
 
     The source's rights are ACLs that are not copied yet, as no node runs. Without DESCRIBE on the
-    source its groups may not be all, either.
+    source the list of its groups may be incomplete, too.
     """
     cluster, name = {
         "source": (source, "mirror"),

@@ -1,4 +1,4 @@
-"""What readiness learns of groups; with brokers: test_groups_on_brokers.py."""
+"""What readiness finds out about groups; with brokers: test_groups_on_brokers.py."""
 
 import asyncio
 import re
@@ -25,7 +25,7 @@ SOURCE, DESTINATION = KafkaCluster(CONFIG, name="source"), KafkaCluster(CONFIG, 
 
 
 class World:
-    """What both clusters answer."""
+    """The answers of both clusters."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.offsets: dict[KafkaCluster, dict[str, int]] = {SOURCE: {}, DESTINATION: {}}
@@ -91,7 +91,7 @@ def seen(group: str, source: int, copied: int) -> dict[str, GroupMemory]:
 
 
 def test_groups_that_may_not_be_seen_are_no_groups_that_are_not_there(world: World) -> None:
-    """Brokers leave them out of their lists without an error."""
+    """Brokers leave groups without DESCRIBE out of their lists without an error."""
     assert world.live() == ({}, [])
     world.lists_all = False
     _, [text] = world.live()
@@ -99,7 +99,7 @@ def test_groups_that_may_not_be_seen_are_no_groups_that_are_not_there(world: Wor
 
 
 def test_a_group_that_is_not_listed_is_asked_for(world: World) -> None:
-    """The node has seen it: its coordinator may be away, and it would read records again."""
+    """The node has seen the group: its coordinator may be unreachable; it would repeat records."""
     world.remembered = Remembered(groups=seen("g", 90, 20))
     world.offsets[SOURCE]["g"], world.offsets[DESTINATION]["g"] = 90, 20
     world.hidden.add("g")
@@ -122,7 +122,7 @@ def test_a_group_that_is_not_listed_is_asked_for(world: World) -> None:
     ],
 )
 def test_what_was_copied_and_cannot_be_read(world: World, remembered: object, why: str) -> None:
-    """Of a live source, too: a group that was deleted there is known by nothing else."""
+    """An unreadable memory counts with a reachable source, too: only it knows deleted groups."""
     world.remembered = cast("Remembered | Exception", remembered)
     world.offsets[SOURCE]["g"] = world.offsets[DESTINATION]["g"] = 90
     by_topic, findings = world.live()
@@ -131,7 +131,7 @@ def test_what_was_copied_and_cannot_be_read(world: World, remembered: object, wh
 
 
 def test_one_group_that_cannot_be_read_hides_no_other(world: World) -> None:
-    """Where all have to be final, it is an error."""
+    """One unreadable group is a finding; where all offsets have to be final, it is an error."""
     world.offsets[SOURCE] |= {"g": 90, "h": 90}
     world.broken.add("g")
     by_topic, [text] = world.live()
@@ -142,7 +142,7 @@ def test_one_group_that_cannot_be_read_hides_no_other(world: World) -> None:
 
 
 def test_a_log_that_is_not_known_is_said(world: World) -> None:
-    """A group is not at its place because its place cannot be seen; a switchover waits."""
+    """Without the log bounds a group's place is unknown, so a switchover waits."""
     world.offsets[SOURCE] |= {"g": 90, "none": 0}
     world.offsets[DESTINATION] |= {"g": 90}
     world.remembered = Remembered(check=LastCheck(mirror="m", time_ms=0), groups=seen("g", 90, 90))
@@ -158,7 +158,7 @@ def test_a_log_that_is_not_known_is_said(world: World) -> None:
 
 
 def test_a_dead_source(world: World) -> None:
-    """What the last check saw, compared with the destination as it is now."""
+    """The source offsets of the last check are compared with the destination's present ones."""
     world.remembered = Remembered(
         check=LastCheck(mirror="m", time_ms=1000, failed=("h",)),
         groups=seen("g", 90, 20),
@@ -176,7 +176,7 @@ def test_a_dead_source(world: World) -> None:
 
 @pytest.mark.parametrize("here", [20, 25])
 def test_a_group_that_was_deleted_before_the_source_died(world: World, here: int) -> None:
-    """It goes on from what was copied; not from what it has committed on the destination."""
+    """The group resumes from copied offsets; an offset it has committed itself is no finding."""
     rows = {A: PartitionMemory(NO_OFFSET, 20, deleted=1)}
     groups = {"g": GroupMemory(mirror="m", group="g", kind="classic", partitions=rows)}
     world.remembered = Remembered(groups=groups, check=LastCheck(mirror="m", time_ms=0))
@@ -187,7 +187,7 @@ def test_a_group_that_was_deleted_before_the_source_died(world: World, here: int
 
 
 def test_what_was_not_looked_at_is_not_deleted(world: World) -> None:
-    """A paused partition is in no check, and is remembered without the source's offset."""
+    """A paused partition is in no check, and is remembered without a source offset."""
     check = LastCheck(mirror="m", time_ms=0)
     world.remembered = Remembered(groups=seen("g", NO_OFFSET, 20), check=check)
     world.offsets[DESTINATION]["g"] = 20
@@ -199,7 +199,7 @@ def test_what_was_not_looked_at_is_not_deleted(world: World) -> None:
     "remembered", [Remembered(), Remembered(groups=seen("g", 90, 20)), UserError("no right")]
 )
 def test_a_dead_source_and_nothing_known(world: World, remembered: object) -> None:
-    """Without a complete check what is there says nothing of the groups that are not."""
+    """Without a complete check, remembered groups prove nothing about the others."""
     world.remembered = cast("Remembered | Exception", remembered)
     by_topic, [text] = world.dead()
     assert not by_topic

@@ -1,4 +1,4 @@
-"""docs/readiness.md names every finding, with its weight and a test that there is."""
+"""docs/readiness.md names every finding, with its weight and an existing test."""
 
 import re
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ PAGE: Final = ROOT / "docs" / "readiness.md"
 
 
 class Row(NamedTuple):
-    """A way in which a failover loses or repeats something."""
+    """A way in which a failover loses or repeats records."""
 
     what: str
     lost: str
@@ -39,7 +39,7 @@ def test_every_finding_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.what[:40])
 def test_a_row(row: Row) -> None:
-    """It has a finding of its weight, and its test exists."""
+    """Each row has a finding of the same weight, and its test exists."""
     assert row.findings
     assert {WEIGHTS[one] for one in row.findings} == {row.verdict}
     path, _, name = row.test.partition("::")

@@ -1,4 +1,4 @@
-"""How old it is what the control topics say; with brokers: test_survey.py."""
+"""The age of what the control topics report; with brokers: test_survey.py."""
 
 import time
 from typing import Any, cast
@@ -14,7 +14,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def subject(*partitions: PartitionDescription, ages: dict[str, float]) -> Subject:
-    """Of these partitions, whose lanes' statuses have these ages in seconds."""
+    """Return a subject of these partitions; their lanes' statuses have these ages in seconds."""
     statuses = {
         number: Status(
             state_partition=number,
@@ -52,7 +52,7 @@ def subject(*partitions: PartitionDescription, ages: dict[str, float]) -> Subjec
 
 
 def row(lane: str, heard_s: float | None, *, ahead_s: float = 0.0, fresh: bool = True) -> Any:
-    """A partition whose lane has heard of its source so long before its status."""
+    """Return a partition; its lane heard from the source this many seconds before its status."""
     at = NOW_MS + int(ahead_s * 1000)
     return PartitionDescription(
         partition=0,
@@ -66,14 +66,14 @@ def row(lane: str, heard_s: float | None, *, ahead_s: float = 0.0, fresh: bool =
 
 @pytest.mark.parametrize("ahead_s", [0.0, 3600.0, -3600.0])
 def test_when_the_source_was_heard_of_by_a_lane_whose_clock_is_wrong(ahead_s: float) -> None:
-    """Its status was seen to change, so that its age is known: 2 s by now."""
+    """The status was seen to change, so its age is known despite the lane's wrong clock: 2 s."""
     found = subject(row("a", 40.0, ahead_s=ahead_s), ages={"a": 0.0})
     assert source_age_ms(found) == pytest.approx(42_000, abs=1000)
     assert status_age_ms(found) == pytest.approx(2_000, abs=1000)
 
 
 def test_the_partition_that_was_heard_of_least_counts() -> None:
-    """Without those that are not fresh, and without a source that was never heard of."""
+    """The stalest partition counts, without stale statuses and sources that never answered."""
     found = subject(
         row("a", 5.0),
         row("b", 8.0),

@@ -1,4 +1,4 @@
-"""What readiness sees, on real brokers: what lanes would have written is by hand."""
+"""The survey of readiness, on real brokers; records that lanes would write are written by hand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.broker
 
 @asynccontextmanager
 async def refreshing(one: Scene) -> AsyncIterator[Refresher]:
-    """A node's refresher that owns the mirror."""
+    """Run a refresher of a node that owns the mirror."""
     snapshot = await one.store.snapshot()
     only = replace(snapshot, records={("mirror", one.mirror): snapshot.mirrors[one.mirror]})
     refresher = Refresher(one.destination, one.store, lambda: only)
@@ -61,7 +61,7 @@ async def refreshing(one: Scene) -> AsyncIterator[Refresher]:
 def test_source_topics_that_are_not_mirrored(
     pair: Pair, fresh_name: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each with the reason: in readiness, also of a dead source, in --describe, and counted."""
+    """Each has its reason in readiness (also of a dead source), in --describe, and is counted."""
     prefix = fresh_name("topic")
     good, taken, again, new = (f"{prefix}-{name}" for name in ("good", "taken", "again", "new"))
 
@@ -118,7 +118,7 @@ def test_source_topics_that_are_not_mirrored(
 
 
 def test_without_a_fresh_status_nothing_is_mirrored(pair: Pair, topic: str) -> None:
-    """Neither a stored state nor an old status with lag 0 shows that there is a lane."""
+    """Neither a stored state nor an old status with lag 0 shows that a lane runs."""
 
     async def run() -> None:
         async with scene(pair, f"mirror.{topic}") as one:
@@ -139,7 +139,7 @@ def test_without_a_fresh_status_nothing_is_mirrored(pair: Pair, topic: str) -> N
 
 
 def test_a_lane_whose_clock_is_wrong_is_fresh(pair: Pair, topic: str) -> None:
-    """Its statuses look an hour old, and are seen to change."""
+    """A status that seems an hour old is fresh if it is seen to change."""
 
     async def run() -> None:
         async with scene(pair, f"mirror.{topic}") as one:
@@ -152,7 +152,7 @@ def test_a_lane_whose_clock_is_wrong_is_fresh(pair: Pair, topic: str) -> None:
                     await one.report(mirrored, State.MIRRORING, age_s=3600)
                 found = asking.result()
             assert Reason.NOT_MIRRORING not in reasons(found), reasons(found)
-            # And says when the source was heard of.
+            # The time of the last contact with the source is known, too.
             await one.source_dies()
             with foreign_member(one, topic):
                 asking = asyncio.create_task(one.readiness())
@@ -167,7 +167,7 @@ def test_a_lane_whose_clock_is_wrong_is_fresh(pair: Pair, topic: str) -> None:
 
 
 def test_a_foreign_member_of_the_lanes_group(pair: Pair, topic: str) -> None:
-    """It is named, with where it is and what it subscribes to."""
+    """A foreign member is named, with its host and its subscription."""
 
     async def run() -> None:
         async with scene(pair, f"mirror.{topic}") as one:
@@ -185,7 +185,7 @@ def test_a_foreign_member_of_the_lanes_group(pair: Pair, topic: str) -> None:
 
 
 def test_a_paused_topic_of_a_dead_source(pair: Pair, topic: str) -> None:
-    """The status of the time of the pause is not the source's end: the loss is unknown."""
+    """The loss is unknown: a status written at the pause does not show the source's present end."""
 
     async def run() -> None:
         async with scene(pair, f"mirror.{topic}") as one:
@@ -209,7 +209,7 @@ def test_a_paused_topic_of_a_dead_source(pair: Pair, topic: str) -> None:
 
 
 def test_records_of_others_on_the_destination(pair: Pair, topic: str) -> None:
-    """Of a dead source: a log that is longer than its owner reports, now and not some time ago."""
+    """With a dead source, a log longer than its owner reports has foreign records."""
 
     async def run() -> None:
         async with scene(pair, f"mirror.{topic}") as one:
@@ -221,12 +221,12 @@ def test_records_of_others_on_the_destination(pair: Pair, topic: str) -> None:
             found = await one.asked_while_reported(mirrored, RECORDS)
             assert f"ends at {RECORDS + 3}" in reasons(found)[Reason.FOREIGN_RECORDS]
             assert f"reports {RECORDS}" in reasons(found)[Reason.FOREIGN_RECORDS]
-            # The mirror itself may have written them, after the status that was read first.
+            # The mirror itself may have written them, after the first read of the status.
             await one.report(mirrored, State.MIRRORING)
             found = await one.asked_while_reported(mirrored, RECORDS + 3)
             assert Reason.FOREIGN_RECORDS not in reasons(found)
             assert Reason.NOT_COMPARED not in reasons(found)
-            # And nobody knows where a lane has died meanwhile.
+            # Nothing is concluded where a lane has died meanwhile.
             await one.report(mirrored, State.MIRRORING)
             found = await one.readiness()
             assert Reason.FOREIGN_RECORDS not in reasons(found)
@@ -236,7 +236,7 @@ def test_records_of_others_on_the_destination(pair: Pair, topic: str) -> None:
 
 
 def test_records_of_others_in_a_paused_topic(pair: Pair, topic: str) -> None:
-    """Also while the source is there."""
+    """Foreign records are also found while the source is reachable."""
 
     async def run() -> None:
         async with scene(pair, f"mirror.{topic}") as one:
@@ -249,7 +249,7 @@ def test_records_of_others_in_a_paused_topic(pair: Pair, topic: str) -> None:
 
 
 def test_a_destination_topic_that_was_recreated(pair: Pair, topic: str) -> None:
-    """Its name is the same; its log is not the mirror's, whatever the last status says."""
+    """The name is the same, but the log is not the mirror's, whatever the last status reports."""
 
     async def run() -> None:
         async with scene(pair, f"mirror.{topic}") as one:
@@ -288,7 +288,7 @@ def test_records_that_cannot_be_read(pair: Pair, topic: str) -> None:
 
 
 def test_source_topics_that_may_come_from_here(pair: Pair, topic: str) -> None:
-    """The source's record of one cannot be read: it is not added, and named with the reason."""
+    """The source's record of one is unreadable: the topic is not added, and named."""
     good, other = f"{topic}-good", f"{topic}-other"
     entry = Entry(CONFIG_TOPIC, 0, encode_key(("topic", topic, other)), b'{"version":99}')
 
@@ -320,9 +320,9 @@ def test_source_topics_that_may_come_from_here(pair: Pair, topic: str) -> None:
 
 
 def test_records_that_the_destination_has_deleted(pair: Pair, topic: str) -> None:
-    """By a retention that was changed, say: mirroring goes on, and there is no lag.
+    """Mirroring goes on, without lag, when a changed retention deletes records there.
 
-    What the source's own retention would delete at any moment is not counted.
+    Records that the source's own retention may delete at any moment are not counted.
     """
     partition = TopicPartition(topic, 0)
 
@@ -351,7 +351,7 @@ def test_records_that_the_destination_has_deleted(pair: Pair, topic: str) -> Non
 
 
 def test_a_compacted_topic_that_is_behind(pair: Pair, topic: str) -> None:
-    """For longer than tombstones are kept: stored by a node, and named from then on."""
+    """A node stores that it was behind for longer than tombstones are kept; the finding stays."""
 
     async def run() -> None:
         async with scene(pair, f"mirror.{topic}") as one:
@@ -373,7 +373,7 @@ def test_a_compacted_topic_that_is_behind(pair: Pair, topic: str) -> None:
 
 
 def test_acknowledged_records_that_a_follower_lacks(trio: LocalCluster, topic: str) -> None:
-    """With acks=1 they are above the high watermark: the leader's own log end counts them."""
+    """With acks=1 they are above the high watermark; the leader's log end offset counts them."""
 
     async def run() -> None:
         partition = TopicPartition(topic, 0)

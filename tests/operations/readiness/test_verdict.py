@@ -1,4 +1,4 @@
-"""The verdict on a mirror from what was found; with brokers: tests/end_to_end/test_life.py."""
+"""The verdict on a mirror, from its facts; with brokers: tests/end_to_end/test_life.py."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_nothing_to_lose() -> None:
 
 
 def test_every_reason_has_a_weight() -> None:
-    """And none of them is READY: then it were none."""
+    """No reason has the weight READY: it would be no reason."""
     assert WEIGHTS.keys() == set(Reason)
     assert Verdict.READY not in WEIGHTS.values()
 
@@ -130,7 +130,7 @@ def test_why_partitions_failed_is_said_once() -> None:
 def test_logs(
     log: tuple[int | None, int, int, int], lag: int, undecided: int, named: list[Reason]
 ) -> None:
-    """What would be lost is what the source has, has not deleted, and the destination has not."""
+    """The loss is what the source still has and the destination does not have."""
     found = of_log(*log)
     assert (found.lag, found.topics[0].undecided, list(reasons(found))) == (lag, undecided, named)
     assert found.verdict is (Verdict.WARNING if named else Verdict.READY)
@@ -144,7 +144,7 @@ def test_a_destination_that_begins_later() -> None:
 
 
 def test_who_holds_a_transaction_open_is_named() -> None:
-    """Once, of those partitions alone that it keeps from being mirrored."""
+    """Each holder is named once, and only for partitions that its transaction holds up."""
     log = SourceLog(0, 100, 95, 100)
     some = [
         replace(GOOD, partition=at, source=log, destination_end=95, held_by=("a", "b"))
@@ -166,7 +166,7 @@ def test_acls_that_are_not_the_sources() -> None:
 
 
 def test_an_old_status_does_not_diverge() -> None:
-    """The destination's end is of now, the source's of when it was last heard of."""
+    """The destination's end is current; the source's is as old as its last contact."""
     ahead = replace(GOOD, source=SourceLog(None, 90, 90), reported_end=100)
     facts = replace(
         MIRROR,
@@ -185,7 +185,7 @@ def test_an_old_status_does_not_diverge() -> None:
 
 
 def dead(**change: object) -> Readiness:
-    """A source that does not answer, and a partition of it."""
+    """Return the readiness of a source that does not answer, with one partition."""
     one = replace(GOOD, source=SourceLog(None, 100, 100), reported_end=100)
     changed = replace(one, **change)  # type: ignore[arg-type]
     topic = replace(TOPIC, on_source=SourceTopic.UNKNOWN, partitions=(changed,))
@@ -207,7 +207,7 @@ def dead(**change: object) -> Readiness:
     ],
 )
 def test_a_dead_source(change: dict[str, object], lag: int | None, named: list[Reason]) -> None:
-    """What fresh statuses do not tell is not known, and never 0."""
+    """What fresh statuses do not report is unknown, and never 0."""
     found = dead(**change)
     assert found.lag == lag
     assert list(reasons(found)) == [Reason.SOURCE_UNREACHABLE, *named]
@@ -215,7 +215,7 @@ def test_a_dead_source(change: dict[str, object], lag: int | None, named: list[R
 
 
 def test_a_paused_partition_that_another_client_wrote_to() -> None:
-    """Also while the source is there: its end, which is further, hides nothing."""
+    """Foreign records are found also while the source is reachable and its log end is higher."""
     log = SourceLog(0, 200, 200, 200)
     one = replace(GOOD, state=State.PAUSED, source=log, destination_end=103, reported_end=100)
     assert list(reasons(of_partition(one))) == [
@@ -238,7 +238,7 @@ def test_a_paused_partition_that_another_client_wrote_to() -> None:
 def test_records_that_the_source_has_not_replicated(
     log_end: int | None, destination: int, lag: int, named: list[Reason]
 ) -> None:
-    """They are acknowledged to producers with acks=1, so they count as lag."""
+    """Producers with acks=1 have had them acknowledged, so they count as lag."""
     log = SourceLog(0, 100, 100, log_end)
     found = of_partition(replace(GOOD, source=log, destination_end=destination))
     assert (found.lag, list(reasons(found))) == (lag, named)
@@ -247,7 +247,7 @@ def test_records_that_the_source_has_not_replicated(
 
 @pytest.mark.parametrize("reason", Reason)
 def test_no_record_would_be_lost_only_where_all_was_seen(reason: Reason) -> None:
-    """The sentence at the end claims nothing that a finding doubts."""
+    """The last sentence claims nothing that a finding puts in doubt."""
     found = judge(replace(MIRROR, unknown=(Finding(reason, "x"),)))
     said = _sentence(found)
     assert "nothing would be lost" not in said
@@ -310,7 +310,7 @@ def test_the_worst_topic_counts() -> None:
 
 
 def test_what_a_group_has_committed() -> None:
-    """Behind at the destination, ahead of it, and what it has not read on the source."""
+    """The facts count offsets behind the destination, ahead of it, and unread on the source."""
     zero, one, two = (TopicPartition("t", at) for at in range(3))
     logs = dict.fromkeys((zero, one, two), SourceLog(0, 100, 100))
     bounds = {zero: Log(0, 100), one: Log(20, 40), two: Log(0, 100)}
@@ -333,7 +333,7 @@ def test_what_a_group_has_committed() -> None:
 
 
 def test_offsets_that_the_source_has_no_more() -> None:
-    """The mirror has copied them, and copies no deletion; what the group has there is its own."""
+    """The mirror copies no deletion; an offset that the group committed itself is its own."""
     zero, one, two = (TopicPartition("t", at) for at in range(3))
     logs = dict.fromkeys((zero, one, two), SourceLog(0, 100, 100))
     bounds = {zero: Log(0, 100), one: Log(0, 100), two: Log(50, 100)}
@@ -346,7 +346,7 @@ def test_offsets_that_the_source_has_no_more() -> None:
 
 
 def test_a_rewound_group_would_skip() -> None:
-    """The finding has both offsets; what the mirror committed itself follows."""
+    """The finding has both offsets; an offset that the mirror committed follows the source."""
     zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
     logs = dict.fromkeys((zero, one), SourceLog(0, 100, 100))
     bounds = dict.fromkeys((zero, one), Log(0, 100))
@@ -376,7 +376,7 @@ def test_a_rewound_group_would_skip() -> None:
     ],
 )
 def test_a_group_that_is_not_copied_is_a_finding(facts: GroupFacts, words: list[str]) -> None:
-    """If it would read records again or skip some, and not otherwise."""
+    """It is a finding only if the group would read records again or skip some."""
     found = reasons(of_topic(replace(TOPIC, groups=(replace(facts, followed=False),))))
     assert list(found) == [Reason.GROUP_NOT_COPIED]
     assert all(word in found[Reason.GROUP_NOT_COPIED] for word in words)

@@ -1,4 +1,4 @@
-"""Denials of a switchover: on real brokers made, and taken back to the last one."""
+"""Denials of a switchover, on real brokers: they are created, and all of them removed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -77,7 +77,7 @@ def denial(name: str, principal: str) -> Acl:
     ],
 )
 def test_whom_the_operator_has_to_see_to(found: Guard, beyond: list[str]) -> None:
-    """Who is allowed and not denied; and writers of a topic of whom no ACL tells."""
+    """They are principals that are allowed and not denied, and writers without any ACL."""
     outlook = outlook_of(found, ["a", "b"])
     assert outlook.denials == found.denials
     assert bool(outlook.beyond) is bool(beyond)
@@ -103,7 +103,7 @@ STANDING = frozenset({denial("a", "User:p")})
 def test_what_is_missing_by_now(
     monkeypatch: pytest.MonkeyPatch, there: set[Acl] | None, missing: set[Acl], beyond: str
 ) -> None:
-    """Also who was allowed since and cannot be denied; not whom the operator was asked about."""
+    """It includes principals allowed since, except those the operator has confirmed."""
 
     async def describe(_: object) -> frozenset[Acl] | None:
         return None if there is None else frozenset(there)
@@ -117,7 +117,7 @@ def test_what_is_missing_by_now(
 
 
 class Both:
-    """Two mirrors of one source, of which one is switched over."""
+    """Two mirrors of one source; one of them is switched over."""
 
     def __init__(
         self, name: str, source: KafkaCluster, destination: KafkaCluster, servers: str
@@ -153,7 +153,7 @@ class Both:
         return {one for one in found if one.resource_name.startswith(self.name)}
 
     async def sync(self) -> None:
-        """Copy the ACLs of both mirrors, and wait until they are there."""
+        """Copy the ACLs of both mirrors, and wait until they exist."""
 
         async def nobody(_mirror: str) -> bool:
             return False
@@ -189,7 +189,7 @@ async def both(pair: tuple[Secured, Secured], name: str) -> AsyncIterator[Both]:
 
 @pytest.mark.broker
 def test_denied_and_allowed_again(secured_pair: tuple[Secured, Secured], topic: str) -> None:
-    """Nobody's but its own is made or removed, remembered apart, and copied nowhere."""
+    """Only its own denials are created or removed; they are remembered apart, and never copied."""
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
@@ -229,7 +229,7 @@ def test_denied_and_allowed_again(secured_pair: tuple[Secured, Secured], topic: 
 def test_an_interrupted_switchover_leaves_the_denials_of_a_running_one(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
-    """It takes back what it has made itself. What is counted as taken back was there."""
+    """It removes only denials that it has created, and reports only those that existed."""
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
@@ -259,7 +259,7 @@ def test_an_interrupted_switchover_leaves_the_denials_of_a_running_one(
 def test_a_denial_that_was_copied_is_seen(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
-    """By whatever has copied it; the next look takes it back."""
+    """A copied denial is seen, whatever has copied it; the next sync removes it."""
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
@@ -285,7 +285,7 @@ def test_a_denial_that_was_copied_is_seen(
 
 @pytest.mark.broker
 def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) -> None:
-    """Of the topics that are meant; not while the source mirrors them from here; or forgotten."""
+    """Only the chosen topics are allowed again; not while the source mirrors them; or forgotten."""
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
@@ -332,7 +332,7 @@ def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) 
 
 @pytest.mark.broker
 def test_taken_over_on_the_way_back(secured_pair: tuple[Secured, Secured], topic: str) -> None:
-    """Mirrored from where it went to: its denials are that mirror's, which goes without us."""
+    """The mirror back takes over the denials, and removes them without this switchover."""
 
     async def run() -> None:
         async with both(secured_pair, topic) as it:
@@ -362,7 +362,7 @@ def test_taken_over_on_the_way_back(secured_pair: tuple[Secured, Secured], topic
 
 @pytest.mark.broker
 def test_without_the_right(secured_pair: tuple[Secured, Secured], pair: Pair, topic: str) -> None:
-    """Or without an authorizer nothing is tried, and the operator has to see to it."""
+    """Without the right, or an authorizer, nothing is tried; the operator has to deny writes."""
     weak = sasl("SCRAM-SHA-256", topic, "weak-secret")
     see = Acl(
         *(ResourceType.CLUSTER, "kafka-cluster", LITERAL, f"User:{topic}", "*"),
@@ -402,7 +402,7 @@ def test_without_the_right(secured_pair: tuple[Secured, Secured], pair: Pair, to
 def test_an_open_transaction_can_be_ended(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
-    """By who is denied to write: EndTxn asks for the transactional id alone. He opens no other."""
+    """A denied principal may end it: EndTxn needs the transactional id alone; it opens no other."""
     servers = secured_pair[0].local.bootstrap_servers
     outside.make_topic(servers, topic)
     of_id = acl(topic, "User:alice")._replace(resource_type=ResourceType.TRANSACTIONAL_ID)
@@ -451,9 +451,9 @@ def test_an_open_transaction_can_be_ended(
 def test_a_source_whose_mirrors_may_not_be_read(
     secured_pair: tuple[Secured, Secured], topic: str
 ) -> None:
-    """Goal: D14: the command that adds a topic says that no loop, and no failover, was looked for.
+    """Goal: D14: the command that adds a topic reports that loops and failovers were not checked.
 
-    With the right, and without any mirror on the source, nothing is said.
+    With the right, and without any mirror on the source, it reports nothing.
     """
     source, destination = secured_pair
     first, second = f"{topic}-first", f"{topic}-second"

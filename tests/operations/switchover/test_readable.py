@@ -1,4 +1,4 @@
-"""What is left to read between two offsets: scripted answers, and a real broker."""
+"""Whether records lie between two offsets: scripted answers, and a real broker."""
 
 import asyncio
 from collections.abc import Collection
@@ -22,7 +22,7 @@ PLACE = TopicPartition("t", 0)
 
 
 class Scripted:
-    """A log whose answers are as its fields say."""
+    """A log whose answers are set by its fields."""
 
     def __init__(self) -> None:
         self.answer = ReadAlone(Fetched(0, 10, 10, 0, (), memoryview(b"")), 0, 3, 0, True)
@@ -47,7 +47,7 @@ class Scripted:
 
 
 def test_an_empty_answer_proves_nothing() -> None:
-    """Twice the same, some seconds apart, does, on a compacted topic; it is not asked again."""
+    """Two equal answers, some seconds apart, prove it on a compacted topic; no third is fetched."""
     log = Scripted()
     readable = Readable(log, lambda: log.now)
     assert log.found(readable)
@@ -68,7 +68,7 @@ def test_an_empty_answer_proves_nothing() -> None:
     ],
 )
 def test_what_explains_an_empty_answer(change: dict[str, int]) -> None:
-    """It is taken for no evidence, however often it comes, and is forgotten when it has passed."""
+    """An explained empty answer is no evidence, however often it comes, and is then forgotten."""
     log = Scripted()
     readable = Readable(log, lambda: log.now)
     log.alters(**change)
@@ -122,7 +122,7 @@ def test_markers_and_aborted_records_are_nothing(kafka: LocalCluster, topic: str
         (1, 7): True,
         (6, 7): True,
         (7, 7): False,
-        (9, 10): True,  # beyond the log: not known
+        (9, 10): True,  # beyond the log end: unknown
     }
 
     async def run() -> dict[tuple[int, int], bool]:

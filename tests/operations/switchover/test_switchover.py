@@ -1,4 +1,4 @@
-"""When a source is silent, and what stands against a switchover.
+"""Whether a source is silent, and what prevents a switchover.
 
 With brokers: tests/end_to_end/test_switchover.py.
 """
@@ -47,7 +47,7 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def test_silent_for_some_seconds() -> None:
-    """Counted from the last look that has seen a log's end move."""
+    """Silence is counted from the last poll that has seen a log end offset move."""
     silence = Silence(5.0)
     logs = {ZERO: SourceEnd(10, 10), ONE: SourceEnd(20, 20)}
     assert silence.look(logs, 100.0) == "looked at for the first time"
@@ -60,13 +60,13 @@ def test_silent_for_some_seconds() -> None:
 
 
 def test_an_open_transaction_is_no_silence() -> None:
-    """Nor is what followers do not have yet: the last stable offset lies below the log's end."""
+    """Nor are unreplicated records silence: the last stable offset is below the log end offset."""
     silence = Silence(5.0)
     logs = {ZERO: SourceEnd(10, 8)}
     silence.look(logs, 0.0)
     assert silence.look(logs, 60.0) == "with an open transaction: t-0"
     assert silence.open == [ZERO]
-    # Its marker moves the end, and the seconds begin anew.
+    # Its marker moves the log end offset, and the seconds start again.
     ended = {ZERO: SourceEnd(11, 11)}
     assert silence.look(ended, 61.0) == "written to: t-0"
     assert silence.open == []
@@ -75,7 +75,7 @@ def test_an_open_transaction_is_no_silence() -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_what_stands_against_it(reason: Reason) -> None:
-    """All but what ends while one waits, and what loses nothing."""
+    """Every reason prevents it, except those that waiting resolves and those without loss."""
     finding = Finding(reason, "")
     found = Readiness(mirror="m", verdict=finding.verdict, findings=(finding,), topics=())
     assert bool(standing_against(found)) is (reason not in PASSING)
@@ -95,7 +95,7 @@ def test_each_step_says_whether_one_can_go_back(step: Step) -> None:
 
 
 def test_what_is_still_denied_is_said() -> None:
-    """With the command that takes it back; and that all is as it was is not."""
+    """The report has the command that removes the denials, and claims no complete undo."""
     error = DenialsStay(Step.SILENCE, "why")
     assert not error.gone_back
     assert "twinlog switchover --allow-producers" in str(error)
@@ -103,7 +103,7 @@ def test_what_is_still_denied_is_said() -> None:
 
 
 class Stored:
-    """What the control topics hold of mirror m's topics t and u, and a switchover of them."""
+    """The control topics' content: mirror m's topics t and u, and a switchover of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.topics = {
@@ -113,9 +113,9 @@ class Stored:
         self.stopped: set[TopicPartition] = set()
         self.ends = {ZERO: 5, TopicPartition("u", 0): 5}
         self.mirrored: dict[str, int] = {}
-        """Up to where partition 0 of these was mirrored, as their owner has stored it."""
+        """The last mirrored end of each topic's partition 0, as its owner has stored it."""
         self.source_ends: dict[TopicPartition, int] = {}
-        """Where the source's logs end after the failover, if not at `ends`."""
+        """The source's log end offsets after the failover, if not `ends`."""
         self.refused: UserError | None = None
         self.groups: list[GroupFacts] | Exception = []
         for name in ("subject_of", "remove_topics", "list_offsets", "group_facts"):
@@ -171,7 +171,7 @@ class Stored:
 
     @property
     def removed(self) -> bool:
-        """Whether the failover has begun."""
+        """Return whether the failover has begun."""
         return all(one.wanted is Wanted.STOPPED for one in self.topics.values())
 
     async def snapshot(self) -> Any:
@@ -197,7 +197,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
 def test_a_topic_that_has_changed_meanwhile_is_not_failed_over(
     stored: Stored, change: dict[str, Any]
 ) -> None:
-    """Nobody has waited for its new partitions, or looked at its records."""
+    """The switchover has not waited for its new partitions, nor checked its new log."""
     stored.alter("t", **change)
     with pytest.raises(SwitchoverFailed, match="since the switchover began: t") as caught:
         stored.fail_over()
@@ -205,7 +205,7 @@ def test_a_topic_that_has_changed_meanwhile_is_not_failed_over(
 
 
 def test_who_is_allowed_since_the_denials_and_cannot_be_denied(stored: Stored) -> None:
-    """He may write while the topics are failed over: nothing is begun with them."""
+    """A new writer may write during the failover, so the failover is not begun."""
     known = Outlook(open_to=frozenset({"User:any"}))
 
     async def missing(before: Outlook) -> Outlook:
@@ -221,7 +221,7 @@ def test_who_is_allowed_since_the_denials_and_cannot_be_denied(stored: Stored) -
 
 
 def test_a_topic_that_grows_after_the_last_look(stored: Stored) -> None:
-    """Its failover is done when the new partition is STOPPED, too; what it held is named."""
+    """The failover ends when the new partition is STOPPED, too; the records in it are named."""
     stored.stopped = {*stored.ends}
     with pytest.raises(SwitchoverFailed, match="not STOPPED yet: t-1"):
         stored.fail_over()
@@ -234,9 +234,9 @@ def test_a_topic_that_grows_after_the_last_look(stored: Stored) -> None:
 @pytest.mark.parametrize(
     ("mirrored", "start"),
     [
-        (6, 6),  # the mirror was still at work when the late records came
-        (4, 4),  # a foreign record stands where mirroring ended
-        (-1, 5),  # where it ended is not known: what the steps have seen was mirrored
+        (6, 6),  # the mirror still ran when the late records came
+        (4, 4),  # a foreign record is stored where mirroring ended
+        (-1, 5),  # the last mirrored end is unknown: what the steps have seen was mirrored
         (None, 5),
     ],
 )
@@ -249,7 +249,7 @@ def test_what_is_left_behind(stored: Stored, mirrored: int | None, start: int) -
 
 
 def test_late_records_that_were_mirrored_are_not_left_behind(stored: Stored) -> None:
-    """Goal: D1: the last mirrored end counts them, although they came after the last look."""
+    """Goal: D1: the last mirrored end counts them, although they came after the last poll."""
     stored.stopped = {*stored.ends, ONE}
     stored.source_ends = {ZERO: 8, ONE: 0}
     stored.mirrored = {"t": 8, "u": 5}
@@ -259,7 +259,7 @@ def test_late_records_that_were_mirrored_are_not_left_behind(stored: Stored) -> 
 def test_what_cannot_be_asked_is_not_nothing(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: D1: with a source that is gone since, it is not known what was left behind."""
+    """Goal: D1: with a source that became unreachable, the records left behind are unknown."""
     stored.stopped = {*stored.ends, ONE}
     asked = stored.list_offsets
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_asked_is_not_nothing(
 
 
 def test_a_removal_that_is_refused(stored: Stored) -> None:
-    """Another hand that has removed one topic has not removed the others."""
+    """A topic that another command has removed does not mean that the others are removed."""
     stored.refused = UserError("no right")
     with pytest.raises(SwitchoverFailed, match="no right") as caught:
         stored.fail_over()
@@ -292,7 +292,7 @@ def test_a_removal_that_is_refused(stored: Stored) -> None:
 def test_denials_stay_where_another_hand_has_failed_over(
     stored: Stored, error: BaseException
 ) -> None:
-    """Else producers would write to the old source again, and nobody would mirror it."""
+    """Otherwise producers would write to the old source again, and no mirror would copy that."""
     taken: list[str] = []
 
     async def take_back() -> frozenset[str]:
@@ -356,7 +356,7 @@ def with_denials(stored: Stored) -> Denied:
 def test_a_failover_by_another_hand_while_denials_are_taken_back(
     stored: Stored, refused: UserError | None
 ) -> None:
-    """It comes after the question whether there was one: what was taken back is made again."""
+    """The removal follows the check for a failover, so the removed denials are created again."""
     denials = with_denials(stored)
     denials.refused = refused
     denials.on_take_back = lambda: stored.alter("u", wanted=Wanted.STOPPED)
@@ -373,7 +373,7 @@ def test_a_failover_by_another_hand_while_denials_are_taken_back(
 def test_denials_that_are_taken_back_behind_the_last_look(
     stored: Stored, refused: UserError | None
 ) -> None:
-    """By another switchover that has made them, and was not to know of this failover."""
+    """Another switchover that created them has removed them, without knowing of this failover."""
     denials = with_denials(stored)
     denials.refused = refused
     denials.on_missing = lambda: setattr(denials, "standing", frozenset())
@@ -395,7 +395,7 @@ def test_denials_that_are_taken_back_behind_the_last_look(
 def test_groups_that_commit_behind_the_last_look(
     stored: Stored, groups: list[GroupFacts] | Exception, behind: str
 ) -> None:
-    """They are named: on the destination they would read again, or skip records."""
+    """They are named: on the destination they would read records again, or skip some."""
     stored.stopped = {*stored.ends, ONE}
     stored.groups = groups
     found = stored.fail_over().groups_behind
@@ -404,7 +404,7 @@ def test_groups_that_commit_behind_the_last_look(
 
 
 def test_what_is_passed_over_is_told(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, also where it comes up between the first look and the last one."""
+    """Each is reported once, also where it appears between the first check and the last one."""
     texts = ["begins later"]
     told: list[tuple[Step, str]] = []
 
@@ -425,7 +425,7 @@ def test_what_is_passed_over_is_told(stored: Stored, monkeypatch: pytest.MonkeyP
 
 
 def test_a_topic_that_comes_up_meanwhile(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failover would end the pattern that stands for it; one that was told is passed over."""
+    """The failover would end its pattern; a topic that was already reported is passed over."""
 
     async def judge(_self: Any, _: Any) -> Readiness:
         finding = Finding(Reason.NOT_MIRRORED, "not mirrored: v")

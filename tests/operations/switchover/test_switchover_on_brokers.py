@@ -1,8 +1,8 @@
-"""Whole switchovers on real brokers, without Spark: a lane is played by hand.
+"""Whole switchovers on real brokers, without Spark: the test plays the lane.
 
-It reports its partitions as MIRRORING, and as STOPPED once they are to be. What it mirrors after
-the last look at the source, and what others write, is each test's own. With lanes:
-tests/end_to_end/test_switchover.py.
+The lane reports its partitions as MIRRORING, and as STOPPED once that is the desired state. Each
+test defines what the lane mirrors after the last check of the source, and what other clients write.
+With lanes: tests/end_to_end/test_switchover.py.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ REPORT_S = 0.5
 
 
 class Switch:
-    """A mirror between both clusters, what its lane has to say, and what a switchover says."""
+    """A mirror between both clusters, the reports of its lane, and those of a switchover."""
 
     def __init__(
         self, pair: Pair, source: KafkaCluster, destination: KafkaCluster, mirror: str
@@ -57,25 +57,25 @@ class Switch:
         self.servers = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
         self.store = MirrorStore(destination)
         self.mirrored: dict[str, int] = {}
-        """Up to where each topic's partition 0 was mirrored when it was STOPPED."""
+        """The last mirrored end of each topic's partition 0 when it was STOPPED."""
         self.told: list[Progress] = []
 
     async def make(self, *topics: str) -> None:
-        """Topics with the same records in both clusters; they are in no mirror yet."""
+        """Create topics with the same records in both clusters; they are in no mirror yet."""
         for topic in topics:
             await make_topic(self.source, topic)
             outside.write_same(self.servers[0], topic, 0, 0, RECORDS)
             self.mirrored[topic] = RECORDS
 
     async def add(self, wanted: str) -> None:
-        """Add topics to the mirror, and mirror what they have."""
+        """Add topics to the mirror, and mirror their records."""
         for topic in await add_topics(self.destination, self.mirror, wanted):
             outside.write_same(self.servers[1], topic, 0, 0, RECORDS)
 
     async def switch_over(
         self, topics: str, late: Callable[[], None] = lambda: None
     ) -> SwitchedOver:
-        """Switch over; `late` is called between the last look at the source and the removal."""
+        """Switch over; `late` is called between the last check of the source and the removal."""
 
         def tell(progress: Progress) -> None:
             if progress.step is Step.FAILOVER and not self.has_told(Step.FAILOVER):
@@ -96,7 +96,7 @@ class Switch:
 
     @asynccontextmanager
     async def _lane(self) -> AsyncIterator[None]:
-        """Play the lane; all has been reported once when this is entered."""
+        """Play the lane; on entry all partitions have been reported once."""
         reported = asyncio.Event()
         task = asyncio.create_task(self._report(reported))
         waiting = asyncio.create_task(reported.wait())
@@ -172,7 +172,7 @@ def test_the_expression_that_topics_were_added_by_ends(
 ) -> None:
     """Goal: D14: no refresh adds a topic to a mirror whose topics of that name were failed over.
 
-    Another topic stays in the mirror: with the last one, all expressions end anyway.
+    Another topic stays in the mirror: removing the last one ends all expressions anyway.
     """
     stem, kept = fresh_name("topic"), fresh_name("kept")
     first, late, expression = f"{stem}-1", f"{stem}-2", f"{stem}-.*"
@@ -201,7 +201,7 @@ def test_the_expression_that_topics_were_added_by_ends(
 def test_groups_that_do_not_follow_are_named(
     pair: Pair, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """Goal: D6: streams groups, and those that are left out; before anything is denied."""
+    """Goal: D6: streams groups and excluded groups are named before any principal is denied."""
     mirror = fresh_name("mirror")
     outside_, streams, followed = (f"{mirror}-{name}" for name in ("out", "streams", "in"))
     partition = TopicPartition(topic, 0)
@@ -239,10 +239,10 @@ def test_groups_that_do_not_follow_are_named(
 
 
 def test_what_came_too_late_is_left_behind(pair: Pair, fresh_name: Callable[[str], str]) -> None:
-    """Goal: D1: from where mirroring ended on, whatever else stands on the destination.
+    """Goal: D1: the rest starts where mirroring ended, whatever else the destination holds.
 
-    One topic was mirrored beyond the last look at the source, in the other one a record of
-    somebody else stands where the source's next record would.
+    One topic was mirrored beyond the last check of the source. In the other topic, a foreign record
+    has the offset of the source's next record.
     """
     stem = fresh_name("topic")
     further, foreign = f"{stem}-further", f"{stem}-foreign"
