@@ -5,6 +5,7 @@ that is no longer needed fails the test, and so does a size above the one in the
 """
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Final
@@ -75,6 +76,10 @@ BANNED: Final = (
 )
 """Phrases that readers did not understand, and names of pages that are gone."""
 
+OLD_NAMES: Final = {"CHANGELOG.md", "docs/decisions/0009-layout.md"}
+"""Pages that are about former names of files."""
+_FILE: Final = re.compile(r"(?<![\w{.-])((?:[\w-]+/)*\w+\.py)\b")
+
 
 def test_modules_are_short() -> None:
     """Goal: a module is read in one sitting; those in the list do not grow."""
@@ -135,6 +140,21 @@ def test_phrases_that_readers_did_not_understand(phrase: str) -> None:
     """Goal: these phrases do not come back, in code or on pages."""
     texts = {**MODULES, **{str(page.relative_to(ROOT)): page.read_text() for page in PAGES}}
     assert [name for name, text in texts.items() if phrase in text] == []
+
+
+def test_files_that_are_named_exist() -> None:
+    """Goal: a docstring, comment or page that names a file leads to one."""
+    folders = [ROOT / name for name in ("src", "tests", "bench", "docs")]
+    paths = [*ROOT.glob("*.*"), *(path for folder in folders for path in folder.rglob("*.*"))]
+    files = [path.relative_to(ROOT).as_posix() for path in paths]
+    texts = [name for name in files if name.endswith((".py", ".md")) and name not in OLD_NAMES]
+    dangling = {
+        (text, named)
+        for text in texts
+        for named in _FILE.findall((ROOT / text).read_text())
+        if not any(f"/{file}".endswith(f"/{named}") for file in files)
+    }
+    assert dangling == set()
 
 
 def _hold(sizes: dict[str, int], most: int, known: dict[str, int]) -> None:

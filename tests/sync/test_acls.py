@@ -33,7 +33,7 @@ def acl(name: str, principal: str = "User:alice", operation: Operation = Operati
 
 
 def read_only(destination: KafkaCluster) -> ReadOnly:
-    """Return a guard that owns no mirror; tests/end_to_end/test_read_only.py has owned ones."""
+    """Return a guard that owns no mirror; tests/sync/test_read_only.py has owned ones."""
 
     async def nobody(_mirror: str) -> bool:
         return False

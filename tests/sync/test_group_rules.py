@@ -1,4 +1,4 @@
-"""The offsets that are committed for a group; with brokers: test_group_sync.py."""
+"""The offsets that are committed for a group; with brokers: test_groups_on_brokers.py."""
 
 from collections.abc import Mapping
 
