@@ -29,7 +29,7 @@ conclusions are then:
                                                                 leader epoch (KIP-320)
     the leader's log end      LOG_END_UNREADABLE                below the high watermark:
                                                                 counts as unknown
-    groups, configs, ACLs     ..._UNREADABLE, each after 15 s,  -
+    groups, configs, ACLs     ..._UNREADABLE, each after 12 s,  -
                               also if the source does not
                               answer at all
     holders of transactions   left out: no verdict depends on   -
@@ -86,7 +86,7 @@ CONNECT_S: Final = 5.0
 """Seconds after which a source that does not answer counts as dead: an operator waits."""
 PATIENCE_S: Final = 60.0
 """Seconds after which one that answers some requests counts as dead, too."""
-PART_S: Final = 15.0
+PART_S: Final = 12.0
 """Seconds for a part without which the rest is still known: each part has a finding of its own."""
 
 _UNDISCOVERED: Final = "not discovered yet; the next refresh adds it"
@@ -107,7 +107,7 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
             asyncio.timeout(PATIENCE_S),
             connected_source(subject.mirror, destination.config.grants, CONNECT_S) as source,
         ):
-            return await survey_live(source, destination, subject, ends)
+            return await survey_live(source, destination, subject, ends, part_s=PART_S)
     except TwinlogError as error:
         trouble = str(error)
     except TimeoutError:
@@ -176,6 +176,8 @@ async def survey_live(
     destination: KafkaCluster,
     subject: Subject,
     ends: Mapping[TopicPartition, int],
+    *,
+    part_s: float | None = None,
 ) -> MirrorFacts:
     """The facts, with a source that is connected.
 
@@ -184,6 +186,8 @@ async def survey_live(
         destination: the mirror's cluster.
         subject: what is to be surveyed.
         ends: see `destination_ends`; read before.
+        part_s: seconds for each part that has a finding of its own; None: it takes what it takes,
+            for a switchover, which goes on only if everything is known.
 
     Raises:
         TwinlogError: the source is unreachable, or refuses.
@@ -191,7 +195,7 @@ async def survey_live(
     began = time.monotonic()
     starts = await log_starts(destination, subject.partitions)
     ends = {one: end for one, end in ends.items() if one in starts}
-    missed = await _not_mirrored(source, destination, subject)
+    missed = await _not_mirrored(source, destination, subject, part_s)
     there = (await source.refresh(subject.names)).topics
     here = await _destination_topics(destination, subject)
     found = {topic.topic: _on_source(topic, there.get(topic.topic)) for topic in subject.topics}
@@ -204,7 +208,7 @@ async def survey_live(
     unknown: list[Finding] = []
     groups: ByTopic = {}
     try:
-        async with _part():
+        async with _part(part_s):
             groups, unreadable = await group_facts(
                 *(source, destination, subject.mirror.name, subject.settings.groups_include, logs)
             )
@@ -214,13 +218,13 @@ async def survey_live(
     compared: dict[str, Difference | Unreadable] = {}
     exclude = subject.settings.topic_properties_exclude
     try:
-        async with _part():
+        async with _part(part_s):
             compared = await compare_configs(source, destination, names, exclude)
     except TwinlogError as error:
         unknown.append(Finding(Reason.CONFIGURATION_UNREADABLE, f"configurations: {error}"))
     acls = AclFacts()
     try:
-        async with _part():
+        async with _part(part_s):
             acls = await _acls(source, destination, subject)
     except TwinlogError as error:
         unknown.append(Finding(Reason.ACL_UNREADABLE, f"ACLs: {error}"))
@@ -261,14 +265,14 @@ async def survey_live(
 
 
 async def _not_mirrored(
-    source: KafkaCluster, destination: KafkaCluster, subject: Subject
+    source: KafkaCluster, destination: KafkaCluster, subject: Subject, part_s: float | None
 ) -> dict[str, str]:
     """The source's topics that the mirror does not mirror, with the reason as far as known."""
     mirror, snapshot = subject.mirror, subject.snapshot
     there = (await source.refresh(None)).topics
     found = not_mirrored(mirror, snapshot, there, ())
     if found:
-        theirs = await _their_mirrors(source, destination)
+        theirs = await _their_mirrors(source, destination, part_s)
         found = not_mirrored(mirror, snapshot, there, theirs.loops)
         found = {name: why or theirs.unsure(name) for name, why in found.items()}
     stored = dict(snapshot.not_mirrored(mirror.name).topics)
@@ -279,28 +283,32 @@ async def _not_mirrored(
     }
 
 
-async def _their_mirrors(source: KafkaCluster, destination: KafkaCluster) -> TheirMirrors:
-    """The source's own mirrors; the survey continues if they cannot be read."""
+async def _their_mirrors(
+    source: KafkaCluster, destination: KafkaCluster, part_s: float | None
+) -> TheirMirrors:
+    """The source's own mirrors; a survey that is bounded continues if they cannot be read."""
     try:
-        async with _part():
+        async with _part(part_s):
             return await read_their_mirrors(source, destination)
     except Retriable as error:
+        if part_s is None:
+            raise
         unknown = f"the source's __mirror_config cannot be read: {error}"
         return TheirMirrors({}, frozenset(), {}, unknown=unknown)
 
 
 @asynccontextmanager
-async def _part() -> AsyncIterator[None]:
+async def _part(seconds: float | None) -> AsyncIterator[None]:
     """Limit the time of one part of a survey.
 
     Raises:
         Retriable: it takes too long.
     """
     try:
-        async with asyncio.timeout(PART_S):
+        async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise Retriable(f"no answer within {PART_S:g} s") from error
+        raise Retriable(f"no answer within {seconds:g} s") from error
 
 
 def _on_source(topic: MirrorTopic, found: Topic | None) -> SourceTopic:
