@@ -348,6 +348,10 @@ DENIED: Final = frozenset(
     }
 )
 """Codes of a missing right: ..._AUTHORIZATION_FAILED."""
+TOPIC_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Codes of a topic that the broker does not have, by name or by id."""
+REFUSED_VALUE: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.POLICY_VIOLATION})
+"""Codes of a configuration's value that is never accepted: invalid, or refused by a policy."""
 
 
 def code_of(number: int) -> Code:

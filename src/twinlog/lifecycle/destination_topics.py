@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, TwinlogError, UserError
+from twinlog.kafka.errors import REFUSED_VALUE, Refusal, TwinlogError, UserError
 from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import (
     Alteration,
@@ -57,8 +57,6 @@ _HINTS: Final[Mapping[int, str]] = {
     ErrorCode.POLICY_VIOLATION: _EXCLUDE,
 }
 """Hints for INVALID_REPLICATION_FACTOR, INVALID_CONFIG, POLICY_VIOLATION."""
-_REFUSED_VALUE: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.POLICY_VIOLATION})
-"""Error codes of a refused value: INVALID_CONFIG, POLICY_VIOLATION."""
 _CHUNK: Final = 200
 """Topics in one request about topics or configurations."""
 
@@ -274,7 +272,7 @@ async def fitted(
         try:
             await try_out(destination, topics, factor, to_be_deleted)
         except UserError as error:
-            if error.code not in _REFUSED_VALUE:
+            if error.code not in REFUSED_VALUE:
                 raise
             refusal = refusal or error
         else:

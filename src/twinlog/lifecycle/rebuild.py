@@ -21,15 +21,13 @@ from typing import Final, NamedTuple
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
+from twinlog.kafka.errors import TOPIC_GONE, Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets
 from twinlog.kafka.requests.topics import delete_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.verify.log_reader import READ_UNCOMMITTED, Below, LogReader, Nothing
 
-_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 100})
-"""The topic does not exist: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID."""
 _REPEAT: Final = (
     "repeat the same --add once this is mended: it creates what is missing, and mirrors what "
     "--describe does not show from the beginning"
@@ -79,7 +77,7 @@ async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) ->
     refused = {
         name: refusal
         for name, refusal in answers.items()
-        if refusal is not None and refusal.code not in _GONE
+        if refusal is not None and refusal.code not in TOPIC_GONE
     }
     with deleted_before(answers.keys() - refused.keys()):
         for name, refusal in refused.items():

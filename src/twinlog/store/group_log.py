@@ -140,7 +140,9 @@ async def write_groups(
     """
     count = await partition_count(cluster, GROUPS_TOPIC)
     if count is None:
-        Refusal(3).fail("write what is known of groups", topic=GROUPS_TOPIC)
+        Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION).fail(
+            "write what is known of groups", topic=GROUPS_TOPIC
+        )
     place = config_partition(mirror, count)
     entries = [Entry(GROUPS_TOPIC, place, *encode(record)) for record in records]
     entries += [Entry(GROUPS_TOPIC, place, encode_key(mirror, name), None) for name in forgotten]

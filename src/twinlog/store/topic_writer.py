@@ -59,8 +59,14 @@ ALL: Final = -1
 LEADER_ONLY: Final = 1
 
 _LANE: Final = "control writes"
-# REQUEST_TIMED_OUT (7), a lost answer, NOT_ENOUGH_REPLICAS_AFTER_APPEND (20): may be stored.
-_UNKNOWN_OUTCOME: Final = frozenset({7, ErrorCode.NETWORK_EXCEPTION, 20})
+# The records may be stored; NETWORK_EXCEPTION is a lost answer.
+_UNKNOWN_OUTCOME: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
 
 
 class Entry(NamedTuple):

@@ -15,12 +15,12 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from re import Pattern
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal
+from twinlog.kafka.errors import REFUSED_VALUE, Refusal
 from twinlog.kafka.requests.topics import (
     Alteration,
     AlterOperation,
@@ -46,9 +46,6 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
-
-_NEVER: Final = frozenset({ErrorCode.INVALID_CONFIG, ErrorCode.POLICY_VIOLATION})
-"""Error codes of values that are never accepted: invalid ones, and those that a policy refuses."""
 
 
 class Difference(NamedTuple):
@@ -240,7 +237,7 @@ async def set_configs_back(
         failed.update(
             name
             for name, one in refused.items()
-            if one.code not in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *_NEVER}
+            if one.code not in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *REFUSED_VALUE}
         )
         return [replace(topic, set_back=None) for topic in due if topic.topic not in failed]
 

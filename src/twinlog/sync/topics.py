@@ -24,10 +24,10 @@ these topics also while the source is dead, and counted at each refresh.
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic, is_another
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, TwinlogError
 from twinlog.kafka.requests import topics as admin
 from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
@@ -50,8 +50,6 @@ from twinlog.store.snapshot import Snapshot
 from twinlog.text import few
 
 log = logging.getLogger(__name__)
-
-_INVALID_PARTITIONS: Final = 37  # it has that many already
 
 
 def not_mirrored(
@@ -325,7 +323,8 @@ async def grow_topics(
         log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), why)
     answers = await admin.create_partitions(destination, grown)
     for name, answer in answers.items():
-        if isinstance(answer, Refusal) and answer.code != _INVALID_PARTITIONS:
+        # INVALID_PARTITIONS: it has that many already.
+        if isinstance(answer, Refusal) and answer.code != ErrorCode.INVALID_PARTITIONS:
             log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), answer)
             failed += 1
     counts = {one.incarnation: grown[one.topic] for one in topics if one.topic in grown}

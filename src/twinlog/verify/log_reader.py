@@ -181,7 +181,11 @@ class LogReader:
         topic = self._cluster.metadata.topics.get(name)
         if isinstance(leader, Refusal) or topic is None:
             await self._cluster.refresh({name})
-            return leader if isinstance(leader, Refusal) else Refusal(3)
+            return (
+                leader
+                if isinstance(leader, Refusal)
+                else Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            )
         if self._topic_id == NO_TOPIC_ID:
             self._topic_id = topic.topic_id
         return leader

@@ -27,7 +27,7 @@ from twinlog.kafka.acls import Operation
 from twinlog.kafka.client.cluster import Coordinator, KafkaCluster
 from twinlog.kafka.client.metadata import Leader
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import DENIED, Refusal, Retriable, check
+from twinlog.kafka.errors import DENIED, TOPIC_GONE, Refusal, Retriable, check
 from twinlog.kafka.groups.assignor import PROTOCOL_TYPE, decode_partitions
 from twinlog.kafka.protocol.group_messages import (
     AlterShareGroupOffsetsRequest,
@@ -51,8 +51,6 @@ COMMIT_S: Final = 10.0
 _NO_MEMBER: Final = -1
 NO_EPOCH: Final = -1
 _BROKER_DEFAULT: Final = -1
-_TOPIC_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID: brokers drop the topic's offsets, too."""
 _COORDINATED: Final = ("__consumer_offsets", "__share_group_state")
 """The leader of a partition of these topics coordinates the groups in it."""
 ELECTION_S: Final = 15.0
@@ -302,7 +300,7 @@ async def committed_offsets(
     for topic in response.topics:
         for part in topic.partitions:
             # An error does not mean "no offset", unless the partition's topic is deleted.
-            if part.error_code and part.error_code not in _TOPIC_GONE:
+            if part.error_code and part.error_code not in TOPIC_GONE:
                 Refusal(part.error_code).fail(what, topic=topic.name)
     return {
         TopicPartition(topic.name, part.partition_index): Committed(
@@ -430,7 +428,7 @@ async def start_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartitio
             check(found.error_code, what)
     for topic in found.topics:
         for part in topic.partitions:
-            if part.error_code and part.error_code not in _TOPIC_GONE:
+            if part.error_code and part.error_code not in TOPIC_GONE:
                 Refusal(part.error_code).fail(what, topic=topic.topic_name)
     return {
         TopicPartition(topic.topic_name, part.partition_index): Committed(part.start_offset)
