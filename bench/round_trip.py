@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness import Load, client, make_topic, preload
-from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.partition import PartitionSpec
 from twinlog.engines.exact.shard import Shard
@@ -138,7 +138,7 @@ async def mirror(
     """Run an engine on the topic."""
     settings = parse_lane_settings({"mirror.num.replica.fetchers": str(fetchers)})
     source, port = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
-    engine = Engine(source, port, settings, random.Random(1), lambda _: None)
+    engine = DataPlane(source, port, settings, random.Random(1), lambda _: None)
     leaders = await source.leaders([topic])
     shard = Shard(0, f"twinlog.{fetchers}", port, settings)
     await shard.open()

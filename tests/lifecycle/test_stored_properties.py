@@ -10,7 +10,7 @@ from fake_broker import FakeBroker
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.errors import TwinlogError
 from twinlog.lifecycle.creation import connected_source
-from twinlog.runtime.lane import _RunningEngine
+from twinlog.runtime.mirror_engines import RunningEngine
 from twinlog.store.config_records import Mirror
 from twinlog.verify.job import ANY_TOPICS, Sides, VerifyTask, verify_task
 
@@ -73,11 +73,11 @@ async def _as_lane(mirror: Mirror, own: Any) -> str:
     failing = SimpleNamespace(fail_all=reasons.append)
     lane: Any = SimpleNamespace(
         grants=own.grants,
-        config=SimpleNamespace(name="lane"),
+        lane="lane",
         engine_for=lambda *_: failing,
         engine_changed=lambda *_, **__: None,
     )
-    running = _RunningEngine(lane, mirror)
+    running = RunningEngine(lane, mirror)
     try:
         async with asyncio.timeout(3):
             while not reasons:

@@ -11,10 +11,10 @@ from model.log import Marker
 from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination, ModelSource
-from twinlog.engines.exact.engine import Engine
-from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec, Stage
-from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.data_plane import DataPlane
+from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
 from twinlog.kafka.types import TopicPartition
@@ -39,8 +39,8 @@ class World:
         self._settings = LaneSettings()
         self._running: list[asyncio.Future[None]] = []
         self._shards: list[Shard] = []
-        self.engine: Engine
-        self.partition: MirrorPartition
+        self.engine: DataPlane
+        self.partition: ExactPartition
 
     def expire_ids(self, seconds: float) -> None:
         """Let transactional ids expire this soon; owners know the value."""
@@ -58,7 +58,7 @@ class World:
             ModelDestination(self.destination, self.networks[1], "lane"),
         )
         settings = self._settings
-        engine = Engine(
+        engine = DataPlane(
             *ports,
             settings,
             self.rng,

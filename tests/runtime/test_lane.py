@@ -10,11 +10,13 @@ from uuid import UUID
 import pytest
 from batch_builders import batch, record
 
+from twinlog.engines.base import PartitionProgress
+from twinlog.engines.exact import engine
 from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.fetcher import Steps
-from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec, Stage
-from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Parsed, parse_config, parse_source
 from twinlog.kafka.client.references import NOTHING, Grants
@@ -25,11 +27,13 @@ from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.requests.expiration import Expirations
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
-from twinlog.runtime import lane
-from twinlog.runtime.lane import _RunningEngine
+from twinlog.mirror.settings import EXACT
+from twinlog.runtime import lane, mirror_engines
+from twinlog.runtime.mirror_engines import RunningEngine
 from twinlog.store.config_records import Mirror
 
 DEFAULTS = LaneSettings()
+MIRROR = Mirror(name="m", source={"bootstrap.servers": "a:1"}, source_cluster_id="source")
 SECRET = "geheim"
 
 
@@ -67,7 +71,7 @@ class Engine:
 class Lane:
     """Supplies engines, each with its error; `running` is set when all have been supplied."""
 
-    config = SimpleNamespace(name="node-0")
+    lane = "node-0"
     grants = NOTHING
 
     def __init__(self, *errors: Exception | None) -> None:
@@ -75,7 +79,7 @@ class Lane:
         self.running = asyncio.Event()
         self._left = list(self.engines)
 
-    def engine_for(self, _mirror: str, _cluster: Source) -> Engine:
+    def engine_for(self, _mirror: Mirror, _cluster: Source) -> Engine:
         return self._left.pop(0)
 
     def engine_changed(self, _mirror: str, *, ended: bool) -> None:
@@ -86,16 +90,16 @@ class Lane:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "KafkaCluster", Source)
-    monkeypatch.setattr(lane, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(lane, "SOURCE_PAUSE_S", 0.01)
+    monkeypatch.setattr(mirror_engines, "KafkaCluster", Source)
+    monkeypatch.setattr(mirror_engines, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(mirror_engines, "SOURCE_PAUSE_S", 0.01)
 
 
 async def _until_the_last_runs(it: Lane, **source: str) -> None:
     mirror = Mirror(
         name="m", source={"bootstrap.servers": "a:1"} | source, source_cluster_id="source"
     )
-    running = _RunningEngine(it, mirror)  # type: ignore[arg-type]
+    running = RunningEngine(it, mirror)  # type: ignore[arg-type]
     try:
         await asyncio.wait_for(it.running.wait(), 5)
     finally:
@@ -131,7 +135,7 @@ def test_a_defect_before_the_source_is_there(
             raise errors.pop(0)
         return parse_source(properties, grants)
 
-    monkeypatch.setattr(lane, "parse_source", parse)
+    monkeypatch.setattr(mirror_engines, "parse_source", parse)
 
     async def run() -> list[Engine]:
         it = Lane(None, None)
@@ -187,8 +191,9 @@ def _real_lane(settings: LaneSettings = DEFAULTS) -> lane.Lane:
         session_timeout_s=10.0,
     )
     it = lane.Lane(config)
-    it._cluster = it._port = SimpleNamespace()  # type: ignore[assignment]
+    it._cluster = SimpleNamespace()  # type: ignore[assignment]
     it._group = SimpleNamespace(holds_lease=True, owned=frozenset())  # type: ignore[assignment]
+    it._make_engines()
     return it
 
 
@@ -217,21 +222,22 @@ def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch
 
     async def story() -> None:
         it = _real_lane()
-        engine = SimpleNamespace(settings=it._settings)
-        it._engines["m"] = SimpleNamespace(engine=engine)  # type: ignore[assignment]
-        monkeypatch.setattr(lane, "expirations", expiration)
+        it._cluster.brokers_time = SimpleNamespace(now_ms=lambda: 0)  # type: ignore[misc]
+        plane = it._engines.engine_for(MIRROR, None).plane  # type: ignore[attr-defined]
+        monkeypatch.setattr(engine, "expirations", expiration)
         for known in (1_000, 1_000, 2_000):
             await it.on_assigned({len(told)})
-            await it._read_expiration()
-            assert it._settings.producer_expiration_ms == known
-            assert engine.settings.producer_expiration_ms == known
-            assert {o.shard.settings.ids_expiration_ms for o in it._owned.values()} == {5_000}
+            await it._engines._refresh()
+            assert plane.settings.producer_expiration_ms == known
+            shards = [one.writers[EXACT].shard for one in it._owned.values()]  # type: ignore[attr-defined]
+            assert {one.settings.producer_expiration_ms for one in shards} == {known}
+            assert {one.settings.ids_expiration_ms for one in shards} == {5_000}
         for owned in it._owned.values():
             owned.informed = True
-        await it._read_expiration()
-        it._expiration_due = 0.0
+        await it._engines._refresh()
+        it._engines._refresh_due = 0.0
         with pytest.raises(IndexError):
-            await it._read_expiration()
+            await it._engines._refresh()
         for owned in it._owned.values():
             await owned.close()
 
@@ -253,18 +259,19 @@ def test_a_lanes_buffer_bounds_what_a_batch_decompresses_to() -> None:
         guarded=True,
     )
 
-    async def taken(buffer_bytes: int) -> MirrorPartition:
+    async def taken(buffer_bytes: int) -> ExactPartition:
         it = _real_lane(LaneSettings(buffer_bytes=buffer_bytes, corrupt_reads=1))
         it._cluster = KafkaCluster(parse_config({"bootstrap.servers": "h:1"}).config)
-        engine = it.engine_for("m", None)
-        shard = Shard(0, "twinlog", engine.destination, engine.settings)
+        it._make_engines()
+        plane = it._engines.engine_for(MIRROR, None).plane  # type: ignore[attr-defined]
+        shard = Shard(0, "twinlog", plane.destination, plane.settings)
         spec = PartitionSpec(partition=key, source_topic_id=UUID(int=1), shard=0, compacted=False)
-        engine.own(shard, [spec], lease_s=0.0)
-        partition = engine.partitions[key]
-        partition.append.place(start, engine.now(), compared=True)
-        fetcher = engine.fetcher
+        plane.own(shard, [spec], lease_s=0.0)
+        partition = plane.partitions[key]
+        partition.append.place(start, plane.now(), compared=True)
+        fetcher = plane.fetcher
         await fetcher._take(partition, answer, fetcher.clock, Steps(), follower=False)
-        await engine.close()
+        await plane.close()
         return partition
 
     fits = asyncio.run(taken(2 * count * size))
@@ -286,7 +293,7 @@ def test_what_the_group_takes_away_is_not_owned_again() -> None:
         it._group = group
         await group._apply(frozenset({3}))
         slow = SlowEngine()
-        it._engines["m"] = SimpleNamespace(engine=slow)  # type: ignore[assignment]
+        it._engines._engines["m"] = SimpleNamespace(engine=slow)  # type: ignore[assignment]
         fenced = asyncio.create_task(it._fenced(it._owned[3], Fenced("the lease had ended")))
         await slow.asked.wait()
         taken_away = asyncio.create_task(group._apply(frozenset()))
@@ -302,11 +309,12 @@ def test_what_the_group_takes_away_is_not_owned_again() -> None:
 class SlowEngine:
     """An engine some of whose requests are not answered before `answered`."""
 
-    partitions: ClassVar[dict[TopicPartition, MirrorPartition]] = {}
-
     def __init__(self) -> None:
         self.asked, self.answered = asyncio.Event(), asyncio.Event()
 
-    async def disown(self, _: object) -> None:
+    def progress(self, _: object) -> list[PartitionProgress]:
+        return []
+
+    async def stop(self, _: object) -> None:
         self.asked.set()
         await self.answered.wait()

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 from checkout import DOCS
 
-from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import UserError
 from twinlog.runtime.lane_options import NOT_OPTIONS, OPTIONS, parse_lane_settings
 

@@ -18,11 +18,11 @@ from confluent_kafka import Producer
 from tcp_proxy import PROXIED, PROXIED_LISTENER, WRITE_TXN_MARKERS, Proxies
 from waiting import until_async
 
-from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.partition import PartitionSpec, Stage
-from twinlog.engines.exact.settings import LaneSettings
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig
 from twinlog.kafka.types import TopicPartition
@@ -70,12 +70,12 @@ def through(proxies: Proxies) -> KafkaCluster:
 @asynccontextmanager
 async def mirror(
     source: LocalCluster, proxies: Proxies, keys: list[TopicPartition]
-) -> AsyncIterator[tuple[Engine, KafkaDestination]]:
+) -> AsyncIterator[tuple[DataPlane, KafkaDestination]]:
     """Run an engine of a first owner that reaches the destination through the proxy."""
     topic = keys[0].topic
     async with client(source) as theirs, through(proxies) as ours:
         ports = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
-        engine = Engine(
+        engine = DataPlane(
             *ports,
             SETTINGS,
             random.Random(1),
@@ -135,7 +135,7 @@ def ends(cluster: LocalCluster, keys: list[TopicPartition]) -> list[int]:
     return list(log.ends([(key.topic, key.partition) for key in keys]).values())
 
 
-async def arrived(engine: Engine, source: LocalCluster, destination: LocalCluster) -> None:
+async def arrived(engine: DataPlane, source: LocalCluster, destination: LocalCluster) -> None:
     """Wait until both logs are equally long."""
     keys = list(engine.partitions)
 

@@ -14,20 +14,22 @@ from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination
 from model.states import Epochs, ModelStates, StateTopic
+from twinlog.engines.base import Assignment, PartitionProgress
 from twinlog.engines.exact.append import PartitionAppend, position_of
+from twinlog.engines.exact.engine import ExactEngine, ExactWriters, _spec
 from twinlog.engines.exact.foreign import NEAR
-from twinlog.engines.exact.partition import MirrorPartition as HeldPartition
-from twinlog.engines.exact.partition import PartitionSpec, Stage
-from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
 from twinlog.kafka.types import LeaderEpoch, Offset, ProducerId, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Gap
+from twinlog.mirror.settings import EXACT
 from twinlog.mirror.states import State
-from twinlog.runtime.ownership import OwnedShard
+from twinlog.runtime.ownership import OwnedStatePartition
 from twinlog.runtime.reconciler import Mirrored, Ways
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.control_topics import States
@@ -87,20 +89,34 @@ class Bench:
         partition.log.append(data)
         self.cluster._replicate(partition)
 
-    async def owner(self, name: str = "owner") -> OwnedShard:
+    async def owner(self, name: str = "owner") -> OwnedStatePartition:
         shard = Shard(
             0, "twinlog", ModelDestination(self.cluster, self.network, name), LaneSettings()
         )
         self.states = Deaf(self.topic, self.network, name, 0, lambda: True)
-        owned = OwnedShard(shard, self.states, lambda: self.lease, LEASE_S)
+        owned = OwnedStatePartition(
+            0,
+            writers={EXACT: ExactWriters(shard)},
+            kind_of=lambda _: EXACT,
+            states=self.states,
+            may_write=lambda: self.lease,
+            settings=LaneSettings(lease_s=LEASE_S),
+        )
         await owned.open()
         return owned
+
+
+def shard_of(owned: OwnedStatePartition) -> Shard:
+    """Return its producers."""
+    (writers,) = owned.writers.values()
+    assert isinstance(writers, ExactWriters)
+    return writers.shard
 
 
 class Heard:
     """The desired state as an owner knows it, the commands since, and what the owner began."""
 
-    def __init__(self, owned: OwnedShard) -> None:
+    def __init__(self, owned: OwnedStatePartition) -> None:
         self.changed = asyncio.Event()
         self.wanted: list[Mirrored] = []
         self.news: list[Mirrored] = []
@@ -131,7 +147,7 @@ class Heard:
     async def _disown(self, keep: object) -> None:
         pass
 
-    async def _run(self, _: OwnedShard, some: Sequence[Mirrored]) -> None:
+    async def _run(self, _: OwnedStatePartition, some: Sequence[Mirrored]) -> None:
         self.begun += [name for name, _ in some]
 
 
@@ -158,7 +174,7 @@ def on_bench(
     return wrapped
 
 
-async def removed(owned: OwnedShard, *names: MirrorPartition) -> None:
+async def removed(owned: OwnedStatePartition, *names: MirrorPartition) -> None:
     """Bring partitions to STOPPING."""
     for state in (State.PREPARING, State.MIRRORING, State.STOPPING):
         await owned.enter(dict.fromkeys(names or (NAME,), state))
@@ -329,7 +345,7 @@ async def test_another_producer_id_ends_the_owner(bench: Bench) -> None:
     await owned.enter({NAME: State.PREPARING})
     bench.cluster.coordinator._ids.clear()
     with pytest.raises(Retriable, match="another producer id"):
-        await owned.shard.fence_data({KEY: Gap(Offset(0), Offset(1), seen=False)})
+        await shard_of(owned).fence_data({KEY: Gap(Offset(0), Offset(1), seen=False)})
     assert bench.end == 0
     with pytest.raises(Fenced, match="another producer id"):
         await owned.write_states()
@@ -339,13 +355,26 @@ async def test_another_producer_id_ends_the_owner(bench: Bench) -> None:
 async def test_what_another_id_may_have_written_is_known(bench: Bench) -> None:
     """The former owner had another producer id, and has stored that."""
     owned = await bench.owner()
-    spec = PartitionSpec(partition=KEY, source_topic_id=uuid.uuid4(), shard=0, compacted=False)
-    await owned.prepare(NAME.mirror, [KEY])
-    assert not owned._of_ids(NAME.mirror, spec).of_several_ids
+    await owned.prepare([NAME])
+    assert not of_several_ids(owned)
     bench.cluster.coordinator._ids.clear()
     following = await bench.owner("next")
-    await following.prepare(NAME.mirror, [KEY])
-    assert following._of_ids(NAME.mirror, spec).of_several_ids
+    await following.prepare([NAME])
+    assert of_several_ids(following)
+
+
+def of_several_ids(owned: OwnedStatePartition) -> bool:
+    """Whether data of several producers may be in the log, as far as this owner knows."""
+    one = Assignment(
+        name=NAME,
+        source=KEY,
+        destination=KEY,
+        state_partition=0,
+        source_topic_id=uuid.uuid4(),
+        destination_topic_id=None,
+        compacted=False,
+    )
+    return _spec(owned._with_former(one), shard_of(owned).data_producer).of_several_ids
 
 
 @pytest.mark.parametrize(
@@ -487,7 +516,7 @@ async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
     bench.cluster.read_only.add(KEY.topic)
     owned = await bench.owner()
     await removed(owned, NAME, other)
-    fence, tried = owned.shard.fence, 0
+    fence, tried = shard_of(owned).fence, 0
 
     async def counted(
         keys: Collection[TopicPartition], topic_ids: Mapping[str, uuid.UUID]
@@ -496,7 +525,7 @@ async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
         tried += 1
         return await fence(keys, topic_ids)
 
-    owned.shard.fence = counted  # type: ignore[method-assign]
+    shard_of(owned).fence = counted  # type: ignore[method-assign]
     heard = Heard(owned)
     heard.wanted = heard.news = wanted(Wanted.STOPPED) + wanted(Wanted.STOPPED, other)
     going = asyncio.ensure_future(heard.go_on())
@@ -537,13 +566,13 @@ def fences(bench: Bench) -> list[StoredBatch]:
     return [one for one in bench.cluster.log(KEY).batches if one.header.is_control]
 
 
-async def know(owned: OwnedShard, end: int) -> None:
+async def know(owned: OwnedStatePartition, end: int) -> None:
     """Store the offset up to which it is known to be mirrored."""
     owned._mirrored_said[NAME] = LastMirrored(LeaderEpoch(0), Offset(end))
     await owned.write_states()
 
 
-async def stopped(bench: Bench, owned: OwnedShard) -> tuple[int, str | None]:
+async def stopped(bench: Bench, owned: OwnedStatePartition) -> tuple[int, str | None]:
     """Stop it; return its last mirrored end, and the reason stored with STOPPED."""
     await owned.stop([NAME])
     state = bench.topic.last()[NAME]
@@ -555,7 +584,7 @@ async def stopped(bench: Bench, owned: OwnedShard) -> tuple[int, str | None]:
 async def test_without_foreign_records_the_end_is_the_fence(bench: Bench) -> None:
     owned = await bench.owner()
     await removed(owned)
-    append(bench, owned.shard.data_producer, 10)
+    append(bench, shard_of(owned).data_producer, 10)
     assert await stopped(bench, owned) == (10, None)
 
 
@@ -564,7 +593,7 @@ async def test_foreign_records_before_the_fence_are_not_mirrored(bench: Bench) -
     """As in a failback that diverged: ten records are mirrored, five foreign ones are not."""
     owned = await bench.owner()
     await removed(owned)
-    append(bench, owned.shard.data_producer, 10)
+    append(bench, shard_of(owned).data_producer, 10)
     for _ in range(5):
         append(bench, -1)
     end, reason = await stopped(bench, owned)
@@ -578,9 +607,9 @@ async def test_a_takeover_finds_the_same_end(bench: Bench) -> None:
     """The node died before the stop, and once more between the fence and STOPPED."""
     owned = await bench.owner()
     await removed(owned)
-    append(bench, owned.shard.data_producer, 10)
+    append(bench, shard_of(owned).data_producer, 10)
     append(bench, 999, 3)
-    await owned.shard.fence([KEY])
+    await shard_of(owned).fence([KEY])
     await owned.close()
     other = await bench.owner("other")
     end, reason = await stopped(bench, other)
@@ -593,7 +622,7 @@ async def test_a_takeover_finds_the_same_end(bench: Bench) -> None:
 async def test_what_was_misplaced_behind_foreign_records_is_not_mirrored(bench: Bench) -> None:
     owned = await bench.owner()
     await removed(owned)
-    producer = owned.shard.data_producer
+    producer = shard_of(owned).data_producer
     for _ in range(NEAR + 100):
         append(bench, producer)
     append(bench, -1)
@@ -607,7 +636,7 @@ async def test_a_long_foreign_tail_is_followed_to_its_begin(bench: Bench) -> Non
     owned = await bench.owner()
     await removed(owned)
     for _ in range(20):
-        append(bench, owned.shard.data_producer, 10)
+        append(bench, shard_of(owned).data_producer, 10)
     for _ in range(3 * NEAR):
         append(bench, -1)
     assert (await stopped(bench, owned))[0] == 200
@@ -624,12 +653,27 @@ async def test_below_what_is_proven_nothing_is_foreign(bench: Bench) -> None:
     assert await stopped(bench, owned) == (50, None)
 
 
-def held(end: int, *, compared: bool = True) -> HeldPartition:
+def held(end: int, *, compared: bool = True) -> ExactPartition:
     """Build the partition as an engine has it, placed at the log's end."""
     append = PartitionAppend(0.0)
     append.place(position_of(Offset(end), (), ProducerId(1)), 0.0, compared=compared)
     spec = PartitionSpec(partition=KEY, source_topic_id=uuid.UUID(int=1), shard=0, compacted=False)
-    return HeldPartition(spec=spec, append=append)
+    return ExactPartition(spec=spec, append=append)
+
+
+def row(partition: ExactPartition) -> PartitionProgress:
+    """Return what its engine reports of a partition."""
+    nothing: Any = None
+    engine = ExactEngine(
+        NAME.mirror,
+        lambda *_: None,
+        source=nothing,
+        destination=nothing,
+        settings=LaneSettings(),
+        random=random.Random(1),
+        brokers_time_ms=lambda: 0,
+    )
+    return engine._row(partition, engine.plane.now())
 
 
 @pytest.mark.parametrize(("compared", "mirrored"), [(False, 10), (True, 14)])
@@ -643,10 +687,10 @@ def test_a_position_proves_only_what_was_compared(compared: bool, mirrored: int)
         owned = await bench.owner()
         await owned.enter({NAME: State.PREPARING})
         await know(owned, 5)
-        append(bench, owned.shard.data_producer, 10)
+        append(bench, shard_of(owned).data_producer, 10)
         for _ in range(4):
             append(bench, -1)
-        owned.mirrored(NAME, held(14, compared=compared))
+        owned.mirrored(row(held(14, compared=compared)))
         await owned.enter({NAME: State.STOPPING})
         assert (await stopped(bench, owned))[0] == mirrored
 
@@ -663,15 +707,15 @@ def test_what_stands_behind_a_difference_is_not_mirrored(transient: bool, mirror
     async def story(bench: Bench) -> None:
         owned = await bench.owner()
         await owned.enter({NAME: State.PREPARING})
-        append(bench, owned.shard.data_producer, 10)
+        append(bench, shard_of(owned).data_producer, 10)
         partition = held(10)
-        owned.mirrored(NAME, partition)
+        owned.mirrored(row(partition))
         partition_there = bench.cluster.partition(KEY)
         partition_there.log.append_marker(Marker(999, 0, committed=True), bench.cluster.now_ms)
-        append(bench, owned.shard.data_producer, 3)
+        append(bench, shard_of(owned).data_producer, 3)
         partition.append.fail()
         partition.stage, partition.transient = Stage.FAILED, transient
-        owned.observe(NAME.mirror, partition)
+        owned.observe(row(partition))
         await owned.enter({NAME: State.STOPPING})
         assert await stopped(bench, owned) == (mirrored, None)
 
@@ -694,13 +738,13 @@ async def test_a_recreated_topic_is_not_mirrored_up_to_the_former_end(bench: Ben
 async def test_an_id_that_was_given_up_is_still_the_mirrors(bench: Bench) -> None:
     """Its epochs were used up, or it had expired at its coordinator, before this takeover."""
     owned = await bench.owner()
-    former = owned.shard.data_producer
-    await owned.prepare("mirror", [KEY])
+    former = shard_of(owned).data_producer
+    await owned.prepare([NAME])
     append(bench, former, 10)
     await owned.close()
     del bench.cluster.coordinator._ids["twinlog.0"]
     other = await bench.owner("other")
-    assert other.shard.data_producer != former
+    assert shard_of(other).data_producer != former
     for state in (State.MIRRORING, State.STOPPING):
         await other.enter({NAME: state})
     assert await stopped(bench, other) == (10, None)
@@ -725,7 +769,7 @@ def test_the_floor_is_within_the_log(known: int) -> None:
     async def story(bench: Bench) -> None:
         owned = await bench.owner()
         await removed(owned)
-        append(bench, owned.shard.data_producer, 2)
+        append(bench, shard_of(owned).data_producer, 2)
         append(bench, -1)
         await know(owned, known)
         assert (await stopped(bench, owned))[0] == 2

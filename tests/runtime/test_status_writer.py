@@ -8,14 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from twinlog.engines.exact.engine import Engine
-from twinlog.engines.exact.partition import PartitionSpec
+from twinlog.engines.base import Assignment
+from twinlog.engines.exact.engine import ExactEngine, ExactWriters
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
-from twinlog.engines.exact.settings import LaneSettings
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.placement import MirrorPartition as Name
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.runtime import status_writer as reporting
 from twinlog.runtime.status_writer import AGAIN_S, Reporter
@@ -41,41 +41,55 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
 
     async def body() -> None:
         nonlocal now
-        nothing = cast("SourcePort", None), cast("DestinationPort", None)
-        engine = Engine(
-            *nothing, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
+        engine = ExactEngine(
+            "m",
+            lambda *_: None,
+            source=cast("SourcePort", None),
+            destination=cast("DestinationPort", None),
+            settings=LaneSettings(),
+            random=random.Random(1),
+            brokers_time_ms=lambda: 0,
         )
-        for key, number in zip(KEYS, (0, 1, 1), strict=True):
-            spec = PartitionSpec(
-                partition=key, source_topic_id=UUID(int=1), shard=number, compacted=False
+        plane, names = engine.plane, [MirrorPartition("m", *key) for key in KEYS]
+        for name, number in zip(names, (0, 1, 1), strict=True):
+            key = TopicPartition(name.topic, name.partition)
+            one = Assignment(
+                name=name,
+                source=key,
+                destination=key,
+                source_topic_id=UUID(int=1),
+                destination_topic_id=None,
+                state_partition=number,
+                compacted=False,
             )
-            shard = Shard(number, "p", engine.destination, LaneSettings())
-            engine.own(shard, [spec], lease_s=0.0)
+            writers = ExactWriters(Shard(number, "p", plane.destination, LaneSettings()))
+            engine.start(writers, [one], lease_s=0.0)
         reporter = Reporter(cast("KafkaCluster", None), "node", "lane", 1)
         stops: list[PartitionState] = []
 
         async def wrote() -> list[int]:
             written.clear()
+            reporter.changed |= engine.take_news()
             await reporter.write({"m": engine}, {0: [], 1: stops})
             return sorted(written)
 
         assert await wrote() == [0, 1]
         assert await wrote() == []
-        engine.advance(engine.partitions[KEYS[1]])
+        plane.advance(plane.partitions[KEYS[1]])
         assert await wrote() == [], "it looks as it did"
-        engine.fail(engine.partitions[KEYS[1]], "a reason")
+        plane.fail(plane.partitions[KEYS[1]], "a reason")
         assert await wrote() == [1]
         now += AGAIN_S
         assert await wrote() == [0, 1]
-        await engine.disown([KEYS[2]])
+        await engine.stop([names[2]])
         assert await wrote() == [1]
-        await engine.disown([KEYS[0]])
+        await engine.stop([names[0]])
         assert await wrote() == []
         now += AGAIN_S
         assert await wrote() == [1]
-        await engine.disown([KEYS[1]])
+        await engine.stop([names[1]])
         assert await wrote() == []
-        stops.append(PartitionState(Name("m", *KEYS[1]), State.STOPPING, "it is refused"))
+        stops.append(PartitionState(names[1], State.STOPPING, "it is refused"))
         assert await wrote() == [1], "its owner is at work on it"
         assert await wrote() == []
         now += AGAIN_S

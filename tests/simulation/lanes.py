@@ -22,17 +22,19 @@ from model.loop import Process, VirtualLoop
 from model.network import Network
 from model.ports import ModelDestination, ModelSource
 from model.states import ModelStates, StateTopic
-from twinlog.engines.exact.engine import Engine
-from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec
+from twinlog.engines.base import Assignment, Engine, PartitionProgress
+from twinlog.engines.exact.engine import ExactEngine, ExactWriters
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import LogEnd
-from twinlog.engines.exact.settings import LaneSettings
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Fenced, TwinlogError
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.placement import MirrorPartition as Name
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Gap
+from twinlog.mirror.settings import EXACT
 from twinlog.mirror.throttle import Throttle
-from twinlog.runtime.ownership import OwnedShard
+from twinlog.runtime.ownership import OwnedStatePartition
 from twinlog.runtime.reconciler import Mirrored, Ways
 from twinlog.store.config_records import MirrorTopic
 
@@ -45,16 +47,36 @@ REPORT_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 0.5
 
 
-def _hash(partition: MirrorPartition) -> int:
+def _hash(partition: ExactPartition) -> int:
     return hash(partition.spec.partition)
 
 
 # Sets of partitions need the same order in each run; hashes of addresses do not give that.
-MirrorPartition.__hash__ = _hash  # type: ignore[assignment]
+ExactPartition.__hash__ = _hash  # type: ignore[assignment]
 
 SourceMaker = Callable[[Cluster, Network, str], ModelSource]
 DestinationMaker = Callable[[Cluster, Network, str, Callable[[], bool]], ModelDestination]
-OwnedMaker = Callable[[Shard, ModelStates, Callable[[], bool], float], OwnedShard]
+OwnedMaker = Callable[
+    [ExactWriters, ModelStates, Callable[[], bool], LaneSettings], OwnedStatePartition
+]
+
+
+def owned_by(
+    writers: ExactWriters,
+    states: ModelStates,
+    may_write: Callable[[], bool],
+    settings: LaneSettings,
+    made: type[OwnedStatePartition] = OwnedStatePartition,
+) -> OwnedStatePartition:
+    """An owned state partition whose mirror is exact."""
+    return made(
+        writers.shard.number,
+        writers={EXACT: writers},
+        kind_of=lambda _: EXACT,
+        states=states,
+        may_write=may_write,
+        settings=settings,
+    )
 
 
 class FencingShard(Shard):
@@ -110,7 +132,7 @@ class World:
     clusters: tuple[Cluster, Cluster]
     networks: tuple[Network, Network]
     states: StateTopic
-    specs: Mapping[int, Collection[PartitionSpec]]
+    specs: Mapping[int, Collection[Assignment]]
     settings: LaneSettings
     make_source: SourceMaker
     make_destination: DestinationMaker
@@ -135,7 +157,7 @@ class Lane:
         self._lease_until = 0.0
         self._ours: frozenset[int] = frozenset()
         self._commands = Commands(0, {})
-        self._owned: dict[int, OwnedShard] = {}
+        self._owned: dict[int, OwnedStatePartition] = {}
         self._engine: Engine | None = None
         self._changed = asyncio.Event()
         self._changing = asyncio.Lock()  # guards the owned shards and the engine
@@ -182,7 +204,7 @@ class Lane:
     async def _be_member(self) -> None:
         while True:
             if self._engine is not None:
-                self._engine.set_throttle(self._throttle, lanes=1)
+                self._engine.limit(self._throttle, lanes=1, log_start_delay_s=0.0)
             sent = self._world.loop.time()
             answer = self._world.group.heartbeat(self.name, sent)
             if answer is not None:
@@ -208,7 +230,7 @@ class Lane:
                         world.states, world.networks[1], self.name, number, self.may_write
                     )
                     self._owned[number] = world.make_owned(
-                        shard, states, self.may_write, world.settings.lease_s
+                        ExactWriters(shard), states, self.may_write, world.settings
                     )
         self._changed.set()
 
@@ -216,8 +238,7 @@ class Lane:
         async with self._changing:
             if self._engine is not None:
                 engine = self._engine
-                gone = [p.key for p in engine.partitions.values() if p.spec.shard in numbers]
-                await engine.disown(gone)
+                await engine.stop([row.name for row in engine.progress(numbers)])
             for number in sorted(numbers):
                 if (owned := self._owned.pop(number, None)) is not None:
                     await owned.close()
@@ -227,12 +248,13 @@ class Lane:
     async def _run_engines(self) -> None:
         """Run one engine after the other; a fenced engine is replaced."""
         while True:
-            engine = self._engine = Engine(
-                self._source,
-                self._destination,
-                self._world.settings,
-                self._random,
+            engine = self._engine = ExactEngine(
+                MIRROR,
                 self._observe,
+                source=self._source,
+                destination=self._destination,
+                settings=self._world.settings,
+                random=self._random,
                 brokers_time_ms=lambda: self._destination.cluster.now_ms,
             )
             self._changed.set()
@@ -266,38 +288,37 @@ class Lane:
         wanted: dict[int, list[Mirrored]] = defaultdict(list)
         for number, specs in self._world.specs.items():
             for spec in specs:
-                topic = self._commands.topics.get(spec.partition.topic)
+                topic = self._commands.topics.get(spec.name.topic)
                 if topic is not None:
-                    wanted[number].append((Name(MIRROR, *spec.partition), topic))
+                    wanted[number].append((spec.name, topic))
         return wanted
 
-    async def _disown(self, keep: Collection[Name]) -> None:
+    async def _disown(self, keep: Collection[MirrorPartition]) -> None:
         self._note_epochs()
         if self._engine is not None:
-            kept = {TopicPartition(name.topic, name.partition) for name in keep}
-            gone = [key for key in self._engine.partitions if key not in kept]
-            await self._engine.disown(gone)
+            await self._engine.stop([name for name in self._engine.names if name not in keep])
 
-    async def _run(self, owned: OwnedShard, wanted: Sequence[Mirrored]) -> None:
+    async def _run(self, owned: OwnedStatePartition, wanted: Sequence[Mirrored]) -> None:
         if self._engine is not None:
-            names = {(name.topic, name.partition) for name, _ in wanted}
-            specs = [s for s in self._world.specs[owned.shard.number] if s.partition in names]
-            await owned.run(MIRROR, self._engine, specs)
+            names = {name for name, _ in wanted}
+            specs = [s for s in self._world.specs[owned.number] if s.name in names]
+            await owned.run(self._engine, specs)
 
     # ---- states --------------------------------------------------------------------------------
 
-    def _observe(self, partition: MirrorPartition) -> None:
-        self.stages[partition.key] = f"{partition.stage.name} {partition.reason}"
-        owned = self._owned.get(partition.spec.shard)
-        if owned is not None and self._engine is not None and self._engine.holds(partition):
-            owned.observe(MIRROR, partition)
+    def _observe(self, engine: Engine, row: PartitionProgress) -> None:
+        key = TopicPartition(row.name.topic, row.name.partition)
+        self.stages[key] = f"{row.state.name} {row.reason or ''}"
+        owned = self._owned.get(row.state_partition)
+        if owned is not None and engine is self._engine:
+            owned.observe(row)
 
     def _note_epochs(self) -> None:
         if self._engine is not None:
-            for partition in self._engine.partitions.values():
-                owned = self._owned.get(partition.spec.shard)
+            for row in self._engine.progress():
+                owned = self._owned.get(row.state_partition)
                 if owned is not None:
-                    owned.mirrored(Name(MIRROR, *partition.key), partition)
+                    owned.mirrored(row)
 
     async def _report(self) -> None:
         while True:

@@ -27,7 +27,7 @@ from simulation.lanes import MIRROR
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.placement import MirrorPartition as Name
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State, may_follow
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.state_records import PartitionState
@@ -59,7 +59,7 @@ class Life:
     def __init__(
         self, destination: Cluster, checker: Checker, rng: random.Random, late_s: float
     ) -> None:
-        self.states: dict[Name, State] = {}
+        self.states: dict[MirrorPartition, State] = {}
         self.topics: dict[str, MirrorTopic] = {}
         self.shards: dict[TopicPartition, int] = {}
         self.quiet = False
@@ -68,12 +68,14 @@ class Life:
         self._checker = checker
         self._rng = rng
         self._late_s = late_s
-        self._ends: dict[Name, int] = {}
-        self._paused: dict[Name, float] = {}
+        self._ends: dict[MirrorPartition, int] = {}
+        self._paused: dict[MirrorPartition, float] = {}
         self._ids: dict[TopicPartition, _Ids] = {}
         self._user = False
-        self._begun: set[Name] = set()
-        self._lost: set[Name] = set()  # the state was lost, and mirroring has not begun since
+        self._begun: set[MirrorPartition] = set()
+        self._lost: set[MirrorPartition] = (
+            set()
+        )  # the state was lost, and mirroring has not begun since
         self.foreign: dict[TopicPartition, int] = {}  # offset of the first foreign record
 
     # ---- commands ------------------------------------------------------------------------------
@@ -90,12 +92,12 @@ class Life:
         found: dict[TopicPartition, object] = {}
         for key in self.shards:
             topic = self.topics.get(key.topic)
-            state = self.states.get(Name(MIRROR, *key), State.UNKNOWN)
+            state = self.states.get(MirrorPartition(MIRROR, *key), State.UNKNOWN)
             if topic is not None and state not in RESTS[topic.wanted]:
                 found[key] = f"{state.name}, wanted is {topic.wanted.name}"
         return found
 
-    def lose(self, names: Collection[Name]) -> None:
+    def lose(self, names: Collection[MirrorPartition]) -> None:
         """Forget the stored states of these partitions."""
         for name in names:
             self.states.pop(name, None)
@@ -130,7 +132,7 @@ class Life:
         if change.state is State.STOPPED:
             self._stop(name)
 
-    def _stop(self, name: Name) -> None:
+    def _stop(self, name: MirrorPartition) -> None:
         key = TopicPartition(name.topic, name.partition)
         if name in self._lost:
             if self._ends.get(name, -1) >= 0:
@@ -217,7 +219,7 @@ class Life:
         if key in self.stopped:
             raise Violation(f"{key}: something is appended at {offset}, behind STOPPED")
         batches, ids = self._destination.log(key).batches, self._ids[key]
-        stopping = self.states.get(Name(MIRROR, *key)) is State.STOPPING
+        stopping = self.states.get(MirrorPartition(MIRROR, *key)) is State.STOPPING
         if _is_by(stored, ids.data) and stopping:
             self._checker.ended[key] = self._fences(key, batches)[0]
             return False
@@ -226,7 +228,7 @@ class Life:
                 return False
             raise Violation(f"{key}: something is appended at {offset}, behind a fence")
         self._checker.ended.pop(key, None)  # an unreplicated fence may be lost; it is written again
-        since = self._paused.get(Name(MIRROR, *key))
+        since = self._paused.get(MirrorPartition(MIRROR, *key))
         late = 0.0 if since is None else self._destination.loop.time() - since
         # A lost request may leave a filler transaction open. Its gap then ends with a marker when
         # the next owner or the coordinator aborts the transaction.
@@ -246,7 +248,7 @@ class Life:
             led = self._destination.partition(key).leader >= 0
             batches = self._destination.log(key).batches
             fenced = key in self._ids and self._fences(key, batches)
-            if led and Name(MIRROR, *key) in self.states and not fenced:
+            if led and MirrorPartition(MIRROR, *key) in self.states and not fenced:
                 for _ in range(self._rng.randrange(4)):
                     self.foreign.setdefault(key, self._destination.log(key).end)
                     self._append(key)

@@ -25,9 +25,10 @@ from simulation.history import Profile, Writer, draw_profile
 from simulation.lanes import LATE_SECONDS, MIRROR, Group, Lane, World
 from simulation.life import Life
 from simulation.variants import VARIANTS
-from twinlog.engines.exact.partition import PartitionSpec
-from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.base import Assignment
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.throttle import ALL, Throttle
 from twinlog.store.config_records import MirrorTopic, Wanted
 
@@ -200,7 +201,7 @@ class Simulation:
         self.group = Group()
         self.lanes: list[Lane] = []
         self.writers: list[Writer] = []
-        self.specs: dict[int, list[PartitionSpec]] = {shard: [] for shard in range(SHARDS)}
+        self.specs: dict[int, list[Assignment]] = {shard: [] for shard in range(SHARDS)}
         # Separate generators: everything else that a seed does stays the same.
         self._throttles = random.Random(f"throttle {seed}")
         self._rights = random.Random(f"rights {seed}")
@@ -252,15 +253,17 @@ class Simulation:
             writer.prepare(self.rng.choice((0, 5, 60)))
             writer.start()
             self.writers.append(writer)
-            spec = PartitionSpec(
-                partition=key,
+            spec = Assignment(
+                name=MirrorPartition(MIRROR, *key),
+                source=key,
+                destination=key,
                 source_topic_id=topic.topic_id,
-                shard=self.rng.randrange(SHARDS),
+                state_partition=self.rng.randrange(SHARDS),
                 compacted=profile.compacted,
                 destination_topic_id=mirror.topic_id,
             )
-            self.specs[spec.shard].append(spec)
-            self.life.shards[key] = spec.shard
+            self.specs[spec.state_partition].append(spec)
+            self.life.shards[key] = spec.state_partition
         mirrored = MirrorTopic(
             mirror=MIRROR,
             topic=name,

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
+from functools import partial
 from typing import NamedTuple
-from uuid import UUID
 
 from model.cluster import Cluster
 from model.network import Network
 from model.ports import ModelDestination, ModelSource
 from model.producers import INVALID_PRODUCER_EPOCH
 from model.states import ModelStates
-from simulation.lanes import DestinationMaker, OwnedMaker, SourceMaker
+from simulation.lanes import DestinationMaker, OwnedMaker, SourceMaker, owned_by
+from twinlog.engines.base import Sealed, Sealing
+from twinlog.engines.exact.engine import ExactWriters
 from twinlog.engines.exact.foreign import Foreign
 from twinlog.engines.exact.marker_epochs import LastMarker
 from twinlog.engines.exact.marker_writer import MarkerWriter
@@ -24,7 +25,7 @@ from twinlog.engines.exact.ports import (
     ProducerIdentity,
     ReadAlone,
 )
-from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Disconnected
 from twinlog.kafka.log.batch import batches, patched_header
 from twinlog.kafka.types import (
@@ -37,9 +38,10 @@ from twinlog.kafka.types import (
     advance,
 )
 from twinlog.kafka.types import Sequence as SequenceNumber
-from twinlog.mirror.placement import MirrorPartition as Name
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
-from twinlog.runtime.ownership import OwnedShard
+from twinlog.runtime.ownership import OwnedStatePartition
+from twinlog.store.config_records import MirrorTopic
 from twinlog.store.state_records import LastMirrored
 
 
@@ -147,11 +149,15 @@ def with_markers(made: type[MarkerWriter]) -> OwnedMaker:
     """Make an owner whose shards write markers with this class."""
 
     def owned(
-        shard: Shard, states: ModelStates, may_write: Callable[[], bool], lease_s: float
-    ) -> OwnedShard:
+        writers: ExactWriters,
+        states: ModelStates,
+        may_write: Callable[[], bool],
+        settings: LaneSettings,
+    ) -> OwnedStatePartition:
+        shard = writers.shard
         name, at_once = f"twinlog.{shard.number}.marker", shard.settings.markers_at_once
         shard.markers = made(name, shard._destination, at_once)
-        return OwnedShard(shard, states, may_write, lease_s)
+        return owned_by(writers, states, may_write, settings)
 
     return owned
 
@@ -200,34 +206,42 @@ class Credulous(ModelSource):
         return found._replace(fetched=fetched, throttle_ms=0, local_start=0, compacts=True)
 
 
-class Hasty(OwnedShard):
+class Hasty(OwnedStatePartition):
     """Stores STOPPED before the fence is written."""
 
     async def stop(
-        self, names: Collection[Name], topic_ids: Mapping[str, UUID] = MappingProxyType({})
+        self,
+        names: Collection[MirrorPartition],
+        topics: Collection[MirrorTopic] = (),
+        *,
+        jitter: float = 0.5,
     ) -> None:
         """Store the state, then fence."""
+        del jitter
+        topic_ids = {one.topic: one.destination_topic_id for one in topics}
+        (writers,) = self.writers.values()
+        assert isinstance(writers, ExactWriters)
         keys = {TopicPartition(name.topic, name.partition): name for name in names}
-        bounds = await self.shard._destination.bounds(keys)
+        bounds = await writers.shard._destination.bounds(keys)
         for key, name in keys.items():
             end = Offset(bounds[key].high_watermark)
             self._mirrored_said[name] = LastMirrored(UNKNOWN_EPOCH, end)
         await self.enter(dict.fromkeys(names, State.STOPPED))
-        await self.shard.fence(keys, topic_ids)
+        await writers.shard.fence(keys, {t: one for t, one in topic_ids.items() if one})
 
 
-class Boastful(OwnedShard):
+class Boastful(ExactWriters):
     """Reports everything before its fence as mirrored, foreign records too."""
 
-    def _ended(self, name: Name, fence: Offset, foreign: Foreign | None) -> None:
+    def _sealed(self, fence: Offset, foreign: Foreign | None, known: Sealing) -> Sealed:
         del foreign
-        super()._ended(name, fence, None)
+        return super()._sealed(fence, None, known)
 
 
-class Presuming(OwnedShard):
+class Presuming(OwnedStatePartition):
     """Fences a removed topic without a state, as if the mirror had written it."""
 
-    def state(self, name: Name) -> State:
+    def state(self, name: MirrorPartition) -> State:
         """Return FAILED for UNKNOWN, so that it is stopped like all others."""
         found = super().state(name)
         return State.FAILED if found is State.UNKNOWN else found
@@ -238,7 +252,7 @@ class Variant(NamedTuple):
 
     destination: DestinationMaker = ModelDestination
     source: SourceMaker = ModelSource
-    owned: OwnedMaker = OwnedShard
+    owned: OwnedMaker = owned_by
 
 
 VARIANTS: dict[str, Variant] = {
@@ -252,7 +266,7 @@ VARIANTS: dict[str, Variant] = {
     "reusing": Variant(owned=with_markers(Reusing)),
     "computing": Variant(owned=with_markers(Computing)),
     "unfenced": Variant(owned=with_markers(Unfenced)),
-    "hasty": Variant(owned=Hasty),
-    "boastful": Variant(owned=Boastful),
-    "presuming": Variant(owned=Presuming),
+    "hasty": Variant(owned=partial(owned_by, made=Hasty)),
+    "boastful": Variant(owned=lambda writers, *rest: owned_by(Boastful(writers.shard), *rest)),
+    "presuming": Variant(owned=partial(owned_by, made=Presuming)),
 }

@@ -8,7 +8,7 @@ import librdkafka_tools as outside
 import pytest
 from clients import client
 
-from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UnsupportedVersion, UserError
 from twinlog.local.cluster import LocalCluster

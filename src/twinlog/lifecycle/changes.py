@@ -27,10 +27,11 @@ from typing import Final, TypeAlias
 
 from twinlog.kafka.acls import Acl
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.creation import compiled, connected_source
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.settings import check_settings
+from twinlog.mirror.settings import KIND, check_settings
 from twinlog.mirror.states import State
 from twinlog.store.config_records import ConfigChange, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import States
@@ -120,7 +121,7 @@ async def alter_mirror(destination: KafkaCluster, name: str, properties: Mapping
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR.
-        UserError: a setting is wrong, or the source is another cluster now.
+        UserError: a setting is wrong or cannot be altered, or the source is another cluster now.
         Retriable: a cluster is unreachable.
     """
     check_settings(properties)
@@ -135,7 +136,13 @@ def _altered(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> Mi
     mirror = snapshot.mirrors.get(name)
     if mirror is None:
         raise unknown_mirror(name, snapshot)
-    return replace(mirror, source={**mirror.source, **properties})
+    altered = replace(mirror, source={**mirror.source, **properties})
+    if altered.kind != mirror.kind:
+        raise UserError(
+            f"{KIND} of mirror {name} is {mirror.kind} and cannot be altered",
+            hint="create another mirror",
+        )
+    return altered
 
 
 async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:

@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
+from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import ClusterConfig, parse_source
 from twinlog.kafka.client.metadata import Topic, check_cluster_id
@@ -53,6 +54,8 @@ from twinlog.lifecycle.removed import not_proved_equal, where_logs_part, whole_l
 from twinlog.lifecycle.required_apis import check_apis
 from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.settings import (
+    EXACT,
+    KIND,
     SETTINGS,
     check_settings,
     parse_settings,
@@ -178,6 +181,7 @@ async def create_mirror(
     """
     check_name(name)
     check_settings(properties)
+    kind_named(properties.get(KIND, EXACT).strip())
     # The operator's own file may refer to anything the operator can read; nodes need grants.
     config, _ = check_properties(properties, EVERYTHING)
     if name in (await MirrorStore(destination).snapshot()).mirrors:

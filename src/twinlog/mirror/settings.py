@@ -17,6 +17,7 @@ from twinlog.kafka.acls import AclRule, Operation, Permission, ResourceType
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.throttle import ALL, UNLIMITED, Throttle
 
+KIND: Final = "mirror.kind"
 EXCLUDE: Final = "mirror.topic.properties.exclude"
 GROUPS: Final = "mirror.groups.include"
 ACLS: Final = "mirror.acl.include"
@@ -35,6 +36,8 @@ MIN_REFRESH_MS: Final = 1000
 MAX_REFRESH_MS: Final = 24 * 60 * 60 * 1000
 MAX_LOG_START_MS: Final = 366 * 24 * 60 * 60 * 1000
 ANY: Final = "*"
+EXACT: Final = "exact"
+"""The kind of a mirror that names none."""
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -47,6 +50,9 @@ class Setting(NamedTuple):
 
 
 SETTINGS: Final[Mapping[str, Setting]] = {
+    KIND: Setting(
+        EXACT, "which engine mirrors it; `exact`: same topic names, same offsets; cannot be altered"
+    ),
     EXCLUDE: Setting(
         "follower.replication.throttled.replicas,leader.replication.throttled.replicas,"
         "message.timestamp.difference.max.ms,log.message.timestamp.before.max.ms,"

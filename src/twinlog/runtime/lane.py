@@ -2,8 +2,7 @@
 
     group (kafka/groups/membership.py)   which partitions of __mirror_state this lane owns
     __mirror_config            which mirrors and topics there are, followed as it is written
-    engines (engine.py)        one for each source cluster, all appending through one connection
-                               to each destination broker
+    engines (mirror_engines.py)   one for each mirror, of the mirror's kind (engines/base.py)
     __mirror_state             a record for each change of a partition's state, under a
                                transactional id of its state partition: a former owner's is refused
     __mirror_status            progress, once a second, for each state partition that has any
@@ -26,50 +25,34 @@ One failed partition, mirror or unreachable source never ends a lane. A lane end
 
 import asyncio
 import logging
-import math
 import os
 import random
 import time
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
 
-from twinlog.engines.exact.engine import Engine
-from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec
-from twinlog.engines.exact.settings import LaneSettings
-from twinlog.engines.exact.shard import Shard
+from twinlog.engines.base import LaneContext
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.configuration import parse_config, parse_source
-from twinlog.kafka.client.metadata import check_cluster_id
-from twinlog.kafka.client.references import NOTHING
-from twinlog.kafka.error_codes import ErrorCode
+from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.errors import (
     ControlTopicLost,
     Fenced,
-    Refusal,
     Retriable,
     TwinlogError,
     UnsupportedVersion,
     UserError,
 )
 from twinlog.kafka.groups.membership import GroupConfig, GroupMember
-from twinlog.kafka.requests import topics as admin
-from twinlog.kafka.requests.expiration import expirations
-from twinlog.kafka.types import TopicPartition
 from twinlog.logs import set_up
-from twinlog.mirror.placement import MirrorPartition as Name
-from twinlog.mirror.settings import parse_settings, split_settings
-from twinlog.mirror.throttle import Throttle
 from twinlog.runtime.heap import keep_freed
-from twinlog.runtime.ownership import OwnedShard
-from twinlog.runtime.reconciler import Mirrored, Ways
+from twinlog.runtime.mirror_engines import MirrorEngines
+from twinlog.runtime.ownership import OwnedStatePartition
+from twinlog.runtime.reconciler import Ways
 from twinlog.runtime.state_log import StateLog
 from twinlog.runtime.status_writer import SHARE_S, Reporter
-from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import (
     CONFIG_TOPIC,
     STATE_TOPIC,
@@ -87,16 +70,8 @@ PARENT_INTERVAL_S: Final = 1.0
 """The interval of checks whether Spark can still end this lane."""
 CATCH_UP_S: Final = 5.0
 """How long the desired state may be behind at a takeover; then the takeover is retried."""
-CONNECT_S: Final = 10.0
-"""How long a source may take to answer; then that is reported, and the connection is retried."""
-FIRST_PAUSE_S: Final = 0.5
-"""The first backoff before a source is connected again."""
-SOURCE_PAUSE_S: Final = 5.0
-"""The longest backoff before a source is connected again, and the backoff after a defect."""
 AGAIN_S: Final = 1.0
 """How long a failed lane waits before it ends: Spark starts it again at once."""
-EXPIRATION_S: Final = 60.0
-"""The interval of reads of how long brokers remember a producer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,28 +122,14 @@ class Lane:
     def __init__(self, config: LaneConfig) -> None:
         self.config = config
         self._settings = config.settings
-        self.grants = NOTHING
-        """What the properties of mirrors may read on this machine."""
         self._parent = os.getppid()
         self._random = random.Random()  # noqa: S311 - jitter
         self._stack = AsyncExitStack()
         self._snapshot = Snapshot()
-        self._owned: dict[int, OwnedShard] = {}
-        self._engines: dict[str, _RunningEngine] = {}
-        self._compacted: dict[tuple[str, UUID | None], bool] = {}
+        self._owned: dict[int, OwnedStatePartition] = {}
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._assigned = asyncio.Event()  # set when a state partition was assigned
-        self._expiration_due = time.monotonic()
-        self._ways = Ways(
-            self._owned,
-            wanted=lambda: self._snapshot.owned(self._shards),
-            catch_up=self._catch_up,
-            disown=self._disown,
-            run=self._run_partitions,
-            changed=self._changed.set,
-            random=self._random,
-        )
         self._changing = asyncio.Lock()  # guards `_owned` and `_engines`
 
     async def run(self) -> None:
@@ -181,11 +142,10 @@ class Lane:
             destination = parse_config(
                 {"tcp.user.timeout.ms": "2000", **self.config.destination}
             ).config
-            self.grants = destination.grants
             self._cluster = await self._stack.enter_async_context(
                 KafkaCluster(destination, name="destination")
             )
-            self._port = KafkaDestination(self._cluster, self._may_write)
+            self._make_engines()
             self._group = GroupMember(
                 self._cluster,
                 GroupConfig(
@@ -225,13 +185,38 @@ class Lane:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self.on_lost(set(self._owned))
-                for running in self._engines.values():
-                    await running.close()
+                await self._engines.close()
 
     async def _watch_parent(self) -> None:
         while os.getppid() == self._parent:
             await asyncio.sleep(PARENT_INTERVAL_S)
         raise Retriable("the process that Spark has forked this lane from is gone")
+
+    def _make_engines(self) -> None:
+        context = LaneContext(
+            destination=self._cluster,
+            settings=self._settings,
+            id_prefix=self.config.group_id,
+            may_write=self._may_write,
+            random=self._random,
+        )
+        self._engines = MirrorEngines(
+            context,
+            self._owned,
+            lane=self.config.name,
+            lanes=self.config.lanes,
+            snapshot=lambda: self._snapshot,
+            changed=self._changed.set,
+        )
+        self._ways = Ways(
+            self._owned,
+            wanted=lambda: self._snapshot.owned(self._shards),
+            catch_up=self._catch_up,
+            disown=self._engines.stop_all_but,
+            run=self._engines.run_partitions,
+            changed=self._changed.set,
+            random=self._random,
+        )
 
     def _may_write(self) -> bool:
         return self._group.holds_lease
@@ -254,23 +239,22 @@ class Lane:
 
     def _take(self, partitions: Collection[int]) -> None:
         for number in partitions:
-            shard = Shard(number, self.config.group_id, self._port, self._settings)
-            states = StateLog(self._cluster, number, self.config.group_id, self._may_write)
-            self._owned[number] = OwnedShard(shard, states, self._may_write, self._settings.lease_s)
+            self._owned[number] = OwnedStatePartition(
+                number,
+                writers=self._engines.writers(number),
+                kind_of=self._engines.kind_of,
+                states=StateLog(self._cluster, number, self.config.group_id, self._may_write),
+                may_write=self._may_write,
+                settings=self._settings,
+            )
         self._assigned.set()
         self._changed.set()
 
     async def _drop(self, partitions: Collection[int]) -> None:
-        for engine in self._running():
-            await engine.disown(
-                [p.key for p in engine.partitions.values() if p.spec.shard in partitions]
-            )
+        await self._engines.stop_state_partitions(partitions)
         for number in partitions:
             if (owned := self._owned.pop(number, None)) is not None:
                 await owned.close()
-
-    def _running(self) -> list[Engine]:
-        return [one.engine for one in self._engines.values() if one.engine is not None]
 
     # ---- the desired state ---------------------------------------------------------------------
 
@@ -331,31 +315,8 @@ class Lane:
         Raises:
             TwinlogError: something failed; the first reason.
         """
-        await self._end_engines()
-        await self._read_expiration()
-        self._set_engines()
+        await self._engines.prepare()
         await self._ways.go()
-
-    async def _read_expiration(self) -> None:
-        """Read how long brokers remember producers: before new partitions run, and periodically.
-
-        A broker may have been restarted with another setting. Without an answer the last known
-        value stays, which is Kafka's default at first.
-        """
-        opened = all(owned.informed for owned in self._owned.values())
-        if opened and time.monotonic() < self._expiration_due:
-            return
-        self._expiration_due = time.monotonic() + EXPIRATION_S
-        told, known = await expirations(self._cluster), self._settings
-        self._settings = replace(
-            known,
-            producer_expiration_ms=told.producer_ms or known.producer_expiration_ms,
-            ids_expiration_ms=told.transactional_ms or known.ids_expiration_ms,
-        )
-        for engine in self._running():
-            engine.settings = self._settings
-        for owned in self._owned.values():
-            owned.shard.settings = self._settings
 
     async def _catch_up(self) -> None:
         """Wait until this lane has read all that is in `__mirror_config` now."""
@@ -366,125 +327,23 @@ class Lane:
                 raise Retriable(f"{CONFIG_TOPIC} cannot be followed to its end")
             await asyncio.sleep(self._settings.position_pause_s)
 
-    async def _run_partitions(self, owned: OwnedShard, wanted: Sequence[Mirrored]) -> None:
-        """Mirror these partitions of a state partition; a failed topic holds up no other topic."""
-        trouble: TwinlogError | None = None
-        specs: defaultdict[str, list[PartitionSpec]] = defaultdict(list)
-        for name, topic in wanted:
-            try:
-                specs[name.mirror].append(await self._spec(name, topic, owned.shard.number))
-            except TwinlogError as error:
-                trouble = error
-        for mirror, some in specs.items():
-            await self._own(mirror, owned, some)
-        if trouble is not None:
-            raise trouble
-
-    async def _end_engines(self) -> None:
-        """End the engines of mirrors that were deleted, or whose source has changed."""
-        for name, running in list(self._engines.items()):
-            if not _same_source(running.mirror, self._snapshot.mirrors.get(name)):
-                if running.engine is not None:
-                    await running.engine.disown(list(running.engine.partitions))
-                await running.close()
-                del self._engines[name]
-
-    def _set_engines(self) -> None:
-        """Apply the mirrors' throttles and log start delays to the running engines."""
-        for name, running in self._engines.items():
-            mirror = self._snapshot.mirrors.get(name)
-            if running.engine is not None and mirror is not None:
-                throttle, delay = _limits(mirror)
-                running.engine.set_throttle(throttle, lanes=self.config.lanes)
-                running.engine.log_start_delay_s = delay
-
-    async def _disown(self, keep: Collection[Name]) -> None:
-        """Stop mirroring all but these; on return, no request of other partitions is in flight."""
-        self._note_epochs()  # before the engines drop these partitions
-        for mirror, running in list(self._engines.items()):
-            if running.engine is not None:
-                kept = {TopicPartition(n.topic, n.partition) for n in keep if n.mirror == mirror}
-                await running.engine.disown(running.engine.partitions.keys() - kept)
-
-    async def _spec(self, name: Name, topic: MirrorTopic, shard: int) -> PartitionSpec:
-        return PartitionSpec(
-            partition=TopicPartition(name.topic, name.partition),
-            source_topic_id=topic.topic_id,
-            shard=shard,
-            compacted=await self._is_compacted(topic),
-            destination_topic_id=topic.destination_topic_id,
-        )
-
-    async def _is_compacted(self, mirrored: MirrorTopic) -> bool:
-        topic = mirrored.topic
-        incarnation = topic, mirrored.destination_topic_id
-        if incarnation not in self._compacted:
-            resource = admin.topic_resource(topic)
-            answers = await admin.describe_configs(self._cluster, [resource], ["cleanup.policy"])
-            entries = answers[resource]
-            if isinstance(entries, Refusal):
-                if entries.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    return False  # the engine reports the missing topic for each partition
-                raise Retriable(f"the cleanup.policy of {topic} is not known: {entries}")
-            policy = entries["cleanup.policy"].value or ""
-            self._compacted[incarnation] = "compact" in policy
-        return self._compacted[incarnation]
-
-    async def _own(self, mirror: str, owned: OwnedShard, specs: Collection[PartitionSpec]) -> None:
-        running = self._engines.get(mirror)
-        if running is None or running.engine is None:
-            known = self._snapshot.mirrors.get(mirror)
-            if running is None and known is not None:
-                self._engines[mirror] = _RunningEngine(self, known)
-            return
-        await owned.run(mirror, running.engine, specs)
-
-    def engine_for(self, mirror: str, cluster: KafkaCluster | None) -> Engine:
-        """An engine for a connected source; for None, an engine that only reports a failure."""
-        return Engine(
-            None if cluster is None else KafkaSource(cluster),
-            self._port,
-            self._settings,
-            self._random,
-            lambda partition: self._observe(mirror, partition),
-            brokers_time_ms=self._cluster.brokers_time.now_ms,
-        )
-
-    def engine_changed(self, mirror: str, *, ended: bool) -> None:
-        """Reconcile again: a mirror's engine is ready for partitions, or has ended."""
-        if ended:
-            self._engines.pop(mirror, None)
-        self._changed.set()
-
     # ---- states and statuses -------------------------------------------------------------------
-
-    def _observe(self, mirror: str, partition: MirrorPartition) -> None:
-        owned = self._owned.get(partition.spec.shard)
-        if owned is not None and self._runs(mirror, partition):
-            owned.observe(mirror, partition)
-
-    def _runs(self, mirror: str, partition: MirrorPartition) -> bool:
-        """Whether an engine has this partition: reports of a disowned partition are ignored."""
-        running = self._engines.get(mirror)
-        return (
-            running is not None and running.engine is not None and running.engine.holds(partition)
-        )
 
     async def _report(self) -> None:
         """Write changed states and progress, once a second."""
         while True:
             await asyncio.sleep(1.0)
-            self._note_epochs()
+            self._reporter.changed |= self._engines.note_news()
             await asyncio.gather(
                 *(self._write_states(number, owned) for number, owned in self._owned.items())
             )
-            if self._ways.pause_is_due or time.monotonic() >= self._expiration_due:
+            if self._ways.pause_is_due or self._engines.refresh_is_due:
                 self._changed.set()
             if self._may_write():
                 stops = {number: owned.being_stopped for number, owned in self._owned.items()}
-                await self._reporter.write(self._engines_by_mirror(), stops)
+                await self._reporter.write(self._engines.running, stops)
 
-    async def _write_states(self, number: int, owned: OwnedShard) -> None:
+    async def _write_states(self, number: int, owned: OwnedStatePartition) -> None:
         try:
             await owned.write_states()
         except Fenced as error:
@@ -492,13 +351,13 @@ class Lane:
         except TwinlogError as error:
             log.warning("states of state partition %d wait: %s", number, error)
 
-    async def _fenced(self, owned: OwnedShard, error: Fenced) -> None:
+    async def _fenced(self, owned: OwnedStatePartition, error: Fenced) -> None:
         """Drop a state partition that was fenced, and take it again if the group still assigns it.
 
         Both happen under one lock. A callback that revokes the partition meanwhile drops it after
-        that, so every `OwnedShard` that is created is dropped by a callback.
+        that, so every `OwnedStatePartition` that is created is dropped by a callback.
         """
-        number = owned.shard.number
+        number = owned.number
         async with self._changing:
             if self._owned.get(number) is not owned:
                 return  # it has been revoked since
@@ -507,112 +366,8 @@ class Lane:
             if number in self._group.owned:
                 self._take({number})
 
-    def _note_epochs(self) -> None:
-        """Note the source's leader epochs that the destination has by now."""
-        for mirror, running in self._engines.items():
-            if running.engine is not None:
-                for partition in running.engine.partitions.values():
-                    owned = self._owned.get(partition.spec.shard)
-                    if owned is not None:
-                        owned.mirrored(Name(mirror, *partition.key), partition)
-
     async def _share(self) -> None:
         """Share the rates of throttled mirrors with the node's other lanes."""
         while True:
             await asyncio.sleep(SHARE_S)
-            await self._reporter.share(self._engines_by_mirror())
-
-    def _engines_by_mirror(self) -> dict[str, Engine]:
-        return {n: one.engine for n, one in self._engines.items() if one.engine is not None}
-
-
-class _RunningEngine:
-    """A mirror's source and its engine, which is None until the source has answered."""
-
-    def __init__(self, lane: Lane, mirror: Mirror) -> None:
-        self.engine: Engine | None = None
-        self.mirror = mirror
-        self._lane = lane
-        self._pause_s = FIRST_PAUSE_S
-        self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        """Connect, however long it takes, then mirror until the lease ends.
-
-        If the source refuses the connection, or the configuration does not lead to it, the engine
-        reports the reason for each of its partitions. An unreachable source is retried.
-        """
-        name, lane = self.mirror.name, self._lane.config.name
-        while True:
-            try:
-                await self._mirror()
-            except Fenced as error:
-                # Nothing may be written now. Partitions that stay owned get a new engine later.
-                log.warning("mirror %s: %s", name, error)
-                await asyncio.sleep(self._pause_s)
-                self._lane.engine_changed(name, ended=True)
-                return
-            except TwinlogError as error:
-                log.warning("mirror %s: %s", name, error)
-                if self.engine is not None or not isinstance(error, Retriable):
-                    self._failed(str(error))
-            except Exception as error:
-                # A defect must not end the mirror: nothing would report it, nor start it again.
-                # An error that may hold a secret is a TwinlogError from its origin (security.py).
-                log.exception("mirror %s", name)
-                self._failed(f"{type(error).__name__}, a defect: see the log of {lane}")
-                self._pause_s = SOURCE_PAUSE_S
-            await asyncio.sleep(self._pause_s)
-            self._pause_s = min(2 * self._pause_s, SOURCE_PAUSE_S)
-
-    async def _mirror(self) -> None:
-        """Connect, and mirror until an error.
-
-        Raises:
-            Fenced: the lease has ended.
-            TwinlogError: the source cannot be used.
-        """
-        name = self.mirror.name
-        config = parse_source(self.mirror.source, self._lane.grants).config
-        cluster = KafkaCluster(config, name=f"source of {name}")
-        try:
-            await cluster.start(CONNECT_S)
-            check_cluster_id("the source", cluster.cluster_id, self.mirror.source_cluster_id)
-            self.engine = self._lane.engine_for(name, cluster)
-            self._lane.engine_changed(name, ended=False)
-            self._pause_s = FIRST_PAUSE_S
-            await self.engine.run()
-        finally:
-            await cluster.close()
-
-    def _failed(self, reason: str) -> None:
-        if self.engine is None:
-            self.engine = self._lane.engine_for(self.mirror.name, None)
-            self._lane.engine_changed(self.mirror.name, ended=False)
-        self.engine.fail_all(reason)
-
-    async def close(self) -> None:
-        """End the engine, and close the connection to the source."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-
-def _same_source(old: Mirror, new: Mirror | None) -> bool:
-    """Whether a mirror's source is still the same; only another source needs another engine."""
-    return (
-        new is not None
-        and split_settings(old.source)[1] == split_settings(new.source)[1]
-        and old.source_cluster_id == new.source_cluster_id
-    )
-
-
-def _limits(mirror: Mirror) -> tuple[Throttle, float]:
-    """The throttle, and the delay of log start offsets in seconds."""
-    try:
-        settings = parse_settings(mirror.source)
-    except UserError as error:
-        # A newer command may have written the settings. Not deleting is the safe choice: records
-        # that stay too long can still be deleted later.
-        log.warning("mirror %s is not throttled, and deletes nothing: %s", mirror.name, error)
-        return Throttle(), math.inf
-    return settings.throttle, settings.log_start_delay
+            await self._reporter.share(self._engines.running)

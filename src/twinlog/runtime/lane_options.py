@@ -14,7 +14,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from twinlog.engines.exact.settings import SMALLEST_BUFFER, LaneSettings
+from twinlog.engines.settings import SMALLEST_BUFFER, LaneSettings
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.protocol.frames import MAX_FRAME
 

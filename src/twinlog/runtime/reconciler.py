@@ -27,14 +27,15 @@ from functools import partial
 from random import Random
 
 from twinlog.kafka.errors import TwinlogError
-from twinlog.mirror.placement import MirrorPartition as Name
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
-from twinlog.runtime.ownership import STOP_AGAIN_S, OwnedShard, Step, next_step
+from twinlog.runtime.ownership import STOP_AGAIN_S, OwnedStatePartition
+from twinlog.runtime.steps import Step, next_step
 from twinlog.store.config_records import MirrorTopic, Wanted
 
 log = logging.getLogger(__name__)
 
-Mirrored = tuple[Name, MirrorTopic]
+Mirrored = tuple[MirrorPartition, MirrorTopic]
 Steps = dict[Step, list[Mirrored]]
 
 
@@ -54,12 +55,12 @@ class Ways:
 
     def __init__(
         self,
-        owned: Mapping[int, OwnedShard],
+        owned: Mapping[int, OwnedStatePartition],
         *,
         wanted: Callable[[], Mapping[int, Sequence[Mirrored]]],
         catch_up: Callable[[], Awaitable[None]],
-        disown: Callable[[Collection[Name]], Awaitable[None]],
-        run: Callable[[OwnedShard, Sequence[Mirrored]], Awaitable[None]],
+        disown: Callable[[Collection[MirrorPartition]], Awaitable[None]],
+        run: Callable[[OwnedStatePartition, Sequence[Mirrored]], Awaitable[None]],
         changed: Callable[[], None],
         random: Random,
     ) -> None:
@@ -70,7 +71,9 @@ class Ways:
         self._run = run
         self._changed = changed
         self._random = random
-        self._to_pause: dict[Name, OwnedShard] = {}  # as soon as they are not PREPARING any more
+        self._to_pause: dict[
+            MirrorPartition, OwnedStatePartition
+        ] = {}  # as soon as they are not PREPARING any more
 
     async def go(self) -> None:
         """Run one round.
@@ -80,7 +83,7 @@ class Ways:
         """
         troubles: list[TwinlogError] = []
         asked = self._owned.keys() & self._wanted().keys()
-        opened = await self._each(asked, OwnedShard.open, troubles)
+        opened = await self._each(asked, OwnedStatePartition.open, troubles)
         await self._inform(opened, troubles)
         self._to_pause = {}
         wanted = self._wanted()
@@ -134,7 +137,7 @@ class Ways:
     async def _each(
         self,
         numbers: Iterable[int],
-        action: Callable[[OwnedShard], Awaitable[None]],
+        action: Callable[[OwnedStatePartition], Awaitable[None]],
         troubles: list[TwinlogError],
     ) -> set[int]:
         """Run an action for these state partitions concurrently; return those where it worked."""
@@ -149,7 +152,7 @@ class Ways:
                 raise result
         return {number for number, result in zip(asked, results, strict=True) if result is None}
 
-    def _steps(self, owned: OwnedShard, wanted: Iterable[Mirrored]) -> Steps:
+    def _steps(self, owned: OwnedStatePartition, wanted: Iterable[Mirrored]) -> Steps:
         by_step: Steps = {step: [] for step in Step}
         for name, topic in wanted:
             step = next_step(topic.wanted, owned.state(name))
@@ -160,28 +163,28 @@ class Ways:
                 self._to_pause[name] = owned
         return by_step
 
-    async def _run_all(self, steps: Mapping[int, Steps], owned: OwnedShard) -> None:
-        some = steps[owned.shard.number][Step.RUN]
+    async def _run_all(self, steps: Mapping[int, Steps], owned: OwnedStatePartition) -> None:
+        some = steps[owned.number][Step.RUN]
         if again := owned.to_begin_again([name for name, _ in some]):
             await owned.begin_again(again)
             await self._catch_up()
-            now = self._wanted().get(owned.shard.number, ())
+            now = self._wanted().get(owned.number, ())
             still = {name for name, topic in now if topic.wanted is not Wanted.STOPPED}
             await owned.begin(still.intersection(again))
             some = [one for one in some if one[0] not in owned.unsure]
         if some:
             await self._run(owned, some)
 
-    def _stop(self, owned: OwnedShard, some: Collection[Mirrored]) -> None:
+    def _stop(self, owned: OwnedStatePartition, some: Collection[Mirrored]) -> None:
         """Begin to stop these, unless a stop is running, or a backoff after a refusal lasts."""
         names = owned.due(name for name, _ in some)
         if not names or (owned.stopping is not None and not owned.stopping.done()):
             return
-        topic_ids = {t.topic: known for _, t in some if (known := t.destination_topic_id)}
+        topics = list({topic.incarnation: topic for _, topic in some}.values())
 
         async def stop() -> None:
             try:
-                await owned.stop(names, topic_ids, jitter=self._random.random())
+                await owned.stop(names, topics, jitter=self._random.random())
             except TwinlogError as error:
                 log.warning("not all that was removed is STOPPED yet: %s", error)
                 await asyncio.sleep(STOP_AGAIN_S * (0.5 + self._random.random()))
@@ -196,10 +199,10 @@ class Ways:
 
 
 async def _enter(
-    steps: Mapping[int, Steps], states: Mapping[Step, State], owned: OwnedShard
+    steps: Mapping[int, Steps], states: Mapping[Step, State], owned: OwnedStatePartition
 ) -> None:
     """Write each step's state for its partitions, unless another step is due by now."""
-    by_step = steps[owned.shard.number]
+    by_step = steps[owned.number]
     await owned.enter(
         {
             name: state

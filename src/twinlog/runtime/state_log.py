@@ -1,6 +1,7 @@
-"""`StatePort` on real brokers: a partition of `__mirror_state` and its transactional id."""
+"""A partition of `__mirror_state`, which one owner at a time writes, and its transactional id."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Fenced
@@ -11,8 +12,42 @@ from twinlog.store.topic_reader import UNDECIDED
 from twinlog.store.topic_writer import TransactionalWriter
 
 
+class StatePort(Protocol):
+    """What an owner needs of its state partition; the tests' model of a broker has another one."""
+
+    async def take_over(self) -> States:
+        """Fence former owners, then read all stored states.
+
+        Raises:
+            Fenced: the lane may not write any more.
+            Retriable: not possible now.
+        """
+        ...
+
+    async def write(
+        self,
+        states: Sequence[PartitionState],
+        epochs: Mapping[MirrorPartition, LastMirrored],
+    ) -> None:
+        """Write all or nothing. After any error `take_over` has to precede the next write.
+
+        Raises:
+            Fenced: another owner has taken it over, or the lane may not write any more.
+            Disconnected: whether it was written is unknown.
+            Retriable: nothing was written.
+        """
+        ...
+
+    def close(self) -> None:
+        """End all calls with Fenced from now on, also the next request of a running call."""
+        ...
+
+
 class StateLog:
-    """One state partition. `may_write` is called before each request that could fence or write."""
+    """`StatePort` on real brokers.
+
+    `may_write` is called before each request that could fence or write.
+    """
 
     def __init__(
         self, cluster: KafkaCluster, number: int, group_id: str, may_write: Callable[[], bool]

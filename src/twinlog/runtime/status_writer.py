@@ -17,13 +17,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from twinlog.engines.exact.engine import Engine
-from twinlog.engines.exact.partition import MirrorPartition, Stage
+from twinlog.engines.base import Engine, PartitionProgress
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal, TwinlogError
-from twinlog.mirror.placement import MirrorPartition as Name
 from twinlog.mirror.rates import Rate
-from twinlog.mirror.states import State
 from twinlog.mirror.throttle import Use, fair_part
 from twinlog.store.control_topics import read_statuses, status_entry
 from twinlog.store.state_records import PartitionState
@@ -40,12 +37,6 @@ RATE_S: Final = 2.0
 """The window of the rate that a lane reports."""
 SILENT_S: Final = 5.0
 """The time after which a lane with an unchanged status counts as reading nothing."""
-
-STATES: Final = {
-    Stage.PREPARING: State.PREPARING,
-    Stage.MIRRORING: State.MIRRORING,
-    Stage.FAILED: State.FAILED,
-}
 
 Engines = Mapping[str, Engine]
 
@@ -65,6 +56,8 @@ class Reporter:
         self._node = node
         self._lane = lane
         self._lanes = lanes
+        self.changed: set[int] = set()
+        """State partitions with news that are not written yet."""
         self._said: dict[int, tuple[tuple[PartitionStatus, ...], float]] = {}
         self._rates: defaultdict[str, Rate] = defaultdict(lambda: Rate(RATE_S))
         self._heard: dict[str, tuple[int, float]] = {}
@@ -78,29 +71,27 @@ class Reporter:
             engines: of the mirrors.
             stops: for each owned state partition, the partitions that are being stopped.
         """
-        news = {number for engine in engines.values() for number in engine.take_news()}
-        mirrored = _by_shard(engines, stops.keys())
         stopped = {number: some for number, some in stops.items() if some}
-        there = mirrored.keys() | stopped.keys()
+        due = {n for n in stops if n in self.changed or n in stopped or self._is_old(n)}
+        self.changed = set()
+        rows = _rows(engines, due)
+        there = {
+            n for n in stops if n in rows or n in stopped or (n not in due and n in self._said)
+        }
         self._said = {number: said for number, said in self._said.items() if number in there}
         throttles = self._throttles(engines)
         first = min(there, default=-1)
+        if throttles and first not in due:
+            due.add(first)
+            rows |= _rows(engines, {first})
         records = []
-        for number in there:
-            speaks = number == first and bool(throttles)
-            asks = speaks or number in news or number in stopped
-            if not asks and not self._is_old(number):
-                continue
-            now = Engine.now()
-            rows = (
-                *(_row(*one, now) for one in mirrored.get(number, ())),
-                *(_stopping(one) for one in stopped.get(number, ())),
-            )
-            due = self._is_due(number, rows)
-            if number == first and (due or throttles):
-                records.append(self._status(number, rows, _fetchers(engines), throttles))
-            elif due:
-                records.append(self._status(number, rows))
+        for number in there & due:
+            its = (*rows.get(number, ()), *map(_stopping, stopped.get(number, ())))
+            new = self._is_new(number, its)
+            if number == first and (new or throttles):
+                records.append(self._status(number, its, _fetchers(engines), throttles))
+            elif new:
+                records.append(self._status(number, its))
         if not records:
             return
         try:
@@ -118,7 +109,7 @@ class Reporter:
     def _is_old(self, number: int) -> bool:
         return number not in self._said or time.monotonic() >= self._said[number][1] + AGAIN_S
 
-    def _is_due(self, number: int, rows: tuple[PartitionStatus, ...]) -> bool:
+    def _is_new(self, number: int, rows: tuple[PartitionStatus, ...]) -> bool:
         if not self._is_old(number) and self._said[number][0] == rows:
             return False
         self._said[number] = rows, time.monotonic()
@@ -148,12 +139,12 @@ class Reporter:
         found = []
         for name, engine in engines.items():
             if engine.throttle.limits:
-                fetcher = engine.fetcher
-                size, held_back = fetcher.throttled_bytes, fetcher.held_back
-                fetcher.held_back = False
+                reads = engine.take_throttled()
                 rate = self._rates[name]
-                rate.count(size, time.monotonic())
-                found.append(ThrottleStatus(name, size, int(rate.per_second), held_back))
+                rate.count(reads.bytes, time.monotonic())
+                found.append(
+                    ThrottleStatus(name, reads.bytes, int(rate.per_second), reads.held_back)
+                )
         return tuple(found)
 
     async def share(self, engines: Engines) -> None:
@@ -190,23 +181,20 @@ class Reporter:
         return [status for lane, status in last.items() if now < self._heard[lane][1] + SILENT_S]
 
 
-def _by_shard(
-    engines: Engines, owned: Collection[int]
-) -> Mapping[int, list[tuple[str, Engine, MirrorPartition]]]:
-    """The mirror partitions of each of these state partitions, with their mirror and engine."""
-    there: defaultdict[int, list[tuple[str, Engine, MirrorPartition]]] = defaultdict(list)
-    for name, engine in engines.items():
-        for partition in engine.partitions.values():
-            if partition.spec.shard in owned:
-                there[partition.spec.shard].append((name, engine, partition))
-    return there
+def _rows(engines: Engines, numbers: Collection[int]) -> dict[int, list[PartitionStatus]]:
+    """The rows of those of these state partitions that have any partition."""
+    found: defaultdict[int, list[PartitionStatus]] = defaultdict(list)
+    for engine in engines.values():
+        for row in engine.progress(numbers):
+            found[row.state_partition].append(_row(row))
+    return dict(found)
 
 
 def _fetchers(engines: Engines) -> tuple[FetcherStatus, ...]:
     return tuple(
-        FetcherStatus(name, broker, counts.requests, counts.bytes, counts.errors)
+        FetcherStatus(name, *counts)
         for name, engine in engines.items()
-        for broker, counts in sorted(engine.fetcher.counts.items())
+        for counts in engine.traffic()
     )
 
 
@@ -214,19 +202,18 @@ def _stopping(one: PartitionState) -> PartitionStatus:
     return PartitionStatus(partition=one.partition, state=one.state, reason=one.reason)
 
 
-def _row(mirror: str, engine: Engine, partition: MirrorPartition, now: float) -> PartitionStatus:
-    answered = engine.source_answered_at(partition)
-    age_ns = 0 if answered is None else int((now - answered) * 1e9)
+def _row(one: PartitionProgress) -> PartitionStatus:
     return PartitionStatus(
-        partition=Name(mirror, partition.key.topic, partition.key.partition),
-        state=STATES[partition.stage],
-        source_end=partition.source_high_watermark,
-        source_last_stable=partition.source_stable,
-        destination_end=partition.append.log_end if partition.append.position else -1,
-        records=partition.records_moved,
-        bytes=partition.bytes_moved,
-        reason=partition.reason or partition.held_back or None,
-        lag_ms=engine.lag_ms(partition, now),
-        source_time_ms=None if answered is None else (time.time_ns() - age_ns) // 1_000_000,
-        filled=tuple(partition.append.filled_offsets),
+        partition=one.name,
+        state=one.state,
+        source_end=one.source_end,
+        source_last_stable=one.source_last_stable,
+        destination_end=one.destination_end,
+        mirrored_end=None if one.mirrored_end == one.destination_end else one.mirrored_end,
+        records=one.records,
+        bytes=one.bytes,
+        reason=one.reason or one.held_back,
+        lag_ms=one.lag_ms,
+        source_time_ms=one.source_time_ms,
+        filled=one.filled,
     )

@@ -10,6 +10,7 @@ destination's metadata log, which clients cannot write to on a stock broker.
     ["topic", mirror, topic]             topic_id (source's), partitions (when added),
                                          origins: [cluster id], absent if there are none,
                                          destination_topic_id, absent if it was not known,
+                                         destination_topic: name, absent if it is the same,
                                          set_back: {name: value}, what the failover sets back;
                                          absent if nothing is left to set back,
                                          source_deleted: true, only if the topic was removed
@@ -54,7 +55,9 @@ from uuid import UUID
 
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.errors import ProtocolError
+from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.settings import EXACT, KIND
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 
 MIRROR_VERSION: Final = "mirror.version"
@@ -102,6 +105,11 @@ class Mirror:
     replication_factor: int | None = None
     """For the topics that are created for this mirror; None is the destination's default."""
 
+    @property
+    def kind(self) -> str:
+        """Which engine mirrors it."""
+        return self.source.get(KIND, EXACT).strip()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorTopic:
@@ -121,7 +129,8 @@ class MirrorTopic:
     are unset (mirror/topic_configs.py). None: done, or nothing was ever to be set back."""
     destination_topic_id: UUID | None = None
     """Of the topic on the destination; None if it was not known when the topic was added."""
-
+    destination_topic: str | None = None
+    """Its name on the destination, if that is another one; never for a mirror of kind `exact`."""
     source_deleted: bool = False
     """Whether it was removed because it was deleted on the source, and not by an operator."""
 
@@ -134,6 +143,15 @@ class MirrorTopic:
         """Whether the destination's topic is known to be recreated since the former record."""
         ids = {self.destination_topic_id, former.destination_topic_id}
         return None not in ids and len(ids) == 2
+
+    @property
+    def destination_name(self) -> str:
+        """The topic's name on the destination."""
+        return self.destination_topic or self.topic
+
+    def on_destination(self, name: MirrorPartition) -> TopicPartition:
+        """One of its partitions, as the destination names it."""
+        return TopicPartition(self.destination_name, name.partition)
 
     @property
     def mirror_partitions(self) -> list[MirrorPartition]:
@@ -300,6 +318,7 @@ def _fields(record: ConfigRecord) -> dict[str, Any]:
                 **({"origins": record.origins} if record.origins else {}),
                 **({} if record.set_back is None else {"set_back": dict(record.set_back)}),
                 **_destination(record),
+                **({"destination_topic": name} if (name := record.destination_topic) else {}),
                 **({"source_deleted": True} if record.source_deleted else {}),
             }
         case MadeAcl():
@@ -380,6 +399,9 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
                     topic_id_of(body.text("destination_topic_id"))
                     if body.has("destination_topic_id")
                     else None
+                ),
+                destination_topic=(
+                    body.text("destination_topic") if body.has("destination_topic") else None
                 ),
                 source_deleted=body.has("source_deleted") and body.flag("source_deleted"),
             )

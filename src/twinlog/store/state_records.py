@@ -10,6 +10,8 @@ int16 record type and the key's fields, a value is an int16 version and the valu
 
     MirrorPartitionStateValue  topic compact string | partition int32 | state int8 | tags
                                tag 10000: why it is FAILED, or still STOPPING, UTF-8
+                               tag 10001: it was STOPPED, and it is not known whether it is wanted
+                               again; without a value
     LastMirrorEpochsValue      topics: name compact string | partitions: index int32, epoch int32,
                                tags; tag 10000: the last mirrored end, int64; tag 10001: the
                                ids of the mirror's data producers in this log, int64 each
@@ -44,21 +46,28 @@ MIRROR_PARTITION_STATE: Final = 2
 REASON_TAG: Final = 10_000
 END_TAG: Final = 10_000
 PRODUCERS_TAG: Final = 10_001
+UNCONFIRMED_TAG: Final = 10_001
 """Kafka numbers a schema's tags from 0 up; these numbers avoid tags that the KIP may add."""
 MAX_REASON: Final = 4096
 """Characters of a reason that are kept."""
 
 _VERSION: Final = 0
 _NO_TAGS: Final = tags({})
+UNCONFIRMED_TEXT: Final = "it was STOPPED, and it is not known whether it is wanted again"
+"""The reason of a partition that is `unconfirmed`. Versions without the tag read this text."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A mirror partition's state, and why it is FAILED, or still STOPPING."""
+    """A mirror partition's state, and why it is FAILED, or still STOPPING.
+
+    `unconfirmed`: it was STOPPED and has begun again, and the desired state was not read since.
+    """
 
     partition: MirrorPartition
     state: State
     reason: str | None = None
+    unconfirmed: bool = False
 
 
 class LastMirrored(NamedTuple):
@@ -115,15 +124,17 @@ def _key(record_type: int, partition: MirrorPartition) -> bytes:
 def encode_state(record: PartitionState) -> tuple[bytes, bytes]:
     """Key and value."""
     partition = record.partition
-    reason = {}
+    known = {}
     if record.reason is not None:
-        reason[REASON_TAG] = record.reason[:MAX_REASON].encode(errors="replace")
+        known[REASON_TAG] = record.reason[:MAX_REASON].encode(errors="replace")
+    if record.unconfirmed:
+        known[UNCONFIRMED_TAG] = b""
     value = (
         INT16.pack(_VERSION)
         + compact_string(partition.topic)
         + INT32.pack(partition.partition)
         + INT8.pack(record.state)
-        + tags(reason)
+        + tags(known)
     )
     return state_key(partition), value
 
@@ -169,13 +180,14 @@ def decode(key: bytes | None, value: bytes | None) -> StateRecord | None:
 def _state(mirror: str, keyed: MirrorPartition | None, body: Reader) -> PartitionState:
     partition = MirrorPartition(mirror, body.compact_string(), body.int32())
     state = state_of(body.int8())
-    reason = body.tags().get(REASON_TAG)
+    known = body.tags()
     body.finish()
     if keyed not in {None, partition}:
         raise ProtocolError(f"a record of __mirror_state says {keyed} and {partition}")
-    return PartitionState(
-        partition, state, None if reason is None else reason.decode(errors="replace")
-    )
+    found = known.get(REASON_TAG)
+    reason = None if found is None else found.decode(errors="replace")
+    unconfirmed = UNCONFIRMED_TAG in known or reason == UNCONFIRMED_TEXT
+    return PartitionState(partition, state, reason, unconfirmed)
 
 
 def _epochs(mirror: str, body: Reader) -> Iterable[tuple[MirrorPartition, LastMirrored]]:

@@ -50,6 +50,8 @@ class PartitionStatus:
     """The source's last stable offset: only offsets below it can be mirrored."""
     destination_end: int = UNKNOWN_OFFSET
     """The destination's log end offset."""
+    mirrored_end: int | None = None
+    """The source's offset up to which the destination has everything; None: `destination_end`."""
     records: int = 0
     """Records appended since this owner has the partition."""
     bytes: int = 0
@@ -74,9 +76,14 @@ class PartitionStatus:
     @property
     def lag(self) -> int:
         """Offsets that the destination is behind the source; -1 if it is not known."""
-        if UNKNOWN_OFFSET in {self.source_end, self.destination_end}:
+        if UNKNOWN_OFFSET in {self.source_end, self.mirrored}:
             return UNKNOWN_OFFSET
-        return max(self.source_end - self.destination_end, 0)
+        return max(self.source_end - self.mirrored, 0)
+
+    @property
+    def mirrored(self) -> int:
+        """The source's offset up to which the destination has everything; -1: unknown."""
+        return self.destination_end if self.mirrored_end is None else self.mirrored_end
 
 
 class FetcherStatus(NamedTuple):
@@ -153,6 +160,7 @@ def _row(one: PartitionStatus) -> list[Any]:
         one.lag_ms,
         one.source_time_ms,
         one.filled,
+        *([] if one.mirrored_end is None else [one.mirrored_end]),
     ]
 
 
@@ -209,12 +217,13 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
     if not isinstance(row, list) or len(row) < len(_ROW) + 2:
         raise body.error("partitions", "a list of rows")
     tail = row[len(_ROW) :]
-    reason, lag_ms, source_time_ms, filled = [*tail, *(None, None, None, ())[len(tail) :]][:4]
+    reason, lag_ms, source_time_ms, filled, mirrored = _filled_up(tail)
     if (
         not all(type(cell) is kind for cell, kind in zip(row, _ROW, strict=False))
         or not (reason is None or isinstance(reason, str))
         or not (lag_ms is None or type(lag_ms) is int)
         or not (source_time_ms is None or type(source_time_ms) is int)
+        or not (mirrored is None or type(mirrored) is int)
     ):
         raise body.error("partitions", "rows of names and numbers")
     mirror, topic, partition, state, source, stable, destination, records, size = row[: len(_ROW)]
@@ -230,7 +239,14 @@ def _partition(row: Any, body: JsonObject) -> PartitionStatus:
         lag_ms=lag_ms,
         source_time_ms=source_time_ms,
         filled=_filled(filled, body),
+        mirrored_end=mirrored,
     )
+
+
+def _filled_up(tail: list[Any]) -> list[Any]:
+    """The fields that later versions have added; those of an older row are absent."""
+    missing = (None, None, None, (), None)
+    return [*tail, *missing[len(tail) :]][: len(missing)]
 
 
 def _filled(counts: Any, body: JsonObject) -> tuple[int, ...]:

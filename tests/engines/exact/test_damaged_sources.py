@@ -19,11 +19,11 @@ from clients import client
 from waiting import until_async
 
 from twinlog.engines.exact import engine
-from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec, Stage
-from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.log.batch import Header, batches, patched_header
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
@@ -73,11 +73,11 @@ def log_records(cluster: LocalCluster, key: TopicPartition) -> list[memoryview]:
 class Mirror:
     """An engine with one shard, between two real clusters."""
 
-    def __init__(self, running: Engine, destination: KafkaDestination) -> None:
+    def __init__(self, running: DataPlane, destination: KafkaDestination) -> None:
         self._engine = running
         self._destination = destination
 
-    def partition(self, key: TopicPartition) -> MirrorPartition:
+    def partition(self, key: TopicPartition) -> ExactPartition:
         """Return the engine's view of a partition."""
         return self._engine.partitions[key]
 
@@ -112,7 +112,7 @@ async def mirror(
     settings = LaneSettings()
     async with client(source) as theirs, client(destination) as ours:
         ports = KafkaSource(theirs), KafkaDestination(ours, lambda: True)
-        own = Engine(*ports, settings, random.Random(1), lambda _: None, brokers_time_ms=_now_ms)
+        own = DataPlane(*ports, settings, random.Random(1), lambda _: None, brokers_time_ms=_now_ms)
         leaders = await ports[0].leaders([topic])
         shard = Shard(0, f"twinlog.{topic}", ports[1], settings)
         await shard.open()

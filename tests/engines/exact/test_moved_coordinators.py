@@ -15,8 +15,8 @@ from waiting import until_async
 
 from contract.bench import Bench, log_end
 from contract.kafka_bench import KafkaBench, run_on_kafka
-from twinlog.engines.exact.settings import LaneSettings
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import Coordinator
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.requests.transactions import transaction_state

@@ -6,17 +6,17 @@ from typing import Any, cast
 
 from model.world import KEY, World, scenario
 from twinlog.engines.exact.append import Phase
-from twinlog.engines.exact.engine import Engine
-from twinlog.engines.exact.partition import MirrorPartition
+from twinlog.engines.exact.data_plane import DataPlane
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.placer import Placer
 
 
 class Slow(Placer):
     """Reads when the test tells it to, and gives one partition up meanwhile."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: DataPlane) -> None:
         super().__init__(engine)
-        self.reads: list[list[MirrorPartition]] = []
+        self.reads: list[list[ExactPartition]] = []
         self.go_on: list[asyncio.Event] = []
 
     async def _read(self, batch: Any) -> Any:
@@ -45,12 +45,12 @@ def test_a_position_that_was_given_up_is_read_by_one_other_batch() -> None:
 
         append = SimpleNamespace(phase=Phase.PLACING)
         one, other = (
-            cast("MirrorPartition", SimpleHash(append=append, source_node=1, destination_node=1))
+            cast("ExactPartition", SimpleHash(append=append, source_node=1, destination_node=1))
             for _ in range(2)
         )
         settings = SimpleNamespace(read_partitions_at_once=50)
         engine = SimpleNamespace(settings=settings, start=start, now=lambda: 0.0, holds=bool)
-        placer = Slow(cast("Engine", engine))
+        placer = Slow(cast("DataPlane", engine))
         placer.want(one)
         placer.want(other)
         await until(lambda: len(placer.reads) == 1)
@@ -77,8 +77,8 @@ def test_a_batch_that_is_cancelled_while_it_waits_gives_up_its_partitions() -> N
     """Otherwise no batch could ever read their positions again."""
 
     async def body() -> None:
-        placer = Slow(cast("Engine", SimpleNamespace(now=lambda: 0.0)))
-        one = cast("MirrorPartition", SimpleHash())
+        placer = Slow(cast("DataPlane", SimpleNamespace(now=lambda: 0.0)))
+        one = cast("ExactPartition", SimpleHash())
         batch = [one]
         placer._placing[one] = batch
         waiting = asyncio.ensure_future(placer._place(batch, asyncio.Semaphore(0)))

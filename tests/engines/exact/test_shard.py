@@ -23,8 +23,8 @@ from model.network import Faults, Network
 from model.ports import ModelDestination
 from twinlog.engines.exact.marker_epochs import LAST_COORDINATOR_EPOCH, STEP, LastMarker
 from twinlog.engines.exact.ports import Batch, LogEnd, Markers, ProducerIdentity
-from twinlog.engines.exact.settings import LaneSettings
 from twinlog.engines.exact.shard import Shard, _stored
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.kafka.log.batch import HEADER_SIZE, batches
 from twinlog.kafka.log.compression import Codec

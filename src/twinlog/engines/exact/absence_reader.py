@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinlog.engines.exact.append import Phase
-from twinlog.engines.exact.partition import MirrorPartition
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import ReadAlone
 from twinlog.kafka.errors import Reaction, TwinlogError, code_of
 from twinlog.kafka.types import LeaderEpoch, Offset
@@ -35,7 +35,7 @@ from twinlog.mirror.absence import (
 from twinlog.mirror.plan import Gap
 
 if TYPE_CHECKING:
-    from twinlog.engines.exact.engine import Engine
+    from twinlog.engines.exact.data_plane import DataPlane
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +60,13 @@ class _Suspect:
 class Absences:
     """The suspects of an engine."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "DataPlane") -> None:
         self._engine = engine
-        self._suspects: dict[MirrorPartition, _Suspect] = {}
+        self._suspects: dict[ExactPartition, _Suspect] = {}
         self._wake = asyncio.Event()
         self._running = False
 
-    def suspect(self, partition: MirrorPartition) -> None:
+    def suspect(self, partition: ExactPartition) -> None:
         """Add a partition whose source has offsets above its plan, but answers without records."""
         position = partition.append.planned_end
         known = self._suspects.get(partition)
@@ -77,7 +77,7 @@ class Absences:
                 self._engine.start(self._run())
             self._wake.set()
 
-    def clear(self, partition: MirrorPartition) -> None:
+    def clear(self, partition: ExactPartition) -> None:
         """Remove a partition that has records, or is not read any more."""
         self._suspects.pop(partition, None)
         partition.held_back = ""
@@ -103,7 +103,7 @@ class Absences:
             except TimeoutError:
                 continue
 
-    def _is_current(self, partition: MirrorPartition, suspect: _Suspect) -> bool:
+    def _is_current(self, partition: ExactPartition, suspect: _Suspect) -> bool:
         append = partition.append
         return (
             self._suspects.get(partition) is suspect
@@ -112,14 +112,14 @@ class Absences:
             and append.planned_end == suspect.position
         )
 
-    async def _read(self, partition: MirrorPartition, suspect: _Suspect) -> None:
+    async def _read(self, partition: ExactPartition, suspect: _Suspect) -> None:
         try:
             await self._read_once(partition, suspect)
         finally:
             suspect.reading = False
             self._wake.set()
 
-    async def _read_once(self, partition: MirrorPartition, suspect: _Suspect) -> None:
+    async def _read_once(self, partition: ExactPartition, suspect: _Suspect) -> None:
         engine = self._engine
         if not self._is_current(partition, suspect):
             if self._suspects.get(partition) is suspect:
@@ -152,7 +152,7 @@ class Absences:
         else:
             self._judge(partition, suspect, _reading(found, suspect.position, asked_at))
 
-    def _judge(self, partition: MirrorPartition, suspect: _Suspect, second: Reading) -> None:
+    def _judge(self, partition: ExactPartition, suspect: _Suspect, second: Reading) -> None:
         first, suspect.first = suspect.first, second
         if first is None:
             suspect.due = second.at + LOOK_INTERVAL_S
@@ -174,7 +174,7 @@ class Absences:
         else:
             self._explain(partition, verdict)
 
-    def _explain(self, partition: MirrorPartition, verdict: Unproven) -> None:
+    def _explain(self, partition: ExactPartition, verdict: Unproven) -> None:
         if partition.held_back != verdict.reason:
             log.warning("%s waits for records of the source: %s", partition, verdict.reason)
             partition.held_back = verdict.reason

@@ -29,7 +29,7 @@ from zlib import crc32
 
 from twinlog.engines.exact.append import Phase
 from twinlog.engines.exact.jumps import believe
-from twinlog.engines.exact.partition import MirrorPartition
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import FetchResult
 from twinlog.kafka.errors import CorruptBatch, ProtocolError, Reaction, Retriable, code_of
 from twinlog.kafka.protocol.fetch import Fetched
@@ -38,7 +38,7 @@ from twinlog.mirror.plan import Piece, Planned, Planning, planning_sound
 from twinlog.mirror.throttle import TokenBucket, whole_bytes
 
 if TYPE_CHECKING:
-    from twinlog.engines.exact.engine import Engine
+    from twinlog.engines.exact.data_plane import DataPlane
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +89,10 @@ class Steps:
 class Fetcher:
     """All fetch loops of an engine."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "DataPlane") -> None:
         self._engine = engine
         self._wanted: defaultdict[_Key, dict[TopicPartition, FetchPosition]] = defaultdict(dict)
-        self._left_out: defaultdict[_Key, set[MirrorPartition]] = defaultdict(set)
+        self._left_out: defaultdict[_Key, set[ExactPartition]] = defaultdict(set)
         self._wake: dict[_Key, asyncio.Event] = {}
         self._answered: dict[_Key, float] = {}
         self._room = asyncio.Event()
@@ -115,7 +115,7 @@ class Fetcher:
         self._clock += 1
         return self._clock
 
-    def update(self, partition: MirrorPartition) -> None:
+    def update(self, partition: ExactPartition) -> None:
         """Fetch a partition from the end of its plan, unless its queue is full."""
         append = partition.append
         if partition.source_node < 0 or append.planned_end < partition.bulk_until:
@@ -135,7 +135,7 @@ class Fetcher:
             self._engine.start(self._loop(key))
         self._wake[key].set()
 
-    def leave(self, partition: MirrorPartition) -> None:
+    def leave(self, partition: ExactPartition) -> None:
         """Stop fetching a partition."""
         key = self._key(partition)
         if key in self._wake:
@@ -143,7 +143,7 @@ class Fetcher:
             self._wanted[key].pop(partition.key, None)
             self._left_out[key].discard(partition)
 
-    def answered_at(self, partition: MirrorPartition) -> float | None:
+    def answered_at(self, partition: ExactPartition) -> float | None:
         """When the last answered fetch of this partition was sent; None: none was answered.
 
         Each answer counts for all partitions of its fetch, since it lists only those with news.
@@ -157,7 +157,7 @@ class Fetcher:
         """Wake fetches that wait for room: the lane holds less than before."""
         self._room.set()
 
-    def _key(self, partition: MirrorPartition) -> _Key:
+    def _key(self, partition: ExactPartition) -> _Key:
         fetchers = self._engine.settings.fetchers_per_broker
         own = fetchers if partition.throttled else 0
         if fetchers == 1:
@@ -261,7 +261,7 @@ class Fetcher:
         for node in nodes:  # not after each partition: a Produce holds batches of many
             self._engine.pump(node)
 
-    def _belongs(self, partition: MirrorPartition, started: int) -> bool:
+    def _belongs(self, partition: ExactPartition, started: int) -> bool:
         """Whether the answer to a fetch of that time still applies to the partition."""
         return (
             self._engine.holds(partition)
@@ -271,7 +271,7 @@ class Fetcher:
 
     async def _take(
         self,
-        partition: MirrorPartition,
+        partition: ExactPartition,
         fetched: Fetched,
         started: int,
         steps: "Steps",
@@ -294,7 +294,7 @@ class Fetcher:
             self._note_ends(partition, fetched, follower=follower)
             self._take_none(partition, fetched)
 
-    def _note_ends(self, partition: MirrorPartition, fetched: Fetched, *, follower: bool) -> None:
+    def _note_ends(self, partition: ExactPartition, fetched: Fetched, *, follower: bool) -> None:
         high_watermark, stable = Offset(fetched.high_watermark), Offset(fetched.last_stable)
         if follower:
             high_watermark = max(high_watermark, partition.source_high_watermark)
@@ -306,7 +306,7 @@ class Fetcher:
         partition.source_stable = stable
 
     async def _take_records(
-        self, partition: MirrorPartition, fetched: Fetched, started: int, steps: "Steps"
+        self, partition: ExactPartition, fetched: Fetched, started: int, steps: "Steps"
     ) -> None:
         """Plan the records of an answer, in steps between which other tasks run."""
         position = partition.append.planned_end
@@ -331,7 +331,7 @@ class Fetcher:
             partition.attempts = 0  # all that was planned is appended, so nothing is left to retry
         self._engine.advance(partition)
 
-    def _believe(self, partition: MirrorPartition, planned: Planned) -> None:
+    def _believe(self, partition: ExactPartition, planned: Planned) -> None:
         """Queue a plan; unexplained skipped offsets are read twice (jumps.py)."""
         pieces = planned.pieces
         if not partition.spec.compacted:
@@ -349,7 +349,7 @@ class Fetcher:
             if pieces[-1].end == planned.pieces[-1].end:
                 partition.source_epochs.learn(partition.append.planned_end, planned.leader_epoch)
 
-    def _take_none(self, partition: MirrorPartition, fetched: Fetched) -> None:
+    def _take_none(self, partition: ExactPartition, fetched: Fetched) -> None:
         """Take an answer without records, which proves nothing (mirror/absence.py)."""
         append = partition.append
         if append.idle:
@@ -363,7 +363,7 @@ class Fetcher:
 
     # ---- one partition alone -------------------------------------------------------------------
 
-    def may_read_alone(self, partition: MirrorPartition) -> bool:
+    def may_read_alone(self, partition: ExactPartition) -> bool:
         """Whether the buffer and the rate allow a request for this partition alone."""
         settings = self._engine.settings
         if self._engine.held_bytes + settings.partition_fetch_bytes > settings.buffer_bytes:
@@ -371,7 +371,7 @@ class Fetcher:
         bucket = self._bucket(self._key(partition))
         return bucket is None or not bucket.wait(self._engine.now())
 
-    async def take_alone(self, partition: MirrorPartition, fetched: Fetched, started: int) -> None:
+    async def take_alone(self, partition: ExactPartition, fetched: Fetched, started: int) -> None:
         """Take the answer to a request for this partition alone.
 
         The partition is touched: answers of session fetches in flight are older.
@@ -385,7 +385,7 @@ class Fetcher:
         self._engine.pump(partition.destination_node)
         partition.touched = self.touch()
 
-    def touch_and_offer(self, partition: MirrorPartition, pieces: list[Piece]) -> None:
+    def touch_and_offer(self, partition: ExactPartition, pieces: list[Piece]) -> None:
         """Queue pieces that did not come from a session's answer."""
         partition.touched = self.touch()
         self._engine.offer(partition, pieces)
@@ -393,7 +393,7 @@ class Fetcher:
 
     # ---- preferred replicas --------------------------------------------------------------------
 
-    def _redirect(self, partition: MirrorPartition, replica: int) -> None:
+    def _redirect(self, partition: ExactPartition, replica: int) -> None:
         """Read from the replica that the leader names (KIP-392); the leader returns no records."""
         now = self._engine.now()
         if replica < 0 or replica == partition.read_node or now < partition.redirect_at:
@@ -403,14 +403,14 @@ class Fetcher:
         partition.redirect_at = now + self._engine.settings.leaders_max_age_s
         partition.touched = self.touch()
 
-    def return_to_leader(self, partition: MirrorPartition) -> None:
+    def return_to_leader(self, partition: ExactPartition) -> None:
         """Read from the leader again; it may name another replica."""
         if partition.source_replica >= 0:
             self.leave(partition)
             partition.source_replica = -1
             partition.touched = self.touch()
 
-    def _corrupt(self, partition: MirrorPartition, error: CorruptBatch) -> None:
+    def _corrupt(self, partition: ExactPartition, error: CorruptBatch) -> None:
         """Read again, in case the network corrupted the batch; fail if it stays corrupt."""
         partition.corrupt_reads += 1
         if partition.corrupt_reads < self._engine.settings.corrupt_reads:
@@ -420,7 +420,7 @@ class Fetcher:
                 partition, f"the source's log holds a corrupt batch: {error}", transient=True
             )
 
-    def _diverged(self, partition: MirrorPartition, source: EpochEnd) -> None:
+    def _diverged(self, partition: ExactPartition, source: EpochEnd) -> None:
         """Handle a source that has lost the end of its log since it was read.
 
         If only queued or in-flight records may be lost, the position is read again: the records
@@ -440,7 +440,7 @@ class Fetcher:
                 partition, f"the source has lost records from offset {source.end_offset} on"
             )
 
-    def _refused(self, partition: MirrorPartition, code: int) -> None:
+    def _refused(self, partition: ExactPartition, code: int) -> None:
         if partition.source_replica >= 0:
             self.return_to_leader(partition)
             self._engine.advance(partition)

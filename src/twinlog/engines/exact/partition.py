@@ -44,7 +44,7 @@ class Stage(enum.Enum):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class MirrorPartition:
+class ExactPartition:
     """The mutable state of a mirror partition. Only the engine's event loop changes it."""
 
     spec: PartitionSpec

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinlog.engines.exact.append import Phase, Position, position_of
-from twinlog.engines.exact.partition import MirrorPartition
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import Bounds
 from twinlog.engines.exact.proof import Claim, Differs, Proven, prove
 from twinlog.kafka.errors import Retriable, UserError
@@ -28,7 +28,7 @@ from twinlog.mirror.absence import Absence, Span
 from twinlog.mirror.plan import Gap
 
 if TYPE_CHECKING:
-    from twinlog.engines.exact.engine import Engine
+    from twinlog.engines.exact.data_plane import DataPlane
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class _Found(NamedTuple):
     compared: bool = False  # whether its last data was found on the source (`Proven`)
     epoch: LeaderEpoch = UNKNOWN_EPOCH  # of the source's last record before the position
 
-    def takes_bulk(self, partition: MirrorPartition) -> bool:
+    def takes_bulk(self, partition: ExactPartition) -> bool:
         """Whether the offsets below the source's log start are used up in bulk."""
         behind = self.position.log_end < self.source.start
         return behind and self.fresh and not partition.spec.compacted
@@ -56,16 +56,16 @@ class _Found(NamedTuple):
 class Placer:
     """Places the partitions that need a position, grouped by their pair of brokers."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "DataPlane") -> None:
         self._engine = engine
-        self._due: dict[MirrorPartition, None] = {}
+        self._due: dict[ExactPartition, None] = {}
         self._turns: defaultdict[tuple[int, int], asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_AT_ONCE)
         )
-        self._placing: dict[MirrorPartition, list[MirrorPartition]] = {}  # each with its batch
+        self._placing: dict[ExactPartition, list[ExactPartition]] = {}  # each with its batch
         self._scheduled = False
 
-    def want(self, partition: MirrorPartition) -> None:
+    def want(self, partition: ExactPartition) -> None:
         """Queue a partition; the engine is called when its position is read."""
         if partition not in self._placing:
             self._due[partition] = None
@@ -73,7 +73,7 @@ class Placer:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._flush)
 
-    def forget(self, partition: MirrorPartition) -> None:
+    def forget(self, partition: ExactPartition) -> None:
         """Remove a partition from the queue."""
         self._due.pop(partition, None)
 
@@ -81,7 +81,7 @@ class Placer:
         self._scheduled = False
         due, self._due = self._due, {}
         # A broker that does not answer delays its own partitions only.
-        groups: defaultdict[tuple[int, int], list[MirrorPartition]] = defaultdict(list)
+        groups: defaultdict[tuple[int, int], list[ExactPartition]] = defaultdict(list)
         for partition in due:
             groups[partition.source_node, partition.destination_node].append(partition)
         size = self._engine.settings.read_partitions_at_once
@@ -91,8 +91,8 @@ class Placer:
                 self._placing.update(dict.fromkeys(batch, batch))
                 self._engine.start(self._place(batch, self._turns[brokers]), about=batch)
 
-    async def _place(self, batch: list[MirrorPartition], turns: asyncio.Semaphore) -> None:
-        found: dict[MirrorPartition, _Found] = {}
+    async def _place(self, batch: list[ExactPartition], turns: asyncio.Semaphore) -> None:
+        found: dict[ExactPartition, _Found] = {}
         trouble = ""
         read_at = self._engine.now()
         try:
@@ -121,7 +121,7 @@ class Placer:
 
     # ---- reading -------------------------------------------------------------------------------
 
-    async def _read(self, batch: Sequence[MirrorPartition]) -> dict[MirrorPartition, _Found]:
+    async def _read(self, batch: Sequence[ExactPartition]) -> dict[ExactPartition, _Found]:
         """Read the positions that count; errors of the others are reported to the engine."""
         keys = [partition.key for partition in batch]
         fillers = {p for p in batch if self._engine.shard(p).held_up(p.key)}
@@ -162,7 +162,7 @@ class Placer:
                 found[partition] = _Found(position, source[key], partition in fillers)
         return {p: f for p, f in found.items() if not self._ahead(p, f)}
 
-    def _again_soon(self, partition: MirrorPartition) -> None:
+    def _again_soon(self, partition: ExactPartition) -> None:
         """Read again soon: a request is still in flight on the destination."""
         self._placing.pop(partition, None)
         partition.unsettled += 1
@@ -170,7 +170,7 @@ class Placer:
         partition.retry_at = self._engine.now() + pause * min(partition.unsettled, 50)
         self._engine.advance(partition)
 
-    def _ahead(self, partition: MirrorPartition, found: _Found) -> bool:
+    def _ahead(self, partition: ExactPartition, found: _Found) -> bool:
         """Whether the destination's log ends above the source's last stable offset.
 
         This is so briefly after a clean failover of a source leader, until its high watermark has
@@ -195,7 +195,7 @@ class Placer:
 
     # ---- proving -------------------------------------------------------------------------------
 
-    async def _prove(self, found: dict[MirrorPartition, _Found]) -> None:
+    async def _prove(self, found: dict[ExactPartition, _Found]) -> None:
         """Drop from `found` the logs that do not end as the source's; they fail, or are retried."""
         engine = self._engine
         claims = {
@@ -226,7 +226,7 @@ class Placer:
 
     # ---- bulk ----------------------------------------------------------------------------------
 
-    def _await_fillers(self, found: dict[MirrorPartition, _Found]) -> None:
+    def _await_fillers(self, found: dict[ExactPartition, _Found]) -> None:
         """Drop from `found` partitions that need bulk records while an earlier filler may land.
 
         Bulk records may begin where a former owner was filling a gap. Its filler would land among
@@ -238,7 +238,7 @@ class Placer:
                 self._placing.pop(partition, None)
                 self._end_fillers(partition)
 
-    def _end_fillers(self, partition: MirrorPartition) -> None:
+    def _end_fillers(self, partition: ExactPartition) -> None:
         """End the fillers, then read the position again: markers may have landed since."""
         try:
             self._engine.shard(partition).end_fillers()
@@ -251,7 +251,7 @@ class Placer:
 
     # ---- going on ------------------------------------------------------------------------------
 
-    def _settle(self, partition: MirrorPartition, found: _Found, read_at: float) -> None:
+    def _settle(self, partition: ExactPartition, found: _Found, read_at: float) -> None:
         """Place the append machine; schedule the offsets below the source's log start offset."""
         position, source, epoch = found.position, found.source, found.epoch
         append = partition.append

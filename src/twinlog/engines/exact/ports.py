@@ -1,9 +1,8 @@
 """What a lane needs of the two clusters: the interface between the engine and the network.
 
-The engine (`engine.py`) uses the first two protocols, `ownership.py` the third. `kafka_ports.py`
-and `state_log.py` implement them on real brokers. The tests' model of a broker implements them too:
-the contract suite compares the model with real brokers, and the simulation runs the production
-engine on the model.
+The data plane (`data_plane.py`) uses these protocols, and `kafka_ports.py` implements them on real
+brokers. The tests' model of a broker implements them too: the contract suite compares the model
+with real brokers, and the simulation runs the production engine on the model.
 
 Common to all methods: an error of a partition is that partition's result (an error code, 0 for
 none), never an exception. An exception is about the whole request:
@@ -19,9 +18,6 @@ from uuid import UUID
 
 from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import FetchPosition, ProducerState, TopicPartition
-from twinlog.mirror.placement import MirrorPartition
-from twinlog.store.control_topics import States
-from twinlog.store.state_records import LastMirrored, PartitionState
 
 WHOLE_TOPIC: Final = -1
 """The index that stands for the whole topic if it is refused and its partitions are unknown."""
@@ -267,35 +263,4 @@ class DestinationPort(Protocol):
         self, before: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
         """Move log start offsets up to these; return error codes."""
-        ...
-
-
-class StatePort(Protocol):
-    """One partition of `__mirror_state`, which one owner at a time writes."""
-
-    async def take_over(self) -> States:
-        """Fence former owners, then read all stored states.
-
-        Raises:
-            Fenced: the lane may not write any more.
-            Retriable: not possible now.
-        """
-        ...
-
-    async def write(
-        self,
-        states: Sequence[PartitionState],
-        epochs: Mapping[MirrorPartition, LastMirrored],
-    ) -> None:
-        """Write all or nothing. After any error `take_over` has to precede the next write.
-
-        Raises:
-            Fenced: another owner has taken it over, or the lane may not write any more.
-            Disconnected: whether it was written is unknown.
-            Retriable: nothing was written.
-        """
-        ...
-
-    def close(self) -> None:
-        """End all calls with Fenced from now on, also the next request of a running call."""
         ...

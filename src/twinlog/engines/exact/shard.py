@@ -43,7 +43,7 @@ from uuid import UUID
 from twinlog.engines.exact.foreign import Foreign, Searched, find_foreign
 from twinlog.engines.exact.marker_writer import MarkerWriter
 from twinlog.engines.exact.ports import Bounds, DestinationPort, LogEnd, ProducerIdentity
-from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError

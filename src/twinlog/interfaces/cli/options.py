@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from twinlog.engines.exact.settings import LaneSettings
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.configuration import read_properties
 from twinlog.runtime.lane_options import parse_lane_settings
 

@@ -12,10 +12,10 @@ from batch_builders import batch, record
 from twinlog.engines.exact import fetcher
 from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.bulk import empty_records
-from twinlog.engines.exact.engine import Engine
+from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.marker_writer import MarkerWriter
-from twinlog.engines.exact.partition import MirrorPartition, PartitionSpec, Stage
+from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
 from twinlog.engines.exact.ports import (
     WHOLE_TOPIC,
     Appended,
@@ -25,8 +25,8 @@ from twinlog.engines.exact.ports import (
     LogEnd,
     SourcePort,
 )
-from twinlog.engines.exact.settings import LaneSettings
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import LOG_APPEND_TIME
 from twinlog.kafka.protocol.fetch import Fetched
@@ -50,15 +50,15 @@ START = Position(
 )
 
 
-def engine(port: object = None) -> Engine:
+def engine(port: object = None) -> DataPlane:
     """Build an engine with this object as both ports; by default they are never called."""
     ports = cast("SourcePort", port), cast("DestinationPort", port)
-    return Engine(
+    return DataPlane(
         *ports, LaneSettings(), random.Random(1), lambda _: None, brokers_time_ms=lambda: 0
     )
 
 
-def appending(one: Engine) -> MirrorPartition:
+def appending(one: DataPlane) -> ExactPartition:
     """Return a partition with a batch in flight."""
     shard = Shard(0, "p", one.destination, LaneSettings())
     spec = PartitionSpec(partition=KEY, source_topic_id=UUID(int=1), shard=0, compacted=False)

@@ -6,7 +6,7 @@ import pytest
 
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State, may_follow
-from twinlog.runtime.ownership import Step, next_step, way
+from twinlog.runtime.steps import Step, next_step, way
 from twinlog.store.config_records import Wanted
 from twinlog.store.state_records import PartitionState
 

@@ -1,0 +1,25 @@
+"""The kinds of mirrors, by the value of `mirror.kind`. A new engine is registered here."""
+
+from typing import Final
+
+from twinlog.engines.base import MirrorKind
+from twinlog.engines.exact.kind import ExactKind
+from twinlog.kafka.errors import UserError
+from twinlog.mirror.settings import EXACT, KIND
+
+KINDS: Final[dict[str, MirrorKind]] = {EXACT: ExactKind()}
+
+
+def kind_named(name: str) -> MirrorKind:
+    """The kind of this name.
+
+    Raises:
+        UserError: this version has no such kind.
+    """
+    try:
+        return KINDS[name]
+    except KeyError:
+        raise UserError(
+            f"this version has no engine for {KIND}={name}",
+            hint=f"known are: {', '.join(sorted(KINDS))}",
+        ) from None

@@ -1,0 +1,91 @@
+"""The next step of a mirror partition, and the states on its way.
+
+wanted      state                             the next step (`next_step`)
+----------  --------------------------------  ------------------------------------------------
+MIRRORING   any but STOPPING                  RUN
+PAUSED      MIRRORING, PAUSING                PAUSE: nothing more is sent, then PAUSED
+            PREPARING                         RUN until it is MIRRORING
+            UNKNOWN, PAUSED, FAILED           REST
+STOPPED     STOPPED                           REST
+            UNKNOWN                           FORGO: STOPPED at once, without a fence
+            any other                         STOP: nothing more is sent, then fenced by a
+                                              marker in a new epoch, then STOPPED
+any         STOPPING                          STOP: a stop that has begun is completed
+"""
+
+import enum
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from twinlog.mirror.states import State, may_follow
+from twinlog.store.config_records import Wanted
+from twinlog.store.state_records import PartitionState
+
+log = logging.getLogger(__name__)
+
+_REMOVED: Final = "removed from its mirror before it was MIRRORING"
+_FORGONE: Final = (
+    "no state of it is known, so nothing was fenced; it was removed before any lane began with it, "
+    "or __mirror_state was lost"
+)
+_ON_THE_WAY: Final[Mapping[tuple[State, State], State]] = {
+    (State.PREPARING, State.PAUSING): State.MIRRORING,
+    (State.PAUSED, State.PAUSING): State.MIRRORING,
+    (State.FAILED, State.PAUSING): State.MIRRORING,
+    (State.MIRRORING, State.PAUSED): State.PAUSING,
+    (State.PAUSING, State.MIRRORING): State.PAUSED,
+    (State.PAUSING, State.STOPPING): State.PAUSED,
+    (State.PAUSING, State.PREPARING): State.FAILED,
+    (State.PAUSED, State.PREPARING): State.MIRRORING,
+    (State.UNKNOWN, State.MIRRORING): State.PREPARING,
+    (State.UNKNOWN, State.STOPPING): State.FAILED,
+    (State.PREPARING, State.STOPPING): State.FAILED,
+}
+"""The state between two states without a direct transition, where that path is known."""
+
+
+class Step(enum.Enum):
+    """The next action for a mirror partition."""
+
+    RUN = enum.auto()
+    PAUSE = enum.auto()
+    STOP = enum.auto()
+    FORGO = enum.auto()
+    REST = enum.auto()
+
+
+def next_step(wanted: Wanted, state: State) -> Step:
+    """The next action, by the table at the top of this module."""
+    if state is State.STOPPING:
+        return Step.STOP
+    if wanted is Wanted.MIRRORING:
+        return Step.RUN
+    if wanted is Wanted.STOPPED:
+        return {State.STOPPED: Step.REST, State.UNKNOWN: Step.FORGO}.get(state, Step.STOP)
+    if state in {State.MIRRORING, State.PAUSING}:
+        return Step.PAUSE
+    return Step.RUN if state is State.PREPARING else Step.REST
+
+
+def way(old: PartitionState | None, change: PartitionState) -> list[PartitionState]:
+    """The records to write, so that a partition gets from its stored state to a new state.
+
+    Empty if the new state is stored already, or if no path leads to it.
+    """
+    if old == change:
+        return []
+    state = State.UNKNOWN if old is None else old.state
+    if (state, change.state) == (State.UNKNOWN, State.STOPPED):
+        # One write: if the partition were left STOPPING, the next owner would fence it.
+        ways = (State.FAILED, State.STOPPING, State.STOPPED)
+        return [PartitionState(change.partition, one, _FORGONE) for one in ways]
+    between = _ON_THE_WAY.get((state, change.state))
+    if between is not None:
+        reason = _REMOVED if change.state is State.STOPPING and between is State.FAILED else None
+        return [PartitionState(change.partition, between, reason), change]
+    if may_follow(state, change.state):
+        return [change]
+    if state is not change.state:
+        log.error("%s stays %s: not %s", change.partition, state.name, change.state.name)
+    return []
