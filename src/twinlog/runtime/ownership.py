@@ -47,7 +47,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from twinlog.engines.base import (
     UNKNOWN_END,
@@ -59,11 +59,11 @@ from twinlog.engines.base import (
     SharedWriters,
 )
 from twinlog.engines.settings import LaneSettings
-from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.types import UNKNOWN_EPOCH, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
+from twinlog.runtime.refused_stops import RefusedStops
 from twinlog.runtime.state_log import StatePort
 from twinlog.runtime.steps import way
 from twinlog.store.config_records import MirrorTopic
@@ -72,21 +72,10 @@ from twinlog.store.state_records import UNCONFIRMED_TEXT, LastMirrored, Partitio
 
 log = logging.getLogger(__name__)
 
-STOP_AGAIN_S: Final = 1.0
-"""The first backoff before a refused stop is retried, with jitter."""
 MOST_PRODUCERS: Final = 64
 """How many ids of data producers are kept for a partition: the latest ones."""
-_EARLY_S: Final = 0.01
-"""A timer may fire a little before its time."""
 _NOT_BEGUN: Final = frozenset({State.PREPARING, State.STOPPING})
 """States of partitions that are `unsure`."""
-
-
-class Refused(NamedTuple):
-    """How often in a row a stop was refused, and when it is retried."""
-
-    times: int
-    again_at: float
 
 
 class OwnedStatePartition:
@@ -119,7 +108,7 @@ class OwnedStatePartition:
         """Whether the desired state is known as of the takeover (reconciler.py)."""
         self.unsure: set[MirrorPartition] = set()
         """Partitions that were STOPPED and are PREPARING, but may not be wanted any more."""
-        self._refused: dict[MirrorPartition, Refused] = {}
+        self.refused = RefusedStops(settings.backoff_max_s)
         self._states = states
         self._there = States({}, {})  # the states as read at the last takeover
         self._written: dict[MirrorPartition, PartitionState] = {}
@@ -194,7 +183,8 @@ class OwnedStatePartition:
         """Forget these (mirror, topic): the mirror was deleted since, and the states with it."""
         if self.informed:
             self.unsure = {name for name in self.unsure if name[:2] not in topics}
-            self._drop((self._written, self._said, self._refused), topics)
+            self.refused.forget(lambda name: name[:2] in topics)
+            self._drop((self._written, self._said), topics)
             self.forget_ends(topics)
 
     def forget_ends(self, topics: Collection[tuple[str, str]]) -> None:
@@ -227,7 +217,7 @@ class OwnedStatePartition:
     @property
     def being_stopped(self) -> list[PartitionState]:
         """The partitions that are STOPPING, and in no engine any more."""
-        if not self._refused and (self.stopping is None or self.stopping.done()):
+        if not self.refused and (self.stopping is None or self.stopping.done()):
             return []
         said = {**self._written, **self._said}.values()
         return [one for one in said if one.state is State.STOPPING]
@@ -467,17 +457,6 @@ class OwnedStatePartition:
                 self._permit()
                 await self._take_over_again()
 
-    def due(self, names: Iterable[MirrorPartition]) -> list[MirrorPartition]:
-        """The partitions of these whose stop was not refused, or whose backoff has ended."""
-        now = self._now() + _EARLY_S
-        return [n for n in names if n not in self._refused or self._refused[n].again_at <= now]
-
-    @property
-    def due_in(self) -> float | None:
-        """Seconds until the next retry of a refused stop; None if none was refused."""
-        times = [one.again_at for one in self._refused.values()]
-        return max(0.0, min(times) - self._now()) if times else None
-
     async def stop(
         self,
         names: Collection[MirrorPartition],
@@ -488,7 +467,7 @@ class OwnedStatePartition:
         """Seal these, and write that they are STOPPED.
 
         The last mirrored end is written with STOPPED, for a failback to compare with. A partition
-        that refuses to be sealed stays STOPPING, with the reason, and is `due` again later.
+        that refuses to be sealed stays STOPPING, with the reason, and is retried later.
 
         Args:
             names: the partitions; this owner has no request for them in flight.
@@ -541,7 +520,7 @@ class OwnedStatePartition:
 
     def _ended(self, name: MirrorPartition, sealed: Sealed) -> None:
         """Note the last mirrored end of a sealed partition."""
-        self._refused.pop(name, None)
+        self.refused.forget(name.__eq__)
         self._proved.pop(name, None)
         self._differing.discard(name)
         self._mirrored_said[name] = self._last(name)._replace(end=sealed.end)
@@ -558,11 +537,7 @@ class OwnedStatePartition:
         for name in names:
             if self.state(name) is not State.STOPPING:
                 continue
-            times = self._refused[name].times + 1 if name in self._refused else 1
-            most = max(self._settings.backoff_max_s, STOP_AGAIN_S)
-            pause = Backoff(STOP_AGAIN_S, most, jitter=0.5).delay(times, jitter)
-            self._refused[name] = Refused(times, self._now() + pause)
-            if times == 1:
+            if self.refused.add(name, jitter) == 1:
                 log.warning("%s stays STOPPING: %s", name, reason)
             self._say(PartitionState(name, State.STOPPING, reason))
 

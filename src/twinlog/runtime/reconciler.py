@@ -29,7 +29,8 @@ from random import Random
 from twinlog.kafka.errors import TwinlogError
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
-from twinlog.runtime.ownership import STOP_AGAIN_S, OwnedStatePartition
+from twinlog.runtime.ownership import OwnedStatePartition
+from twinlog.runtime.refused_stops import STOP_AGAIN_S
 from twinlog.runtime.steps import Step, next_step
 from twinlog.store.config_records import MirrorTopic, Wanted
 
@@ -177,7 +178,7 @@ class Ways:
 
     def _stop(self, owned: OwnedStatePartition, some: Collection[Mirrored]) -> None:
         """Begin to stop these, unless a stop is running, or a backoff after a refusal lasts."""
-        names = owned.due(name for name, _ in some)
+        names = owned.refused.due(name for name, _ in some)
         if not names or (owned.stopping is not None and not owned.stopping.done()):
             return
         topics = list({topic.incarnation: topic for _, topic in some}.values())
@@ -191,7 +192,7 @@ class Ways:
             except Exception as error:  # a defect: reported, and retried in case it is transient
                 log.exception("a defect keeps partitions STOPPING")
                 owned.keep_stopping(names, f"internal error, see the lane's log: {error!r}")
-            if (pause := owned.due_in) is not None:
+            if (pause := owned.refused.due_in) is not None:
                 asyncio.get_running_loop().call_later(pause, self._changed)
             self._changed()
 

@@ -1,0 +1,61 @@
+"""Stops that the destination has refused, and when each is retried."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from twinlog.kafka.backoff import Backoff
+from twinlog.mirror.placement import MirrorPartition
+
+STOP_AGAIN_S: Final = 1.0
+"""The first backoff before a refused stop is retried, with jitter."""
+_EARLY_S: Final = 0.01
+"""A timer may fire a little before its time."""
+
+
+class _Refused(NamedTuple):
+    """How often in a row a stop was refused, and when it is retried."""
+
+    times: int
+    again_at: float
+
+
+class RefusedStops:
+    """The refused stops of one owned state partition.
+
+    Args:
+        backoff_max_s: the longest time before a stop is retried.
+    """
+
+    def __init__(self, backoff_max_s: float) -> None:
+        self._max_s = max(backoff_max_s, STOP_AGAIN_S)
+        self._refused: dict[MirrorPartition, _Refused] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._refused)
+
+    def add(self, name: MirrorPartition, jitter: float) -> int:
+        """Note a refusal; return how many there were in a row."""
+        times = self._refused[name].times + 1 if name in self._refused else 1
+        pause = Backoff(STOP_AGAIN_S, self._max_s, jitter=0.5).delay(times, jitter)
+        self._refused[name] = _Refused(times, _now() + pause)
+        return times
+
+    def forget(self, gone: Callable[[MirrorPartition], bool]) -> None:
+        """Forget the partitions for which this holds."""
+        self._refused = {name: one for name, one in self._refused.items() if not gone(name)}
+
+    def due(self, names: Iterable[MirrorPartition]) -> list[MirrorPartition]:
+        """The partitions of these whose stop was not refused, or whose backoff has ended."""
+        now = _now() + _EARLY_S
+        return [n for n in names if n not in self._refused or self._refused[n].again_at <= now]
+
+    @property
+    def due_in(self) -> float | None:
+        """Seconds until the next retry of a refused stop; None if none was refused."""
+        times = [one.again_at for one in self._refused.values()]
+        return max(0.0, min(times) - _now()) if times else None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
