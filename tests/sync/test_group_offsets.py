@@ -22,6 +22,7 @@ from twinlog.store.group_records import (
     encode,
 )
 from twinlog.sync import group_offsets as group_sync
+from twinlog.sync import group_rules
 from twinlog.sync.group_offsets import (
     DEFAULT_REPEAT_S,
     FORGET_S,
@@ -92,6 +93,7 @@ class World:
             "create_groups_topic": self._nothing,
         }.items():
             monkeypatch.setattr(group_sync, name, function)
+        monkeypatch.setattr(group_rules, "group_offsets", self._offsets)
         monkeypatch.setattr(GroupSync, "_repeat_interval", self._repeat)
 
     def new_node(self) -> GroupSync:
@@ -155,7 +157,7 @@ class World:
             raise Retriable("lost")
         return dict.fromkeys(offsets)
 
-    async def _bounds(self, _: Cluster, partitions: Collection[TopicPartition]) -> Any:
+    async def _bounds(self, _: Cluster, partitions: Collection[TopicPartition], _same: Any) -> Any:
         known = [one for one in partitions if one not in self.refused]
         return Bounds(dict.fromkeys(known, Log(0, self.end)), self.refused)
 
@@ -320,7 +322,8 @@ def test_what_is_lowered_is_read_again_first(world: World, monkeypatch: pytest.M
             cluster.commit("g", 93)
         return dict(cluster.groups.get(group.name, {}))
 
-    monkeypatch.setattr(group_sync, "group_offsets", offsets)
+    for module in (group_sync, group_rules):
+        monkeypatch.setattr(module, "group_offsets", offsets)
     world.check()
     assert world.destination.offset("g") == 93
 
@@ -341,7 +344,8 @@ def test_a_later_offset_that_was_copied_meanwhile_stays(
             cluster.commit("g", 100, epoch=-1)
         return dict(cluster.groups.get(group.name, {}))
 
-    monkeypatch.setattr(group_sync, "group_offsets", offsets)
+    for module in (group_sync, group_rules):
+        monkeypatch.setattr(module, "group_offsets", offsets)
     world.check()
     assert world.destination.offset("g") == 100
 

@@ -36,6 +36,8 @@ from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.throttle import Throttle
+from twinlog.mirror.translation import Translation
+from twinlog.store.config_records import MirrorTopic
 from twinlog.store.state_records import LastMirrored
 
 UNKNOWN_END = Offset(-1)
@@ -293,4 +295,14 @@ class MirrorKind(Protocol):
 
     def in_lane(self, lane: LaneContext) -> EnginesOfKind:
         """The engines of this kind in a lane."""
+        ...
+
+    async def translation(
+        self, destination: KafkaCluster, topics: Collection[MirrorTopic]
+    ) -> Translation:
+        """Where the partitions and offsets of these topics are on the destination.
+
+        Raises:
+            TwinlogError: it cannot be read now.
+        """
         ...

@@ -394,6 +394,6 @@ class Node:
 
 
 def _behind(row: PartitionStatus) -> int:
-    if row.source_last_stable < 0 or row.destination_end < 0:
+    if row.source_last_stable < 0 or row.mirrored < 0:
         return 1
-    return max(row.source_last_stable - row.destination_end, 0)
+    return max(row.source_last_stable - row.mirrored, 0)

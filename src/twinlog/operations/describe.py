@@ -52,6 +52,8 @@ class PartitionDescription:
     """The source's last stable offset, up to which it can be mirrored."""
     destination_offset: int = -1
     """The destination's log end offset."""
+    mirrored_offset: int = -1
+    """The source's offset up to which the destination has everything, by the status."""
     lag: int = -1
     """Offsets that the destination is behind the source's high watermark. -1 if the status is not
     fresh, and while PAUSED: the source is not read then, and its offsets are those of the pause."""
@@ -82,6 +84,8 @@ class TopicDescription:
     """A topic of a mirror, and its partitions in order."""
 
     topic: str
+    destination_topic: str
+    """Its name on the destination."""
     source_topic_id: UUID
     wanted: Wanted
     partitions: tuple[PartitionDescription, ...]
@@ -164,7 +168,7 @@ def _chosen(
 def without_log_end(mirrors: Collection[MirrorDescription]) -> list[TopicPartition]:
     """The partitions whose destination offset is unknown: paused ones, for example."""
     return [
-        TopicPartition(topic.topic, partition.partition)
+        TopicPartition(topic.destination_topic, partition.partition)
         for mirror in mirrors
         for topic in mirror.topics
         for partition in topic.partitions
@@ -181,10 +185,12 @@ def _topic(
 ) -> TopicDescription:
     return TopicDescription(
         topic=topic.topic,
+        destination_topic=topic.destination_name,
         source_topic_id=topic.topic_id,
         wanted=topic.wanted,
         partitions=tuple(
-            _partition(name, states, rows, log_ends, ages) for name in topic.mirror_partitions
+            _partition(name, states, rows, log_ends.get(topic.on_destination(name), -1), ages)
+            for name in topic.mirror_partitions
         ),
     )
 
@@ -200,7 +206,7 @@ def _partition(
     partition: MirrorPartition,
     states: States,
     rows: _Rows,
-    log_ends: Mapping[TopicPartition, int],
+    log_end: int,
     ages: Mapping[int, float] | None,
 ) -> PartitionDescription:
     said = _said(partition, states, rows)
@@ -213,16 +219,14 @@ def _partition(
         state = PartitionState(partition, State.FAILED, row.reason)
     silent = state.state in NEEDS_OWNER and not fresh
     watched = state.state is not State.PAUSED and not silent
-    log_end = row.destination_end
-    if log_end < 0:
-        log_end = log_ends.get(TopicPartition(partition.topic, partition.partition), -1)
     return PartitionDescription(
         partition=partition.partition,
         state=State.UNKNOWN if silent and state.state in _RUNNING else state.state,
         reason=_silence(state, age) if silent else _reason(state, row),
         source_offset=row.source_end,
         source_last_stable_offset=row.source_last_stable,
-        destination_offset=log_end,
+        destination_offset=row.destination_end if row.destination_end >= 0 else log_end,
+        mirrored_offset=row.mirrored,
         lag=row.lag if watched else -1,
         lag_ms=row.lag_ms if watched else None,
         source_time_ms=row.source_time_ms,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
+from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
@@ -31,6 +32,7 @@ from twinlog.verify.job import (
     verify_task,
 )
 from twinlog.verify.log_reader import PATIENCE_S, read_bounds
+from twinlog.verify.translated_reader import destination_bounds
 
 SAME: Final = "the same"
 DIFFERS: Final = "differs"
@@ -203,11 +205,12 @@ async def _plan(
 ) -> tuple[list[Extent], list[VerifyTask]]:
     """What can be compared of one mirror, cut into tasks."""
     async with connected_source(mirror, cluster.config.grants) as source:
+        translation = await kind_named(mirror.kind).translation(cluster, topics)
         partitions = await _partitions(source, cluster, topics)
         # The destination is read first, so that a running mirror is never ahead of its source.
-        ours = await read_bounds(cluster, partitions)
+        ours = await destination_bounds(cluster, partitions, translation)
         theirs = await read_bounds(source, partitions)
-        compacted = await _compacted(source, cluster, {topic.topic for topic in topics})
+        compacted = await _compacted(source, cluster, topics)
         # The ids are read last: a topic that still has its id had it all the time.
         ids = await _topic_ids(source, cluster, topics)
         source_id = source.cluster_id
@@ -226,6 +229,7 @@ async def _plan(
             cluster_ids=Sides(source_id, cluster.cluster_id),
             topic_ids=ids[stretch.partition.topic],
             stretches=[stretch],
+            translation=translation,
             patience=config.patience,
         )
         for stretch in stretches(extents, compacted)
@@ -237,13 +241,12 @@ async def _topic_ids(
     source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
 ) -> dict[str, Sides[UUID]]:
     """The topics' present ids; `NO_TOPIC_ID` for a topic without one, or that does not exist."""
-    names = [topic.topic for topic in topics]
-    there, here = [(await one.refresh(names)).topics for one in (source, destination)]
+    there = (await source.refresh([topic.topic for topic in topics])).topics
+    here = (await destination.refresh([topic.destination_name for topic in topics])).topics
+    both = {one.topic: (there.get(one.topic), here.get(one.destination_name)) for one in topics}
     return {
-        name: Sides(
-            *(side[name].topic_id if name in side else NO_TOPIC_ID for side in (there, here))
-        )
-        for name in names
+        name: Sides(*(NO_TOPIC_ID if one is None else one.topic_id for one in sides))
+        for name, sides in both.items()
     }
 
 
@@ -261,23 +264,26 @@ async def _partitions(
     source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
 ) -> list[TopicPartition]:
     """All partitions that the mirror knows, or that one of the clusters has."""
-    names = [topic.topic for topic in topics]
-    known = [await cluster.refresh(names) for cluster in (source, destination)]
-    counts = {topic.topic: topic.partitions for topic in topics}
-    for metadata in known:
-        for name in names:
-            if name in metadata.topics:
-                counts[name] = max(counts[name], len(metadata.topics[name].partitions))
-    return [TopicPartition(name, index) for name in names for index in range(counts[name])]
+    there = (await source.refresh([topic.topic for topic in topics])).topics
+    here = (await destination.refresh([topic.destination_name for topic in topics])).topics
+    return [
+        TopicPartition(topic.topic, index)
+        for topic in topics
+        for found in [(there.get(topic.topic), here.get(topic.destination_name))]
+        for index in range(
+            max(topic.partitions, *(len(one.partitions) if one else 0 for one in found))
+        )
+    ]
 
 
 async def _compacted(
-    source: KafkaCluster, destination: KafkaCluster, topics: set[str]
+    source: KafkaCluster, destination: KafkaCluster, topics: list[MirrorTopic]
 ) -> dict[str, bool]:
     """Whether each of these topics is compacted on either side."""
-    found = dict.fromkeys(topics, False)
-    resources = [admin.topic_resource(name) for name in topics]
-    for cluster in (source, destination):
+    found = dict.fromkeys((one.topic for one in topics), False)
+    by_name = {one.destination_name: one.topic for one in topics}
+    for cluster, names in ((source, list(found)), (destination, list(by_name))):
+        resources = [admin.topic_resource(name) for name in names]
         answers = await admin.describe_configs(cluster, resources, ["cleanup.policy"])
         for resource, entries in answers.items():
             if isinstance(entries, Refusal):
@@ -285,7 +291,8 @@ async def _compacted(
                     continue  # its bounds cannot be read either
                 entries.fail("see the configuration", topic=resource.name)
             policy = entries["cleanup.policy"].value or ""
-            found[resource.name] = found[resource.name] or "compact" in policy
+            name = resource.name if cluster is source else by_name[resource.name]
+            found[name] = found[name] or "compact" in policy
     return found
 
 

@@ -65,12 +65,12 @@ class Marks:
         """Update the marks from fresh statuses."""
         for row in rows:
             end = row.source_last_stable
-            if row.source_time_ms is None or end < 0 or row.destination_end < 0:
+            if row.source_time_ms is None or end < 0 or row.mirrored < 0:
                 continue
             time_ms, marked = self._marks.get(row.partition, (row.source_time_ms, end))
-            if row.destination_end >= end:
+            if row.mirrored >= end:
                 time_ms, marked = row.source_time_ms, end
-            if row.destination_end >= marked:
+            if row.mirrored >= marked:
                 self._caught_up[row.partition] = time_ms
                 self._marks[row.partition] = row.source_time_ms, end
             else:

@@ -32,6 +32,7 @@ from twinlog.kafka.groups.offsets import (
 )
 from twinlog.kafka.requests import topics as admin
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_log import create_groups_topic, read_groups, write_groups
 from twinlog.store.group_records import (
     NO_OFFSET,
@@ -43,6 +44,7 @@ from twinlog.store.group_records import (
 from twinlog.sync.group_rules import (
     SHARE,
     Bounds,
+    destination_offsets,
     due_offsets,
     group_offsets,
     log_bounds,
@@ -122,6 +124,7 @@ class _Check:
     source: KafkaCluster
     mirror: str
     bounds: Bounds
+    translation: Translation
     topic_ids: Mapping[str, UUID]
     wanted: Wanted
     quiet_s: float
@@ -164,6 +167,7 @@ class GroupSync:
         *,
         quiet_s: float = 0.0,
         wanted: Wanted | None = None,
+        translation: Translation = SAME,
     ) -> int:
         """Copy the groups' offsets of these partitions; return how many groups failed.
 
@@ -177,6 +181,7 @@ class GroupSync:
             quiet_s: how long a group must have been quiet on the destination.
             wanted: returns the topics that are still to be mirrored, called immediately before each
                 commit; None: all of them are.
+            translation: where the partitions and offsets are on the destination.
 
         Raises:
             Retriable: a cluster is unreachable.
@@ -193,7 +198,8 @@ class GroupSync:
             check = _Check(
                 source=source,
                 mirror=mirror,
-                bounds=await log_bounds(self._destination, partitions),
+                bounds=await log_bounds(self._destination, partitions, translation),
+                translation=translation,
                 topic_ids=topic_ids,
                 wanted=wanted or (lambda: topic_ids),
                 quiet_s=quiet_s,
@@ -222,7 +228,7 @@ class GroupSync:
         failed += [name for name in memory.undecoded - {*failed} if name is not None]
         named = tuple(sorted(failed)[:MAX_NAMED])
         last = LastCheck(mirror=mirror, time_ms=now_ms, failed=named)
-        await self._forget_unserved(memory, listed, groups, now_ms)
+        await self._forget_unserved(memory, listed, groups, now_ms, translation)
         return len(failed) + await self._write(memory, last)
 
     # ---- one group -----------------------------------------------------------------------------
@@ -234,7 +240,7 @@ class GroupSync:
             Retriable: some logs could not be read; the offsets of the others are copied.
         """
         # The destination is read first, so that its copies are never ahead of the source's offsets.
-        everything = await group_offsets(self._destination, group)
+        everything = await destination_offsets(self._destination, group, check.translation)
         committed = await group_offsets(check.source, group)
         count = await self._follow(check, memory, group, everything, committed, busy=busy)
         if unknown := check.bounds.unknown(committed.keys()):
@@ -298,7 +304,9 @@ class GroupSync:
             check.source, {partition.topic for partition in due}, check.topic_ids
         )
         due = {partition: one for partition, one in due.items() if partition.topic not in recreated}
-        again = await group_offsets(self._destination, group) if due else {}
+        again = (
+            await destination_offsets(self._destination, group, check.translation) if due else {}
+        )
         due = {one: offset for one, offset in due.items() if again.get(one) == found.get(one)}
         for partition in due.keys() & found.keys():
             if due[partition].offset < found[partition].offset:
@@ -327,7 +335,16 @@ class GroupSync:
             if not part:
                 continue
             memory.sent.setdefault(group.name, {}).update(part)
-            answers = await write(self._destination, group.name, part)
+            names = {one: check.translation.name(one) for one in part}
+            theirs = {
+                names[one]: at._replace(
+                    offset=check.translation.offsets(one).to_destination(at.offset)
+                )
+                for one, at in part.items()
+            }
+            answers = check.translation.by_source(
+                part, await write(self._destination, group.name, theirs)
+            )
             refused = {one: refusal for one, refusal in answers.items() if refusal is not None}
             memory.copied(group.name, {one: part[one] for one in part if one not in refused})
             if any(refusal.code in _ACTIVE for refusal in refused.values()):
@@ -405,7 +422,12 @@ class GroupSync:
         await asyncio.gather(*map(note, due))
 
     async def _forget_unserved(
-        self, memory: _Memory, listed: Collection[str], groups: Collection[Group], now_ms: int
+        self,
+        memory: _Memory,
+        listed: Collection[str],
+        groups: Collection[Group],
+        now_ms: int,
+        translation: Translation,
     ) -> None:
         """Drop groups that are not served any more, or that the source has not listed for long.
 
@@ -416,7 +438,7 @@ class GroupSync:
         since = {name: memory.unlisted.get(name, now_ms) for name in away}
         excluded = {name for name in away if name in listed}
         long = {name for name in away - excluded if now_ms - since[name] > FORGET_S * 1000}
-        left = await self._with_copies(memory, sorted(long))
+        left = await self._with_copies(memory, sorted(long), translation)
         for name in excluded | long - left:
             del memory.groups[name]
         again = dict.fromkeys(left, now_ms)
@@ -424,7 +446,9 @@ class GroupSync:
             name: at for name, at in (since | again).items() if name in memory.groups
         }
 
-    async def _with_copies(self, memory: _Memory, names: Collection[str]) -> set[str]:
+    async def _with_copies(
+        self, memory: _Memory, names: Collection[str], translation: Translation
+    ) -> set[str]:
         """Those of these groups with an own offset on the destination, or with unknown offsets."""
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -432,7 +456,7 @@ class GroupSync:
             async with limit:
                 group = Group(name, "", memory.groups[name].kind)
                 try:
-                    found = await group_offsets(self._destination, group)
+                    found = await destination_offsets(self._destination, group, translation)
                 except TwinlogError:
                     return True
                 return bool(memory.own(name, found))

@@ -59,6 +59,7 @@ from twinlog.kafka.groups.offsets import (
 )
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
 
 SHARE: Final = "share"
@@ -211,24 +212,45 @@ def remembered(
     return found
 
 
-async def log_bounds(destination: KafkaCluster, partitions: Collection[TopicPartition]) -> Bounds:
-    """Where these partitions' logs begin and end."""
-    asked = list(partitions)
+async def log_bounds(
+    destination: KafkaCluster,
+    partitions: Collection[TopicPartition],
+    translation: Translation = SAME,
+) -> Bounds:
+    """Where these partitions' logs begin and end, in the source's names and offsets."""
+    names = {partition: translation.name(partition) for partition in partitions}
+    asked = list(names.values())
     starts, ends = await asyncio.gather(
         list_offsets(destination, asked, OffsetSpec.EARLIEST),
         list_offsets(destination, asked, OffsetSpec.LATEST),
     )
     logs: dict[TopicPartition, Log] = {}
     refused: dict[TopicPartition, Refusal] = {}
-    for partition in asked:
-        start, end = starts[partition], ends[partition]
+    for partition, name in names.items():
+        start, end = starts[name], ends[name]
         if isinstance(start, Refusal):
             refused[partition] = start
         elif isinstance(end, Refusal):
             refused[partition] = end
         else:
-            logs[partition] = Log(start.offset, end.offset)
+            offsets = translation.offsets(partition)
+            logs[partition] = Log(offsets.to_source(start.offset), offsets.to_source(end.offset))
     return Bounds(logs, refused)
+
+
+async def destination_offsets(
+    destination: KafkaCluster, group: Group, translation: Translation = SAME
+) -> dict[TopicPartition, Committed]:
+    """The offsets that a group has on the destination, in the source's names and offsets.
+
+    Raises:
+        Retriable, UserError: see `group_offsets`.
+    """
+    found = translation.from_destination(await group_offsets(destination, group))
+    return {
+        one: at._replace(offset=translation.offsets(one).to_source(at.offset))
+        for one, at in found.items()
+    }
 
 
 async def group_offsets(

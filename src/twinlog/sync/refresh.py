@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 from uuid import UUID
 
+from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.errors import TwinlogError, UserError
@@ -147,6 +148,7 @@ class Refresher:
             await self._try(name, Sync.CONFIGS, check)
             # A recreated topic stays MIRRORING until its lane has detected that.
             partitions = await self._mirroring(known)
+            translation = await kind_named(mirror.kind).translation(self._cluster, known)
             groups = self._groups.sync(
                 source,
                 name,
@@ -154,6 +156,7 @@ class Refresher:
                 partitions,
                 quiet_s=QUIET_CHECKS * settings.refresh_interval,
                 wanted=lambda: self._wanted(name),
+                translation=translation,
             )
             await self._try(name, Sync.GROUPS, groups)
             if topics:

@@ -32,8 +32,10 @@ from twinlog.kafka.client.metadata import NO_TOPIC_ID, check_cluster_id, is_anot
 from twinlog.kafka.errors import CorruptBatch, Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.records import RawRecord
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.verify.log_reader import PATIENCE_S, LogReader, read_bounds
 from twinlog.verify.log_view import Kind, Span
+from twinlog.verify.translated_reader import SpanReader, TranslatedReader, destination_bounds
 from twinlog.verify.verdict import LOG_START, Alive, Range, Tally, Verdict
 
 T = TypeVar("T")
@@ -79,6 +81,7 @@ class VerifyTask:
     cluster_ids: Sides[str]
     topic_ids: Sides[UUID]
     stretches: Sequence[Stretch]
+    translation: Translation = SAME
     patience: float = PATIENCE_S
 
 
@@ -224,7 +227,12 @@ async def _verify(task: VerifyTask) -> list[Compared]:
             clusters = Sides(source, destination)
             for cluster, expected in zip(clusters, task.cluster_ids, strict=True):
                 check_cluster_id(f"the {cluster.name}", cluster.cluster_id, expected)
-            comparison = Comparison(*clusters, topic_ids=task.topic_ids, patience=task.patience)
+            comparison = Comparison(
+                *clusters,
+                topic_ids=task.topic_ids,
+                translation=task.translation,
+                patience=task.patience,
+            )
             found = [await comparison.compare(stretch) for stretch in task.stretches]
             # ListOffsets names the topic without its id, so a recreation is checked at the end.
             await _check_topics(task, clusters)
@@ -234,8 +242,10 @@ async def _verify(task: VerifyTask) -> list[Compared]:
 
 
 async def _check_topics(task: VerifyTask, clusters: Sides[KafkaCluster]) -> None:
-    for cluster, expected in zip(clusters, task.topic_ids, strict=True):
-        for name in {stretch.partition.topic for stretch in task.stretches}:
+    names = {stretch.partition.topic for stretch in task.stretches}
+    both = (names, {task.translation.topic(name) for name in names})
+    for cluster, expected, its in zip(clusters, task.topic_ids, both, strict=True):
+        for name in its:
             topic = (await cluster.refresh([name])).topics.get(name)
             if topic is not None and is_another(expected, topic.topic_id):
                 raise Retriable(f"{cluster.name}: {name} was recreated meanwhile")
@@ -254,6 +264,7 @@ class Comparison:
         source: the source cluster.
         destination: the destination cluster.
         topic_ids: the ids of the topic on both clusters.
+        translation: where the partitions and offsets are on the destination.
         patience: seconds of retries for an offset without any progress.
     """
 
@@ -263,11 +274,13 @@ class Comparison:
         destination: KafkaCluster,
         *,
         topic_ids: Sides[UUID] = ANY_TOPICS,
+        translation: Translation = SAME,
         patience: float = PATIENCE_S,
     ) -> None:
         self._source = source
         self._destination = destination
         self._topic_ids = topic_ids
+        self._translation = translation
         self._patience = patience
 
     async def compare(self, stretch: Stretch) -> Compared:
@@ -275,7 +288,7 @@ class Comparison:
         verdict = Verdict(compacted=stretch.compacted)
         await _Walk(
             verdict,
-            self._reader(self._source, stretch),
+            self._source_reader(stretch),
             self._reader(self._destination, stretch),
             stretch.end,
         ).walk(stretch.start)
@@ -295,10 +308,31 @@ class Comparison:
         )
         return Compared(stretch, tally)
 
-    def _reader(self, cluster: KafkaCluster, stretch: Stretch) -> LogReader:
-        ids = self._topic_ids
-        topic_id = ids.source if cluster is self._source else ids.destination
-        return LogReader(cluster, stretch.partition, topic_id=topic_id, patience=self._patience)
+    def _source_reader(self, stretch: Stretch) -> LogReader:
+        return LogReader(
+            self._source,
+            stretch.partition,
+            topic_id=self._topic_ids.source,
+            patience=self._patience,
+        )
+
+    def _reader(self, cluster: KafkaCluster, stretch: Stretch) -> SpanReader:
+        if cluster is self._source:
+            return self._source_reader(stretch)
+        reader = LogReader(
+            cluster,
+            self._translation.name(stretch.partition),
+            topic_id=self._topic_ids.destination,
+            patience=self._patience,
+        )
+        if stretch.partition not in self._translation.maps:
+            return reader
+        return TranslatedReader(reader, self._translation.offsets(stretch.partition))
+
+    async def _bounds(self, cluster: KafkaCluster, partition: TopicPartition) -> Bounds:
+        if cluster is self._source:
+            return (await read_bounds(cluster, [partition]))[partition]
+        return (await destination_bounds(cluster, [partition], self._translation))[partition]
 
     async def _newer(self, verdict: Verdict, stretch: Stretch) -> bool:
         """Read on behind the end, for the keys that wait; return whether everything was seen.
@@ -314,7 +348,7 @@ class Comparison:
             for on_source, cluster, reader in sides:
                 if verdict.keys is None or not verdict.keys.wants_newer():
                     continue
-                bounds = (await read_bounds(cluster, [stretch.partition]))[stretch.partition]
+                bounds = await self._bounds(cluster, stretch.partition)
                 if bounds.error:
                     return False
                 while at[on_source] < bounds.last_stable:
@@ -351,7 +385,7 @@ class _Walk:
     """A walk over both logs in step, from the start of a stretch to its end."""
 
     def __init__(
-        self, verdict: Verdict, source: LogReader, destination: LogReader, end: int
+        self, verdict: Verdict, source: LogReader, destination: SpanReader, end: int
     ) -> None:
         self._verdict = verdict
         self._source = source

@@ -12,11 +12,13 @@ from twinlog.kafka.client.configuration import Address
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import Translation
 from twinlog.operations.readiness import group_survey
 from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
 from twinlog.operations.readiness.verdict import Finding, Reason, SourceLog, Standing
 from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, LastCheck, PartitionMemory
+from twinlog.sync import group_rules
 from twinlog.sync.group_rules import Bounds, Log
 
 A = TopicPartition("t", 0)
@@ -36,6 +38,7 @@ class World:
         self.remembered: Remembered | Exception = Remembered()
         for name in ("list_groups", "lists_all_groups", "group_offsets", "log_bounds"):
             monkeypatch.setattr(group_survey, name, getattr(self, name))
+        monkeypatch.setattr(group_rules, "group_offsets", self.group_offsets)
         monkeypatch.setattr(group_survey, "read_groups", self.read_groups)
 
     async def list_groups(self, cluster: KafkaCluster) -> dict[str, Group]:
@@ -55,7 +58,7 @@ class World:
         found = self.offsets[cluster].get(group.name)
         return {} if found is None else {A: Committed(found)}
 
-    async def log_bounds(self, _: KafkaCluster, partitions: Any) -> Bounds:
+    async def log_bounds(self, _: KafkaCluster, partitions: Any, _same: Translation) -> Bounds:
         known = [one for one in partitions if one not in self.refused]
         return Bounds(dict.fromkeys(known, Log(0, 100)), self.refused)
 

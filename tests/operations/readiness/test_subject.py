@@ -27,7 +27,11 @@ def subject(*partitions: PartitionDescription, ages: dict[str, float]) -> Subjec
     }
     nothing: Any = None
     topic = TopicDescription(
-        topic="t", source_topic_id=nothing, wanted=nothing, partitions=partitions
+        destination_topic="t",
+        topic="t",
+        source_topic_id=nothing,
+        wanted=nothing,
+        partitions=partitions,
     )
     described = MirrorDescription(
         mirror="m",

@@ -15,6 +15,7 @@ from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
+from twinlog.mirror.translation import SAME
 from twinlog.operations.readiness.verdict import (
     WEIGHTS,
     Finding,
@@ -26,13 +27,12 @@ from twinlog.operations.readiness.verdict import (
 )
 from twinlog.operations.switchover import switchover
 from twinlog.operations.switchover.denials import Outlook
+from twinlog.operations.switchover.silence import Silence, SourceEnd
 from twinlog.operations.switchover.switchover import (
     HARMLESS,
     PASSING,
     DenialsStay,
     LeftBehind,
-    Silence,
-    SourceEnd,
     Step,
     SwitchedOver,
     SwitchoverFailed,
@@ -145,10 +145,12 @@ class Stored:
             partitions=[TopicPartition(*one[1:]) for t in topics for one in t.mirror_partitions],
             expression=".*",
             settings=SimpleNamespace(groups_include=()),
+            translation=SAME,
         )
 
-    async def group_facts(self, *_: Any, stable: bool) -> Any:
+    async def group_facts(self, *_: Any, stable: bool, translation: Any) -> Any:
         assert stable
+        assert translation is SAME
         if isinstance(self.groups, Exception):
             raise self.groups
         return {"t": tuple(self.groups)}, ()

@@ -1,7 +1,12 @@
 """The kind `exact`: topics have the same name, and records the same offset, on both sides."""
 
+from collections.abc import Collection
+
 from twinlog.engines.base import LaneContext
 from twinlog.engines.exact.engine import ExactEngines
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.mirror.translation import SAME, Translation
+from twinlog.store.config_records import MirrorTopic
 
 
 class ExactKind:
@@ -10,3 +15,10 @@ class ExactKind:
     def in_lane(self, lane: LaneContext) -> ExactEngines:
         """The exact engines of a lane."""
         return ExactEngines(lane)
+
+    async def translation(
+        self, destination: KafkaCluster, topics: Collection[MirrorTopic]
+    ) -> Translation:
+        """Nothing is translated."""
+        del destination, topics
+        return SAME

@@ -26,6 +26,7 @@ from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.destination_topics import source_configs
 from twinlog.mirror.topic_configs import SourceConfig
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.readiness.verdict import SourceLog
 
 SLACK_MS: Final = 600_000
@@ -43,11 +44,18 @@ class Below(NamedTuple):
 
 
 async def log_starts(
-    destination: KafkaCluster, partitions: Collection[TopicPartition]
+    destination: KafkaCluster,
+    partitions: Collection[TopicPartition],
+    translation: Translation = SAME,
 ) -> dict[TopicPartition, int]:
-    """Log start offsets of those of these partitions that can be read."""
-    found = await list_offsets(destination, partitions, OffsetSpec.EARLIEST)
-    return {one: at.offset for one, at in found.items() if not isinstance(at, Refusal)}
+    """Where the destination's logs begin, in the source's offsets, of those that can be read."""
+    asked = [translation.name(one) for one in partitions]
+    found = await list_offsets(destination, asked, OffsetSpec.EARLIEST)
+    return {
+        one: translation.offsets(one).to_source(at.offset)
+        for one, at in translation.by_source(partitions, found).items()
+        if not isinstance(at, Refusal)
+    }
 
 
 async def begins_later(

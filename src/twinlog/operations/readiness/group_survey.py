@@ -29,6 +29,7 @@ from twinlog.kafka.groups.offsets import (
     lists_all_groups,
 )
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.readiness.verdict import (
     Finding,
     GroupFacts,
@@ -42,6 +43,7 @@ from twinlog.store.group_records import NO_OFFSET, GroupMemory
 from twinlog.sync.group_rules import (
     SHARE,
     Log,
+    destination_offsets,
     due_offsets,
     group_offsets,
     is_served,
@@ -65,6 +67,7 @@ async def group_facts(
     logs: Mapping[TopicPartition, SourceLog],
     *,
     stable: bool = False,
+    translation: Translation = SAME,
 ) -> tuple[ByTopic, tuple[Finding, ...]]:
     """The groups that have committed for the topics, by topic, and those that cannot be read.
 
@@ -79,6 +82,7 @@ async def group_facts(
         logs: the source's logs, of the partitions to check.
         stable: only the groups whose offsets are copied; no offset on the source may be part of an
             open transaction, and all have to be readable.
+        translation: where the partitions and offsets are on the destination.
 
     Raises:
         Retriable: a cluster is unreachable, or an offset is not stable.
@@ -95,7 +99,7 @@ async def group_facts(
     if stable:
         groups = served(groups, include)
     here = await list_groups(destination)
-    bounds = await log_bounds(destination, list(logs))
+    bounds = await log_bounds(destination, list(logs), translation)
     limit = asyncio.Semaphore(AT_ONCE)
 
     if not stable and not await lists_all_groups(source):
@@ -109,7 +113,7 @@ async def group_facts(
     async def facts(group: Group) -> list[tuple[str, GroupFacts]]:
         async with limit:
             try:
-                found = await group_offsets(destination, _as_there(group, here))
+                found = await destination_offsets(destination, _as_there(group, here), translation)
                 committed = await group_offsets(source, group, stable=stable)
             except TwinlogError as error:
                 if stable:
@@ -182,6 +186,7 @@ async def remembered_facts(
     mirror: str,
     partitions: Collection[TopicPartition],
     now_ms: int,
+    translation: Translation = SAME,
 ) -> tuple[ByTopic, tuple[Finding, ...]]:
     """The groups as the node last saw them on a source that is dead now, and what is unknown.
 
@@ -190,13 +195,14 @@ async def remembered_facts(
         mirror: the mirror's name.
         partitions: the topics' partitions.
         now_ms: the present time.
+        translation: where the partitions and offsets are on the destination.
     """
     try:
         remembered = await read_groups(destination, mirror)
         if remembered.check is None:
             why = f"{GROUPS_TOPIC} has no complete check of the groups"
             return {}, (_unreadable(f"what they have committed on the source is unknown: {why}"),)
-        by_topic, unknown = await _remembered(destination, remembered, partitions)
+        by_topic, unknown = await _remembered(destination, remembered, partitions, translation)
     except TwinlogError as error:
         return {}, (_unreadable(f"what they have committed on the source is unknown: {error}"),)
     return by_topic, (*_not_known(remembered, now_ms), *unknown)
@@ -228,9 +234,12 @@ def _unreadable(text: str) -> Finding:
 
 
 async def _remembered(
-    destination: KafkaCluster, remembered: Remembered, partitions: Collection[TopicPartition]
+    destination: KafkaCluster,
+    remembered: Remembered,
+    partitions: Collection[TopicPartition],
+    translation: Translation,
 ) -> tuple[ByTopic, list[Finding]]:
-    bounds = await log_bounds(destination, partitions)
+    bounds = await log_bounds(destination, partitions, translation)
     here = await list_groups(destination)
     limit = asyncio.Semaphore(AT_ONCE)
     unknown: list[Finding] = []
@@ -249,7 +258,7 @@ async def _remembered(
             return []
         async with limit:
             group = Group(memory.group, "", memory.kind)
-            found = await group_offsets(destination, _as_there(group, here))
+            found = await destination_offsets(destination, _as_there(group, here), translation)
         # A partition without an offset that is not noted as deleted was not checked.
         own = own_offsets(found, memory) & (committed.keys() | deleted)
         # What the source holds above the group's offset is unknown here; the logs' facts have it.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.groups.offsets import CLASSIC, list_groups
 from twinlog.kafka.types import TopicPartition
@@ -15,6 +16,7 @@ from twinlog.lifecycle.changes import Topics, choose
 from twinlog.lifecycle.creation import compiled
 from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.settings import MirrorSettings, parse_settings
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.describe import MirrorDescription, PartitionDescription, describe
 from twinlog.operations.readiness.verdict import Finding, Reason
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
@@ -43,6 +45,8 @@ class Subject:
     """Further findings from the control topics and the nodes' groups."""
     read_at: float
     """Time of the reading, by the monotonic clock."""
+    translation: Translation = SAME
+    """Where the topics' partitions and offsets are on the destination."""
 
     @property
     def settings(self) -> MirrorSettings:
@@ -135,6 +139,9 @@ async def subject_of(destination: KafkaCluster, mirror: str, topics: Topics) -> 
         expression=topics,
         findings=tuple(_of_control(unreadable, foreign.named)),
         read_at=read_at,
+        translation=await kind_named(snapshot.mirrors[mirror].kind).translation(
+            destination, chosen
+        ),
     )
 
 
@@ -161,7 +168,7 @@ async def confirmed(
         for topic in subject.described.topics
         for one in topic.partitions
         if one.fresh
-        and 0 <= one.destination_offset < ends.get(TopicPartition(topic.topic, one.partition), 0)
+        and 0 <= one.mirrored_offset < ends.get(TopicPartition(topic.topic, one.partition), 0)
     }
     numbers = {
         number

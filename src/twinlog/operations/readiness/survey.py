@@ -62,6 +62,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.failback import TheirMirrors, read_their_mirrors
 from twinlog.mirror.states import State
+from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.describe import PartitionDescription
 from twinlog.operations.readiness.begins_later import begins_later, log_starts
 from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
@@ -101,7 +102,7 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
         Retriable, UserError: the destination is unreachable, or refuses.
     """
     began = time.monotonic()
-    ends = await destination_ends(destination, subject.partitions)
+    ends = await destination_ends(destination, subject.partitions, subject.translation)
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
@@ -115,7 +116,11 @@ async def survey(destination: KafkaCluster, subject: Subject) -> MirrorFacts:
     subject = await confirmed(destination, subject, ends)
     here = await _destination_topics(destination, subject)
     groups, unknown = await remembered_facts(
-        destination, subject.mirror.name, subject.partitions, int(time.time() * 1000)
+        destination,
+        subject.mirror.name,
+        subject.partitions,
+        int(time.time() * 1000),
+        subject.translation,
     )
     facts = _as_reported(subject, ends, here, trouble)
     unknown += await _not_compared(destination, subject)
@@ -153,21 +158,22 @@ async def _has_authorizer(destination: KafkaCluster) -> bool:
 
 
 async def _destination_topics(destination: KafkaCluster, subject: Subject) -> dict[str, Topic]:
-    """Those of the topics that the destination has."""
-    found = (await destination.refresh(subject.names)).topics
-    return {name: found[name] for name in subject.names if name in found}
+    """Those of the topics that the destination has, by their names on the source."""
+    names = {name: subject.translation.topic(name) for name in subject.names}
+    found = (await destination.refresh(list(names.values()))).topics
+    return {name: found[theirs] for name, theirs in names.items() if theirs in found}
 
 
 def _count(topic: Topic | None) -> int | None:
     return None if topic is None else len(topic.partitions)
 
 
-def _is_recreated(subject: Subject, found: Topic | None) -> bool:
-    """Whether the destination's topic of this name is not the mirror's any more."""
-    return found is not None and any(
-        is_another(one.destination_topic_id, found.topic_id)
+def _is_recreated(subject: Subject, topic: str, here: Mapping[str, Topic]) -> bool:
+    """Whether the destination's copy of this topic is not the mirror's any more."""
+    return topic in here and any(
+        is_another(one.destination_topic_id, here[topic].topic_id)
         for one in subject.topics
-        if one.topic == found.name
+        if one.topic == topic
     )
 
 
@@ -193,7 +199,7 @@ async def survey_live(
         TwinlogError: the source is unreachable, or refuses.
     """
     began = time.monotonic()
-    starts = await log_starts(destination, subject.partitions)
+    starts = await log_starts(destination, subject.partitions, subject.translation)
     ends = {one: end for one, end in ends.items() if one in starts}
     missed = await _not_mirrored(source, destination, subject, part_s)
     there = (await source.refresh(subject.names)).topics
@@ -210,7 +216,8 @@ async def survey_live(
     try:
         async with _part(part_s):
             groups, unreadable = await group_facts(
-                *(source, destination, subject.mirror.name, subject.settings.groups_include, logs)
+                *(source, destination, subject.mirror.name, subject.settings.groups_include, logs),
+                translation=subject.translation,
             )
         unknown += unreadable
     except TwinlogError as error:
@@ -246,7 +253,7 @@ async def survey_live(
                     len(there[topic.topic].partitions) if topic.topic in names else None
                 ),
                 destination_partitions=_count(here.get(topic.topic)),
-                destination_recreated=_is_recreated(subject, here.get(topic.topic)),
+                destination_recreated=_is_recreated(subject, topic.topic, here),
                 partitions=tuple(
                     replace(
                         _partition(one, ends.get(key), logs.get(key), held.get(key, ()), live=True),
@@ -337,7 +344,7 @@ def _as_reported(
                 topic=topic.topic,
                 behind_ms=subject.behind_ms(topic.topic),
                 destination_partitions=_count(here.get(topic.topic)),
-                destination_recreated=_is_recreated(subject, here.get(topic.topic)),
+                destination_recreated=_is_recreated(subject, topic.topic, here),
                 partitions=tuple(
                     _partition(
                         one,
@@ -392,15 +399,25 @@ def _reported_end(one: PartitionDescription, *, live: bool) -> int | None:
     own end shows it.
     """
     counts = one.state is State.PAUSED or (one.state is State.MIRRORING and one.fresh and not live)
-    return one.destination_offset if counts and one.destination_offset >= 0 else None
+    return one.mirrored_offset if counts and one.mirrored_offset >= 0 else None
 
 
 async def destination_ends(
-    destination: KafkaCluster, partitions: Collection[TopicPartition]
+    destination: KafkaCluster,
+    partitions: Collection[TopicPartition],
+    translation: Translation = SAME,
 ) -> dict[TopicPartition, int]:
-    """The high watermarks of those of these partitions that can be read."""
-    found = await list_offsets(destination, partitions, OffsetSpec.LATEST, replica_id=CONSUMER)
-    return {one: end.offset for one, end in found.items() if not isinstance(end, Refusal)}
+    """The source's offsets up to which the destination has everything, where it can be read.
+
+    They are the destination's high watermarks, in the source's offsets.
+    """
+    names = [translation.name(one) for one in partitions]
+    found = await list_offsets(destination, names, OffsetSpec.LATEST, replica_id=CONSUMER)
+    return {
+        one: translation.offsets(one).to_source(end.offset)
+        for one, end in translation.by_source(partitions, found).items()
+        if not isinstance(end, Refusal)
+    }
 
 
 async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartition]) -> Logs:

@@ -69,6 +69,7 @@ from twinlog.operations.readiness.verdict import (
 )
 from twinlog.operations.switchover.denials import Outlook, ProducerDenials, acl_source
 from twinlog.operations.switchover.readable import Readable
+from twinlog.operations.switchover.silence import Silence, SourceEnd
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
@@ -217,39 +218,6 @@ class SwitchedOver:
     """Why it is unknown whether these denials still exist; empty: they do."""
     groups_behind: str = ""
     """Groups whose offsets are not as on the source, or why that is unknown; empty: none."""
-
-
-class SourceEnd(NamedTuple):
-    """A partition's log end offset and last stable offset on the source."""
-
-    log_end: int
-    last_stable: int
-
-
-class Silence:
-    """Whether log ends have not moved for some seconds, and no transaction is open."""
-
-    def __init__(self, seconds: float) -> None:
-        self.ends: Mapping[TopicPartition, int] = {}
-        """The log ends at the last check."""
-        self.open: list[TopicPartition] = []
-        """Partitions with an open transaction, if that is what is waited for."""
-        self._seconds = seconds
-        self._since = 0.0
-
-    def look(self, logs: Mapping[TopicPartition, SourceEnd], now: float) -> str:
-        """Check at time `now`; return what is still waited for, empty when it is silent."""
-        ends = {partition: log.log_end for partition, log in logs.items()}
-        self.open = []
-        if ends != self.ends:
-            moved = [one for one in ends if ends[one] != self.ends.get(one, ends[one])]
-            self.ends, self._since = ends, now
-            return f"written to: {few(moved)}" if moved else "looked at for the first time"
-        if found := [one for one, log in logs.items() if log.last_stable < log.log_end]:
-            self.open = found
-            return f"with an open transaction: {few(found)}"
-        passed = now - self._since
-        return "" if passed >= self._seconds else f"silent for {passed:.0f} s"
 
 
 def standing_against(found: Readiness) -> list[Finding]:
@@ -461,7 +429,7 @@ class _Switchover:
 
     async def no_lag(self, ends: Mapping[TopicPartition, int]) -> None:
         async def look() -> str:
-            ours = await destination_ends(self._destination, list(ends))
+            ours = await destination_ends(self._destination, list(ends), self._subject.translation)
             if unknown := [one for one in ends if one not in ours]:
                 return f"the destination does not say where it ends: {few(unknown)}"
             if beyond := [one for one in ends if ours[one] > ends[one]]:
@@ -496,7 +464,10 @@ class _Switchover:
                 early = await self._uncommitted(ends)
                 return f"still reading, and nothing committed yet: {few(early)}" if early else ""
             sync = GroupSync(self._destination, remembers=False)
-            await sync.sync(self._source, self._subject.mirror.name, include, topic_ids)
+            await sync.sync(
+                *(self._source, self._subject.mirror.name, include, topic_ids),
+                translation=self._subject.translation,
+            )
             held = {one.group for one in pending if not one.idle_on_destination}
             return f"with members on the destination: {few(sorted(held))}" if held else "copying"
 
@@ -535,7 +506,7 @@ class _Switchover:
     # ---- what the steps are made of ------------------------------------------------------------
 
     async def _judge(self, subject: Subject) -> Readiness:
-        ends = await destination_ends(self._destination, subject.partitions)
+        ends = await destination_ends(self._destination, subject.partitions, subject.translation)
         return judge(await survey_live(self._source, self._destination, subject, ends))
 
     async def _group_facts(self, ends: Mapping[TopicPartition, int]) -> list[GroupFacts]:
@@ -545,6 +516,7 @@ class _Switchover:
         by_topic, _ = await group_facts(
             *(self._source, self._destination, self._subject.mirror.name, include, logs),
             stable=True,
+            translation=self._subject.translation,
         )
         return [group for groups in by_topic.values() for group in groups]
 
@@ -709,7 +681,9 @@ class _Switchover:
         found = []
         for one, log in logs.items():
             last = epochs.get(MirrorPartition(name, *one))
-            mirrored = ends.get(one, 0) if last is None or last.end < 0 else last.end
+            mirrored = ends.get(one, 0)
+            if last is not None and last.end >= 0:
+                mirrored = self._subject.translation.offsets(one).to_source(last.end)
             if log.log_end > mirrored:
                 found.append(LeftBehind(one, mirrored, log.log_end))
         return tuple(found)

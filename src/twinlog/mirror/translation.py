@@ -1,0 +1,96 @@
+"""Where the partitions and offsets of a mirror's source are on its destination.
+
+All that compares both clusters (lag, readiness, switchover, verify, group offsets) counts in the
+source's names and offsets, and translates what it reads from the destination and writes there. For
+a mirror of kind `exact` both are the same (`SAME`). An engine that renames topics, or whose records
+get other offsets, has a translation of its own.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol, TypeVar
+
+from twinlog.kafka.types import TopicPartition
+
+T = TypeVar("T")
+
+
+class OffsetMap(Protocol):
+    """The offsets of one partition.
+
+    Both functions grow with their argument, and the second one inverts the first one.
+    """
+
+    def to_destination(self, offset: int) -> int:
+        """Where the record of this offset of the source, or the next one, is or will be."""
+        ...
+
+    def to_source(self, offset: int) -> int:
+        """The source's offset up to which a destination holds everything that ends here.
+
+        The result is 0 or more: a destination may begin with offsets that no record is in.
+        """
+        ...
+
+
+class SameOffsets:
+    """The offsets of an exact mirror."""
+
+    def to_destination(self, offset: int) -> int:
+        """The same offset."""
+        return offset
+
+    def to_source(self, offset: int) -> int:
+        """The same offset."""
+        return offset
+
+
+_SAME_OFFSETS = SameOffsets()
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Names and offsets of a mirror's partitions; what is not listed is the same on both sides."""
+
+    names: Mapping[TopicPartition, TopicPartition] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """The destination's partition of a source's."""
+    maps: Mapping[TopicPartition, OffsetMap] = field(default_factory=lambda: MappingProxyType({}))
+    """By the source's partition."""
+
+    def name(self, partition: TopicPartition) -> TopicPartition:
+        """The destination's partition of a source's."""
+        return self.names.get(partition, partition)
+
+    def topic(self, topic: str) -> str:
+        """The destination's topic of a source's."""
+        return self.name(TopicPartition(topic, 0)).topic
+
+    def offsets(self, partition: TopicPartition) -> OffsetMap:
+        """The offsets of a source's partition."""
+        return self.maps.get(partition, _SAME_OFFSETS)
+
+    def by_source(
+        self, partitions: Iterable[TopicPartition], found: Mapping[TopicPartition, T]
+    ) -> dict[TopicPartition, T]:
+        """What was found for these of the source's partitions, by these."""
+        names = {partition: self.name(partition) for partition in partitions}
+        return {one: found[name] for one, name in names.items() if name in found}
+
+    def from_destination(self, found: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
+        """What was found for the destination's partitions, by the source's.
+
+        A partition of the destination that has the name of a source's, and is not its copy, is
+        left out.
+        """
+        sources = {name: one for one, name in self.names.items()}
+        return {
+            sources.get(name, name): what
+            for name, what in found.items()
+            if name in sources or name not in self.names
+        }
+
+
+SAME = Translation()

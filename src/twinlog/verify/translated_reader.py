@@ -1,0 +1,64 @@
+"""A destination's log, read in the source's names and offsets.
+
+`verify` compares offset by offset. For a mirror whose records have other offsets on the destination
+these are translated first; the log of an exact mirror is read as it is.
+"""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from twinlog.engines.exact.ports import Bounds
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import OffsetMap, Translation
+from twinlog.verify.log_reader import LogReader, read_bounds
+from twinlog.verify.log_view import Batch, Span
+
+
+class SpanReader(Protocol):
+    """A reader of one partition's log."""
+
+    async def span(self, at: int, end: int) -> Span:
+        """What the log holds from offset `at` on, up to `end` at most."""
+        ...
+
+
+class TranslatedReader:
+    """The log of a partition on the destination, in the source's offsets."""
+
+    def __init__(self, reader: LogReader, offsets: OffsetMap) -> None:
+        self._reader = reader
+        self._offsets = offsets
+
+    async def span(self, at: int, end: int) -> Span:
+        """What the log holds from offset `at` on, up to `end` at most.
+
+        Raises:
+            CorruptBatch: see `Batch.by_offset`.
+        """
+        to_source = self._offsets.to_source
+        found = await self._reader.span(
+            self._offsets.to_destination(at), self._offsets.to_destination(end)
+        )
+        batch = None
+        if found.batch is not None:
+            records = found.batch.by_offset().values()
+            batch = Batch(
+                None,
+                memoryview(b""),
+                [one._replace(offset=to_source(one.offset)) for one in records],
+            )
+        return found._replace(start=at, end=max(to_source(found.end), at + 1), batch=batch)
+
+
+async def destination_bounds(
+    destination: KafkaCluster, partitions: Collection[TopicPartition], translation: Translation
+) -> dict[TopicPartition, Bounds]:
+    """The bounds of these partitions on the destination, in the source's offsets."""
+    found = await read_bounds(destination, [translation.name(one) for one in partitions])
+    return {
+        one: bounds
+        if bounds.error or one not in translation.maps
+        else Bounds(0, *map(translation.offsets(one).to_source, bounds[1:]))
+        for one, bounds in translation.by_source(partitions, found).items()
+    }

@@ -1,0 +1,44 @@
+"""Twin of twinlog.mirror.translation."""
+
+from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.translation import SAME, Translation
+
+A, COPY = TopicPartition("a", 0), TopicPartition("s.a", 0)
+
+
+class Behind:
+    """A destination whose log begins with `offsets` of its own."""
+
+    def __init__(self, offsets: int) -> None:
+        self._offsets = offsets
+
+    def to_destination(self, offset: int) -> int:
+        return offset + self._offsets
+
+    def to_source(self, offset: int) -> int:
+        return max(offset - self._offsets, 0)
+
+
+RENAMED = Translation({A: COPY}, {A: Behind(5)})
+
+
+def test_an_exact_mirror_translates_nothing() -> None:
+    assert SAME.name(A) == A
+    assert SAME.topic("a") == "a"
+    assert SAME.offsets(A).to_destination(7) == SAME.offsets(A).to_source(7) == 7
+    assert SAME.by_source([A], {A: 1, COPY: 2}) == {A: 1}
+    assert SAME.from_destination({A: 1, COPY: 2}) == {A: 1, COPY: 2}
+
+
+def test_names_and_offsets() -> None:
+    assert RENAMED.topic("a") == "s.a"
+    assert RENAMED.offsets(A).to_destination(7) == 12
+    assert RENAMED.offsets(A).to_source(12) == 7
+    assert RENAMED.offsets(A).to_source(3) == 0
+    assert RENAMED.by_source([A], {A: 1, COPY: 2}) == {A: 2}
+
+
+def test_a_topic_that_only_has_the_name_is_not_the_copy() -> None:
+    """Goal: what is read of the destination's own `a` is not taken for the source's `a`."""
+    assert RENAMED.from_destination({A: 1, COPY: 2}) == {A: 2}
+    assert RENAMED.from_destination({A: 1}) == {}
