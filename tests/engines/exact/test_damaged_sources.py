@@ -18,7 +18,7 @@ import pytest
 from clients import client
 from waiting import until_async
 
-from twinlog.engines.exact import engine
+from twinlog.engines.exact import data_plane
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
 from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
@@ -235,7 +235,7 @@ def test_a_bit_that_turns_over_in_our_memory(
         make_topics(kafka, fragile, topic, 1)
         for _ in range(3):
             await write(kafka, topic, 0)
-        monkeypatch.setattr(engine, "patched_header", bad_memory)
+        monkeypatch.setattr(data_plane, "patched_header", bad_memory)
         async with mirror(kafka, fragile, topic, 1) as one:
             await one.arrived(key, 15)
         assert turned_over == [0]
