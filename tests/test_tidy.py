@@ -43,7 +43,7 @@ LARGE_CLASSES: Final = {
 }
 
 SHARED_NAMES: Final = {
-    *("Batch", "Below", "Bounds", "Broker", "Compared", "Difference", "Differs", "Entry"),
+    *("Batch", "Below", "Broker", "Compared", "Difference", "Differs", "Entry"),
     *("Extent", "Identity", "Leader", "Log", "Node", "Producers", "Progress"),
     *("Reader", "Record", "Removed", "ResourceType", "Seen", "Span", "Stage", "Step", "Tail"),
     *("TransactionalWriter", "Verdict", "Written"),

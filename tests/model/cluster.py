@@ -27,10 +27,10 @@ from model.log import OFFSET_OUT_OF_RANGE, Log, Marker, stored_batch
 from model.loop import VirtualLoop
 from model.producers import Refused
 from model.unusual import Unusual
-from twinlog.engines.exact.ports import Appended, Batch, Bounds, Leader, LogEnd, Markers, Producers
+from twinlog.engines.exact.ports import Appended, Batch, Leader, LogEnd, Markers, Producers
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import FetchPosition, TopicPartition
+from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
 
 T = TypeVar("T")
 
@@ -373,13 +373,13 @@ class Cluster:
             return LogEnd(partition, -1, -1)
         return LogEnd(0, partition.log.end, partition.log.leader_epoch)
 
-    def bounds(self, key: TopicPartition) -> Bounds:
+    def bounds(self, key: TopicPartition) -> LogBounds:
         """Answer ListOffsets as for a consumer: earliest, latest, latest of read_committed."""
         partition = self._led(key, None)
         if isinstance(partition, int):
-            return Bounds(partition, -1, -1, -1)
+            return LogBounds(partition, -1, -1, -1)
         log = partition.log
-        return Bounds(0, log.start, log.high_watermark, log.stable_end)
+        return LogBounds(0, log.start, log.high_watermark, log.stable_end)
 
     def producers(self, key: TopicPartition) -> Producers:
         """Answer DescribeProducers."""

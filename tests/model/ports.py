@@ -25,7 +25,6 @@ from model.network import Network
 from twinlog.engines.exact.ports import (
     Appended,
     Batch,
-    Bounds,
     FetchResult,
     Leader,
     LogEnd,
@@ -36,7 +35,7 @@ from twinlog.engines.exact.ports import (
 )
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import FetchPosition, TopicPartition
+from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
 
 T = TypeVar("T")
 
@@ -103,10 +102,10 @@ class _Client:
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Bounds]:
+    ) -> Mapping[TopicPartition, LogBounds]:
         """Send ListOffsets as a consumer."""
         return await self.ask(
-            partitions, self.cluster.bounds, lambda code: Bounds(code, -1, -1, -1)
+            partitions, self.cluster.bounds, lambda code: LogBounds(code, -1, -1, -1)
         )
 
     async def _read(

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.engines.exact.ports import Bounds
 from twinlog.interfaces.cli.verify import _as_json, _as_text
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.operations.verification import DIFFERS, NOT_SEEN, SAME, verification
 from twinlog.verify.job import (
     BEYOND,
@@ -25,8 +24,8 @@ from twinlog.verify.verdict import LOG_START, Tally
 ONE = TopicPartition("topic", 0)
 
 
-def bounds(start: int, end: int, last_stable: int | None = None) -> Bounds:
-    return Bounds(0, start, end, end if last_stable is None else last_stable)
+def bounds(start: int, end: int, last_stable: int | None = None) -> LogBounds:
+    return LogBounds(0, start, end, end if last_stable is None else last_stable)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +52,8 @@ def bounds(start: int, end: int, last_stable: int | None = None) -> Bounds:
 )
 def test_what_is_read(
     *,
-    source: Bounds,
-    destination: Bounds,
+    source: LogBounds,
+    destination: LogBounds,
     read: tuple[int, int],
     behind: int,
     below: int,
@@ -77,7 +76,7 @@ def test_an_open_transaction_on_the_destination() -> None:
 @pytest.mark.parametrize("side", ["source", "destination"])
 def test_bounds_that_cannot_be_read(side: str) -> None:
     """Goal: not compared is not the same; nothing was seen of both logs."""
-    good, bad = bounds(0, 9), Bounds(3, -1, -1, -1)
+    good, bad = bounds(0, 9), LogBounds(3, -1, -1, -1)
     found = extent(ONE, *((bad, good) if side == "source" else (good, bad)))
     [unseen] = found.tally.unseen
     assert unseen[:2] == (0, 9)
@@ -86,14 +85,14 @@ def test_bounds_that_cannot_be_read(side: str) -> None:
     assert verification([both], []).verdict == NOT_SEEN
 
 
-def edges() -> st.SearchStrategy[Bounds]:
+def edges() -> st.SearchStrategy[LogBounds]:
     return st.lists(st.integers(0, 12), min_size=3, max_size=3).map(
-        lambda three: Bounds(0, min(three), max(three), sorted(three)[1])
+        lambda three: LogBounds(0, min(three), max(three), sorted(three)[1])
     )
 
 
 @given(edges(), edges())
-def test_the_counts_are_the_length(source: Bounds, destination: Bounds) -> None:
+def test_the_counts_are_the_length(source: LogBounds, destination: LogBounds) -> None:
     """Goal: they cover the lower log start to the higher end, for any bounds; nothing twice."""
     found = extent(ONE, source, destination)
     end = max(source.last_stable, destination.high_watermark)

@@ -73,3 +73,12 @@ class ProducerState(NamedTuple):
     last_sequence: int
     last_timestamp: int = 0
     coordinator_epoch: int = -1
+
+
+class LogBounds(NamedTuple):
+    """Log start offset, high watermark and last stable offset of a partition."""
+
+    error: int
+    start: int
+    high_watermark: int
+    last_stable: int

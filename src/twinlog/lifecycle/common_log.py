@@ -20,11 +20,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from twinlog.engines.exact.kafka_ports import KafkaSource
-from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log_range import answers
-from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.lifecycle.rebuild import Tail
 from twinlog.mirror.plan import plan
 from twinlog.verify.agreement import MAX_DECODED, Side, agreement
@@ -78,7 +77,7 @@ async def compared(
     return list(await asyncio.gather(*(parted(tail) for tail in tails)))
 
 
-def _known(bounds: Mapping[TopicPartition, Bounds], partition: TopicPartition) -> Bounds:
+def _known(bounds: Mapping[TopicPartition, LogBounds], partition: TopicPartition) -> LogBounds:
     found = bounds[partition]
     if found.error:
         raise Refusal(found.error).error("read the log's bounds", topic=partition.topic)

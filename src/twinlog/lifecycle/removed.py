@@ -24,12 +24,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.lifecycle.failback import Ends
 from twinlog.lifecycle.rebuild import Tail
 from twinlog.verify.job import Compared, Comparison, Stretch
@@ -111,7 +110,9 @@ async def not_proved_equal(
     """
     tell(f"comparing both logs of {len(tails)} partition(s), before they are deleted")
 
-    async def first_unequal(comparison: Comparison, stretch: Stretch, source: Bounds) -> int | None:
+    async def first_unequal(
+        comparison: Comparison, stretch: Stretch, source: LogBounds
+    ) -> int | None:
         first = await _equal_from_start(comparison, stretch, source)
         equal = "not the same" if first is None else f"the same up to offset {first}"
         tell(f"{stretch.partition}: {equal}, the rest is saved")
@@ -120,7 +121,7 @@ async def not_proved_equal(
     return await _moved(source, destination, tails, first_unequal)
 
 
-_Parts = Callable[[Comparison, Stretch, Bounds], Awaitable[int | None]]
+_Parts = Callable[[Comparison, Stretch, LogBounds], Awaitable[int | None]]
 """The offset from which a stretch differs, at most its end; None if nothing is equal."""
 
 
@@ -156,7 +157,7 @@ async def _moved(
     return list(await asyncio.gather(*(moved(tail) for tail in tails)))
 
 
-async def _equal_before(comparison: Comparison, stretch: Stretch, source: Bounds) -> int | None:
+async def _equal_before(comparison: Comparison, stretch: Stretch, source: LogBounds) -> int | None:
     """Compare backwards until a record is equal and nothing after it differs."""
     lowest, start, step = max(stretch.start, source.start), stretch.end, FIRST_STEP
     upto = start
@@ -174,7 +175,9 @@ async def _equal_before(comparison: Comparison, stretch: Stretch, source: Bounds
     return None
 
 
-async def _equal_from_start(comparison: Comparison, stretch: Stretch, source: Bounds) -> int | None:
+async def _equal_from_start(
+    comparison: Comparison, stretch: Stretch, source: LogBounds
+) -> int | None:
     """Compare everything; what the source does not have any more counts as unequal."""
     if source.start > stretch.start:
         return None

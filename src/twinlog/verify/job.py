@@ -25,13 +25,12 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config, parse_source
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, check_cluster_id, is_another
 from twinlog.kafka.errors import CorruptBatch, Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.records import RawRecord
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.verify.log_reader import PATIENCE_S, LogReader, read_bounds
 from twinlog.verify.log_view import Kind, Span
@@ -128,7 +127,7 @@ class Extent:
     """The classes that follow from the bounds alone."""
 
 
-def extent(partition: TopicPartition, source: Bounds, destination: Bounds) -> Extent:
+def extent(partition: TopicPartition, source: LogBounds, destination: LogBounds) -> Extent:
     """The range of a partition to read, and the classes that follow from its bounds.
 
     If the bounds of one log cannot be read, both logs count as not seen.
@@ -175,7 +174,7 @@ def extent(partition: TopicPartition, source: Bounds, destination: Bounds) -> Ex
     )
 
 
-def other(partition: TopicPartition, source: Bounds, destination: Bounds, why: str) -> Extent:
+def other(partition: TopicPartition, source: LogBounds, destination: LogBounds, why: str) -> Extent:
     """The extent of a partition with a log that is not the mirrored one: all offsets differ.
 
     Args:
@@ -329,7 +328,7 @@ class Comparison:
             return reader
         return TranslatedReader(reader, self._translation.offsets(stretch.partition))
 
-    async def _bounds(self, cluster: KafkaCluster, partition: TopicPartition) -> Bounds:
+    async def _bounds(self, cluster: KafkaCluster, partition: TopicPartition) -> LogBounds:
         if cluster is self._source:
             return (await read_bounds(cluster, [partition]))[partition]
         return (await destination_bounds(cluster, [partition], self._translation))[partition]

@@ -20,14 +20,13 @@ from uuid import UUID
 
 from kafka.protocol.consumer import FetchRequest
 
-from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Leader
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import CorruptBatch, Reaction, Refusal, TwinlogError
 from twinlog.kafka.requests.partitions import Isolation, OffsetSpec, list_offsets
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.verify.log_view import Kind, Span, spans
 
 PATIENCE_S: Final = 60.0
@@ -253,7 +252,7 @@ class LogReader:
 
 async def read_bounds(
     cluster: KafkaCluster, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, Bounds]:
+) -> dict[TopicPartition, LogBounds]:
     """Log start offsets, high watermarks and last stable offsets, read in a safe order.
 
     The end is read before the start: both only move forward.
@@ -274,8 +273,10 @@ async def read_bounds(
             else:
                 offsets.append(answer.offset)
         if code:
-            found[partition] = Bounds(code, -1, -1, -1)
+            found[partition] = LogBounds(code, -1, -1, -1)
         else:
             last_stable, high_watermark, start = offsets
-            found[partition] = Bounds(0, start, max(high_watermark, start), max(last_stable, start))
+            found[partition] = LogBounds(
+                0, start, max(high_watermark, start), max(last_stable, start)
+            )
     return found

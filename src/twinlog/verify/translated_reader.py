@@ -7,9 +7,8 @@ these are translated first; the log of an exact mirror is read as it is.
 from collections.abc import Collection
 from typing import Protocol
 
-from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.translation import OffsetMap, Translation
 from twinlog.verify.log_reader import LogReader, read_bounds
 from twinlog.verify.log_view import Batch, Span
@@ -53,12 +52,12 @@ class TranslatedReader:
 
 async def destination_bounds(
     destination: KafkaCluster, partitions: Collection[TopicPartition], translation: Translation
-) -> dict[TopicPartition, Bounds]:
+) -> dict[TopicPartition, LogBounds]:
     """The bounds of these partitions on the destination, in the source's offsets."""
     found = await read_bounds(destination, [translation.name(one) for one in partitions])
     return {
         one: bounds
         if bounds.error or one not in translation.maps
-        else Bounds(0, *map(translation.offsets(one).to_source, bounds[1:]))
+        else LogBounds(0, *map(translation.offsets(one).to_source, bounds[1:]))
         for one, bounds in translation.by_source(partitions, found).items()
     }

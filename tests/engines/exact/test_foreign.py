@@ -9,9 +9,8 @@ from batch_builders import batch, record
 
 from twinlog.engines.exact.append import MAX_IN_FLIGHT
 from twinlog.engines.exact.foreign import Foreign, Searched, find_foreign
-from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import LogBounds, TopicPartition
 
 KEY: Final = TopicPartition("t", 0)
 OURS: Final = 7
@@ -33,8 +32,8 @@ class Log:
         self.stored.append((self.end, batch(records, producer_id=producer_id)))
         return self
 
-    async def bounds(self, _: Collection[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
-        return {KEY: Bounds(0, 0, self.end, self.end)}
+    async def bounds(self, _: Collection[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
+        return {KEY: LogBounds(0, 0, self.end, self.end)}
 
     async def read(
         self, partitions: Mapping[TopicPartition, int], *, partition_max_bytes: int
@@ -45,7 +44,7 @@ class Log:
 
     def search(self, known: int) -> Foreign | None:
         """Return the foreign record that is found above this offset."""
-        where, bounds = Searched(known, self.end, {OURS}), Bounds(0, 0, self.end, self.end)
+        where, bounds = Searched(known, self.end, {OURS}), LogBounds(0, 0, self.end, self.end)
         found = asyncio.run(find_foreign(self, KEY, where, bounds))
         assert found is None or isinstance(found, Foreign)
         return found

@@ -25,12 +25,11 @@ from itertools import takewhile
 from typing import Final, NamedTuple, Protocol
 
 from twinlog.engines.exact.append import MAX_IN_FLIGHT
-from twinlog.engines.exact.ports import Bounds
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import LogBounds, TopicPartition
 
 NEAR: Final = 1000
 """The most offsets above the known end that are read completely."""
@@ -51,7 +50,7 @@ class Log(Protocol):
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Bounds]:
+    ) -> Mapping[TopicPartition, LogBounds]:
         """Read log start offsets, high watermarks and last stable offsets."""
 
     async def read(
@@ -87,7 +86,7 @@ class Foreign(NamedTuple):
 
 
 async def find_foreign(
-    log: Log, partition: TopicPartition, where: Searched, bounds: Bounds
+    log: Log, partition: TopicPartition, where: Searched, bounds: LogBounds
 ) -> Foreign | Refusal | None:
     """Find the foreign records of a partition above its known end.
 

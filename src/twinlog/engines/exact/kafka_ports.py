@@ -22,7 +22,6 @@ from twinlog.engines.exact.node_writer import Answers, NodeWriter
 from twinlog.engines.exact.ports import (
     WHOLE_TOPIC,
     Batch,
-    Bounds,
     FetchResult,
     Leader,
     LogEnd,
@@ -57,7 +56,7 @@ from twinlog.kafka.requests.partitions import (
     OffsetSpec,
 )
 from twinlog.kafka.requests.topic_keys import TopicKeys
-from twinlog.kafka.types import FetchPosition, TopicPartition
+from twinlog.kafka.types import FetchPosition, LogBounds, TopicPartition
 
 MAX_MARKERS: Final = 10_000
 """Markers of one WriteTxnMarkers request, which takes half a second on 4.3.1."""
@@ -201,7 +200,7 @@ class KafkaSource:
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Bounds]:
+    ) -> Mapping[TopicPartition, LogBounds]:
         """Read log start offsets, high watermarks and last stable offsets."""
         return await _bounds(self._cluster, partitions)
 
@@ -258,7 +257,7 @@ class KafkaDestination:
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Bounds]:
+    ) -> Mapping[TopicPartition, LogBounds]:
         """Read log start offsets, high watermarks and last stable offsets."""
         return await _bounds(self._cluster, partitions)
 
@@ -416,7 +415,7 @@ def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartit
 
 async def _bounds(
     cluster: KafkaCluster, partitions: Collection[TopicPartition]
-) -> Mapping[TopicPartition, Bounds]:
+) -> Mapping[TopicPartition, LogBounds]:
     asked = list(partitions)  # a mapping would be taken for one of timestamps
     start, high_watermark, last_stable = await asyncio.gather(
         questions.list_offsets(cluster, asked, OffsetSpec.EARLIEST, patience=PATIENCE),
@@ -430,13 +429,13 @@ async def _bounds(
     return {p: _bound(start[p], high_watermark[p], last_stable[p]) for p in partitions}
 
 
-def _bound(*answers: ListedOffset | Refusal) -> Bounds:
+def _bound(*answers: ListedOffset | Refusal) -> LogBounds:
     offsets: list[int] = []
     for answer in answers:
         if isinstance(answer, Refusal):
-            return Bounds(answer.code, -1, -1, -1)
+            return LogBounds(answer.code, -1, -1, -1)
         offsets.append(answer.offset)
-    return Bounds(0, *offsets)
+    return LogBounds(0, *offsets)
 
 
 def _one_marker_each(

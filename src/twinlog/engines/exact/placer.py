@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinlog.engines.exact.append import Phase, Position, position_of
 from twinlog.engines.exact.partition import ExactPartition
-from twinlog.engines.exact.ports import Bounds
 from twinlog.engines.exact.proof import Claim, Differs, Proven, prove
 from twinlog.kafka.errors import Retriable, UserError
-from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset
+from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, LogBounds, Offset
 from twinlog.mirror.absence import Absence, Span
 from twinlog.mirror.plan import Gap
 
@@ -41,7 +40,7 @@ class _Found(NamedTuple):
     """A position that was read, and the source's bounds."""
 
     position: Position
-    source: Bounds
+    source: LogBounds
     fillers: bool  # whether markers of filler ids may have landed after it was read
     fresh: bool = False  # it has no reader yet: it is empty, or contains bulk records only
     compared: bool = False  # whether its last data was found on the source (`Proven`)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import FetchPosition, ProducerState, TopicPartition
+from twinlog.kafka.types import FetchPosition, LogBounds, ProducerState, TopicPartition
 
 WHOLE_TOPIC: Final = -1
 """The index that stands for the whole topic if it is refused and its partitions are unknown."""
@@ -38,15 +38,6 @@ class LogEnd(NamedTuple):
     error: int
     log_end: int
     leader_epoch: int
-
-
-class Bounds(NamedTuple):
-    """Log start offset, high watermark and last stable offset of a partition."""
-
-    error: int
-    start: int
-    high_watermark: int
-    last_stable: int
 
 
 class Producers(NamedTuple):
@@ -176,7 +167,7 @@ class SourcePort(Protocol):
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Bounds]:
+    ) -> Mapping[TopicPartition, LogBounds]:
         """Read log start offsets, high watermarks and last stable offsets."""
         ...
 
@@ -206,7 +197,7 @@ class DestinationPort(Protocol):
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Bounds]:
+    ) -> Mapping[TopicPartition, LogBounds]:
         """Read log start offsets, high watermarks and last stable offsets."""
         ...
 

@@ -42,14 +42,14 @@ from uuid import UUID
 
 from twinlog.engines.exact.foreign import Foreign, Searched, find_foreign
 from twinlog.engines.exact.marker_writer import MarkerWriter
-from twinlog.engines.exact.ports import Bounds, DestinationPort, LogEnd, ProducerIdentity
+from twinlog.engines.exact.ports import DestinationPort, LogEnd, ProducerIdentity
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.log.records import decode, raw_records
-from twinlog.kafka.types import Offset, ProducerId, TopicPartition
+from twinlog.kafka.types import LogBounds, Offset, ProducerId, TopicPartition
 from twinlog.mirror.plan import Gap
 
 log = logging.getLogger(__name__)
@@ -504,7 +504,7 @@ class Shard:
         }
 
     async def _fenced_before(
-        self, bounds: Mapping[TopicPartition, Bounds]
+        self, bounds: Mapping[TopicPartition, LogBounds]
     ) -> dict[TopicPartition, Offset | Refusal | None]:
         """The offset of the first marker, if a log ends in fences; None if it does not.
 
