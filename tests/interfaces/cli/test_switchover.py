@@ -16,6 +16,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.operations.switchover.switchover import (
     AS_IT_WAS,
     LeftBehind,
+    Producers,
     ProducersNotStopped,
     Progress,
     Step,
@@ -105,8 +106,10 @@ def test_a_principal_writes_to_no_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     async def connected(*_: Any) -> AsyncIterator[None]:
         yield
 
-    async def switch_over(*_: Any, **__: Any) -> None:
-        raise ProducersNotStopped(["orders\x1b[8m"], why)
+    async def switch_over(*_: Any, producers: Producers, **__: Any) -> None:
+        assert producers.ask is not None
+        assert not await producers.ask(["orders\x1b[8m"], why)
+        raise ProducersNotStopped(["orders\x1b[8m"], "they are not stopped")
 
     monkeypatch.setattr(command, "connected", connected)
     monkeypatch.setattr(command, "switch_over", switch_over)

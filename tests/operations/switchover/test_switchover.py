@@ -4,6 +4,7 @@ With brokers: tests/end_to_end/test_switchover.py.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,6 +34,8 @@ from twinlog.operations.switchover.switchover import (
     PASSING,
     DenialsStay,
     LeftBehind,
+    Producers,
+    ProducersNotStopped,
     Step,
     SwitchedOver,
     SwitchoverFailed,
@@ -446,3 +449,55 @@ def test_a_topic_that_comes_up_meanwhile(stored: Stored, monkeypatch: pytest.Mon
     assert caught.value.gone_back
     asyncio.run(stored.steps.ready())
     assert stored.fail_over().topics == ("t", "u")
+
+
+class Asked:
+    """An operator, and what the source's ACLs say at each look."""
+
+    def __init__(self, *outlooks: Outlook, answers: bool = True) -> None:
+        self.questions: list[str] = []
+        self._outlooks = list(outlooks)
+        self._answers = answers
+
+    async def outlook(self) -> Outlook:
+        return self._outlooks.pop(0) if len(self._outlooks) > 1 else self._outlooks[0]
+
+    async def ask(self, topics: Sequence[str], why: str) -> bool:
+        assert list(topics) == ["t", "u"]
+        self.questions.append(why)
+        return self._answers
+
+    async def deny(self, _: object) -> None: ...
+
+    async def made(self) -> frozenset[Any]:
+        raise AssertionError("nothing was denied, so nothing is looked for")
+
+
+def _asked(stored: Stored, operator: Asked) -> None:
+    stored.steps._denials = operator  # type: ignore[assignment]
+    asyncio.run(stored.steps.deny_producers(Producers(ask=operator.ask)))
+
+
+def test_the_operator_answers_in_the_middle(stored: Stored) -> None:
+    """The switchover goes on where it is."""
+    operator = Asked(Outlook(beyond="User:a"))
+    _asked(stored, operator)
+    assert operator.questions == ["User:a"]
+
+
+def test_what_has_changed_while_the_question_was_open_is_asked_again(stored: Stored) -> None:
+    """Goal: the operator confirms what holds now, however long the answer took."""
+    first, second = Outlook(beyond="User:a"), Outlook(beyond="User:a, User:new")
+    operator = Asked(first, second)
+    _asked(stored, operator)
+    assert operator.questions == ["User:a", "User:a, User:new"]
+
+
+def test_producers_that_are_not_stopped(stored: Stored) -> None:
+    """Nothing was changed, and there is nothing to undo."""
+    operator = Asked(Outlook(beyond="User:a"), answers=False)
+    with pytest.raises(ProducersNotStopped, match="they are not stopped") as caught:
+        _asked(stored, operator)
+    asyncio.run(stored.steps.go_back(caught.value))
+    with pytest.raises(ProducersNotStopped, match="User:a"):
+        asyncio.run(stored.steps.deny_producers(Producers()))

@@ -4,14 +4,14 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from twinlog.interfaces.cli.options import destination_options, destination_properties
+from twinlog.interfaces.cli.questions import confirm
 from twinlog.interfaces.cli.readiness import ALL
 from twinlog.kafka.acls import Acl
 from twinlog.kafka.client.configuration import parse_config, read_properties
@@ -21,7 +21,6 @@ from twinlog.operations.switchover.switchover import (
     AS_IT_WAS,
     STILL_DENIED,
     Producers,
-    ProducersNotStopped,
     Progress,
     SwitchedOver,
     SwitchoverFailed,
@@ -126,10 +125,11 @@ def switchover(
     if allow:
         show.released(asyncio.run(_allow(properties, mirror, topic, source, forget=forget)))
         return
-    producers = Producers(stopped=stopped, deny=not leave_acls, source_config=source)
-
-    def switch(producers: Producers) -> SwitchedOver:
-        return asyncio.run(
+    producers = Producers(
+        stopped=stopped, deny=not leave_acls, source_config=source, ask=_ask_whether_stopped
+    )
+    try:
+        result = asyncio.run(
             _switch(
                 *(properties, mirror, topic, producers),
                 silence_s=silence_s,
@@ -137,14 +137,6 @@ def switchover(
                 show=show,
             )
         )
-
-    try:
-        try:
-            result = switch(producers)
-        except ProducersNotStopped as asked:
-            if not _stopped(asked):
-                raise SwitchoverFailed(asked.step, "they are not stopped", gone_back=True) from None
-            result = switch(replace(producers, stopped=True))
     except SwitchoverFailed as error:
         show.failed(error)
         sys.exit(1 if error.gone_back else UNFINISHED)
@@ -160,19 +152,13 @@ def _is_finished(result: SwitchedOver) -> bool:
     return result.left_behind == () and not result.not_denied and not result.groups_behind
 
 
-def _stopped(asked: ProducersNotStopped) -> bool:
+async def _ask_whether_stopped(topics: Sequence[str], why: str) -> bool:
     """Ask the operator whether the producers that no ACL keeps out are stopped."""
-    try:
-        topics = printable(", ".join(asked.topics))
-        # The text has principals of the source's ACLs, which may be any text.
-        return click.confirm(
-            f"Stop all producers of these topics on the source: {topics}\n"
-            f"({printable(asked.why)})\nAre they stopped?",
-            err=True,
-        )
-    except click.Abort:  # Ctrl-C, or standard input is closed
-        click.echo(err=True)
-        return False
+    # The text has principals of the source's ACLs, which may be any text.
+    return await confirm(
+        f"Stop all producers of these topics on the source: {printable(', '.join(topics))}\n"
+        f"({printable(why)})\nAre they stopped?"
+    )
 
 
 async def _allow(

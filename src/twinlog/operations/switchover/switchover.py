@@ -150,6 +150,9 @@ class Progress(NamedTuple):
 
 
 Tell = Callable[[Progress], None]
+Ask = Callable[[Sequence[str], str], Awaitable[bool]]
+"""Asks an operator whether all producers of these topics are stopped; the second argument is why
+they cannot be denied WRITE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +165,9 @@ class Producers:
     """The others are denied it. If false, ACLs are left alone, and no producer is denied."""
     source_config: Mapping[str, str] | None = field(default=None, repr=False)
     """Properties of a connection to the source that may alter its ACLs; None: the mirror's."""
+    ask: Ask | None = field(default=None, repr=False)
+    """Called in the middle of the switchover, which waits for the answer and goes on; None: it ends
+    with ProducersNotStopped."""
 
 
 class SwitchoverFailed(TwinlogError):
@@ -181,7 +187,7 @@ class SwitchoverFailed(TwinlogError):
 
 
 class ProducersNotStopped(SwitchoverFailed):
-    """Some producers may write and cannot be denied it, and the operator was not asked."""
+    """Some producers may write and cannot be denied it, and no operator says they are stopped."""
 
     def __init__(self, topics: Sequence[str], why: str) -> None:
         super().__init__(Step.PRODUCERS, why, gone_back=True)
@@ -254,7 +260,7 @@ async def switch_over(
         tell: receives the progress of each step, also before FAILOVER's first change.
 
     Raises:
-        ProducersNotStopped: the operator has to be asked first; nothing was changed.
+        ProducersNotStopped: producers may write, and cannot be denied it; nothing was changed.
         DenialsStay: it failed, and its denials could not be removed.
         SwitchoverFailed: it failed; the error says whether anything was changed.
     """
@@ -335,14 +341,8 @@ class _Switchover:
 
     async def deny_producers(self, producers: Producers) -> None:
         self._begin(Step.PRODUCERS)
-        found = Outlook(beyond="ACLs are left alone")
+        found = await self._confirmed(producers)
         with _at(Step.PRODUCERS):
-            if self._denials is not None:
-                found = await self._denials.outlook()
-            if found.forbidden and producers.source_config is not None:
-                raise SwitchoverFailed(Step.PRODUCERS, found.beyond, gone_back=True)
-            if found.beyond and not producers.stopped:
-                raise ProducersNotStopped(self._subject.names, found.beyond)
             if self._denials is not None and found.denials:
                 self._denied, self._outlook = found.denials, found
                 await _to_its_end(self._denials.deny(found.denials))
@@ -350,6 +350,29 @@ class _Switchover:
         if found.denials:
             says.insert(0, f"denied WRITE: {_principals(found.denials)}")
         self._done(Step.PRODUCERS, "; ".join(says))
+
+    async def _confirmed(self, producers: Producers) -> Outlook:
+        """What can be denied, once the operator has confirmed that the other producers are stopped.
+
+        An answer may take long. So this is looked at again after it, and asked again if it is not
+        what was confirmed.
+        """
+        confirmed: Outlook | None = None
+        names = self._subject.names
+        while True:
+            found = Outlook(beyond="ACLs are left alone")
+            if self._denials is not None:
+                with _at(Step.PRODUCERS):
+                    found = await self._denials.outlook()
+            if found.forbidden and producers.source_config is not None:
+                raise SwitchoverFailed(Step.PRODUCERS, found.beyond, gone_back=True)
+            if not found.beyond or producers.stopped or found == confirmed:
+                return found
+            if producers.ask is None:
+                raise ProducersNotStopped(names, found.beyond)
+            if not await producers.ask(names, found.beyond):
+                raise ProducersNotStopped(names, "they are not stopped")
+            confirmed = found
 
     async def go_back(self, error: BaseException) -> None:
         """Remove this switchover's denials, unless the failover has begun.
@@ -363,7 +386,9 @@ class _Switchover:
         if isinstance(error, SwitchoverFailed):
             step, begun = error.step, not error.gone_back
         asks = isinstance(error, ProducersNotStopped)
-        if begun or asks or self._denials is None or not await self._has_denied(self._denials):
+        if begun or asks or self._denials is None:
+            return
+        if self._denied is None and not await _has_any(self._denials):
             return
         self._begin(Step.PRODUCERS, "taking back what was denied")
         why = error.message if isinstance(error, TwinlogError) else "interrupted"
@@ -402,15 +427,6 @@ class _Switchover:
         if isinstance(error, SwitchoverFailed):
             error.hint = AS_IT_WAS
         self._done(Step.PRODUCERS, f"may write again: {_principals(allowed)}")
-
-    async def _has_denied(self, denials: ProducerDenials) -> bool:
-        """Whether this switchover has denied anything, or one that was killed before it."""
-        if self._denied is not None:
-            return True
-        try:
-            return bool(await denials.made())
-        except TwinlogError:
-            return False  # the error that ended the switchover is reported
 
     async def silence(self, seconds: float) -> Mapping[TopicPartition, int]:
         """Wait for silence; return the source's log ends."""
@@ -743,6 +759,14 @@ class _Switchover:
 
     def _say(self, step: Step, text: str, *, done: bool = False) -> None:
         self._tell(Progress(step, done, text, self._denied is not None))
+
+
+async def _has_any(denials: ProducerDenials) -> bool:
+    """Whether a switchover that was killed has left denials."""
+    try:
+        return bool(await denials.made())
+    except TwinlogError:
+        return False  # the error that ended the switchover is reported
 
 
 async def _deny_again(denials: ProducerDenials, denied: frozenset[Acl]) -> str:
