@@ -1,6 +1,7 @@
 """A mirror that another client has written into `__mirror_config`, and the server it points to."""
 
 import asyncio
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,6 +75,7 @@ async def _as_lane(mirror: Mirror, own: Any) -> str:
     lane: Any = SimpleNamespace(
         grants=own.grants,
         lane="lane",
+        random=random.Random(1),
         engine_for=lambda *_: failing,
         engine_changed=lambda *_, **__: None,
     )

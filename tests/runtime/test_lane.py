@@ -72,6 +72,7 @@ class Lane:
     """Supplies engines, each with its error; `running` is set when all have been supplied."""
 
     lane = "node-0"
+    random = Random(1)
     grants = NOTHING
 
     def __init__(self, *errors: Exception | None) -> None:

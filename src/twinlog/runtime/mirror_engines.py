@@ -22,6 +22,7 @@ from twinlog.engines.base import (
     SharedWriters,
 )
 from twinlog.engines.kinds import KINDS
+from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_source
 from twinlog.kafka.client.metadata import check_cluster_id
@@ -47,6 +48,8 @@ FIRST_PAUSE_S: Final = 0.5
 """The first backoff before a source is connected again."""
 SOURCE_PAUSE_S: Final = 5.0
 """The longest backoff before a source is connected again, and the backoff after a defect."""
+_AFTER_A_DEFECT: Final = 30
+"""After a defect, the longest backoff follows."""
 REFRESH_S: Final = 60.0
 """The interval of `EnginesOfKind.refresh`."""
 
@@ -74,6 +77,7 @@ class MirrorEngines:
         changed: Callable[[], None],
     ) -> None:
         self.lane = lane
+        self.random = context.random
         self._cluster = context.destination
         self._kinds = {name: kind.in_lane(context) for name, kind in KINDS.items()}
         self._owned = owned
@@ -267,7 +271,7 @@ class RunningEngine:
         self.engine: Engine | None = None
         self.mirror = mirror
         self._engines = engines
-        self._pause_s = FIRST_PAUSE_S
+        self._failures = 0  # in a row, since the source was connected
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -283,7 +287,7 @@ class RunningEngine:
             except Fenced as error:
                 # Nothing may be written now. Partitions that stay owned get a new engine later.
                 log.warning("mirror %s: %s", name, error)
-                await asyncio.sleep(self._pause_s)
+                await asyncio.sleep(self._backoff(self._failures + 1))
                 self._engines.engine_changed(name, ended=True)
                 return
             except TwinlogError as error:
@@ -295,9 +299,13 @@ class RunningEngine:
                 # An error that may hold a secret is a TwinlogError from its origin (security.py).
                 log.exception("mirror %s", name)
                 self._failed(f"{type(error).__name__}, a defect: see the log of {lane}")
-                self._pause_s = SOURCE_PAUSE_S
-            await asyncio.sleep(self._pause_s)
-            self._pause_s = min(2 * self._pause_s, SOURCE_PAUSE_S)
+                self._failures = _AFTER_A_DEFECT
+            self._failures += 1
+            await asyncio.sleep(self._backoff(self._failures))
+
+    def _backoff(self, failures: int) -> float:
+        backoff = Backoff(FIRST_PAUSE_S, SOURCE_PAUSE_S)
+        return backoff.delay(failures, self._engines.random.random())
 
     async def _mirror(self) -> None:
         """Connect, and mirror until an error.
@@ -314,7 +322,7 @@ class RunningEngine:
             check_cluster_id("the source", cluster.cluster_id, self.mirror.source_cluster_id)
             self.engine = self._engines.engine_for(self.mirror, cluster)
             self._engines.engine_changed(name, ended=False)
-            self._pause_s = FIRST_PAUSE_S
+            self._failures = 0
             await self.engine.run()
         finally:
             await cluster.close()

@@ -44,6 +44,9 @@ async def _read() -> str:
         return sys.stdin.readline()  # a file, or no descriptor at all: it does not block for long
     try:
         await readable.wait()
+    except asyncio.CancelledError:
+        click.echo(err=True)  # what follows begins on a line of its own
+        raise
     finally:
         loop.remove_reader(descriptor)
     return os.read(descriptor, _READ).decode(errors="replace")
