@@ -279,14 +279,11 @@ class OwnedStatePartition:
             Fenced: the state partition has another owner.
             Retriable: not all have begun; call it again.
         """
-        moving = set(engine.names)
-        if any(one.name in moving for one in assignments):
-            # Some are resumed before their pause was done.
-            resumed = moving.intersection(one.name for one in assignments)
-            for row in engine.progress([self.number]):
-                if row.name in resumed:
-                    self.observe(row)
-        new = {one.name: one for one in assignments if one.name not in moving}
+        new = {one.name: one for one in assignments}
+        for row in engine.progress([self.number]):
+            if new.pop(row.name, None) is not None:
+                # It may be resumed before its pause was done.
+                self.observe(row)
         if not new:
             return
         fresh = await self.prepare(new)

@@ -63,6 +63,7 @@ from twinlog.kafka.errors import (
     Disconnected,
     Fenced,
     Reaction,
+    Refusal,
     Retriable,
     TwinlogError,
     UserError,
@@ -117,6 +118,7 @@ class DataPlane:
         self.destination = destination
         self.settings = settings
         self.partitions: dict[TopicPartition, ExactPartition] = {}
+        self.by_shard: defaultdict[int, dict[TopicPartition, ExactPartition]] = defaultdict(dict)
         self._random = random
         self._observe = observe
         self._shards: dict[int, Shard] = {}
@@ -160,6 +162,7 @@ class DataPlane:
             covered = self.throttle.covers(spec.partition)
             partition = ExactPartition(spec=spec, append=append, throttled=covered)
             self.partitions[spec.partition] = partition
+            self.by_shard[spec.shard][spec.partition] = partition
             self._stale_source.add(spec.partition.topic)
             self._stale_destination.add(spec.partition.topic)
             self._observe(partition)
@@ -175,6 +178,7 @@ class DataPlane:
         leaving = [self.partitions.pop(key) for key in specs if key in self.partitions]
         due = self._due_trims(leaving)
         for partition in leaving:
+            del self.by_shard[partition.spec.shard][partition.key]
             self._news.add(partition.spec.shard)
             self._forget(partition)
             self._release(partition, lambda p: p.append.replace())
@@ -419,9 +423,9 @@ class DataPlane:
         if reaction is Reaction.METADATA:
             self.leaders_are_stale(partition)
         if reaction in (Reaction.USER, Reaction.PARTITION, Reaction.PEER, Reaction.FENCED):
-            self.fail(partition, f"{what}: {_name(code)}", transient=True)
+            self.fail(partition, f"{what}: {Refusal(code)}", transient=True)
             return
-        what = f"{what}: {_name(code)}" if code else what
+        what = f"{what}: {Refusal(code)}" if code else what
         if partition.attempts >= self.settings.attempts:
             self.fail(partition, what, transient=True)
             return
@@ -809,7 +813,7 @@ class DataPlane:
             )
             return
         if leader.error and not code_of(leader.error).reaction.retriable:
-            self.fail(partition, f"the source refuses: {_name(leader.error)}", transient=True)
+            self.fail(partition, f"the source refuses: {Refusal(leader.error)}", transient=True)
             return
         if partition.source_node != leader.node:
             self.fetcher.return_to_leader(partition)
@@ -827,7 +831,9 @@ class DataPlane:
         if was_lost:
             self._try_again(partition)
         if leader.error and not code_of(leader.error).reaction.retriable:
-            self.fail(partition, f"the destination refuses: {_name(leader.error)}", transient=True)
+            self.fail(
+                partition, f"the destination refuses: {Refusal(leader.error)}", transient=True
+            )
             return
         if partition.destination_node != leader.node:
             self._ready[partition.destination_node].pop(partition, None)
@@ -897,7 +903,7 @@ class DataPlane:
                         "%s: the destination's log start cannot follow the source's to %d: %s",
                         partition,
                         due[key],
-                        _name(code),
+                        Refusal(code),
                     )
 
 
@@ -912,8 +918,3 @@ def _lost(known: UUID | None, leader: Leader | None) -> str:
         f"{topic_id_text(leader.topic_id)}, the mirror's was {topic_id_text(known)}; remove it "
         f"from the mirror, delete it there, and add it again"
     )
-
-
-def _name(code: int) -> str:
-    """An error code with its name: `OUT_OF_ORDER_SEQUENCE_NUMBER (45)`."""
-    return f"{code_of(code).name} ({code})"

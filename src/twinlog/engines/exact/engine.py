@@ -255,11 +255,14 @@ class ExactEngine:
 
     def progress(self, state_partitions: Collection[int] | None = None) -> list[PartitionProgress]:
         """The rows of all partitions of these state partitions; None: of all partitions."""
-        now = self.plane.now()
+        now, by_shard = self.plane.now(), self.plane.by_shard
+        if state_partitions is None:
+            return [self._row(one, now) for one in self.plane.partitions.values()]
         return [
             self._row(one, now)
-            for one in self.plane.partitions.values()
-            if state_partitions is None or one.spec.shard in state_partitions
+            for number in state_partitions
+            if number in by_shard
+            for one in by_shard[number].values()
         ]
 
     def limit(self, throttle: Throttle, *, lanes: int, log_start_delay_s: float) -> None:

@@ -80,7 +80,6 @@ class ExactPartition:
     corrupt_reads: int = 0
     records_moved: int = 0
     bytes_moved: int = 0
-    caught_up_at: float = field(default=0.0)  # when it last held all that was stable
 
     @property
     def key(self) -> TopicPartition:
@@ -104,15 +103,6 @@ class ExactPartition:
         if self.append.phase is not Phase.APPENDING:
             return UNKNOWN_EPOCH
         return self.source_epochs.before(self.append.log_end)
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether the destination holds all up to the source's known last stable offset."""
-        return (
-            self.append.phase is Phase.APPENDING
-            and self.append.idle
-            and 0 <= self.source_stable <= self.append.log_end
-        )
 
     def __str__(self) -> str:
         return str(self.key)
