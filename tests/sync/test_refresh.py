@@ -30,7 +30,7 @@ from twinlog.kafka.requests.topics import (
     topic_resource,
 )
 from twinlog.kafka.types import TopicPartition
-from twinlog.lifecycle.changes import alter_mirror, remove_topics
+from twinlog.lifecycle.changes import alter_mirror, pause_topics, remove_topics
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
@@ -273,6 +273,35 @@ def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
                 found = await check(after_ms, *both.values())
                 assert not found["never"]
                 assert found["once"] == missed
+
+    asyncio.run(run())
+
+
+def test_a_compacted_topic_that_is_paused_at_once(pair: Pair, topic: str) -> None:
+    """Goal: E2: a topic that no check has seen before its pause is behind from then on.
+
+    Without it, the first check after the pause was the baseline, and missed tombstones were not
+    reported.
+    """
+    mirror = f"mirror.{topic}"
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            store = MirrorStore(destination)
+            properties = {
+                "bootstrap.servers": pair.source.bootstrap_servers,
+                "mirror.metadata.refresh.interval.ms": "1000",
+            }
+            await create_mirror(destination, mirror, properties)
+            await make_topic(source, topic, configs={"cleanup.policy": "compact"})
+            await add_topics(destination, mirror, topic)
+            await pause_topics(destination, mirror, topic)
+            async with refreshing(destination):
+
+                async def tracked() -> bool:
+                    return (await store.snapshot()).followed(mirror, topic) is not None
+
+                await until_async(tracked, what="a baseline")
 
     asyncio.run(run())
 

@@ -11,7 +11,8 @@ time that a mirror was behind is tracked and stored:
     behind      the time since then; above delete.retention.ms, tombstones may be missed
 
 For a topic that was never tracked, the first check is the baseline: what was mirrored before was
-read for the first time. Marks are last stable offsets, because a cleaner does not pass an open
+read for the first time. A topic that is paused before its first check is checked while it is paused
+(refresh.py). Marks are last stable offsets, because a cleaner does not pass an open
 transaction. Lanes report every 5 s, so a retention below `FRESH_S` counts as `FRESH_S`.
 
 When the source's topic is not compacted any more, tracking ends; what it has missed stays stored.

@@ -144,7 +144,8 @@ class Refresher:
             exclude = settings.topic_properties_exclude
             configs = sync_configs(source, self._cluster, self._store, known, exclude)
             await self._try(name, Sync.CONFIGS, configs)
-            check = self.compaction.check(source, snapshot, known)
+            untracked = await self._paused_untracked(source, snapshot, name)
+            check = self.compaction.check(source, snapshot, [*known, *untracked])
             await self._try(name, Sync.CONFIGS, check)
             # A recreated topic stays MIRRORING until its lane has detected that.
             partitions = await self._mirroring(known)
@@ -162,6 +163,28 @@ class Refresher:
             if topics:
                 acls = self._acls.sync(source, name, settings)
                 await self._try(name, Sync.ACLS, acls)
+
+    async def _paused_untracked(
+        self, source: KafkaCluster, snapshot: Snapshot, mirror: str
+    ) -> list[MirrorTopic]:
+        """Paused topics whose lag was never checked (compaction.py): added just before the pause.
+
+        Without a baseline, the first check after the pause would be it, and tombstones that the
+        source has removed meanwhile would be missed without a finding.
+        """
+        paused = [
+            topic
+            for topic in snapshot.topics_of(mirror)
+            if topic.wanted is Wanted.PAUSED and snapshot.followed(mirror, topic.topic) is None
+        ]
+        if not paused:
+            return []
+        found = (await source.refresh([topic.topic for topic in paused])).topics
+        return [
+            topic
+            for topic in paused
+            if (there := found.get(topic.topic)) and there.topic_id == topic.topic_id
+        ]
 
     def _wanted(self, mirror: str) -> set[str]:
         """The topics that are to be mirrored now, by the latest `__mirror_config`."""
