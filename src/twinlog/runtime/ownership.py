@@ -284,10 +284,12 @@ class OwnedStatePartition:
             if new.pop(row.name, None) is not None:
                 # It may be resumed before its pause was done.
                 self.observe(row)
-        if not new:
+        # Once: what is started has to have its writers noted, whatever becomes of its mirror.
+        by_kind = self._by_kind(new)
+        if not by_kind:
             return
-        fresh = await self.prepare(new)
-        for kind, names in self._by_kind(new).items():
+        fresh = await self.prepare([name for names in by_kind.values() for name in names])
+        for kind, names in by_kind.items():
             writers = self.writers[kind]
             # Without a former owner there is no lease to wait for.
             engine.start(writers, [new[n] for n in names if n in fresh], lease_s=0.0)
