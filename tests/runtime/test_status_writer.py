@@ -52,7 +52,7 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
         )
         plane, names = engine.plane, [MirrorPartition("m", *key) for key in KEYS]
         for name, number in zip(names, (0, 1, 1), strict=True):
-            key = TopicPartition(name.topic, name.partition)
+            key = name.source
             one = Assignment(
                 name=name,
                 source=key,

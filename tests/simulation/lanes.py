@@ -307,7 +307,7 @@ class Lane:
     # ---- states --------------------------------------------------------------------------------
 
     def _observe(self, engine: Engine, row: PartitionProgress) -> None:
-        key = TopicPartition(row.name.topic, row.name.partition)
+        key = row.name.source
         self.stages[key] = f"{row.state.name} {row.reason or ''}"
         owned = self._owned.get(row.state_partition)
         if owned is not None and engine is self._engine:

@@ -111,7 +111,7 @@ class Life:
     def written(self, states: Sequence[PartitionState], epochs: Epochs) -> None:
         """Check what is being written to `__mirror_state`."""
         for name, last in epochs.items():
-            known = self.stopped.get(TopicPartition(name.topic, name.partition))
+            known = self.stopped.get(name.source)
             if known not in {None, last.end}:
                 raise Violation(f"{name}: it ended at {known}, and now at {last.end}")
             self._ends[name] = last.end
@@ -133,7 +133,7 @@ class Life:
             self._stop(name)
 
     def _stop(self, name: MirrorPartition) -> None:
-        key = TopicPartition(name.topic, name.partition)
+        key = name.source
         if name in self._lost:
             if self._ends.get(name, -1) >= 0:
                 raise Violation(f"{key}: its state was lost, and it is said to end somewhere")

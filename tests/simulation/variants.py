@@ -221,7 +221,7 @@ class Hasty(OwnedStatePartition):
         topic_ids = {one.topic: one.destination_topic_id for one in topics}
         (writers,) = self.writers.values()
         assert isinstance(writers, ExactWriters)
-        keys = {TopicPartition(name.topic, name.partition): name for name in names}
+        keys = {name.source: name for name in names}
         bounds = await writers.shard._destination.bounds(keys)
         for key, name in keys.items():
             end = Offset(bounds[key].high_watermark)

@@ -70,7 +70,7 @@ class ShiftedKind:
     ) -> Translation:
         del destination
         names = {
-            TopicPartition(name.topic, name.partition): topic.on_destination(name)
+            name.source: topic.on_destination(name)
             for topic in topics
             for name in topic.mirror_partitions
         }

@@ -31,17 +31,20 @@ from uuid import UUID
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
-from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
-from twinlog.mirror.absence import Absence
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    UNKNOWN_OFFSET,
+    LeaderEpoch,
+    Offset,
+    TopicPartition,
+)
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.throttle import Throttle
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.state_records import LastMirrored
-
-UNKNOWN_END = Offset(-1)
-"""The end of a log that is not known."""
+from twinlog.store.status_records import NOTHING_FILLED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +77,13 @@ class PartitionProgress(NamedTuple):
     """Why it is FAILED."""
     held_back: str | None = None
     """Why the source returns no records although it has some."""
-    source_end: int = UNKNOWN_END
+    source_end: int = UNKNOWN_OFFSET
     """The source's high watermark."""
-    source_last_stable: int = UNKNOWN_END
+    source_last_stable: int = UNKNOWN_OFFSET
     """The source's last stable offset."""
-    mirrored_end: int = UNKNOWN_END
+    mirrored_end: int = UNKNOWN_OFFSET
     """The source's offset up to which the destination has everything."""
-    destination_end: int = UNKNOWN_END
+    destination_end: int = UNKNOWN_OFFSET
     """The destination's log end offset, as of the last acknowledged write."""
     records: int = 0
     bytes: int = 0
@@ -88,11 +91,11 @@ class PartitionProgress(NamedTuple):
     """See `PartitionStatus.lag_ms`."""
     source_time_ms: int | None = None
     """Time of the last contact with the source, in milliseconds since 1970."""
-    filled: tuple[int, ...] = (0,) * len(Absence)
+    filled: tuple[int, ...] = NOTHING_FILLED
     """Offsets that were filled, by `Absence`."""
     epoch: LeaderEpoch = UNKNOWN_EPOCH
     """The source's leader epoch of the last mirrored record."""
-    proved_end: Offset = UNKNOWN_END
+    proved_end: Offset = UNKNOWN_OFFSET
     """The destination's offset up to which this owner knows that the log is the mirror's."""
     differs: bool = False
     """Whether the log is known to differ from the source's behind `proved_end`."""

@@ -14,6 +14,7 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 """Counts a partition's elections; each batch carries the epoch in which its leader appended it."""
 
 UNKNOWN_EPOCH = LeaderEpoch(-1)
+UNKNOWN_OFFSET = Offset(-1)
 
 SEQUENCE_MODULUS = 1 << 31
 

@@ -54,10 +54,9 @@ from twinlog.lifecycle.removed import not_proved_equal, where_logs_part, whole_l
 from twinlog.lifecycle.required_apis import check_apis
 from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.settings import (
-    EXACT,
-    KIND,
     SETTINGS,
     check_settings,
+    kind_of,
     parse_settings,
     split_settings,
 )
@@ -181,7 +180,7 @@ async def create_mirror(
     """
     check_name(name)
     check_settings(properties)
-    kind_named(properties.get(KIND, EXACT).strip())
+    kind_named(kind_of(properties))
     # The operator's own file may refer to anything the operator can read; nodes need grants.
     config, _ = check_properties(properties, EVERYTHING)
     if name in (await MirrorStore(destination).snapshot()).mirrors:

@@ -222,7 +222,7 @@ async def last_mirrored(cluster: KafkaCluster, topics: Collection[MirrorTopic]) 
     ends: Ends = {}
     under_way: set[TopicPartition] = set()
     for name in [name for topic in topics for name in topic.mirror_partitions]:
-        key, last = TopicPartition(name.topic, name.partition), found.epochs.get(name)
+        key, last = name.source, found.epochs.get(name)
         if found.state(name) is not State.STOPPED or found.unread(name):
             under_way.add(key)
         elif last is not None and last.end >= 0:

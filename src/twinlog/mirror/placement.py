@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from twinlog.kafka.types import TopicPartition
+
 _INT32: Final = 1 << 32
 _MIN_INT: Final = 1 << 31
 _MASK_64: Final = (1 << 64) - 1
@@ -28,6 +30,11 @@ class MirrorPartition(NamedTuple):
     mirror: str
     topic: str
     partition: int
+
+    @property
+    def source(self) -> TopicPartition:
+        """The partition of the source that it mirrors."""
+        return TopicPartition(self.topic, self.partition)
 
     def __str__(self) -> str:
         return f"{self.mirror}/{self.topic}-{self.partition}"

@@ -120,6 +120,11 @@ def split_settings(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[
     return settings, connection
 
 
+def kind_of(properties: Mapping[str, str]) -> str:
+    """Which engine mirrors a mirror with these properties."""
+    return properties.get(KIND, EXACT).strip()
+
+
 def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
     """Parse a mirror's settings from its properties; those of the connection are ignored.
 

@@ -30,7 +30,6 @@ from twinlog.kafka.client.references import Grants
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.requests import topics as admin
-from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import parse_settings, split_settings
 from twinlog.mirror.states import State
@@ -155,11 +154,11 @@ class MirrorEngines:
 
     async def stop_all_but(self, keep: Collection[MirrorPartition]) -> None:
         """Stop mirroring all but these; on return, nothing of the others is in flight."""
-        for engine in self.running.values():
-            self._note(engine.progress())  # before the engines drop these partitions
         kept = set(keep)
         for engine in self.running.values():
-            await engine.stop([name for name in engine.names if name not in kept])
+            if leaving := [name for name in engine.names if name not in kept]:
+                self._note(engine.progress())  # before the engine drops these partitions
+                await engine.stop(leaving)
 
     async def stop_state_partitions(self, numbers: Collection[int]) -> None:
         """Stop mirroring the partitions of these; on return, nothing of them is in flight."""
@@ -185,7 +184,7 @@ class MirrorEngines:
     ) -> Assignment:
         return Assignment(
             name=name,
-            source=TopicPartition(name.topic, name.partition),
+            source=name.source,
             destination=topic.on_destination(name),
             state_partition=state_partition,
             source_topic_id=topic.topic_id,

@@ -50,7 +50,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from twinlog.engines.base import (
-    UNKNOWN_END,
     Assignment,
     Engine,
     PartitionProgress,
@@ -60,7 +59,7 @@ from twinlog.engines.base import (
 )
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
-from twinlog.kafka.types import UNKNOWN_EPOCH, Offset, TopicPartition
+from twinlog.kafka.types import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Offset
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.runtime.refused_stops import RefusedStops
@@ -115,12 +114,9 @@ class OwnedStatePartition:
         self._mirrored: dict[MirrorPartition, LastMirrored] = {}
         self._said: dict[MirrorPartition, PartitionState] = {}  # reported, and not written yet
         self._mirrored_said: dict[MirrorPartition, LastMirrored] = {}
-        self._proved: dict[
-            MirrorPartition, Offset
-        ] = {}  # the end up to which this owner has proven the log
-        self._differing: set[MirrorPartition] = (
-            set()
-        )  # FAILED for good: the log differs behind that end
+        # The end up to which this owner has proven the log; FAILED for good: it differs behind it.
+        self._proved: dict[MirrorPartition, Offset] = {}
+        self._differing: set[MirrorPartition] = set()
         self._tried: dict[MirrorPartition, set[State]] = {}  # states in writes of unknown outcome
         self._may_write = may_write
         self._open = False
@@ -183,7 +179,7 @@ class OwnedStatePartition:
         """Forget these (mirror, topic): the mirror was deleted since, and the states with it."""
         if self.informed:
             self.unsure = {name for name in self.unsure if name[:2] not in topics}
-            self.refused.forget(lambda name: name[:2] in topics)
+            self.refused.forget([name for name in self.refused if name[:2] in topics])
             self._drop((self._written, self._said), topics)
             self.forget_ends(topics)
 
@@ -237,8 +233,8 @@ class OwnedStatePartition:
         Returns:
             The partitions that have never had an owner.
         """
-        for name in names:
-            self._note_writers(name)
+        for kind, some in self._by_kind(names).items():
+            self._note_writers(self.writers[kind].id, some)
         fresh = {name for name in names if name not in self._written}
         # A resumed partition goes to MIRRORING directly.
         resumed = {State.PAUSED, State.PAUSING}
@@ -348,20 +344,20 @@ class OwnedStatePartition:
         if row.epoch not in {UNKNOWN_EPOCH, self._last(name).epoch}:
             self._mirrored_said[name] = self._last(name)._replace(epoch=row.epoch)
 
-    def _note_writers(self, name: MirrorPartition) -> None:
-        """Write the id of the partition's writers before anything is appended under it.
+    def _note_writers(self, writers: int, names: Iterable[MirrorPartition]) -> None:
+        """Write the id of the partitions' writers before anything is appended under it.
 
         A transactional id has another producer id when its epochs are used up, and when it has
         expired at its coordinator (transactional.id.expiration.ms, a week by default).
         """
-        last = self._last(name)
-        for kind in self._by_kind([name]):
-            if (its := self.writers[kind].id) not in last.producers:
-                producers = (*last.producers, its)[-MOST_PRODUCERS:]
+        for name in names:
+            last = self._last(name)
+            if writers not in last.producers:
+                producers = (*last.producers, writers)[-MOST_PRODUCERS:]
                 self._mirrored_said[name] = last._replace(producers=producers)
 
     def _last(self, name: MirrorPartition) -> LastMirrored:
-        nothing = LastMirrored(UNKNOWN_EPOCH, UNKNOWN_END)
+        nothing = LastMirrored(UNKNOWN_EPOCH, UNKNOWN_OFFSET)
         last = self._mirrored_said.get(name) or self._mirrored.get(name, nothing)
         return last._replace(end=self._proved.get(name, last.end))
 
@@ -508,7 +504,8 @@ class OwnedStatePartition:
             else:
                 self._ended(name, end)
         unknown = set(to_seal).difference(*by_kind.values())
-        self.keep_stopping(unknown, "this version has no engine of its mirror's kind")
+        # A mirror whose record cannot be read just now has no known kind, either.
+        self.keep_stopping(unknown, "there is no engine here for the kind of its mirror")
         stopped = not_begun | {n for n, end in settled.items() if isinstance(end, Sealed)}
         await self.enter(dict.fromkeys(stopped, State.STOPPED))
         self.unsure -= not_begun
@@ -519,7 +516,7 @@ class OwnedStatePartition:
 
     def _ended(self, name: MirrorPartition, sealed: Sealed) -> None:
         """Note the last mirrored end of a sealed partition."""
-        self.refused.forget(name.__eq__)
+        self.refused.forget([name])
         self._proved.pop(name, None)
         self._differing.discard(name)
         self._mirrored_said[name] = self._last(name)._replace(end=sealed.end)
@@ -545,5 +542,5 @@ def _sealing(
     name: MirrorPartition, topic: MirrorTopic | None, last: LastMirrored, differs: bool
 ) -> Sealing:
     if topic is None:
-        return Sealing(TopicPartition(name.topic, name.partition), None, last, differs)
+        return Sealing(name.source, None, last, differs)
     return Sealing(topic.on_destination(name), topic.destination_topic_id, last, differs)

@@ -1,7 +1,7 @@
 """Stops that the destination has refused, and when each is retried."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from twinlog.kafka.backoff import Backoff
@@ -41,9 +41,13 @@ class RefusedStops:
         self._refused[name] = _Refused(times, _now() + pause)
         return times
 
-    def forget(self, gone: Callable[[MirrorPartition], bool]) -> None:
-        """Forget the partitions for which this holds."""
-        self._refused = {name: one for name, one in self._refused.items() if not gone(name)}
+    def __iter__(self) -> Iterator[MirrorPartition]:
+        return iter(self._refused)
+
+    def forget(self, names: Iterable[MirrorPartition]) -> None:
+        """Forget the refusals of these."""
+        for name in names:
+            self._refused.pop(name, None)
 
     def due(self, names: Iterable[MirrorPartition]) -> list[MirrorPartition]:
         """The partitions of these whose stop was not refused, or whose backoff has ended."""

@@ -57,7 +57,7 @@ from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, Resource
 from twinlog.kafka.errors import ProtocolError
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.settings import EXACT, KIND
+from twinlog.mirror.settings import kind_of
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 
 MIRROR_VERSION: Final = "mirror.version"
@@ -108,7 +108,7 @@ class Mirror:
     @property
     def kind(self) -> str:
         """Which engine mirrors it."""
-        return self.source.get(KIND, EXACT).strip()
+        return kind_of(self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,13 +19,13 @@ from typing import Any, Final, NamedTuple
 
 from twinlog.kafka.errors import CorruptBatch, ProtocolError
 from twinlog.kafka.log.compression import Codec, compress, decompress
+from twinlog.kafka.types import UNKNOWN_OFFSET
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State, state_of
 from twinlog.store.json_fields import JsonObject, decode_json, encode_json
 from twinlog.store.state_records import MAX_REASON
 
-UNKNOWN_OFFSET: Final = -1
 NOTHING_FILLED: Final = (0,) * len(Absence)
 
 MAX_STATUS: Final = 64 * 1024 * 1024

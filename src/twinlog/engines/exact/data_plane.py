@@ -44,7 +44,7 @@ from twinlog.engines.exact.absence_reader import Absences
 from twinlog.engines.exact.append import Misplaced, PartitionAppend, Phase
 from twinlog.engines.exact.bulk import empty_records
 from twinlog.engines.exact.fetcher import Fetcher
-from twinlog.engines.exact.partition import UNKNOWN, ExactPartition, PartitionSpec, Stage
+from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
 from twinlog.engines.exact.placer import Placer
 from twinlog.engines.exact.ports import (
     WHOLE_TOPIC,
@@ -70,7 +70,7 @@ from twinlog.kafka.errors import (
     code_of,
 )
 from twinlog.kafka.log.batch import patched_header
-from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
+from twinlog.kafka.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.plan import Gap, Piece
 from twinlog.mirror.throttle import Throttle, TokenBucket
@@ -247,7 +247,7 @@ class DataPlane:
     def lag_ms(self, partition: ExactPartition, now: float) -> int | None:
         """Age of the oldest record that is not mirrored, as in `PartitionStatus`; None: unknown."""
         append = partition.append
-        if append.position is None or partition.source_high_watermark == UNKNOWN:
+        if append.position is None or partition.source_high_watermark == UNKNOWN_OFFSET:
             return None
         since = partition.source_ends.since(append.log_end)
         if since is not None:

@@ -29,14 +29,14 @@ from twinlog.engines.exact.append import Phase
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.foreign import Foreign, Searched
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.partition import UNKNOWN, ExactPartition, PartitionSpec, Stage
+from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.expiration import expirations
-from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.kafka.types import UNKNOWN_OFFSET, Offset
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.throttle import Throttle
@@ -173,7 +173,7 @@ class ExactWriters:
         """
         if foreign is not None:
             return Sealed(Offset(foreign.start), str(foreign))
-        if known.differs and known.last.end != UNKNOWN:
+        if known.differs and known.last.end != UNKNOWN_OFFSET:
             return Sealed(min(fence, known.last.end))
         return Sealed(fence)
 
@@ -243,7 +243,7 @@ class ExactEngine:
 
     async def stop(self, names: Collection[MirrorPartition]) -> None:
         """Stop mirroring these; on return nothing is in flight for them."""
-        await self.plane.disown([_key(name) for name in names])
+        await self.plane.disown([name.source for name in names])
 
     def fail_all(self, reason: str) -> None:
         """Report each partition, also those that are started later, as FAILED."""
@@ -296,7 +296,7 @@ class ExactEngine:
         append = partition.append
         answered = self.plane.source_answered_at(partition)
         age_ns = 0 if answered is None else int((now - answered) * 1e9)
-        end = append.log_end if append.position else UNKNOWN
+        end = append.log_end if append.position else UNKNOWN_OFFSET
         return PartitionProgress(
             name=MirrorPartition(self._mirror, *partition.key),
             state_partition=partition.spec.shard,
@@ -315,17 +315,13 @@ class ExactEngine:
             epoch=partition.mirrored_epoch,
             # Not the log end offset: a foreign record in a gap looks like the filler that belongs
             # there.
-            proved_end=append.own_end if append.position else UNKNOWN,
+            proved_end=append.own_end if append.position else UNKNOWN_OFFSET,
             differs=append.phase is Phase.FAILED and not partition.transient,
         )
 
 
-def _key(name: MirrorPartition) -> TopicPartition:
-    return TopicPartition(name.topic, name.partition)
-
-
 def _spec(one: Assignment, data_producer: int) -> PartitionSpec:
-    assert one.source == one.destination == _key(one.name)
+    assert one.source == one.destination == one.name.source
     return PartitionSpec(
         partition=one.destination,
         source_topic_id=one.source_topic_id,

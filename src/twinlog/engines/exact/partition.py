@@ -9,11 +9,16 @@ from twinlog.engines.exact.append import PartitionAppend, Phase
 from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.exact.log_starts import LogStarts
 from twinlog.kafka.log.leader_epochs import SourceEpochs
-from twinlog.kafka.types import UNKNOWN_EPOCH, FetchPosition, LeaderEpoch, Offset, TopicPartition
+from twinlog.kafka.types import (
+    UNKNOWN_EPOCH,
+    UNKNOWN_OFFSET,
+    FetchPosition,
+    LeaderEpoch,
+    Offset,
+    TopicPartition,
+)
 from twinlog.mirror.lag import LagClock
 
-UNKNOWN: Final = Offset(-1)
-"""An offset that is not known yet."""
 START: Final = Offset(0)
 
 
@@ -66,14 +71,14 @@ class ExactPartition:
     source_epochs: SourceEpochs = field(default_factory=SourceEpochs)  # of the records read
     destination_node: int = -1
     topic_lost: bool = False  # by the last answer the destination's topic is absent or recreated
-    source_start: Offset = UNKNOWN
-    source_high_watermark: Offset = UNKNOWN
-    source_stable: Offset = UNKNOWN
+    source_start: Offset = UNKNOWN_OFFSET
+    source_high_watermark: Offset = UNKNOWN_OFFSET
+    source_stable: Offset = UNKNOWN_OFFSET
     source_heard_at: float | None = None  # last answered fetch before it was left out
     source_ends: LagClock = field(default_factory=LagClock)  # when its high watermarks were seen
     throttled: bool = False  # its fetches wait for the mirror's rate
     log_starts: LogStarts = field(default_factory=LogStarts)  # the source's, not yet followed
-    destination_start: Offset = UNKNOWN
+    destination_start: Offset = UNKNOWN_OFFSET
     bulk_until: Offset = START  # empty records are appended up to here, then deleted
     touched: int = 0  # the fetcher's clock when the position was last set
     ahead_since: float = 0.0  # when the destination was first found ahead of the source, or 0
