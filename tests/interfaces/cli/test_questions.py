@@ -31,6 +31,16 @@ def test_answers(typing: int, typed: str, answer: bool, capsys: pytest.CaptureFi
     assert ("Error: invalid input" in asked) == ("what" in typed)
 
 
+def test_the_last_line_may_have_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `printf y |`."""
+    reading, writing = os.pipe()
+    os.write(writing, b"y")
+    os.close(writing)
+    with os.fdopen(reading, "r") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert asyncio.run(confirm("Sure?")) is True
+
+
 def test_a_closed_standard_input_is_no(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)

@@ -22,10 +22,10 @@ async def confirm(question: str) -> bool:
         click.echo(f"{question} [y/N]: ", nl=False, err=True)
         while "\n" not in typed:
             more = await _read()
-            if not more:  # standard input is closed
+            if not more and not typed:  # standard input is closed
                 click.echo(err=True)
                 return False
-            typed += more
+            typed += more or "\n"  # the last line may have no end
         line, _, typed = typed.partition("\n")
         answer = _ANSWERS.get(line.strip().lower())
         if answer is not None:
