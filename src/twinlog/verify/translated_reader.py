@@ -36,9 +36,10 @@ class TranslatedReader:
             CorruptBatch: see `Batch.by_offset`.
         """
         to_source = self._offsets.to_source
-        found = await self._reader.span(
-            self._offsets.to_destination(at), self._offsets.to_destination(end)
-        )
+        place, upto = self._offsets.to_destination(at), self._offsets.to_destination(end)
+        found = await self._reader.span(place, upto)
+        while to_source(found.end) <= at:  # offsets of the destination alone, which prove nothing
+            found = await self._reader.span(found.end, upto)
         batch = None
         if found.batch is not None:
             records = found.batch.by_offset().values()
@@ -47,7 +48,7 @@ class TranslatedReader:
                 memoryview(b""),
                 [one._replace(offset=to_source(one.offset)) for one in records],
             )
-        return found._replace(start=at, end=max(to_source(found.end), at + 1), batch=batch)
+        return found._replace(start=at, end=to_source(found.end), batch=batch)
 
 
 async def destination_bounds(
