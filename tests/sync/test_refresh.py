@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import librdkafka_tools as outside
 import pytest
 from clients import client, make_topic, write_state
 from prometheus_client.parser import text_string_to_metric_families
+from shifted_engine import KIND, registered
 from waiting import until_async
 
 from conftest import Pair
@@ -302,6 +304,36 @@ def test_a_compacted_topic_that_is_paused_at_once(pair: Pair, topic: str) -> Non
                     return (await store.snapshot()).followed(mirror, topic) is not None
 
                 await until_async(tracked, what="a baseline")
+
+    asyncio.run(run())
+
+
+def test_a_mirror_of_a_kind_that_this_version_does_not_have(
+    pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: no topic of the same name is made for it: its engine may give topics other names."""
+    mirror = f"mirror.{topic}"
+
+    async def run() -> None:
+        async with client(pair.source) as source, client(pair.destination) as destination:
+            store = MirrorStore(destination)
+            properties = {
+                "bootstrap.servers": pair.source.bootstrap_servers,
+                "mirror.metadata.refresh.interval.ms": "1000",
+                "mirror.kind": KIND,
+            }
+            with registered(monkeypatch):
+                made = await create_mirror(destination, mirror, properties)
+            await store.change(lambda _: [replace(made, topic_patterns=(re.escape(topic),))])
+            await make_topic(source, topic)
+            async with refreshing(destination) as refresher:
+
+                async def counted() -> bool:
+                    return refresher.errors[mirror, Sync.METADATA] > 1
+
+                await until_async(counted, what="errors of two refreshes")
+            assert topic not in (await destination.refresh([topic])).topics
+            assert f"this version has no engine for mirror.kind={KIND}" in caplog.text
 
     asyncio.run(run())
 

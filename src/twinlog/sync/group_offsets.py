@@ -335,18 +335,14 @@ class GroupSync:
             if not part:
                 continue
             memory.sent.setdefault(group.name, {}).update(part)
-            names = {one: check.translation.name(one) for one in part}
-            theirs = {
-                names[one]: at._replace(
-                    offset=check.translation.offsets(one).to_destination(at.offset)
-                )
+            there = check.translation
+            translated = {
+                there.name(one): at._replace(offset=there.offsets(one).to_destination(at.offset))
                 for one, at in part.items()
             }
-            answers = check.translation.by_source(
-                part, await write(self._destination, group.name, theirs)
-            )
+            answers = there.by_source(part, await write(self._destination, group.name, translated))
             refused = {one: refusal for one, refusal in answers.items() if refusal is not None}
-            memory.copied(group.name, {one: part[one] for one in part if one not in refused})
+            memory.copied(group.name, {one: part[one] for one in answers if one not in refused})
             if any(refusal.code in _ACTIVE for refusal in refused.values()):
                 log.info("group %s has become active on the destination", group.name)
                 before = memory.groups[group.name]

@@ -57,10 +57,11 @@ from twinlog.kafka.groups.offsets import (
     committed_offsets,
     start_offsets,
 )
-from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
+from twinlog.kafka.requests.partitions import OffsetSpec
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, PartitionMemory, metadata_checksum
+from twinlog.sync.translated_offsets import list_translated_offsets
 
 SHARE: Final = "share"
 _KINDS: Final = frozenset({"classic", "consumer", SHARE})
@@ -218,23 +219,20 @@ async def log_bounds(
     translation: Translation = SAME,
 ) -> Bounds:
     """Where these partitions' logs begin and end, in the source's names and offsets."""
-    names = {partition: translation.name(partition) for partition in partitions}
-    asked = list(names.values())
     starts, ends = await asyncio.gather(
-        list_offsets(destination, asked, OffsetSpec.EARLIEST),
-        list_offsets(destination, asked, OffsetSpec.LATEST),
+        list_translated_offsets(destination, partitions, OffsetSpec.EARLIEST, translation),
+        list_translated_offsets(destination, partitions, OffsetSpec.LATEST, translation),
     )
     logs: dict[TopicPartition, Log] = {}
     refused: dict[TopicPartition, Refusal] = {}
-    for partition, name in names.items():
-        start, end = starts[name], ends[name]
+    for partition in partitions:
+        start, end = starts[partition], ends[partition]
         if isinstance(start, Refusal):
             refused[partition] = start
         elif isinstance(end, Refusal):
             refused[partition] = end
         else:
-            offsets = translation.offsets(partition)
-            logs[partition] = Log(offsets.to_source(start.offset), offsets.to_source(end.offset))
+            logs[partition] = Log(start, end)
     return Bounds(logs, refused)
 
 
@@ -247,10 +245,10 @@ async def destination_offsets(
         Retriable, UserError: see `group_offsets`.
     """
     found = translation.from_destination(await group_offsets(destination, group))
-    return {
-        one: at._replace(offset=translation.offsets(one).to_source(at.offset))
-        for one, at in found.items()
-    }
+    for one in found.keys() & translation.maps.keys():
+        at = found[one]
+        found[one] = at._replace(offset=translation.offsets(one).to_source(at.offset))
+    return found
 
 
 async def group_offsets(

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.client.metadata import Topic, is_another
 from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.kafka.requests.topics import absent_everywhere
 from twinlog.kafka.types import TopicPartition
@@ -138,18 +138,18 @@ class Refresher:
         # Paused and removed topics are left as they are (KIP-1279, "Pause Topics").
         topics = [topic for topic in snapshot.topics_of(name) if topic.wanted is Wanted.MIRRORING]
         settings = parse_settings(mirror.source)
+        kind = kind_named(mirror.kind)  # nothing is done for a kind of a newer version
         async with connected_source(mirror, self._cluster.config.grants) as source:
             there = await self._sync_topics(source, mirror, snapshot, topics)
             known = [topic for topic in topics if topic.topic in there]
             exclude = settings.topic_properties_exclude
             configs = sync_configs(source, self._cluster, self._store, known, exclude)
             await self._try(name, Sync.CONFIGS, configs)
-            untracked = await self._paused_untracked(source, snapshot, name)
-            check = self.compaction.check(source, snapshot, [*known, *untracked])
+            check = self._check_compaction(source, snapshot, name, known)
             await self._try(name, Sync.CONFIGS, check)
             # A recreated topic stays MIRRORING until its lane has detected that.
             partitions = await self._mirroring(known)
-            translation = await kind_named(mirror.kind).translation(self._cluster, known)
+            translation = await kind.translation(self._cluster, snapshot.topics_of(name))
             groups = self._groups.sync(
                 source,
                 name,
@@ -164,27 +164,23 @@ class Refresher:
                 acls = self._acls.sync(source, name, settings)
                 await self._try(name, Sync.ACLS, acls)
 
-    async def _paused_untracked(
-        self, source: KafkaCluster, snapshot: Snapshot, mirror: str
-    ) -> list[MirrorTopic]:
-        """Paused topics whose lag was never checked (compaction.py): added just before the pause.
+    async def _check_compaction(
+        self, source: KafkaCluster, snapshot: Snapshot, mirror: str, known: Collection[MirrorTopic]
+    ) -> int:
+        """Check these topics, and paused ones that were never checked (`Compaction.check`).
 
-        Without a baseline, the first check after the pause would be it, and tombstones that the
-        source has removed meanwhile would be missed without a finding.
+        The latter were added just before the pause. Without a baseline, the first check after the
+        pause would be it, and tombstones that the source has removed meanwhile would be missed
+        without a finding.
         """
         paused = [
             topic
             for topic in snapshot.topics_of(mirror)
             if topic.wanted is Wanted.PAUSED and snapshot.followed(mirror, topic.topic) is None
         ]
-        if not paused:
-            return []
-        found = (await source.refresh([topic.topic for topic in paused])).topics
-        return [
-            topic
-            for topic in paused
-            if (there := found.get(topic.topic)) and there.topic_id == topic.topic_id
-        ]
+        found = (await source.refresh([one.topic for one in paused])).topics if paused else {}
+        there = [one for one in paused if _is_same(one, found.get(one.topic))]
+        return await self.compaction.check(source, snapshot, [*known, *there])
 
     def _wanted(self, mirror: str) -> set[str]:
         """The topics that are to be mirrored now, by the latest `__mirror_config`."""
@@ -241,7 +237,7 @@ class Refresher:
             topic.topic: len(known.partitions)
             for topic in topics
             if (known := found.get(topic.topic))
-            and known.topic_id == topic.topic_id
+            and _is_same(topic, known)
             and topic.topic not in made_again
         }
         counts = {name: len(topic.partitions) for name, topic in ours.items()}
@@ -268,7 +264,7 @@ class Refresher:
     async def _mirroring(self, topics: Iterable[MirrorTopic]) -> dict[TopicPartition, UUID]:
         states = await self._store.states()
         return {
-            TopicPartition(name.topic, name.partition): topic.topic_id
+            name.source: topic.topic_id
             for topic in topics
             for name in topic.mirror_partitions
             if states.state(name) is State.MIRRORING
@@ -281,3 +277,8 @@ def _interval(mirror: Mirror) -> float:
         return parse_settings(mirror.source).refresh_interval
     except UserError:
         return DEFAULT_INTERVAL_S
+
+
+def _is_same(topic: MirrorTopic, found: Topic | None) -> bool:
+    """Whether the source's topic of this name is the one that is mirrored."""
+    return found is not None and found.topic_id == topic.topic_id

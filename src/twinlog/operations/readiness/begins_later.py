@@ -28,6 +28,7 @@ from twinlog.lifecycle.destination_topics import source_configs
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.readiness.verdict import SourceLog
+from twinlog.sync.translated_offsets import list_translated_offsets
 
 SLACK_MS: Final = 600_000
 """Records that expire within this time count as expired: how much the clocks differ is unknown."""
@@ -49,13 +50,8 @@ async def log_starts(
     translation: Translation = SAME,
 ) -> dict[TopicPartition, int]:
     """Where the destination's logs begin, in the source's offsets, of those that can be read."""
-    asked = [translation.name(one) for one in partitions]
-    found = await list_offsets(destination, asked, OffsetSpec.EARLIEST)
-    return {
-        one: translation.offsets(one).to_source(at.offset)
-        for one, at in translation.by_source(partitions, found).items()
-        if not isinstance(at, Refusal)
-    }
+    found = await list_translated_offsets(destination, partitions, OffsetSpec.EARLIEST, translation)
+    return {one: at for one, at in found.items() if not isinstance(at, Refusal)}
 
 
 async def begins_later(

@@ -49,7 +49,6 @@ from twinlog.kafka.client.metadata import Topic, is_another
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.requests.acls import describe_acls
 from twinlog.kafka.requests.partitions import (
-    CONSUMER,
     DEBUGGING,
     Isolation,
     ListedOffset,
@@ -82,6 +81,7 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.acls import Compared, compare_acls
 from twinlog.sync.configs import Difference, Unreadable, compare_configs
 from twinlog.sync.topics import not_mirrored
+from twinlog.sync.translated_offsets import list_translated_offsets
 
 CONNECT_S: Final = 5.0
 """Seconds after which a source that does not answer counts as dead: an operator waits."""
@@ -411,13 +411,8 @@ async def destination_ends(
 
     They are the destination's high watermarks, in the source's offsets.
     """
-    names = [translation.name(one) for one in partitions]
-    found = await list_offsets(destination, names, OffsetSpec.LATEST, replica_id=CONSUMER)
-    return {
-        one: translation.offsets(one).to_source(end.offset)
-        for one, end in translation.by_source(partitions, found).items()
-        if not isinstance(end, Refusal)
-    }
+    found = await list_translated_offsets(destination, partitions, OffsetSpec.LATEST, translation)
+    return {one: end for one, end in found.items() if not isinstance(end, Refusal)}
 
 
 async def source_logs(source: KafkaCluster, partitions: Collection[TopicPartition]) -> Logs:
