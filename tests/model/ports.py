@@ -257,6 +257,22 @@ class ModelSource(_Client):
         compacts = self.cluster.topics[partition.topic].compact
         return ReadAlone(fetched, throttle_ms, log.leader_epoch, local_start, compacts)
 
+    async def compacts(self, topics: Collection[str]) -> Mapping[str, bool | None]:
+        """Send DescribeConfigs to any broker; none for a topic that it cannot describe now."""
+        asked, cluster = sorted(topics), self.cluster
+        node = self.network.rng.choice(cluster.nodes)
+
+        def described() -> dict[str, bool | None]:
+            known = cluster.topics
+            return {
+                topic: known[topic].compact
+                if topic in known and not cluster.unusual.cannot_describe()
+                else None
+                for topic in asked
+            }
+
+        return await self.network.send_alone(self.name, node, described)
+
 
 def _answered(result: T) -> "asyncio.Future[T]":
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()

@@ -66,6 +66,10 @@ class Unusual:
             return log.start
         return log.start + int((log.end - log.start) * mood.local_start)
 
+    def cannot_describe(self) -> bool:
+        """Return whether a broker cannot tell a topic's configuration now."""
+        return not self.quiet and self._rng.random() < 0.2
+
     def _kind(self, key: TopicPartition) -> _Mood:
         return self._mood(key, ("", "", "crowded", "remote", "preferred", "cut"))
 

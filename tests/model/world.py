@@ -50,7 +50,9 @@ class World:
         for shard in self._shards:
             shard.settings = self._settings
 
-    async def mirror(self, lease_s: float = 0.0, *, of_several_ids: bool = False) -> None:
+    async def mirror(
+        self, lease_s: float = 0.0, *, of_several_ids: bool = False, compacted: bool = False
+    ) -> None:
         """Take over with a new owner; the former owner is gone, and may write for `lease_s`."""
         await self.end()
         ports = (
@@ -71,7 +73,7 @@ class World:
             partition=KEY,
             source_topic_id=self._topic_id,
             shard=0,
-            compacted=False,
+            compacted=compacted,
             destination_topic_id=self.destination_topic_id,
             of_several_ids=of_several_ids,
         )

@@ -85,7 +85,7 @@ class MirrorEngines:
         self._changed = changed
         self._engines: dict[str, RunningEngine] = {}
         self._ended_news: set[int] = set()
-        self._compacted: dict[tuple[str, UUID | None], bool] = {}
+        self._compacted: dict[tuple[str, str, UUID | None], bool] = {}
         self._refresh_due = time.monotonic()
 
     @property
@@ -159,6 +159,10 @@ class MirrorEngines:
             if leaving := [name for name in engine.names if name not in kept]:
                 self._note(engine.progress())  # before the engine drops these partitions
                 await engine.stop(leaving)
+                # Pausing and resuming a topic makes its new cleanup.policy count.
+                topics = {(name.mirror, name.topic) for name in leaving}
+                for known in [key for key in self._compacted if key[:2] in topics]:
+                    del self._compacted[known]
 
     async def stop_state_partitions(self, numbers: Collection[int]) -> None:
         """Stop mirroring the partitions of these; on return, nothing of them is in flight."""
@@ -189,12 +193,12 @@ class MirrorEngines:
             state_partition=state_partition,
             source_topic_id=topic.topic_id,
             destination_topic_id=topic.destination_topic_id,
-            compacted=await self._is_compacted(topic),
+            compacted=await self._is_compacted(name, topic),
         )
 
-    async def _is_compacted(self, mirrored: MirrorTopic) -> bool:
+    async def _is_compacted(self, name: MirrorPartition, mirrored: MirrorTopic) -> bool:
         topic = mirrored.destination_name
-        incarnation = topic, mirrored.destination_topic_id
+        incarnation = name.mirror, name.topic, mirrored.destination_topic_id
         if incarnation not in self._compacted:
             resource = admin.topic_resource(topic)
             answers = await admin.describe_configs(self._cluster, [resource], ["cleanup.policy"])

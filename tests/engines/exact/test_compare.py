@@ -9,11 +9,12 @@ from captures import Capture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.engines.exact.compare import CONTENT, EXTRA, MISSING, TIMESTAMP, Difference, comparing
+from twinlog.engines.exact.compare import Difference, Mismatch, comparing
 from twinlog.kafka.log.batch import LOG_APPEND_TIME
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import Encoded, whole
 from twinlog.kafka.types import Offset
+from twinlog.mirror.absence import Absence, Span
 from twinlog.mirror.plan import Data, Gap, Piece, plan
 
 
@@ -36,7 +37,7 @@ def gap(start: int, end: int, *, seen: bool) -> Gap:
     return Gap(Offset(start), Offset(end), seen)
 
 
-def told(start: int, end: int, reason: str) -> list[Difference]:
+def told(start: int, end: int, reason: Mismatch) -> list[Difference]:
     return [Difference(Offset(start), Offset(end), reason)]
 
 
@@ -73,7 +74,7 @@ def test_one_record_less_is_told(log: Capture, data: st.DataObject) -> None:
     if at + 1 < log.end:
         ours += plan(log.answer(at + 1), Offset(at + 1), log.aborted.get(at + 1, ()))
     found = differences(source, ours, 0, log.end)
-    assert {d.reason for d in found} == {MISSING}
+    assert {d.reason for d in found} == {Mismatch.MISSING}
     assert any(d.start <= at < d.end for d in found)
     assert all(reached <= d.start and d.end <= at + 1 for d in found)
 
@@ -84,14 +85,14 @@ FIVE = [record(at, THEN + at) for at in range(5)]
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        (record(2, THEN + 2, b"other"), CONTENT),
-        (record(2, THEN + 2, None), CONTENT),
-        (record(2, THEN + 2, key=b"other"), CONTENT),
-        (record(2, THEN + 3), TIMESTAMP),
+        (record(2, THEN + 2, b"other"), Mismatch.CONTENT),
+        (record(2, THEN + 2, None), Mismatch.CONTENT),
+        (record(2, THEN + 2, key=b"other"), Mismatch.CONTENT),
+        (record(2, THEN + 3), Mismatch.TIMESTAMP),
     ],
 )
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_another_record_is_told(changed: object, reason: str, codec: Codec) -> None:
+def test_another_record_is_told(changed: object, reason: Mismatch, codec: Codec) -> None:
     """Goal: a changed record is reported with its offset and what differs, in any batches."""
     other = [*FIVE[:2], changed, *FIVE[3:]]
     ours = planned(*(batch([one], codec) for one in other))  # type: ignore[list-item]
@@ -103,17 +104,21 @@ def test_another_record_is_told(changed: object, reason: str, codec: Codec) -> N
 def test_neighbours_that_differ_alike_are_one_range() -> None:
     """Goal: a lost range is one line of a report; across batches it is a line for each."""
     source = planned(batch(FIVE))
-    assert differences(source, [gap(0, 5, seen=True)], 0, 5) == told(0, 5, MISSING)
-    assert differences(source, [], 0, 5) == told(0, 5, MISSING)
+    assert differences(source, [gap(0, 5, seen=True)], 0, 5) == told(0, 5, Mismatch.MISSING)
+    assert differences(source, [], 0, 5) == told(0, 5, Mismatch.MISSING)
     changed = planned(batch([r._replace(timestamp=0) for r in FIVE[:2]] + FIVE[2:]))
-    assert differences(source, changed, 0, 5) == told(0, 2, TIMESTAMP)
+    assert differences(source, changed, 0, 5) == told(0, 2, Mismatch.TIMESTAMP)
 
 
 def test_a_source_s_gap() -> None:
-    """Goal: data in a proven gap is a difference; where compaction is possible, it is none."""
+    """Goal: data in a proven gap is told from data at an offset that the source skips."""
     ours = planned(batch(FIVE))
-    assert differences([gap(0, 5, seen=True)], ours, 0, 5) == told(0, 5, EXTRA)
-    assert differences([gap(0, 5, seen=False)], ours, 0, 5) == []
+    assert differences([gap(0, 5, seen=True)], ours, 0, 5) == told(0, 5, Mismatch.EXTRA)
+    assert differences([gap(0, 5, seen=False)], ours, 0, 5) == told(0, 5, Mismatch.SKIPPED)
+    spans = (Span(Absence.COMPACTED, Offset(2)), Span(Absence.MARKER, Offset(3)))
+    mixed = Gap(Offset(0), Offset(3), False, spans)
+    extra = told(2, 3, Mismatch.EXTRA)
+    assert differences([mixed], ours, 0, 3) == told(0, 2, Mismatch.SKIPPED) + extra
     assert differences([gap(0, 9, seen=True)], [gap(0, 3, seen=False)], 0, 9) == []
 
 
@@ -121,16 +126,20 @@ def test_a_destination_s_cleaner() -> None:
     """Goal: records that the cleaner may have removed are no difference in a compacted topic."""
     source = planned(batch(FIVE))
     ours = planned(holed(0, 4, [(0, THEN), (4, THEN)]))
-    assert differences(source, ours, 1, 4) == told(1, 4, MISSING)
+    assert differences(source, ours, 1, 4) == told(1, 4, Mismatch.MISSING)
     assert differences(source, ours, 1, 4, compacted=True) == []
-    assert differences(source, [gap(0, 5, seen=True)], 1, 4, compacted=True) == told(1, 4, MISSING)
+    assert differences(source, [gap(0, 5, seen=True)], 1, 4, compacted=True) == told(
+        1, 4, Mismatch.MISSING
+    )
 
 
 def test_the_time_that_readers_see_is_compared() -> None:
     """Goal: a mirror that forwards LogAppendTime unchanged is detected."""
     stamped = batch(FIVE, attributes=LOG_APPEND_TIME)
     assert differences(planned(stamped), planned(stamped), 0, 5) == []
-    assert differences(planned(stamped), planned(batch(FIVE)), 0, 5) == told(0, 4, TIMESTAMP)
+    assert differences(planned(stamped), planned(batch(FIVE)), 0, 5) == told(
+        0, 4, Mismatch.TIMESTAMP
+    )
 
 
 def test_nothing_of_a_stretch() -> None:

@@ -65,10 +65,11 @@ def proven(
     source_start: int = 0,
     log_end: int = 10,
     max_bytes: int = MAX_DECOMPRESSED,
+    source_compacts: bool | None = False,
 ) -> Result:
     claim = Claim(Offset(log_end), Offset(0), Offset(source_start), compacted, UNKNOWN_EPOCH)
     ports = cast("SourcePort", source), cast("DestinationPort", destination)
-    return asyncio.run(prove(*ports, {KEY: claim}, max_bytes))[KEY]
+    return asyncio.run(prove(*ports, {KEY: claim}, max_bytes, lambda _: source_compacts))[KEY]
 
 
 def test_the_same_log() -> None:
@@ -136,6 +137,23 @@ def test_a_record_in_place_of_compacted_ones_was_not_compared() -> None:
     assert proven(Scripted(source), Scripted(both), compacted=True) == Proven(
         fresh=False, compared=True
     )
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_a_record_at_an_offset_that_the_source_skips(compacted: bool) -> None:
+    """Goal: only compaction on the source explains it, whatever the destination's policy is."""
+    size = len(batch([record(9)]))
+    source = LOG[: -3 * size] + LOG[-size:]
+    ours = LOG[: -3 * size] + batch([record(at, value=b"%d" % at) for at in (7, 8, 9)])
+    how = {"compacted": compacted}
+    assert proven(Scripted(source), Scripted(ours), source_compacts=True, **how) == Proven(
+        fresh=False, compared=True
+    )
+    found = proven(Scripted(source), Scripted(ours), source_compacts=False, **how)
+    assert isinstance(found, Differs)
+    assert (found.lasting, "at offset 7" in found.reason) == (False, True)
+    unknown = proven(Scripted(source), Scripted(ours), source_compacts=None, **how)
+    assert isinstance(unknown, Unread)
 
 
 def test_a_compacted_destination_whose_end_is_gone() -> None:
@@ -271,7 +289,7 @@ def test_others_go_on_while_a_large_batch_is_decoded(decoded: str) -> None:
         other = asyncio.create_task(count())
         ports = cast("SourcePort", Scripted(source)), cast("DestinationPort", Scripted(destination))
         try:
-            return (await prove(*ports, {KEY: claim}, MAX_DECOMPRESSED))[KEY]
+            return (await prove(*ports, {KEY: claim}, MAX_DECOMPRESSED, lambda _: False))[KEY]
         finally:
             other.cancel()
 
@@ -347,6 +365,7 @@ def test_last_batches_above_1_mib(place: int, theirs: bytes) -> None:
                 cast("DestinationPort", ports[1]),
                 claims,
                 MAX_DECOMPRESSED,
+                lambda _: False,
             )
         )
 

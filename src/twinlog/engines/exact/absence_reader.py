@@ -47,6 +47,13 @@ _AT_ONCE: Final = 4
 """Partitions that are read at the same time, each by a request of its own."""
 
 
+_LATER_COMPACTED: Final = Unproven(
+    "the source has no batch up to its last stable offset, and cleanup.policy contains compact on "
+    "the source only: if compaction has removed these records, add compact to the cleanup.policy "
+    "of the destination's topic, then pause and resume the topic"
+)
+
+
 @dataclass(slots=True)
 class _Suspect:
     """A partition without records at a position."""
@@ -158,7 +165,10 @@ class Absences:
             suspect.due = second.at + LOOK_INTERVAL_S
             return
         verdict = judge(first, second)
-        if isinstance(verdict, Absent):
+        if isinstance(verdict, Absent) and not partition.spec.compacted:
+            # The policy may have been set after records were lost: an operator decides.
+            self._explain(partition, _LATER_COMPACTED)
+        elif isinstance(verdict, Absent):
             gap = Gap(
                 second.offset,
                 verdict.end,

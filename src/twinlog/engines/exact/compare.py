@@ -5,27 +5,36 @@ source is on the destination at the same offset with the same timestamp, key, va
 the destination has no other data. Batch boundaries, codecs and producers may differ: a mirror may
 have merged small batches, and it has its own producer.
 
-Data on the destination in a gap of the source that is not *seen* is not a difference: the source
-had it once, and compaction may have removed it since.
+Data on the destination at offsets that the source skips has a reason of its own (`SKIPPED`): the
+source may have had it, and compaction may have removed it since. Whether that is so depends on the
+policy of the source's topic.
 
 A batch may hold millions of records, and the source determines how many. So a comparison runs in
 steps (`comparing`); records are decoded one by one, and none is held.
 """
 
+import enum
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from twinlog.kafka.log.compression import MAX_DECOMPRESSED
 from twinlog.kafka.log.records import RawRecord, each_record
 from twinlog.kafka.types import Offset
+from twinlog.mirror.absence import Absence
 from twinlog.mirror.plan import Data, Gap, Piece
 
-EXTRA: Final = "a record on the destination that the source does not have"
-MISSING: Final = "missing on the destination"
-CONTENT: Final = "key, value or headers differ"
-TIMESTAMP: Final = "the timestamp differs"
 _STEP: Final = 1024
 """Offsets that are compared in one step."""
+
+
+class Mismatch(enum.Enum):
+    """How an offset differs; the value says it to an operator."""
+
+    EXTRA = "a record on the destination that the source does not have"
+    SKIPPED = "a record on the destination at an offset that the source skips"
+    MISSING = "missing on the destination"
+    CONTENT = "key, value or headers differ"
+    TIMESTAMP = "the timestamp differs"
 
 
 class Difference(NamedTuple):
@@ -33,7 +42,7 @@ class Difference(NamedTuple):
 
     start: Offset
     end: Offset
-    reason: str
+    reason: Mismatch
 
 
 def comparing(
@@ -109,19 +118,31 @@ def _compare_records(
         yield found
 
 
-def _differs(theirs: "_Cursor", ours: "_Cursor", offset: Offset, *, compacted: bool) -> str:
+def _differs(
+    theirs: "_Cursor", ours: "_Cursor", offset: Offset, *, compacted: bool
+) -> Mismatch | None:
     left, right = theirs.at(offset), ours.at(offset)
     expected, actual = theirs.record(offset), ours.record(offset)
     if expected is None:
-        if actual is None or (isinstance(left, Gap) and not left.seen):
-            return ""
-        return EXTRA
+        if actual is None:
+            return None
+        return (
+            Mismatch.SKIPPED
+            if isinstance(left, Gap) and _is_skipped(left, offset)
+            else Mismatch.EXTRA
+        )
     if actual is None:
         cleaned = compacted and isinstance(right, Gap) and not right.seen
-        return "" if cleaned else MISSING
+        return None if cleaned else Mismatch.MISSING
     if expected.tail != actual.tail:
-        return CONTENT
-    return "" if expected.timestamp == actual.timestamp else TIMESTAMP
+        return Mismatch.CONTENT
+    return None if expected.timestamp == actual.timestamp else Mismatch.TIMESTAMP
+
+
+def _is_skipped(gap: Gap, offset: Offset) -> bool:
+    """Whether the source shows nothing at this offset of a gap: no marker, no aborted data."""
+    reason = next((span.reason for span in gap.spans if offset < span.end), None)
+    return not gap.seen if reason is None else reason not in (Absence.MARKER, Absence.ABORTED)
 
 
 class _Cursor:

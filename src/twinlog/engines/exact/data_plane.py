@@ -38,7 +38,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
 from typing import Final
-from uuid import UUID
 
 from twinlog.engines.exact.absence_reader import Absences
 from twinlog.engines.exact.append import Misplaced, PartitionAppend, Phase
@@ -56,8 +55,8 @@ from twinlog.engines.exact.ports import (
     SourcePort,
 )
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.engines.settings import LaneSettings
-from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     Disconnected,
@@ -74,7 +73,6 @@ from twinlog.kafka.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicPartit
 from twinlog.mirror.absence import Absence
 from twinlog.mirror.plan import Gap, Piece
 from twinlog.mirror.throttle import Throttle, TokenBucket
-from twinlog.store.config_records import topic_id_text
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +137,7 @@ class DataPlane:
         self.held_bytes = 0
         self.throttle = Throttle()
         self.log_start_delay_s = 0.0
+        self.policies = SourcePolicies(self.partitions, self._backoff)
         self.fetcher = Fetcher(self)
         self.absences = Absences(self)
         self._placer = Placer(self)
@@ -165,6 +164,9 @@ class DataPlane:
             self.by_shard[spec.shard][spec.partition] = partition
             self._stale_source.add(spec.partition.topic)
             self._stale_destination.add(spec.partition.topic)
+            self.policies.forget(spec.partition.topic)
+            if spec.compacted:
+                self.policies.ask(spec.partition.topic)
             self._observe(partition)
             if self._ended_for:
                 self.fail(partition, self._ended_for)
@@ -267,6 +269,7 @@ class DataPlane:
         self._failure = asyncio.get_running_loop().create_future()
         self.start(self._follow_leaders())
         self.start(self._trim())
+        self.start(self.policies.run(self.source))
         self._leaders_wanted.set()
         try:
             await self._failure
@@ -823,7 +826,7 @@ class DataPlane:
         self._led(partition)
 
     def _destination_leader(self, partition: ExactPartition, leader: Leader | None) -> None:
-        lost = _lost(partition.spec.destination_topic_id, leader)
+        lost = partition.spec.topic_loss(leader)
         was_lost, partition.topic_lost = partition.topic_lost, bool(lost)
         if leader is None or lost:
             self.fail(partition, lost, transient=True)
@@ -905,16 +908,3 @@ class DataPlane:
                         due[key],
                         Refusal(code),
                     )
-
-
-def _lost(known: UUID | None, leader: Leader | None) -> str:
-    """Why the destination does not have the mirror's topic; empty if it does, or if unknown."""
-    if leader is None or leader.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return "the destination does not have this partition"
-    if known is None or not is_another(known, leader.topic_id):
-        return ""
-    return (
-        f"the destination's topic was deleted and recreated: it has the id "
-        f"{topic_id_text(leader.topic_id)}, the mirror's was {topic_id_text(known)}; remove it "
-        f"from the mirror, delete it there, and add it again"
-    )

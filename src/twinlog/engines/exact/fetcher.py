@@ -334,12 +334,13 @@ class Fetcher:
     def _believe(self, partition: ExactPartition, planned: Planned) -> None:
         """Queue a plan; unexplained skipped offsets are read twice (jumps.py)."""
         pieces = planned.pieces
-        if not partition.spec.compacted:
+        topic = partition.key.topic
+        if not (partition.spec.compacted and self._engine.policies.compacts(topic)):
             pieces, partition.doubted, unexplained = believe(pieces, partition.doubted)
             for jump in unexplained:
                 log.warning(
-                    "%s: the source skips offsets [%d, %d) although the topic is not compacted; "
-                    "both of two readings do",
+                    "%s: the source skips offsets [%d, %d) in both of two readings, and "
+                    "cleanup.policy=compact on source and destination does not explain it",
                     partition,
                     jump.start,
                     jump.end,

@@ -168,10 +168,11 @@ class KafkaSource:
         found = ReadAlone(*await self._reader.read_alone(partition, offset, limits))
         if found.fetched.error or len(found.fetched.records):
             return found
+        topic = partition.topic
         local_start, compacts = await asyncio.gather(
-            self._local_start(partition), self._compacts(partition.topic)
+            self._local_start(partition), self.compacts([topic])
         )
-        return found._replace(local_start=local_start, compacts=compacts)
+        return found._replace(local_start=local_start, compacts=compacts[topic])
 
     async def _local_start(self, partition: TopicPartition) -> int:
         """The first offset on the leader's own disk; -1 if unknown.
@@ -189,20 +190,26 @@ class KafkaSource:
         answer = (await questions.list_offsets(self._cluster, [partition], spec))[partition]
         return -1 if isinstance(answer, Refusal) else answer.offset
 
-    async def _compacts(self, topic: str) -> bool | None:
-        """Whether its cleanup.policy contains `compact`; None if that cannot be read."""
-        resource = admin.topic_resource(topic)
-        answers = await admin.describe_configs(self._cluster, [resource], [_CLEANUP_POLICY])
-        entries = answers.get(resource)
-        if entries is None or isinstance(entries, Refusal) or _CLEANUP_POLICY not in entries:
-            return None
-        return "compact" in (entries[_CLEANUP_POLICY].value or "")
+    async def compacts(self, topics: Collection[str]) -> Mapping[str, bool | None]:
+        """Whether each topic's cleanup.policy contains `compact`; None where it cannot be read."""
+        resources = {topic: admin.topic_resource(topic) for topic in topics}
+        answers = await admin.describe_configs(
+            self._cluster, list(resources.values()), [_CLEANUP_POLICY]
+        )
+        return {topic: _compacts(answers.get(resource)) for topic, resource in resources.items()}
 
     async def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, LogBounds]:
         """Read log start offsets, high watermarks and last stable offsets."""
         return await _bounds(self._cluster, partitions)
+
+
+def _compacts(entries: Mapping[str, admin.ConfigEntry] | Refusal | None) -> bool | None:
+    if entries is None or isinstance(entries, Refusal) or _CLEANUP_POLICY not in entries:
+        return None
+    value = entries[_CLEANUP_POLICY].value
+    return None if value is None else "compact" in value
 
 
 class KafkaDestination:

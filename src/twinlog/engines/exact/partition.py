@@ -8,6 +8,9 @@ from uuid import UUID
 from twinlog.engines.exact.append import PartitionAppend, Phase
 from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.exact.log_starts import LogStarts
+from twinlog.engines.exact.ports import Leader
+from twinlog.kafka.client.metadata import is_another
+from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import (
     UNKNOWN_EPOCH,
@@ -18,6 +21,7 @@ from twinlog.kafka.types import (
     TopicPartition,
 )
 from twinlog.mirror.lag import LagClock
+from twinlog.store.config_records import topic_id_text
 
 START: Final = Offset(0)
 
@@ -38,6 +42,19 @@ class PartitionSpec:
     compacted: bool
     destination_topic_id: UUID | None = None
     of_several_ids: bool = False
+
+    def topic_loss(self, leader: Leader | None) -> str:
+        """Why the destination does not have the mirror's topic; empty if it does, or if unknown."""
+        if leader is None or leader.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return "the destination does not have this partition"
+        known = self.destination_topic_id
+        if known is None or not is_another(known, leader.topic_id):
+            return ""
+        return (
+            f"the destination's topic was deleted and recreated: it has the id "
+            f"{topic_id_text(leader.topic_id)}, the mirror's was {topic_id_text(known)}; remove it "
+            f"from the mirror, delete it there, and add it again"
+        )
 
 
 class Stage(enum.Enum):

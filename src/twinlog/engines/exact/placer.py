@@ -208,7 +208,8 @@ class Placer:
             for p, f in found.items()
         }
         limit = engine.settings.buffer_bytes
-        results = await prove(engine.source, engine.destination, claims, limit)
+        ports = engine.source, engine.destination
+        results = await prove(*ports, claims, limit, engine.policies.compacts)
         for partition, before in list(found.items()):
             result = results[partition.key]
             if isinstance(result, Proven):
@@ -219,7 +220,7 @@ class Placer:
             del found[partition]
             self._placing.pop(partition, None)
             if isinstance(result, Differs):
-                engine.fail(partition, result.reason)
+                engine.fail(partition, result.reason, transient=not result.lasting)
             else:
                 engine.trouble(partition, f"the last batch cannot be compared: {result.reason}")
 

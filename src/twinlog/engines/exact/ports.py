@@ -165,6 +165,14 @@ class SourcePort(Protocol):
         """
         ...
 
+    async def compacts(self, topics: Collection[str]) -> Mapping[str, bool | None]:
+        """Whether each topic's cleanup.policy contains `compact`; None where it cannot be read.
+
+        Raises:
+            Retriable: no answer arrived.
+        """
+        ...
+
     async def bounds(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, LogBounds]:

@@ -18,13 +18,14 @@ comparisons run in steps, between which heartbeats are sent, and within the boun
 mirroring.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 from twinlog.engines.exact.bulk import is_bulk
-from twinlog.engines.exact.compare import comparing
+from twinlog.engines.exact.compare import Mismatch, comparing
 from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.ports import DestinationPort, ReadAlone, SourcePort
 from twinlog.kafka.errors import CorruptBatch
@@ -71,9 +72,13 @@ class Proven(NamedTuple):
 
 
 class Differs(NamedTuple):
-    """The destination's log is not the source's."""
+    """The destination's log is not the source's.
+
+    `lasting`: another reading would show the same. A skipped offset may be read again.
+    """
 
     reason: str
+    lasting: bool = True
 
 
 class Unread(NamedTuple):
@@ -102,6 +107,7 @@ async def prove(
     destination: DestinationPort,
     claims: Mapping[TopicPartition, Claim],
     max_bytes: int,
+    compacts: Callable[[str], bool | None],
 ) -> dict[TopicPartition, Result]:
     """Compare the ends of these partitions.
 
@@ -111,6 +117,7 @@ async def prove(
         claims: what is to be proven.
         max_bytes: bytes of the source that may be held for one partition, and to which a batch may
             decompress. A partition with more is `Unread`.
+        compacts: whether a topic of the source compacts; None if that is not known (yet).
 
     Raises:
         Retriable: a cluster gave no answer.
@@ -141,7 +148,14 @@ async def prove(
             stretch = _stretch(
                 source, partition, tail, claim, answer, steps=steps, max_bytes=max_bytes
             )
-            results[partition] = await _compared(stretch, tail, claim, steps, max_bytes)
+            results[partition] = await _compared(
+                stretch,
+                tail,
+                claim,
+                steps,
+                max_bytes=max_bytes,
+                source_compacts=partial(compacts, partition.topic),
+            )
         await steps.pause()
     return results
 
@@ -358,9 +372,15 @@ async def _compared(
     tail: _Tail,
     claim: Claim,
     steps: Steps,
+    *,
     max_bytes: int,
+    source_compacts: Callable[[], bool | None],
 ) -> Result:
-    """Compare the destination's tail with the source's records at its offsets."""
+    """Compare the destination's tail with the source's records at its offsets.
+
+    Compaction explains that the source skips an offset at which the destination has a record. On a
+    topic of the source that does not compact, nothing does: the record may be another producer's.
+    """
     start = max(tail.start, claim.source_start)
     try:
         stretch = await reading
@@ -378,10 +398,14 @@ async def _compared(
             compacted=claim.compacted,
             max_decoded=max_bytes,
         ):
-            if difference is not None:
+            skipped = difference is not None and difference.reason is Mismatch.SKIPPED
+            if difference is not None and not (skipped and source_compacts()):
+                if skipped and source_compacts() is None:
+                    return Unread("the cleanup.policy of the source's topic is not known")
                 return Differs(
                     f"the destination differs from the source at offset {difference.start}: "
-                    f"{difference.reason}"
+                    f"{difference.reason.value}",
+                    lasting=not skipped,
                 )
             await steps.pause()
     except CorruptBatch as error:
