@@ -1,16 +1,24 @@
 """Compacted topics that were behind for longer than their source keeps tombstones."""
 
+import asyncio
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from typing import cast
 from uuid import UUID
 
 import pytest
 
+from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import SourceConfig
-from twinlog.store.config_records import Followed, MirrorTopic
+from twinlog.store.config_records import ConfigChange, Followed, Mirror, MirrorTopic, key_of
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus
+from twinlog.sync import compaction as compaction_sync
 from twinlog.sync.compaction import (
+    Compaction,
     Marks,
     behind_ms,
     followed,
@@ -20,6 +28,7 @@ from twinlog.sync.compaction import (
 )
 
 DAY = 24 * 3600 * 1000
+MIRROR = Mirror(name="m", source={}, source_cluster_id="source")
 TOPIC = MirrorTopic(
     mirror="m",
     topic="t",
@@ -78,8 +87,9 @@ def test_what_is_not_known_marks_nothing(bad: PartitionStatus) -> None:
     [
         (None, 1_000_000 + DAY, 0),
         (None, 1_000_000 + DAY + 1, DAY + 1),  # paused, FAILED, or without a lane
-        (1_000_000 + DAY, 1_000_000 + 2 * DAY, 0),
-        (1_000_000 + DAY + 1, 1_000_000 + DAY + 5, DAY + 1),  # it has caught up since
+        (1_000_000 + DAY, 1_000_000 + DAY, 0),
+        (1_000_000 + DAY, 1_000_000 + 2 * DAY, 2 * DAY),  # it may have caught up just now
+        (1_000_000 + DAY + 1, 1_000_000 + DAY + 5, DAY + 5),  # the same
         (999_000, 1_000_005, 0),
     ],
 )
@@ -90,7 +100,7 @@ def test_behind_for_longer_than_tombstones_are_kept(
     found = followed(TOPIC, KNOWN, caught_up, DAY, now)
     assert found.behind_ms == behind
     assert found.caught_up_ms == max(1_000_000, caught_up or 0)
-    later = followed(TOPIC, found, found.caught_up_ms + 5, DAY, now + 10)
+    later = followed(TOPIC, found, now + 5, DAY, now + 10)
     assert later.behind_ms >= behind
     assert behind_ms(later, now + 10) == later.behind_ms
 
@@ -106,10 +116,20 @@ def test_the_first_check_is_the_baseline() -> None:
 
 
 def test_a_stored_record_that_nobody_updates() -> None:
-    """Readiness detects it without a node, a little later than a node: it is stored seldom."""
-    allowed = DAY + store_period_ms(DAY)
-    assert behind_ms(KNOWN, 1_000_000 + allowed) == 0
-    assert behind_ms(KNOWN, 1_000_000 + allowed + 1) == allowed + 1
+    """Readiness detects it without a node, as a node does."""
+    assert behind_ms(KNOWN, 1_000_000 + DAY) == 0
+    assert behind_ms(KNOWN, 1_000_000 + DAY + 1) == DAY + 1
+
+
+@pytest.mark.parametrize(
+    ("retention", "allowed"),
+    [(0, 75_000), (60_000, 120_000), (90_000, 120_000), (120_000, 120_000)],
+)
+def test_a_retention_shorter_than_two_store_periods(retention: int, allowed: int) -> None:
+    """Without a node it is detected up to a store period later: such a record may be as old."""
+    short = replace(KNOWN, retention_ms=retention)
+    assert behind_ms(short, 1_000_000 + allowed) == 0
+    assert behind_ms(short, 1_000_000 + allowed + 1) == allowed + 1
 
 
 def test_a_short_retention_counts_as_what_can_be_seen() -> None:
@@ -138,3 +158,52 @@ def test_only_compacted_topics(policy: str, retention: int | None) -> None:
     found = {name: SourceConfig(value, explicit=False) for name, value in configs.items()}
     assert retention_of(found) == retention
     assert retention_of({}) is None
+
+
+class Stored:
+    """A store that holds one topic's record, and nodes that check it at given times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.snapshot = Snapshot({key_of(one): one for one in (MIRROR, TOPIC, KNOWN)})
+        self.now_ms = 0
+        monkeypatch.setattr(compaction_sync, "source_configs", self._configs)
+
+    @staticmethod
+    async def _configs(_source: object, names: Iterable[str]) -> dict[str, dict[str, SourceConfig]]:
+        values = {"cleanup.policy": "compact", "delete.retention.ms": str(DAY)}
+        configs = {name: SourceConfig(value, explicit=False) for name, value in values.items()}
+        return dict.fromkeys(names, configs)
+
+    async def change(self, decide: Callable[[Snapshot], Collection[ConfigChange]]) -> None:
+        changes = {key_of(one): one for one in decide(self.snapshot)}
+        self.snapshot = Snapshot({**self.snapshot.records, **changes})
+
+    def node(self) -> Compaction:
+        return Compaction(cast("MirrorStore", self), lambda: self.now_ms)
+
+    def check(self, node: Compaction, now_ms: int) -> Followed:
+        self.now_ms = now_ms
+        asyncio.run(node.check(cast("KafkaCluster", None), self.snapshot, [TOPIC]))
+        found = self.snapshot.followed("m", "t")
+        assert found is not None
+        return found
+
+
+def test_a_node_that_takes_a_topic_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: what was mirrored since the stored time is unknown, and counts as not mirrored."""
+    exactly = Stored(monkeypatch)
+    assert exactly.check(exactly.node(), 1_000_000 + DAY).behind_ms == 0
+    stored = Stored(monkeypatch)
+    assert stored.check(stored.node(), 1_000_000 + DAY + 1).behind_ms == DAY + 1
+
+
+def test_a_node_that_takes_a_topic_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: what another node has stored meanwhile counts, with the missed tombstones."""
+    stored = Stored(monkeypatch)
+    node = stored.node()
+    stored.check(node, 1_000_001)
+    other = replace(KNOWN, caught_up_ms=1_000_000 + 3 * DAY, behind_ms=2 * DAY)
+    stored.snapshot = Snapshot({key_of(one): one for one in (MIRROR, TOPIC, other)})
+    later = 1_000_000 + 3 * DAY + store_period_ms(DAY)
+    node.marks.observe([row(index, later, 5, 5) for index in range(2)])
+    assert stored.check(node, later) == replace(other, caught_up_ms=later)

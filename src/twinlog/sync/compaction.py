@@ -17,8 +17,10 @@ transaction. Lanes report every 5 s, so a retention below `FRESH_S` counts as `F
 
 When the source's topic is not compacted any more, tracking ends; what it has missed stays stored.
 
-`caught_up_ms` is stored seldom (`store_period_ms`), so a node that starts reads a somewhat old one:
-a mirror then seems to have been behind for longer than it was, never for less.
+`caught_up_ms` is stored seldom (`store_period_ms`), so a node that takes a topic over reads a
+somewhat old one. What was mirrored since is unknown and counts as not mirrored: the topic then
+seems to have been behind for longer than it was, never for less. With a retention of two minutes or
+less, a takeover may be reported although no tombstone was missed.
 """
 
 import logging
@@ -94,9 +96,14 @@ def store_period_ms(retention_ms: int) -> int:
 
 
 def behind_ms(found: Followed, now_ms: int) -> int:
-    """For how long a topic was behind at most, if that was too long; else 0."""
+    """For how long a topic was behind at most, if that was too long; else 0.
+
+    The record of a topic without any lag may be a store period old. Where the retention is shorter
+    than two periods, this would look like being behind, which is then found up to a period later.
+    """
     now_behind = now_ms - found.caught_up_ms
-    allowed = limit_ms(found.retention_ms) + store_period_ms(found.retention_ms)
+    limit, period = limit_ms(found.retention_ms), store_period_ms(found.retention_ms)
+    allowed = max(limit, min(limit, period) + period)
     return max(found.behind_ms, now_behind if now_behind > allowed else 0)
 
 
@@ -139,8 +146,8 @@ def followed(
             behind_ms=0,
         )
     newer = max(before.caught_up_ms, caught_up_ms or 0)
-    # Until it has caught up, it may be behind up to now; afterwards, between the two marks.
-    behind = (now_ms if newer == before.caught_up_ms else newer) - before.caught_up_ms
+    # Also where it has caught up: when it did since the check before is unknown.
+    behind = now_ms - before.caught_up_ms
     missed = behind if behind > limit_ms(retention_ms) else 0
     return replace(
         before,
@@ -181,7 +188,7 @@ class Compaction:
                 self._known.pop(key, None)
                 changed += [] if stored is None else _not_compacted(stored)
                 continue
-            before = self._known.get(key) or (stored and _loaded(stored, self._now_ms()))
+            before = latest_known(topic, self._known.get(key), stored)
             caught_up_ms = self.marks.caught_up_ms(topic)
             now = followed(topic, before, caught_up_ms, retention_ms, self._now_ms())
             self._known[key] = now
@@ -232,9 +239,22 @@ def _not_compacted(stored: Followed) -> list[ConfigChange]:
     return [] if stored.retention_ms == FOREVER_MS else [replace(stored, retention_ms=FOREVER_MS)]
 
 
-def _loaded(stored: Followed, now_ms: int) -> Followed:
-    """A stored record as a starting node uses it: it may have caught up for some time since."""
-    return replace(stored, caught_up_ms=min(now_ms, stored.caught_up_ms + _LEAST_PERIOD_MS))
+def latest_known(topic: MirrorTopic, *records: Followed | None) -> Followed | None:
+    """What a topic's records show together: the latest time, and the longest time behind.
+
+    The stored record is later than a node's own one if another node has owned the mirror meanwhile.
+    Records of a former topic on the destination show nothing.
+    """
+    found = [
+        one
+        for one in records
+        if one is not None
+        and not is_another(one.destination_topic_id, topic.destination_topic_id or NO_ID)
+    ]
+    if not found:
+        return None
+    latest = max(found, key=lambda one: one.caught_up_ms)
+    return replace(latest, behind_ms=max(one.behind_ms for one in found))
 
 
 def is_to_be_stored(stored: Followed | None, now: Followed) -> bool:
