@@ -19,17 +19,22 @@ if TYPE_CHECKING:
         PartitionDescription,
         TopicDescription,
     )
-    from twinlog.operations.mirror_admin import (
+    from twinlog.operations.mirror_admin import MirrorAdmin
+    from twinlog.operations.results import (
+        AlterMirrorResult,
+        ChangedTopics,
         CreateMirrorResult,
         DeleteMirrorResult,
         DescribeMirrorsResult,
         ListMirrorsResult,
-        MirrorAdmin,
         MirrorListing,
     )
+    from twinlog.operations.serialise import json_data
     from twinlog.store.config_records import Wanted
 
 __all__ = [
+    "AlterMirrorResult",
+    "ChangedTopics",
     "CreateMirrorResult",
     "DeleteMirrorResult",
     "DescribeMirrorsResult",
@@ -49,17 +54,20 @@ __all__ = [
     "UserError",
     "Wanted",
     "__version__",
+    "json_data",
 ]
 
 _FOUND_IN: Final = {
-    "CreateMirrorResult": "twinlog.operations.mirror_admin",
-    "DeleteMirrorResult": "twinlog.operations.mirror_admin",
-    "DescribeMirrorsResult": "twinlog.operations.mirror_admin",
-    "ListMirrorsResult": "twinlog.operations.mirror_admin",
+    "AlterMirrorResult": "twinlog.operations.results",
+    "ChangedTopics": "twinlog.operations.results",
+    "CreateMirrorResult": "twinlog.operations.results",
+    "DeleteMirrorResult": "twinlog.operations.results",
+    "DescribeMirrorsResult": "twinlog.operations.results",
+    "ListMirrorsResult": "twinlog.operations.results",
     "MirrorAdmin": "twinlog.operations.mirror_admin",
     "MirrorDescription": "twinlog.operations.describe",
     "MirrorError": "twinlog.mirror.errors",
-    "MirrorListing": "twinlog.operations.mirror_admin",
+    "MirrorListing": "twinlog.operations.results",
     "MirrorRefused": "twinlog.mirror.errors",
     "PartitionDescription": "twinlog.operations.describe",
     "Rebuild": "twinlog.lifecycle.rebuild",
@@ -70,6 +78,7 @@ _FOUND_IN: Final = {
     "UnsupportedVersion": "twinlog.kafka.errors",
     "UserError": "twinlog.kafka.errors",
     "Wanted": "twinlog.store.config_records",
+    "json_data": "twinlog.operations.serialise",
 }
 
 

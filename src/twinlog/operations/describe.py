@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.absence import Absence
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.store.config_records import Mirror, MirrorTopic, NotMirrored, Wanted
@@ -105,6 +106,45 @@ class MirrorDescription:
     topics: tuple[TopicDescription, ...]
     not_mirrored: NotMirrored
     """What else the mirror covers on its source, as of the last refresh."""
+
+
+class DescribedPartition(NamedTuple):
+    """A partition with its mirror and topic: a row of `--describe`."""
+
+    mirror: MirrorDescription
+    topic: TopicDescription
+    one: PartitionDescription
+
+    def as_json(self) -> Mapping[str, object]:
+        """All that is known about it, as one object."""
+        one = self.one
+        return {
+            "mirror": self.mirror.mirror,
+            "topic": self.topic.topic,
+            "partition": one.partition,
+            "source_offset": one.source_offset,
+            "source_last_stable_offset": one.source_last_stable_offset,
+            "destination_offset": one.destination_offset,
+            "lag": one.lag,
+            "lag_ms": one.lag_ms,
+            "state": one.state,
+            "reason": one.reason,
+            "wanted": self.topic.wanted,
+            "last_mirrored_epoch": one.last_mirrored_epoch,
+            "last_mirrored_end": one.last_mirrored_end,
+            "source_topic_id": self.topic.source_topic_id,
+            "records": one.records,
+            "bytes": one.bytes,
+            "filled_offsets": {
+                reason.name.lower(): count
+                for reason, count in zip(Absence, one.filled, strict=True)
+            },
+            "lane": one.lane,
+            "node": one.node,
+            "status_time_ms": one.status_time_ms,
+            "fresh": one.fresh,
+            "source_time_ms": one.source_time_ms,
+        }
 
 
 class _Said(NamedTuple):

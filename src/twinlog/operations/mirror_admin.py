@@ -6,12 +6,14 @@ nodes (`twinlog run`) then take partitions there, and `describe_mirrors` shows t
 
 Topics are named in two ways: a text is what `--topic` is, a topic name or otherwise a regular
 expression that has to match in full; a collection holds exact topic names.
+
+Each result is data for programs and serialises itself (`serialise.json_data`): an interface parses
+its arguments, calls a method, and prints or sends the result.
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -23,62 +25,20 @@ from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets
 from twinlog.lifecycle import changes as lifecycle
 from twinlog.lifecycle import creation as mirrors
 from twinlog.lifecycle.rebuild import Rebuild
-from twinlog.operations.describe import MirrorDescription, describe, without_log_end
-from twinlog.store.config_records import NotMirrored
+from twinlog.operations.describe import DescribedPartition, describe, without_log_end
+from twinlog.operations.removal import await_stopped
+from twinlog.operations.results import (
+    AlterMirrorResult,
+    ChangedTopics,
+    CreateMirrorResult,
+    DeleteMirrorResult,
+    DescribeMirrorsResult,
+    ListMirrorsResult,
+    MirrorListing,
+)
 from twinlog.store.control_topics import take_control_topics
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
 from twinlog.store.statuses import ages_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateMirrorResult:
-    """A mirror that was created, and the cluster that its addresses connect to."""
-
-    mirror: str
-    source_cluster_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorListing:
-    """A mirror, in short."""
-
-    mirror: str
-    topics: int
-    """How many, including those that were removed and not forgotten."""
-    source_cluster_id: str
-    source_bootstrap: str
-    config: Mapping[str, str]
-    """Its properties as they were set; secrets that are no references are hidden."""
-    not_mirrored: NotMirrored
-    """What it covers on its source and does not mirror, as of the last refresh."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListMirrorsResult:
-    """All mirrors in the order of their names."""
-
-    mirrors: tuple[MirrorListing, ...]
-    unreadable: tuple[str, ...]
-    """Records of the control topics that cannot be read: their place and the reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteMirrorResult:
-    """A mirror that was deleted."""
-
-    mirror: str
-    copied_acls: tuple[str, ...]
-    """ACLs that it has copied from its source: they stay on the destination, and a later revocation
-    on the source does not remove them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeMirrorsResult:
-    """Mirrors in the order of their names."""
-
-    mirrors: tuple[MirrorDescription, ...]
-    unreadable: tuple[str, ...]
-    """Records of the control topics that cannot be read: their place and the reason."""
 
 
 class MirrorAdmin:
@@ -152,7 +112,7 @@ class MirrorAdmin:
         *,
         replication_factor: int | None = None,
         rebuild: Rebuild | None = None,
-    ) -> tuple[str, ...]:
+    ) -> ChangedTopics:
         """Mirror topics of the source, all of these or none; return their names.
 
         Topics that match a regular expression later are added then.
@@ -170,50 +130,78 @@ class MirrorAdmin:
                 MIRROR_LOOP, MIRROR_TOPIC_DIVERGED.
             UserError: the source is another cluster, a configuration is refused.
         """
-        return tuple(
-            await mirrors.add_topics(
-                self._cluster,
-                mirror,
-                topics,
-                replication_factor=replication_factor,
-                rebuild=rebuild,
-            )
+        names = await mirrors.add_topics(
+            self._cluster,
+            mirror,
+            topics,
+            replication_factor=replication_factor,
+            rebuild=rebuild,
         )
+        return ChangedTopics(mirror, "added", names)
 
     async def remove_topics_from_mirror(
         self, mirror: str, topics: str | Collection[str]
-    ) -> tuple[str, ...]:
+    ) -> ChangedTopics:
         """Fail over to the destination's topics: fenced, then writable; return their names.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED,
                 INVALID_REGULAR_EXPRESSION.
         """
-        return tuple(await lifecycle.remove_topics(self._cluster, mirror, topics))
+        names = await lifecycle.remove_topics(self._cluster, mirror, topics)
+        return ChangedTopics(mirror, "removed", names)
+
+    async def await_stopped(
+        self,
+        mirror: str,
+        topics: Collection[str],
+        *,
+        timeout_s: float,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> tuple[DescribedPartition, ...]:
+        """Wait until all partitions of removed topics are STOPPED; return them.
+
+        A partition has a reason if foreign records were found, or nothing was fenced.
+
+        Args:
+            mirror: the mirror's name.
+            topics: names of topics that were removed from it.
+            timeout_s: how long to wait, in seconds.
+            tell: receives now and then what is waited for, as text.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR.
+            Retriable: not in time, or the states cannot be read. The removal goes on.
+        """
+        return await await_stopped(
+            lambda: self.describe_mirrors([mirror]), frozenset(topics), timeout_s, tell
+        )
 
     async def pause_mirror_topics(
         self, mirror: str, topics: str | Collection[str]
-    ) -> tuple[str, ...]:
+    ) -> ChangedTopics:
         """Stop copying topics, which stay read-only; return their names.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_ALREADY_PAUSED,
                 MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
         """
-        return tuple(await lifecycle.pause_topics(self._cluster, mirror, topics))
+        names = await lifecycle.pause_topics(self._cluster, mirror, topics)
+        return ChangedTopics(mirror, "paused", names)
 
     async def resume_mirror_topics(
         self, mirror: str, topics: str | Collection[str]
-    ) -> tuple[str, ...]:
+    ) -> ChangedTopics:
         """Resume paused topics from where they are; return their names.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_NOT_IN_MIRROR, MIRROR_TOPIC_NOT_PAUSED,
                 MIRROR_TOPIC_BEING_REMOVED, INVALID_REGULAR_EXPRESSION.
         """
-        return tuple(await lifecycle.resume_topics(self._cluster, mirror, topics))
+        names = await lifecycle.resume_topics(self._cluster, mirror, topics)
+        return ChangedTopics(mirror, "resumed", names)
 
-    async def alter_mirror(self, mirror: str, configs: Mapping[str, str]) -> None:
+    async def alter_mirror(self, mirror: str, configs: Mapping[str, str]) -> AlterMirrorResult:
         """Set these properties of a mirror, and keep the others; its lanes reconnect.
 
         Raises:
@@ -221,6 +209,7 @@ class MirrorAdmin:
             UserError: a setting is wrong, or the source is another cluster then.
         """
         await lifecycle.alter_mirror(self._cluster, mirror, configs)
+        return AlterMirrorResult(mirror=mirror, properties=tuple(sorted(configs)))
 
     async def delete_mirror(self, mirror: str) -> DeleteMirrorResult:
         """Delete a mirror without topics, or whose partitions are all STOPPED.

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from twinlog.interfaces.cli import kafka_mirrors
-from twinlog.interfaces.cli.kafka_mirrors import Arguments
-from twinlog.operations.mirror_admin import DeleteMirrorResult
+from twinlog.interfaces.cli.kafka_mirrors import ACTIONS, Arguments
+from twinlog.operations.results import DeleteMirrorResult
 
 ACL = "ALLOW User:app READ on TOPIC orders"
 
@@ -24,10 +23,10 @@ def test_rights_that_nobody_takes_away_any_more_are_named(
 ) -> None:
     """Goal: an operator and a program see the ACLs that stay (D11)."""
     admin: Any = Admin()
-    asyncio.run(kafka_mirrors._delete(admin, Arguments(mirror="m")))
+    asyncio.run(ACTIONS["delete"].run(admin, Arguments(mirror="m")))
     out, err = capsys.readouterr()
     assert out == "Deleted mirror m\n"
     assert "1 ACL(s) that were copied from the source stay" in err
     assert err.splitlines()[-1] == ACL
-    asyncio.run(kafka_mirrors._delete(admin, Arguments(mirror="m", as_json=True)))
+    asyncio.run(ACTIONS["delete"].run(admin, Arguments(mirror="m", as_json=True)))
     assert ACL in capsys.readouterr().out

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.interfaces.cli.kafka_mirrors import Arguments, _changed
+from twinlog.interfaces.cli.kafka_mirrors import _print_topics
 from twinlog.interfaces.cli.tables import print_table
+from twinlog.operations.results import ChangedTopics
 from twinlog.text import printable
 
 
@@ -20,7 +21,7 @@ def test_a_name_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_list_of_names_writes_to_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """A writer of `__mirror_config` may store any name."""
-    _changed(Arguments(mirror="m"), ["a\x1b[2K", "b\r"], "paused", "Paused 2 topic(s) in mirror")
+    _print_topics("Paused {} topic(s) in mirror")(ChangedTopics("m", "paused", ["a\x1b[2K", "b\r"]))
     assert capsys.readouterr().out == "Paused 2 topic(s) in mirror m: [a\\x1b[2K, b\\r]\n"
 
 

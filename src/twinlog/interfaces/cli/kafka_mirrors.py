@@ -2,7 +2,8 @@
 
 The tables are the KIP's, on standard output; everything else (warnings, reasons of FAILED
 partitions, stale statuses) goes to standard error, so that scripts get the tables that they expect.
-`--json` prints the same and more for programs. Each call has one action:
+`--json` prints the same and more for programs. Each call has one action; `ACTIONS` has them all,
+and an action's flag and its `--json` come from there:
 
     action       needs                        may have
     -----------  ---------------------------  --------------------
@@ -18,41 +19,38 @@ partitions, stale statuses) goes to standard error, so that scripts get the tabl
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import click
 
 import twinlog
 from twinlog.interfaces.cli.options import destination_properties
+from twinlog.interfaces.cli.output import print_json, say
 from twinlog.interfaces.cli.tables import print_table
 from twinlog.kafka.client.configuration import read_properties
 from twinlog.kafka.client.references import EVERYTHING
-from twinlog.kafka.errors import Retriable, UserError
+from twinlog.kafka.errors import UserError
 from twinlog.lifecycle import creation as mirrors
 from twinlog.lifecycle.rebuild import Interrupted, Rebuild
-from twinlog.mirror.absence import Absence
 from twinlog.mirror.states import State
-from twinlog.operations.describe import (
-    NEEDS_OWNER,
-    MirrorDescription,
-    PartitionDescription,
-    TopicDescription,
-)
+from twinlog.operations.describe import NEEDS_OWNER, DescribedPartition
 from twinlog.operations.mirror_admin import MirrorAdmin
-from twinlog.store.config_records import NotMirrored, topic_id_text
+from twinlog.operations.results import (
+    ChangedTopics,
+    CreateMirrorResult,
+    DeleteMirrorResult,
+    DescribeMirrorsResult,
+    ListMirrorsResult,
+)
 from twinlog.store.statuses import FRESH_S
-from twinlog.text import few, printable
+from twinlog.text import printable
 
 WAIT_SECONDS: Final = 60.0
 """How long --remove waits until its partitions are STOPPED: a takeover adds a lease."""
-TELL_SECONDS: Final = 3.0
-"""The interval at which --remove reports what it waits for."""
-LOOK_SECONDS: Final = 0.5
 
 LIST_COLUMNS: Final = ("MIRROR", "TOPICS", "CLUSTER-ID", "BOOTSTRAP-SERVER")
 DESCRIBE_COLUMNS: Final = (
@@ -65,27 +63,12 @@ DESCRIBE_COLUMNS: Final = (
     "STATE",
 )
 
-
-class _Action(NamedTuple):
-    needs: tuple[str, ...]
-    may_have: tuple[str, ...]
-
-
-ACTIONS: Final[Mapping[str, _Action]] = {
-    "create": _Action(("mirror", "mirror_config"), ("replication_factor",)),
-    "add": _Action(("mirror", "topic"), ("replication_factor", "rebuild", "save_tail")),
-    "pause": _Action(("mirror", "topic"), ()),
-    "resume": _Action(("mirror", "topic"), ()),
-    "remove": _Action(("mirror", "topic"), ("wait_seconds",)),
-    "alter": _Action(("mirror", "mirror_config"), ()),
-    "delete": _Action(("mirror",), ()),
-    "list": _Action((), ()),
-    "describe": _Action((), ("mirror",)),
-}
 OF_ACTIONS: Final = (
     "mirror", "mirror_config", "topic", "replication_factor", "rebuild", "save_tail",
     "wait_seconds",
 )  # fmt: skip
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +85,268 @@ class Arguments:
     as_json: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action(Generic[R]):
+    """An action: how its operation is called, and its result printed.
+
+    Attributes:
+        help: of its flag.
+        needs: arguments without which it is refused.
+        may_have: arguments that go with it as well.
+        check: what can be checked without a cluster, before any request.
+        call: calls the operation.
+        text: prints the result for people.
+        notes: prints what has to be known in any case, on standard error.
+    """
+
+    help: str
+    needs: tuple[str, ...] = ()
+    may_have: tuple[str, ...] = ()
+    check: Callable[[Arguments], None] = lambda _: None
+    call: Callable[[MirrorAdmin, Arguments], Awaitable[R]]
+    text: Callable[[R], None]
+    notes: Callable[[R], None] = lambda _: None
+
+    async def run(self, admin: MirrorAdmin, arguments: Arguments) -> None:
+        """Call the operation, and print its result."""
+        result = await self.call(admin, arguments)
+        if arguments.as_json:
+            print_json(result, indent=1)
+        else:
+            self.text(result)
+        self.notes(result)
+
+
+def _check_created(arguments: Arguments) -> None:
+    """Check the mirror's name and properties; an error names the file of --mirror-config."""
+    mirrors.check_name(arguments.mirror)
+    try:
+        warnings = mirrors.check_properties(_configs(arguments), EVERYTHING)[1]
+    except UserError as error:
+        error.message = f"{arguments.mirror_config}: {error.message}"
+        raise
+    for warning in warnings:
+        say(f"{arguments.mirror_config}: {warning}")
+
+
+def _configs(arguments: Arguments) -> dict[str, str]:
+    assert arguments.mirror_config is not None
+    return read_properties(arguments.mirror_config)
+
+
+async def _create(admin: MirrorAdmin, arguments: Arguments) -> CreateMirrorResult:
+    return await admin.create_mirror(
+        arguments.mirror, _configs(arguments), replication_factor=arguments.replication_factor
+    )
+
+
+async def _add(admin: MirrorAdmin, arguments: Arguments) -> ChangedTopics:
+    return await admin.add_topics_to_mirror(
+        arguments.mirror,
+        arguments.topic,
+        replication_factor=arguments.replication_factor,
+        rebuild=Rebuild(arguments.save_tail, say) if arguments.rebuild else None,
+    )
+
+
+class _Removed(NamedTuple):
+    """Topics that were removed, and their partitions if they were waited for."""
+
+    topics: ChangedTopics
+    stopped: tuple[DescribedPartition, ...] = ()
+
+    def as_json(self) -> object:
+        return self.topics
+
+
+async def _remove(admin: MirrorAdmin, arguments: Arguments) -> _Removed:
+    topics = await admin.remove_topics_from_mirror(arguments.mirror, arguments.topic)
+    if not arguments.wait_seconds:
+        return _Removed(topics)
+    stopped = await admin.await_stopped(
+        arguments.mirror, topics, timeout_s=arguments.wait_seconds, tell=say
+    )
+    return _Removed(topics, stopped)
+
+
+def _say_reasons(removed: _Removed) -> None:
+    """Print the reasons stored with STOPPED: foreign records, or that nothing was fenced."""
+    for _, topic, one in removed.stopped:
+        if one.reason:
+            say(f"{topic.topic}-{one.partition} is STOPPED: {one.reason}")
+
+
+def _print_topics(sentence: str) -> Callable[[ChangedTopics], None]:
+    """Print a sentence about topics: their number, their mirror, and their names."""
+
+    def show(topics: ChangedTopics) -> None:
+        start = f"{sentence.format(len(topics))} {topics.mirror}"
+        click.echo(f"{start}: [{printable(', '.join(topics))}]")
+
+    return show
+
+
+def _print_deleted(result: DeleteMirrorResult) -> None:
+    click.echo(f"Deleted mirror {result.mirror}")
+    if result.copied_acls:
+        say(
+            f"{len(result.copied_acls)} ACL(s) that were copied from the source stay, and follow "
+            "it no more; kafka-acls --remove takes away those that are not to stay:"
+        )
+        for acl in result.copied_acls:
+            say(acl)
+
+
+def _print_list(result: ListMirrorsResult) -> None:
+    rows = [
+        (one.mirror, one.topics, one.source_cluster_id, one.source_bootstrap)
+        for one in result.mirrors
+    ]
+    print_table(LIST_COLUMNS, rows)
+
+
+async def _describe(admin: MirrorAdmin, arguments: Arguments) -> DescribeMirrorsResult:
+    return await admin.describe_mirrors([arguments.mirror] if arguments.mirror else None)
+
+
+def _print_description(result: DescribeMirrorsResult) -> None:
+    rows = result.partitions
+    print_table(DESCRIBE_COLUMNS, map(_columns, rows))
+    for mirror, topic, one in rows:
+        if one.reason is not None and (one.fresh or one.state not in NEEDS_OWNER):
+            name = f"{mirror.mirror}/{topic.topic}-{one.partition}"
+            say(f"{name} is {one.state.name}: {one.reason}")
+    _warn_old(rows)
+    _warn_silent(rows)
+
+
+def _columns(row: DescribedPartition) -> tuple[object, ...]:
+    """The KIP's columns."""
+    mirror, topic, one = row
+    offsets = (one.source_offset, one.destination_offset, one.lag)
+    return (mirror.mirror, topic.topic, one.partition, *offsets, one.state.name)
+
+
+def _warn_old(rows: Sequence[DescribedPartition]) -> None:
+    """Warn of partitions that need an owner and have no fresh status: their offsets are stale."""
+    silent = [row for row in rows if row.one.state in NEEDS_OWNER and not row.one.fresh]
+    if silent:
+        mirror, topic, one = silent[0]
+        say(
+            f"{len(silent)} of {len(rows)} partitions have no status of the last {FRESH_S:g} s: "
+            f"is a node running? (twinlog run) For example "
+            f"{mirror.mirror}/{topic.topic}-{one.partition}: {one.reason}"
+        )
+
+
+def _warn_incomplete(result: ListMirrorsResult | DescribeMirrorsResult) -> None:
+    """Warn of topics that are not mirrored, and of records that cannot be read."""
+    for one in (mirror.not_mirrored for mirror in result.mirrors):
+        for topic, reason in one.topics:
+            say(f"{one.mirror}: source topic {topic} is not mirrored: {reason}")
+        if one.total > len(one.topics):
+            say(f"{one.mirror}: {one.total} source topics are not mirrored")
+    for trouble in result.unreadable:
+        say(f"cannot be read: {trouble}")
+
+
+def _warn_silent(rows: Iterable[DescribedPartition]) -> None:
+    """Warn of sources that have not answered: the shown offsets of their partitions are stale."""
+    heard: dict[str, list[int]] = {}
+    for mirror, _, one in rows:
+        if one.source_time_ms is not None and one.status_time_ms is not None:
+            silent_ms = one.status_time_ms - one.source_time_ms
+            if one.state is State.MIRRORING and silent_ms > FRESH_S * 1000:
+                heard.setdefault(mirror.mirror, []).append(one.source_time_ms)
+    for name, times in heard.items():
+        since = time.time() - min(times) / 1000
+        say(
+            f"{name}: the source has not answered for {since:.0f} s for {len(times)} partition(s); "
+            f"SOURCE-OFFSET and LAG are of then (twinlog readiness)"
+        )
+
+
+ACTIONS: Final[Mapping[str, Action[Any]]] = {
+    "create": Action(
+        help="Create a new cluster mirror from a source cluster.",
+        needs=("mirror", "mirror_config"),
+        may_have=("replication_factor",),
+        check=_check_created,
+        call=_create,
+        text=lambda result: click.echo(f"Created mirror {result.mirror}"),
+    ),
+    "add": Action(
+        help="Add topic(s) to an existing cluster mirror (supports regex).",
+        needs=("mirror", "topic"),
+        may_have=("replication_factor", "rebuild", "save_tail"),
+        call=_add,
+        text=_print_topics("Added {} topic(s) to mirror"),
+    ),
+    "pause": Action(
+        help="Pause mirroring for topic(s) matching the pattern (supports regex).",
+        needs=("mirror", "topic"),
+        call=lambda admin, given: admin.pause_mirror_topics(given.mirror, given.topic),
+        text=_print_topics("Paused mirroring for {} topic(s) in mirror"),
+    ),
+    "resume": Action(
+        help="Resume mirroring for previously paused topic(s) matching the pattern (supports "
+        "regex).",
+        needs=("mirror", "topic"),
+        call=lambda admin, given: admin.resume_mirror_topics(given.mirror, given.topic),
+        text=_print_topics("Resumed mirroring for {} topic(s) in mirror"),
+    ),
+    "remove": Action(
+        help="Remove topic(s) from an existing cluster mirror (supports regex).",
+        needs=("mirror", "topic"),
+        may_have=("wait_seconds",),
+        call=_remove,
+        text=lambda removed: _print_topics("Removed {} topic(s) from mirror")(removed.topics),
+        notes=_say_reasons,
+    ),
+    "alter": Action(
+        help="Alter the configuration of an existing cluster mirror.",
+        needs=("mirror", "mirror_config"),
+        call=lambda admin, given: admin.alter_mirror(given.mirror, _configs(given)),
+        text=lambda done: click.echo(f"Completed updating config for mirror {done.mirror}."),
+    ),
+    "delete": Action(
+        help="Delete a cluster mirror that is empty or has only stopped partitions.",
+        needs=("mirror",),
+        call=lambda admin, given: admin.delete_mirror(given.mirror),
+        text=_print_deleted,
+    ),
+    "list": Action(
+        help="List all cluster mirrors.",
+        call=lambda admin, _: admin.list_mirrors(),
+        text=_print_list,
+        notes=_warn_incomplete,
+    ),
+    "describe": Action(
+        help="Describe a cluster mirror including partition lag and state.",
+        may_have=("mirror",),
+        call=_describe,
+        text=_print_description,
+        notes=_warn_incomplete,
+    ),
+}
+
+
+def _with_actions(command: click.Command) -> click.Command:
+    """Add the actions' flags; those before `--json` are in order of the alphabet."""
+    names = [one.name for one in command.params]
+    at = names.index("as_json")
+    flags = [
+        click.Option([f"--{name}", name], is_flag=True, help=action.help)
+        for name, action in ACTIONS.items()
+    ]
+    command.params[:at] = sorted([*flags, *command.params[:at]], key=lambda one: one.opts[0])
+    return command
+
+
+@_with_actions
 @click.command(
     help="This tool helps to create cluster mirrors and add topics to them.",
     context_settings={"max_content_width": 100},
-)
-@click.option(
-    "--add", is_flag=True, help="Add topic(s) to an existing cluster mirror (supports regex)."
-)
-@click.option(
-    "--alter", is_flag=True, help="Alter the configuration of an existing cluster mirror."
 )
 @click.option(
     "--bootstrap-server",
@@ -124,27 +360,12 @@ class Arguments:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Property file containing configs to be passed to Admin Client.",
 )
-@click.option("--create", is_flag=True, help="Create a new cluster mirror from a source cluster.")
-@click.option(
-    "--delete",
-    is_flag=True,
-    help="Delete a cluster mirror that is empty or has only stopped partitions.",
-)
-@click.option(
-    "--describe", is_flag=True, help="Describe a cluster mirror including partition lag and state."
-)
-@click.option("--list", "list_", is_flag=True, help="List all cluster mirrors.")
 @click.option("--mirror", metavar="<String: mirror>", help="The name of the cluster mirror.")
 @click.option(
     "--mirror-config",
     metavar="<String: mirror config property file>",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Property file containing source cluster configs for mirroring.",
-)
-@click.option(
-    "--pause",
-    is_flag=True,
-    help="Pause mirroring for topic(s) matching the pattern (supports regex).",
 )
 @click.option(
     "--rebuild",
@@ -154,21 +375,11 @@ class Arguments:
     "mirror, and hold records that the source does not have, and mirror them anew.",
 )
 @click.option(
-    "--remove",
-    is_flag=True,
-    help="Remove topic(s) from an existing cluster mirror (supports regex).",
-)
-@click.option(
     "--replication-factor",
     metavar="<Short: replication-factor>",
     type=click.IntRange(1, (1 << 15) - 1),
     help="The replication factor to use for the mirror topic. If not specified, uses the "
     "destination cluster's default.",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Resume mirroring for previously paused topic(s) matching the pattern (supports regex).",
 )
 @click.option(
     "--save-tail",
@@ -213,7 +424,7 @@ def mirrors_command(
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except Interrupted as error:
-        _say(f"Error: {error}")
+        say(f"Error: {error}")
         context.exit(error.exit_status)
     except Exception as error:
         if debug or context.find_root().params.get("debug"):
@@ -228,7 +439,7 @@ def _parse(options: Mapping[str, Any], *, as_json: bool) -> tuple[str, Arguments
     Raises:
         click.UsageError: none or several actions, or a missing or surplus argument.
     """
-    chosen = [name for name in ACTIONS if options["list_" if name == "list" else name]]
+    chosen = [name for name in ACTIONS if options[name]]
     if len(chosen) != 1:
         flags = ", ".join(f"--{name}" for name in ACTIONS)
         raise click.UsageError(f"Command must include exactly one action: {flags}")
@@ -258,306 +469,12 @@ def _admin(bootstrap_server: str, command_config: Path | None) -> MirrorAdmin:
     properties = destination_properties(bootstrap_server, command_config)
     admin = MirrorAdmin({"client.id": "kafka-mirrors", **properties})
     for warning in admin.warnings:
-        _say(f"{command_config}: {warning}")
+        say(f"{command_config}: {warning}")
     return admin
 
 
-async def _run(action: str, admin: MirrorAdmin, arguments: Arguments) -> None:
-    if action == "create":
-        # What can be checked without a cluster is checked before any request.
-        mirrors.check_name(arguments.mirror)
-        warnings = _warnings(arguments)
-        for warning in warnings:
-            _say(f"{arguments.mirror_config}: {warning}")
+async def _run(name: str, admin: MirrorAdmin, arguments: Arguments) -> None:
+    action = ACTIONS[name]
+    action.check(arguments)
     async with admin:
-        await _ACTIONS[action](admin, arguments)
-
-
-def _warnings(arguments: Arguments) -> Sequence[str]:
-    """The unused settings in the file of --mirror-config; an error names the file."""
-    try:
-        return mirrors.check_properties(_configs(arguments), EVERYTHING)[1]
-    except UserError as error:
-        error.message = f"{arguments.mirror_config}: {error.message}"
-        raise
-
-
-def _configs(arguments: Arguments) -> dict[str, str]:
-    assert arguments.mirror_config is not None
-    return read_properties(arguments.mirror_config)
-
-
-async def _create(admin: MirrorAdmin, arguments: Arguments) -> None:
-    created = await admin.create_mirror(
-        arguments.mirror, _configs(arguments), replication_factor=arguments.replication_factor
-    )
-    if arguments.as_json:
-        _print_json({"created": created.mirror, "cluster_id": created.source_cluster_id})
-    else:
-        click.echo(f"Created mirror {created.mirror}")
-
-
-async def _add(admin: MirrorAdmin, arguments: Arguments) -> None:
-    names = await admin.add_topics_to_mirror(
-        arguments.mirror,
-        arguments.topic,
-        replication_factor=arguments.replication_factor,
-        rebuild=Rebuild(arguments.save_tail, _say) if arguments.rebuild else None,
-    )
-    if arguments.as_json:
-        _print_json({"mirror": arguments.mirror, "added": names})
-    else:
-        listed = printable(", ".join(names))
-        click.echo(f"Added {len(names)} topic(s) to mirror {arguments.mirror}: [{listed}]")
-
-
-async def _pause(admin: MirrorAdmin, arguments: Arguments) -> None:
-    names = await admin.pause_mirror_topics(arguments.mirror, arguments.topic)
-    _changed(arguments, names, "paused", f"Paused mirroring for {len(names)} topic(s) in mirror")
-
-
-async def _resume(admin: MirrorAdmin, arguments: Arguments) -> None:
-    names = await admin.resume_mirror_topics(arguments.mirror, arguments.topic)
-    _changed(arguments, names, "resumed", f"Resumed mirroring for {len(names)} topic(s) in mirror")
-
-
-async def _remove(admin: MirrorAdmin, arguments: Arguments) -> None:
-    names = await admin.remove_topics_from_mirror(arguments.mirror, arguments.topic)
-    if arguments.wait_seconds:
-        await _await_stopped(admin, arguments, frozenset(names))
-    _changed(arguments, names, "removed", f"Removed {len(names)} topic(s) from mirror")
-    if arguments.wait_seconds:
-        await _say_reasons(admin, arguments.mirror, frozenset(names))
-
-
-async def _say_reasons(admin: MirrorAdmin, mirror: str, names: frozenset[str]) -> None:
-    """Print the reasons stored with STOPPED: foreign records, or that nothing was fenced."""
-    for described in (await admin.describe_mirrors([mirror])).mirrors:
-        for topic in described.topics:
-            for one in topic.partitions:
-                if topic.topic in names and one.state is State.STOPPED and one.reason:
-                    _say(f"{topic.topic}-{one.partition} is STOPPED: {one.reason}")
-
-
-async def _await_stopped(admin: MirrorAdmin, arguments: Arguments, names: frozenset[str]) -> None:
-    """Wait until all partitions of these topics are STOPPED, and report those that are not.
-
-    Raises:
-        Retriable: not in time, or the states cannot be read. The removal is stored all the same.
-    """
-    deadline = time.monotonic() + arguments.wait_seconds
-    told = time.monotonic()
-    while True:
-        waiting = await _not_stopped(admin, arguments.mirror, names)
-        if not waiting:
-            return
-        if time.monotonic() >= deadline:
-            raise Retriable(
-                f"not STOPPED within {arguments.wait_seconds:g} s: {waiting}",
-                hint="the removal is stored and goes on; --describe shows the states",
-            )
-        if time.monotonic() - told >= TELL_SECONDS:
-            told = time.monotonic()
-            _say(f"waiting until STOPPED (the removal is stored): {waiting}")
-        await asyncio.sleep(LOOK_SECONDS)
-
-
-async def _not_stopped(admin: MirrorAdmin, mirror: str, names: frozenset[str]) -> str:
-    """The partitions that are not STOPPED yet, with state and reason; empty if there are none."""
-    try:
-        found = (await admin.describe_mirrors([mirror])).mirrors
-    except Retriable as error:
-        return str(error)
-    left = [
-        f"{topic.topic}-{one.partition} is {one.state.name}"
-        + (f" ({one.reason})" * bool(one.reason))
-        for described in found
-        for topic in described.topics
-        for one in topic.partitions
-        if topic.topic in names and one.state is not State.STOPPED
-    ]
-    return f"{len(left)} partition(s): {few(left, '; ')}" if left else ""
-
-
-def _changed(arguments: Arguments, names: Sequence[str], what: str, sentence: str) -> None:
-    if arguments.as_json:
-        _print_json({"mirror": arguments.mirror, what: names})
-    else:
-        click.echo(f"{sentence} {arguments.mirror}: [{printable(', '.join(names))}]")
-
-
-async def _alter(admin: MirrorAdmin, arguments: Arguments) -> None:
-    configs = _configs(arguments)
-    await admin.alter_mirror(arguments.mirror, configs)
-    if arguments.as_json:
-        _print_json({"altered": arguments.mirror, "set": sorted(configs)})
-    else:
-        click.echo(f"Completed updating config for mirror {arguments.mirror}.")
-
-
-async def _delete(admin: MirrorAdmin, arguments: Arguments) -> None:
-    result = await admin.delete_mirror(arguments.mirror)
-    if arguments.as_json:
-        _print_json({"deleted": result.mirror, "copied_acls": list(result.copied_acls)})
-        return
-    click.echo(f"Deleted mirror {result.mirror}")
-    if result.copied_acls:
-        _say(
-            f"{len(result.copied_acls)} ACL(s) that were copied from the source stay, and follow "
-            "it no more; kafka-acls --remove takes away those that are not to stay:"
-        )
-        for acl in result.copied_acls:
-            _say(acl)
-
-
-async def _list(admin: MirrorAdmin, arguments: Arguments) -> None:
-    result = await admin.list_mirrors()
-    rows = [
-        (one.mirror, one.topics, one.source_cluster_id, one.source_bootstrap)
-        for one in result.mirrors
-    ]
-    if arguments.as_json:
-        names = ("mirror", "topics", "cluster_id", "bootstrap_servers")
-        _print_json(
-            [
-                {
-                    **dict(zip(names, row, strict=True)),
-                    "config": one.config,
-                    "not_mirrored": dict(one.not_mirrored.topics),
-                }
-                for row, one in zip(rows, result.mirrors, strict=True)
-            ]
-        )
-    else:
-        print_table(LIST_COLUMNS, rows)
-    _warn_not_mirrored(one.not_mirrored for one in result.mirrors)
-    _warn_unreadable(result.unreadable)
-
-
-class _Row(NamedTuple):
-    """A partition as `--describe` shows it."""
-
-    mirror: MirrorDescription
-    topic: TopicDescription
-    one: PartitionDescription
-
-    def columns(self) -> tuple[object, ...]:
-        """The KIP's columns."""
-        one = self.one
-        offsets = (one.source_offset, one.destination_offset, one.lag)
-        return (self.mirror.mirror, self.topic.topic, one.partition, *offsets, one.state.name)
-
-    def as_json(self) -> dict[str, object]:
-        """All known fields."""
-        one = self.one
-        return {
-            "mirror": self.mirror.mirror,
-            "topic": self.topic.topic,
-            "partition": one.partition,
-            "source_offset": one.source_offset,
-            "source_last_stable_offset": one.source_last_stable_offset,
-            "destination_offset": one.destination_offset,
-            "lag": one.lag,
-            "lag_ms": one.lag_ms,
-            "state": one.state.name,
-            "reason": one.reason,
-            "wanted": self.topic.wanted.value,
-            "last_mirrored_epoch": one.last_mirrored_epoch,
-            "last_mirrored_end": one.last_mirrored_end,
-            "source_topic_id": topic_id_text(self.topic.source_topic_id),
-            "records": one.records,
-            "bytes": one.bytes,
-            "filled_offsets": {
-                reason.name.lower(): count
-                for reason, count in zip(Absence, one.filled, strict=True)
-            },
-            "lane": one.lane,
-            "node": one.node,
-            "status_time_ms": one.status_time_ms,
-            "fresh": one.fresh,
-            "source_time_ms": one.source_time_ms,
-        }
-
-
-async def _describe(admin: MirrorAdmin, arguments: Arguments) -> None:
-    result = await admin.describe_mirrors([arguments.mirror] if arguments.mirror else None)
-    rows = [
-        _Row(mirror, topic, one)
-        for mirror in result.mirrors
-        for topic in mirror.topics
-        for one in topic.partitions
-    ]
-    if arguments.as_json:
-        _print_json([row.as_json() for row in rows])
-    else:
-        print_table(DESCRIBE_COLUMNS, [row.columns() for row in rows])
-        for mirror, topic, one in rows:
-            if one.reason is not None and (one.fresh or one.state not in NEEDS_OWNER):
-                name = f"{mirror.mirror}/{topic.topic}-{one.partition}"
-                _say(f"{name} is {one.state.name}: {one.reason}")
-        _warn_old(rows)
-        _warn_silent(rows)
-    _warn_not_mirrored(one.not_mirrored for one in result.mirrors)
-    _warn_unreadable(result.unreadable)
-
-
-_ACTIONS: Final = {
-    "create": _create,
-    "add": _add,
-    "pause": _pause,
-    "resume": _resume,
-    "remove": _remove,
-    "alter": _alter,
-    "delete": _delete,
-    "list": _list,
-    "describe": _describe,
-}
-
-
-def _warn_old(rows: Sequence[_Row]) -> None:
-    """Warn of partitions that need an owner and have no fresh status: their offsets are stale."""
-    silent = [row for row in rows if row.one.state in NEEDS_OWNER and not row.one.fresh]
-    if silent:
-        mirror, topic, one = silent[0]
-        _say(
-            f"{len(silent)} of {len(rows)} partitions have no status of the last {FRESH_S:g} s: "
-            f"is a node running? (twinlog run) For example "
-            f"{mirror.mirror}/{topic.topic}-{one.partition}: {one.reason}"
-        )
-
-
-def _warn_not_mirrored(mirrors: Iterable[NotMirrored]) -> None:
-    for one in mirrors:
-        for topic, reason in one.topics:
-            _say(f"{one.mirror}: source topic {topic} is not mirrored: {reason}")
-        if one.total > len(one.topics):
-            _say(f"{one.mirror}: {one.total} source topics are not mirrored")
-
-
-def _warn_silent(rows: Iterable[_Row]) -> None:
-    """Warn of sources that have not answered: the shown offsets of their partitions are stale."""
-    heard: dict[str, list[int]] = {}
-    for mirror, _, one in rows:
-        if one.source_time_ms is not None and one.status_time_ms is not None:
-            silent_ms = one.status_time_ms - one.source_time_ms
-            if one.state is State.MIRRORING and silent_ms > FRESH_S * 1000:
-                heard.setdefault(mirror.mirror, []).append(one.source_time_ms)
-    for name, times in heard.items():
-        since = time.time() - min(times) / 1000
-        _say(
-            f"{name}: the source has not answered for {since:.0f} s for {len(times)} partition(s); "
-            f"SOURCE-OFFSET and LAG are of then (twinlog readiness)"
-        )
-
-
-def _warn_unreadable(troubles: Iterable[str]) -> None:
-    for trouble in troubles:
-        _say(f"cannot be read: {trouble}")
-
-
-def _print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=1))
-
-
-def _say(message: str) -> None:
-    click.echo(printable(message), err=True)
+        await action.run(admin, arguments)

@@ -1,0 +1,73 @@
+"""Waits until topics that were removed from a mirror are STOPPED, and what is known about them.
+
+A removal is stored at once; the nodes carry it out. Until then the topics are read-only.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from twinlog.kafka.errors import Retriable
+from twinlog.mirror.states import State
+from twinlog.operations.describe import DescribedPartition
+from twinlog.operations.results import DescribeMirrorsResult
+from twinlog.text import few
+
+TELL_S: Final = 3.0
+"""Seconds between two reports of what is waited for."""
+LOOK_S: Final = 0.5
+"""Seconds between two checks."""
+
+Describe = Callable[[], Awaitable[DescribeMirrorsResult]]
+"""Describes the mirror."""
+
+
+async def await_stopped(
+    describe: Describe, topics: Collection[str], timeout_s: float, tell: Callable[[str], None]
+) -> tuple[DescribedPartition, ...]:
+    """Wait until all partitions of these topics are STOPPED; return them.
+
+    Args:
+        describe: describes the topics' mirror.
+        topics: their names.
+        timeout_s: how long to wait, in seconds.
+        tell: receives now and then what is waited for, as text.
+
+    Raises:
+        Retriable: not in time, or the states cannot be read. The removal is stored all the same.
+    """
+    deadline = time.monotonic() + timeout_s
+    told = time.monotonic()
+    while True:
+        try:
+            found = _of(await describe(), topics)
+            waiting = _not_stopped(found)
+        except Retriable as error:
+            found, waiting = (), str(error)
+        if not waiting:
+            return found
+        if time.monotonic() >= deadline:
+            raise Retriable(
+                f"not STOPPED within {timeout_s:g} s: {waiting}",
+                hint="the removal is stored and goes on; --describe shows the states",
+            )
+        if time.monotonic() - told >= TELL_S:
+            told = time.monotonic()
+            tell(f"waiting until STOPPED (the removal is stored): {waiting}")
+        await asyncio.sleep(LOOK_S)
+
+
+def _of(result: DescribeMirrorsResult, topics: Collection[str]) -> tuple[DescribedPartition, ...]:
+    return tuple(row for row in result.partitions if row.topic.topic in topics)
+
+
+def _not_stopped(rows: Collection[DescribedPartition]) -> str:
+    """The partitions that are not STOPPED yet, with state and reason; empty if there are none."""
+    left = [
+        f"{row.topic.topic}-{row.one.partition} is {row.one.state.name}"
+        + (f" ({row.one.reason})" * bool(row.one.reason))
+        for row in rows
+        if row.one.state is not State.STOPPED
+    ]
+    return f"{len(left)} partition(s): {few(left, '; ')}" if left else ""
