@@ -25,7 +25,6 @@ LONG_MODULES: Final = {
     "engines/exact/data_plane.py": 920,
     "engines/exact/shard.py": 726,
     "kafka/client/connection.py": 639,
-    "operations/readiness/verdict.py": 720,
     "operations/switchover/switchover.py": 812,
 }
 

@@ -15,14 +15,14 @@ import pytest
 from checkout import DOCS
 from clients import client
 from confluent_kafka import TopicPartition
+from readiness_check import find_readiness
 from waiting import until
 
-from twinlog.interfaces.cli.readiness import find_readiness
 from twinlog.local import commands
 from twinlog.local.check import Log
 from twinlog.local.commands import Done
 from twinlog.local.stage import Stage
-from twinlog.operations.readiness.verdict import Reason
+from twinlog.operations.readiness.reasons import Reason
 from twinlog.store.config_records import MIRROR_VERSION, Feature
 from twinlog.store.control_topics import CONFIG_PARTITIONS, config_entry
 from twinlog.store.topic_writer import ALL, append

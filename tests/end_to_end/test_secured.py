@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from process_tree import await_lanes, below
+from readiness_check import find_readiness
 from rights import granted
 from secured_clusters import (
     LISTENERS,
@@ -37,7 +38,6 @@ from waiting import until
 
 from twinlog.engines.exact.kafka_ports import KafkaSource
 from twinlog.engines.exact.ports import WHOLE_TOPIC
-from twinlog.interfaces.cli.readiness import find_readiness
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.references import ALLOWED_PATHS
@@ -50,7 +50,7 @@ from twinlog.local.check import Log
 from twinlog.local.commands import Done
 from twinlog.local.ports import HOST, PortClaim
 from twinlog.local.stage import Stage
-from twinlog.operations.readiness.verdict import Finding, Reason
+from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.config_records import MadeAcl, MadeFor
 from twinlog.store.control_topics import CONFIG_TOPIC, LANES_GROUP, STATE_TOPIC, ControlTopics
 from twinlog.store.mirrors import MirrorStore

@@ -10,15 +10,15 @@ import librdkafka_tools as outside
 import pytest
 from clients import client
 from confluent_kafka import Consumer, Producer, TopicPartition
+from readiness_check import find_readiness
 from switchover_process import Switching
 from waiting import until
 
 from twinlog import MirrorAdmin, State
-from twinlog.interfaces.cli.readiness import find_readiness
 from twinlog.local.check import Log
 from twinlog.local.stage import Stage
 from twinlog.local.writers import Totals, TransactionalWriter
-from twinlog.operations.readiness.verdict import Reason
+from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.switchover.switchover import (
     LeftBehind,
     Producers,

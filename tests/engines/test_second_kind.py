@@ -27,7 +27,7 @@ from twinlog.lifecycle.changes import alter_mirror, remove_topics
 from twinlog.mirror.states import State
 from twinlog.operations.describe import PartitionDescription
 from twinlog.operations.mirror_admin import MirrorAdmin
-from twinlog.operations.readiness.verdict import Reason
+from twinlog.operations.readiness.reasons import Reason
 from twinlog.runtime.lane import Lane, LaneConfig
 from twinlog.store.config_records import MirrorTopic
 from twinlog.sync.group_offsets import GroupSync

@@ -10,16 +10,17 @@ from dataclasses import replace
 import librdkafka_tools as outside
 from clients import client, make_topic, write_state
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from readiness_check import find_readiness
 from waiting import until
 
 from conftest import Pair
-from twinlog.interfaces.cli.readiness import find_readiness
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.partitions import Refusal
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.mirror.placement import MirrorPartition, state_partition
 from twinlog.mirror.states import State
-from twinlog.operations.readiness.verdict import Readiness, Reason
+from twinlog.operations.readiness.reasons import Reason
+from twinlog.operations.readiness.verdict import Readiness
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import LANES_GROUP, ControlTopics, partition_count, status_entry
 from twinlog.store.mirrors import MirrorStore

@@ -18,9 +18,10 @@ from twinlog.kafka.requests.topics import (
     topic_resource,
 )
 from twinlog.lifecycle.creation import add_topics, create_mirror
+from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.readiness.subject import subject_of
 from twinlog.operations.readiness.survey import survey
-from twinlog.operations.readiness.verdict import Reason, judge
+from twinlog.operations.readiness.verdict import judge
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.configs import sync_configs
 

@@ -26,9 +26,11 @@ from twinlog.kafka.groups.offsets import (
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.mirror.states import State
+from twinlog.operations.readiness.facts import MirrorFacts
+from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.readiness.subject import subject_of
 from twinlog.operations.readiness.survey import survey
-from twinlog.operations.readiness.verdict import MirrorFacts, Reason, judge
+from twinlog.operations.readiness.verdict import judge
 from twinlog.store.group_log import read_groups
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.group_offsets import GroupSync

@@ -14,11 +14,11 @@ import librdkafka_tools as outside
 import pytest
 from clients import client, make_topic, write_state
 from prometheus_client.parser import text_string_to_metric_families
+from readiness_check import find_readiness
 from shifted_engine import KIND, registered
 from waiting import until_async
 
 from conftest import Pair
-from twinlog.interfaces.cli.readiness import find_readiness
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
@@ -40,7 +40,8 @@ from twinlog.mirror.errors import MirrorRefused
 from twinlog.mirror.states import State
 from twinlog.node.metrics import exposition
 from twinlog.node.observation import Observed
-from twinlog.operations.readiness.verdict import Readiness, Reason
+from twinlog.operations.readiness.reasons import Reason
+from twinlog.operations.readiness.verdict import Readiness
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot

@@ -13,7 +13,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.operations.readiness import begins_later as module
 from twinlog.operations.readiness.begins_later import SLACK_MS, Below, begins_later, kept_since
-from twinlog.operations.readiness.verdict import SourceLog
+from twinlog.operations.readiness.facts import SourceLog
 
 A = TopicPartition("t", 0)
 NOW = 1_700_000_000_000

@@ -24,7 +24,6 @@ from tcp_proxy import LIST_OFFSETS, PROXIED, PROXIED_LISTENER, Faults, Proxies
 from waiting import until_async
 
 from conftest import Pair
-from twinlog.interfaces.cli.readiness import as_object
 from twinlog.kafka.acls import Acl, Operation, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.requests.partitions import CONSUMER, DEBUGGING, delete_records
@@ -39,7 +38,8 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.mirror.states import State
-from twinlog.operations.readiness.verdict import WEIGHTS, Reason, Verdict
+from twinlog.operations.readiness.reasons import WEIGHTS, Reason, Verdict
+from twinlog.operations.serialise import json_data
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import LANES_GROUP
 
@@ -111,7 +111,8 @@ async def await_findings(
     async def found() -> dict[str, Any]:
         for topic in topics:
             await one.report(topic, state)
-        return as_object(await one.readiness())
+        as_object: Any = json_data(await one.readiness())
+        return as_object
 
     deadline = time.monotonic() + SECONDS
     while findings(last := await found()).keys() != set(expected):

@@ -14,8 +14,9 @@ from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.translation import Translation
 from twinlog.operations.readiness import group_survey
+from twinlog.operations.readiness.facts import SourceLog, Standing
 from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
-from twinlog.operations.readiness.verdict import Finding, Reason, SourceLog, Standing
+from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import NO_OFFSET, GroupMemory, LastCheck, PartitionMemory
 from twinlog.sync import group_rules

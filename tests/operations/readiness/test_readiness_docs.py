@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import pytest
 from checkout import ROOT
 
-from twinlog.operations.readiness.verdict import WEIGHTS, Reason, Verdict
+from twinlog.operations.readiness.reasons import WEIGHTS, Reason, Verdict
 
 PAGE: Final = ROOT / "docs" / "readiness.md"
 

@@ -28,8 +28,8 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.placement import config_partition
 from twinlog.mirror.states import State
 from twinlog.operations.mirror_admin import MirrorAdmin
+from twinlog.operations.readiness.reasons import Reason, Verdict
 from twinlog.operations.readiness.survey import source_logs
-from twinlog.operations.readiness.verdict import Reason, Verdict
 from twinlog.store.config_records import Wanted, encode_key
 from twinlog.store.control_topics import (
     CONFIG_TOPIC,

@@ -8,25 +8,20 @@ from twinlog.interfaces.cli.readiness import _sentence
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.states import State
-from twinlog.operations.readiness.group_survey import offset_facts
-from twinlog.operations.readiness.verdict import (
-    BEYOND_LAG,
-    WEIGHTS,
+from twinlog.operations.readiness.facts import (
     AclFacts,
-    Finding,
     GroupFacts,
     MirrorFacts,
     PartitionFacts,
-    Readiness,
-    Reason,
     Skip,
     SourceLog,
     SourceTopic,
     Standing,
     TopicFacts,
-    Verdict,
-    judge,
 )
+from twinlog.operations.readiness.group_survey import offset_facts
+from twinlog.operations.readiness.reasons import BEYOND_LAG, WEIGHTS, Finding, Reason, Verdict
+from twinlog.operations.readiness.verdict import Readiness, judge
 from twinlog.sync.group_rules import Log
 
 GOOD = PartitionFacts(

@@ -15,7 +15,7 @@ from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.absence import LOOK_INTERVAL_S
-from twinlog.operations.readiness.verdict import Standing
+from twinlog.operations.readiness.facts import Standing
 from twinlog.operations.switchover.readable import Readable
 
 PLACE = TopicPartition("t", 0)

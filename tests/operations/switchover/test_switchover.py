@@ -17,15 +17,9 @@ from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import SAME
-from twinlog.operations.readiness.verdict import (
-    WEIGHTS,
-    Finding,
-    GroupFacts,
-    Readiness,
-    Reason,
-    Skip,
-    Verdict,
-)
+from twinlog.operations.readiness.facts import GroupFacts, Skip
+from twinlog.operations.readiness.reasons import WEIGHTS, Finding, Reason, Verdict
+from twinlog.operations.readiness.verdict import Readiness
 from twinlog.operations.switchover import switchover
 from twinlog.operations.switchover.denials import Outlook
 from twinlog.operations.switchover.silence import Silence, SourceEnd

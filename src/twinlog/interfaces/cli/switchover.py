@@ -12,10 +12,10 @@ import click
 
 from twinlog.interfaces.cli.options import destination_options, destination_properties
 from twinlog.interfaces.cli.questions import confirm
-from twinlog.interfaces.cli.readiness import ALL
 from twinlog.kafka.acls import Acl
 from twinlog.kafka.client.configuration import parse_config, read_properties
 from twinlog.lifecycle.creation import connected
+from twinlog.operations.mirror_admin import ALL_TOPICS
 from twinlog.operations.switchover.denials import allow_producers, forget_denials
 from twinlog.operations.switchover.switchover import (
     AS_IT_WAS,
@@ -44,7 +44,9 @@ INTERRUPTED: Final = 130
 @destination_options
 @click.option("--mirror", required=True, help="The mirror.")
 @click.option(
-    "--topic", default=ALL, help="Only this topic of it, or those that match; all by default."
+    "--topic",
+    default=ALL_TOPICS,
+    help="Only this topic of it, or those that match; all by default.",
 )
 @click.option(
     "--producers-stopped",

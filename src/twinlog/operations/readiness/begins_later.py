@@ -27,7 +27,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.destination_topics import source_configs
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.mirror.translation import SAME, Translation
-from twinlog.operations.readiness.verdict import SourceLog
+from twinlog.operations.readiness.facts import SourceLog
 from twinlog.sync.translated_offsets import list_translated_offsets
 
 SLACK_MS: Final = 600_000

@@ -1,4 +1,4 @@
-"""What a failover does to consumer groups: the facts of verdict.py that concern them.
+"""What a failover does to consumer groups: the facts of facts.py that concern them.
 
 All groups count that have committed for the mirror's topics, including those whose offsets are not
 copied (streams groups, and those that `mirror.groups.include` leaves out).
@@ -30,14 +30,8 @@ from twinlog.kafka.groups.offsets import (
 )
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.translation import SAME, Translation
-from twinlog.operations.readiness.verdict import (
-    Finding,
-    GroupFacts,
-    Reason,
-    Skip,
-    SourceLog,
-    Standing,
-)
+from twinlog.operations.readiness.facts import GroupFacts, Skip, SourceLog, Standing
+from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.group_log import GROUPS_TOPIC, Remembered, read_groups
 from twinlog.store.group_records import NO_OFFSET, GroupMemory
 from twinlog.sync.group_rules import (

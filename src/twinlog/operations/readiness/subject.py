@@ -18,7 +18,7 @@ from twinlog.mirror.errors import MirrorError
 from twinlog.mirror.settings import MirrorSettings, parse_settings
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.describe import MirrorDescription, PartitionDescription, describe
-from twinlog.operations.readiness.verdict import Finding, Reason
+from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.control_topics import LANES_GROUP, States
 from twinlog.store.mirrors import MirrorStore

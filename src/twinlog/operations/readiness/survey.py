@@ -1,4 +1,4 @@
-"""Surveys both clusters before a failover: the facts of verdict.py.
+"""Surveys both clusters before a failover: the facts of facts.py.
 
 The source is asked for what it holds. If it does not answer, the statuses of its partitions' owners
 report what it held at last contact. The destination is read first: what is written and mirrored in
@@ -64,18 +64,17 @@ from twinlog.mirror.states import State
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.describe import PartitionDescription
 from twinlog.operations.readiness.begins_later import begins_later, log_starts
-from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
-from twinlog.operations.readiness.subject import Subject, confirmed, source_age_ms, status_age_ms
-from twinlog.operations.readiness.verdict import (
+from twinlog.operations.readiness.facts import (
     AclFacts,
-    Finding,
     MirrorFacts,
     PartitionFacts,
-    Reason,
     SourceLog,
     SourceTopic,
     TopicFacts,
 )
+from twinlog.operations.readiness.group_survey import ByTopic, group_facts, remembered_facts
+from twinlog.operations.readiness.reasons import Finding, Reason
+from twinlog.operations.readiness.subject import Subject, confirmed, source_age_ms, status_age_ms
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.acls import Compared, compare_acls

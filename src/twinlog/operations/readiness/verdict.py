@@ -1,321 +1,27 @@
 """Judges whether a failover is possible now, and what it would lose: the verdict and its reasons.
 
-Pure: it judges what survey.py has found. Each reason has its weight, in one table (`WEIGHTS`):
-
-    verdict     a failover
-    ----------  -------------------------------------------------------------------------------
-    READY       loses nothing
-    WARNING     works, and loses or changes what the reasons name
-    NOT_READY   would not be carried out, or yields topics whose losses are unknown
-
-A topic's verdict is the worst of its own reasons and of those of the whole mirror; a mirror's
-verdict is the worst of its topics'.
+Pure: it judges the facts (facts.py) that survey.py has found. Each reason has a weight, which is a
+verdict (reasons.py). A topic's verdict is the worst of its own reasons and of those of the whole
+mirror; a mirror's verdict is the worst of its topics'.
 
 Losses are counted in offsets of the source's log. These include markers, aborted records and what
 compaction has removed, so for transactional and compacted topics there are at most so many records.
 """
 
-import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
-from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.states import State
-from twinlog.text import few
-
-
-class Verdict(enum.IntEnum):
-    """See the module; the greater value is worse."""
-
-    READY = 0
-    WARNING = 1
-    NOT_READY = 2
-
-
-class Reason(enum.Enum):
-    """The reasons against a failover."""
-
-    NO_NODE = "no node is running that could carry out the failover"
-    DESTINATION_UNREADABLE = "the destination's log cannot be looked at"
-    DESTINATION_RECREATED = "the destination's topic was deleted and recreated"
-    NOT_MIRRORING = "partitions that are not MIRRORING"
-    PAUSED = "partitions that are paused"
-    NOT_MIRRORED = "source topics that the mirror stands for and does not mirror"
-    FOREIGN_MEMBER = "members of the nodes' groups that are not twinlog's"
-    CONTROL_UNREADABLE = "records of the control topics that cannot be read"
-    SOURCE_UNREACHABLE = "what the source holds by now is not known"
-    SOURCE_UNREADABLE = "what some of its partitions hold by now is not known"
-    TOPIC_GONE = "the source's topic was deleted"
-    TOPIC_MADE_AGAIN = "the source's topic was deleted and recreated"
-    NEW_PARTITIONS = "the source's topic has partitions that the mirror has not"
-    EXTRA_PARTITIONS = "partitions were added to the destination's topic"
-    PURGED = "the source has deleted what was not mirrored yet"
-    BEGINS_LATER = "the destination has deleted what the source keeps"
-    DIVERGED = "the destination holds what the source does not"
-    FOREIGN_RECORDS = "the destination holds more than its mirror has written"
-    COMPACTION_MISSED = "compacted topics that were behind for longer than tombstones are kept"
-    NOT_COMPARED = "whether the destination holds more than its mirror has written is not known"
-    LOG_END_UNREADABLE = "what the source has acknowledged and not replicated is not known"
-    UNREPLICATED = "records of the source that it has not replicated itself"
-    LAG = "records that are not mirrored yet"
-    OPEN_TRANSACTION = "records of the source whose transactions are not decided"
-    GROUP_BEHIND = "a group would read records again"
-    GROUP_AHEAD = "a group has read what is not mirrored yet"
-    GROUP_REWOUND = "a group was rewound on the source, and not yet on the destination"
-    GROUP_SKIPS = "a group would skip records"
-    GROUP_DELETED = "a group's offsets were deleted on the source, and not on the destination"
-    GROUP_NOT_COPIED = "a group's offsets are not copied"
-    GROUP_UNREADABLE = "groups' offsets cannot be looked at"
-    CONFIGURATION = "configurations that are not the source's"
-    CONFIGURATION_UNREADABLE = "configurations cannot be looked at"
-    ACL = "ACLs that are not the source's"
-    ACL_UNREADABLE = "ACLs cannot be looked at"
-
-
-_SHARE: Final = "share"
-_STREAMS: Final = "streams"
-WEIGHTS: Final[Mapping[Reason, Verdict]] = {
-    Reason.NO_NODE: Verdict.NOT_READY,
-    Reason.DESTINATION_UNREADABLE: Verdict.NOT_READY,
-    Reason.DESTINATION_RECREATED: Verdict.NOT_READY,
-    Reason.NOT_MIRRORING: Verdict.NOT_READY,
-    Reason.PAUSED: Verdict.WARNING,
-    Reason.NOT_MIRRORED: Verdict.WARNING,
-    Reason.FOREIGN_MEMBER: Verdict.WARNING,
-    Reason.CONTROL_UNREADABLE: Verdict.WARNING,
-    Reason.SOURCE_UNREACHABLE: Verdict.WARNING,
-    Reason.SOURCE_UNREADABLE: Verdict.WARNING,
-    Reason.TOPIC_GONE: Verdict.WARNING,
-    Reason.TOPIC_MADE_AGAIN: Verdict.WARNING,
-    Reason.NEW_PARTITIONS: Verdict.WARNING,
-    Reason.EXTRA_PARTITIONS: Verdict.WARNING,
-    Reason.PURGED: Verdict.WARNING,
-    Reason.BEGINS_LATER: Verdict.WARNING,
-    Reason.DIVERGED: Verdict.WARNING,
-    Reason.FOREIGN_RECORDS: Verdict.WARNING,
-    Reason.NOT_COMPARED: Verdict.WARNING,
-    Reason.COMPACTION_MISSED: Verdict.WARNING,
-    Reason.LOG_END_UNREADABLE: Verdict.WARNING,
-    Reason.UNREPLICATED: Verdict.WARNING,
-    Reason.LAG: Verdict.WARNING,
-    Reason.OPEN_TRANSACTION: Verdict.WARNING,
-    Reason.GROUP_BEHIND: Verdict.WARNING,
-    Reason.GROUP_AHEAD: Verdict.WARNING,
-    Reason.GROUP_REWOUND: Verdict.WARNING,
-    Reason.GROUP_SKIPS: Verdict.WARNING,
-    Reason.GROUP_DELETED: Verdict.WARNING,
-    Reason.GROUP_NOT_COPIED: Verdict.WARNING,
-    Reason.GROUP_UNREADABLE: Verdict.WARNING,
-    Reason.CONFIGURATION: Verdict.WARNING,
-    Reason.CONFIGURATION_UNREADABLE: Verdict.WARNING,
-    Reason.ACL: Verdict.WARNING,
-    Reason.ACL_UNREADABLE: Verdict.WARNING,
-}
-
-BEYOND_LAG: Final = frozenset(
-    {
-        Reason.NOT_MIRRORED,
-        Reason.DESTINATION_RECREATED,
-        Reason.CONTROL_UNREADABLE,
-        Reason.SOURCE_UNREACHABLE,
-        Reason.SOURCE_UNREADABLE,
-        Reason.LOG_END_UNREADABLE,
-        Reason.TOPIC_GONE,
-        Reason.TOPIC_MADE_AGAIN,
-        Reason.NEW_PARTITIONS,
-        Reason.PURGED,
-        Reason.BEGINS_LATER,
-        Reason.DIVERGED,
-        Reason.FOREIGN_RECORDS,
-        Reason.NOT_COMPARED,
-        Reason.COMPACTION_MISSED,
-    }
+from twinlog.operations.readiness.facts import (
+    AclFacts,
+    MirrorFacts,
+    PartitionFacts,
+    SourceTopic,
+    TopicFacts,
 )
-"""With these reasons, records may be lost, or may differ, that no lag counts."""
-
-
-class Finding(NamedTuple):
-    """A reason, and a text for people about what was found."""
-
-    reason: Reason
-    text: str
-
-    @property
-    def verdict(self) -> Verdict:
-        """What it means for a failover."""
-        return WEIGHTS[self.reason]
-
-
-class SourceLog(NamedTuple):
-    """A partition on the source.
-
-    Attributes:
-        start: the log start offset; None if only a status reports the partition.
-        high_watermark: the offset up to which all in-sync replicas have the log.
-        last_stable: the offset up to which no transaction is open.
-        log_end: the leader's log end offset, which is above the high watermark while a follower
-            lags: a producer with acks=1 has been answered for these records. None: unknown.
-    """
-
-    start: int | None
-    high_watermark: int
-    last_stable: int
-    log_end: int | None = None
-
-    @property
-    def end(self) -> int:
-        """The log end offset, as far as it is known."""
-        return max(self.high_watermark, self.log_end or 0)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a transaction is open."""
-        return self.last_stable < self.high_watermark
-
-
-class SourceTopic(enum.Enum):
-    """What has happened to a topic on the source."""
-
-    SAME = enum.auto()
-    GONE = enum.auto()
-    MADE_AGAIN = enum.auto()
-    UNKNOWN = enum.auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFacts:
-    """What was found about a mirror partition."""
-
-    partition: int
-    state: State
-    reason: str | None = None
-    """Why it is FAILED."""
-    source: SourceLog | None = None
-    """None: it cannot be read, and no fresh status reports it."""
-    destination_end: int | None = None
-    """The destination's high watermark, read before the source's."""
-    lag_ms: int | None = None
-    """Age of the oldest record that is not mirrored yet, as its owner reported; None: unknown."""
-    held_by: tuple[str, ...] = ()
-    """The producers that hold transactions open on the source, as text; none if they cannot be
-    read."""
-    reported_end: int | None = None
-    """The destination's log end as the partition's owner reported it after `destination_end` was
-    read, or when it stopped writing. None: no such report, or none needed as the source was read.
-    """
-    lacks: tuple[int, int] | None = None
-    """Offsets `[start, end)` that the source keeps, and that are below the destination's log start.
-    """
-
-
-class Standing(NamedTuple):
-    """The offset up to which a group has read a partition."""
-
-    partition: TopicPartition
-    offset: int
-
-
-class Skip(NamedTuple):
-    """A partition in which the destination's committed offset is ahead of the source's."""
-
-    partition: TopicPartition
-    source: int
-    destination: int
-    follows: bool
-    """Whether the destination's offset is the mirror's own, and is lowered at the next check."""
-
-    def __str__(self) -> str:
-        return f"{self.partition} (source {self.source}, destination {self.destination})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFacts:
-    """A group that has committed for a topic on the source."""
-
-    group: str
-    kind: str = "classic"
-    followed: bool = True
-    """Whether its offsets are copied."""
-    idle_on_source: bool = True
-    idle_on_destination: bool = True
-    due: int = 0
-    """Partitions whose offsets are still to be copied, without those in `skips`."""
-    behind: int = 0
-    """Offsets that it would read again without these copies."""
-    missing: int = 0
-    """Partitions without an offset on the destination: auto.offset.reset decides there."""
-    skips: tuple[Skip, ...] = ()
-    ahead: int = 0
-    """Offsets that it has read on the source and that the destination does not have."""
-    deleted: tuple[Standing, ...] = ()
-    """Offsets that the mirror has copied to the destination, and the source does not have now."""
-    unread: int = 0
-    """Offsets that it has not read on the source, in the partitions that it has committed for."""
-    unread_from: tuple[Standing, ...] = ()
-    """Where these begin."""
-
-    @property
-    def pending(self) -> bool:
-        """Whether the next check copies something."""
-        return self.followed and (self.due > 0 or any(one.follows for one in self.skips))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFacts:
-    """What was found about a topic. What is unknown of the source is None or empty."""
-
-    topic: str
-    on_source: SourceTopic = SourceTopic.UNKNOWN
-    source_partitions: int | None = None
-    destination_partitions: int | None = None
-    destination_recreated: bool = False
-    """Whether the destination's topic is not the one that the mirror writes to."""
-    behind_ms: int = 0
-    """For how long it was behind, if that was longer than delete.retention.ms; else 0."""
-    partitions: tuple[PartitionFacts, ...]
-    groups: tuple[GroupFacts, ...] = ()
-    configurations: tuple[str, ...] = ()
-    """Names of those that are not what they have to be."""
-    configurations_unknown: str = ""
-    """Why they cannot be compared, as text; empty: they were."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclFacts:
-    """What is left to do until the destination's ACLs are the source's, as text."""
-
-    to_make: tuple[str, ...] = ()
-    to_remove: tuple[str, ...] = ()
-    denying: tuple[str, ...] = ()
-    """The source's denials that are not copied, since they would stop nodes."""
-    missed: tuple[str, ...] = ()
-    """The source's ACLs that are not copied, and that applications may need."""
-    withheld: tuple[str, ...] = ()
-    """The source's ACLs that are not copied, since a denial beside them is not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorFacts:
-    """What was found about a mirror."""
-
-    mirror: str
-    topics: tuple[TopicFacts, ...]
-    source_trouble: str | None = None
-    """Why the source cannot be read; None: it was."""
-    known_until_ms: int | None = None
-    """If the source was not read: the time since last contact with it, by statuses; None: no status
-    reports it."""
-    node_runs: bool = True
-    not_mirrored: Mapping[str, str] = field(default_factory=dict)
-    """Source topics that the mirror covers and does not have, with the reason."""
-    age_ms: int = 0
-    """Time since the first of these facts was requested."""
-    status_age_ms: int | None = None
-    """Age of the oldest status that counts; None: none does."""
-    unknown: tuple[Finding, ...] = ()
-    """Findings about what else could not be read."""
-    acls: AclFacts = AclFacts()
+from twinlog.operations.readiness.group_findings import of_group
+from twinlog.operations.readiness.reasons import BEYOND_LAG, Finding, Reason, Verdict
+from twinlog.text import few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +39,20 @@ class TopicReadiness:
     findings: tuple[Finding, ...]
     facts: TopicFacts
 
+    def as_json(self) -> Mapping[str, object]:
+        """The verdict, with the facts about partitions and groups."""
+        return {
+            "topic": self.topic,
+            "readiness": self.verdict,
+            "lag": self.lag,
+            "undecided": self.undecided,
+            "lag_ms": self.lag_ms,
+            "findings": self.findings,
+            "partitions": self.facts.partitions,
+            "groups": self.facts.groups,
+            "configurations": self.facts.configurations,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
@@ -343,7 +63,7 @@ class Readiness:
     findings: tuple[Finding, ...]
     """Findings about the whole mirror."""
     topics: tuple[TopicReadiness, ...]
-    acls: AclFacts = AclFacts()
+    acls: AclFacts = field(default_factory=AclFacts)
     not_mirrored: Mapping[str, str] = field(default_factory=dict)
     age_ms: int = 0
     status_age_ms: int | None = None
@@ -369,6 +89,22 @@ class Readiness:
         for topic in self.topics:
             for one in topic.findings:
                 yield Finding(one.reason, f"{topic.topic}: {one.text}")
+
+    def as_json(self) -> Mapping[str, object]:
+        """The whole result."""
+        return {
+            "mirror": self.mirror,
+            "readiness": self.verdict,
+            "lag": self.lag,
+            "lag_is_all": self.lag_is_all,
+            "age_ms": self.age_ms,
+            "source_age_ms": self.source_age_ms,
+            "status_age_ms": self.status_age_ms,
+            "not_mirrored": self.not_mirrored,
+            "findings": self.findings,
+            "acls": self.acls,
+            "topics": self.topics,
+        }
 
 
 def judge(facts: MirrorFacts) -> Readiness:
@@ -631,86 +367,11 @@ def _log_end_unknown(one: PartitionFacts) -> bool:
 def _of_followers(topic: TopicFacts) -> Iterator[Finding]:
     """Findings about groups and configurations."""
     for group in topic.groups:
-        yield from _of_group(group)
+        yield from of_group(group)
     if topic.configurations:
         yield Finding(Reason.CONFIGURATION, f"not as on the source: {few(topic.configurations)}")
     if topic.configurations_unknown:
         yield Finding(Reason.CONFIGURATION_UNREADABLE, topic.configurations_unknown)
-
-
-def _of_group(group: GroupFacts) -> Iterator[Finding]:
-    """Findings about what a group would read again or skip."""
-    name = f"{'share ' if group.kind == _SHARE else ''}group {group.group}"
-    if group.due and group.followed:
-        why = "" if group.idle_on_destination else ", as it has members on the destination"
-        yield Finding(
-            Reason.GROUP_BEHIND,
-            f"{name}: its offsets of {group.due} partition(s) are not copied yet{why}; it would "
-            f"read {group.behind} offsets again{_reset(group)}",
-        )
-    if group.due and not group.followed:
-        why = "streams groups are not" if group.kind == _STREAMS else "see mirror.groups.include"
-        yield Finding(
-            Reason.GROUP_NOT_COPIED,
-            f"{name}: its offsets of {group.due} partition(s) are not copied ({why}); it would "
-            f"read {group.behind} offsets again{_reset(group)}",
-        )
-    if group.kind == _SHARE and group.unread:
-        yield Finding(
-            Reason.GROUP_NOT_COPIED,
-            f"{name}: which records it has acknowledged above its start offsets is not copied; up "
-            f"to {group.unread} offsets would be delivered again",
-        )
-    if group.ahead:
-        yield Finding(
-            Reason.GROUP_AHEAD,
-            f"{name} has read {group.ahead} offsets that are not mirrored yet",
-        )
-    if group.deleted:
-        yield _deleted(group, name)
-    if not group.followed and group.skips:
-        yield Finding(
-            Reason.GROUP_NOT_COPIED,
-            f"{name} would skip records of {_places(group.skips)}, unless it has read them on the "
-            f"destination: its offsets are not copied",
-        )
-        return
-    if rewound := [one for one in group.skips if one.follows]:
-        yield Finding(
-            Reason.GROUP_REWOUND,
-            f"{name} was rewound on the source; until the next check copies that, it would skip "
-            f"records of {_places(rewound)}",
-        )
-    if kept := [one for one in group.skips if not one.follows]:
-        yield Finding(
-            Reason.GROUP_SKIPS,
-            f"{name} would skip records of {_places(kept)}, unless it has read them on the "
-            f"destination; the mirror did not commit these offsets and does not lower them: reset "
-            f"them on the destination (kafka-consumer-groups --reset-offsets)",
-        )
-
-
-def _deleted(group: GroupFacts, name: str) -> Finding:
-    places = few([f"{partition} ({offset})" for partition, offset in group.deleted])
-    return Finding(
-        Reason.GROUP_DELETED,
-        f"{name} has no offsets on the source any more for {places}, and goes on from these, which "
-        f"were copied; they were deleted there or have expired; if it is to begin anew, delete "
-        f"them on the destination, too (kafka-consumer-groups --delete-offsets)",
-    )
-
-
-def _places(skips: Iterable[Skip]) -> str:
-    return few([str(one) for one in skips])
-
-
-def _reset(group: GroupFacts) -> str:
-    if not group.missing:
-        return ""
-    return (
-        f"; {group.missing} partition(s) have no offset on the destination, where "
-        f"auto.offset.reset decides: latest skips records"
-    )
 
 
 def _partitions(found: Sequence[PartitionFacts]) -> str:

@@ -21,7 +21,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.types import LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.absence import Absent, Reading, judge
 from twinlog.mirror.plan import Data, plan
-from twinlog.operations.readiness.verdict import Standing
+from twinlog.operations.readiness.facts import Standing
 
 READ_BYTES: Final = 1024 * 1024
 """Size of one answer at most."""

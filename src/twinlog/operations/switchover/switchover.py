@@ -51,22 +51,16 @@ from twinlog.lifecycle.changes import Topics, remove_topics
 from twinlog.lifecycle.creation import connected_source
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
+from twinlog.operations.readiness.facts import GroupFacts, SourceLog, Standing
 from twinlog.operations.readiness.group_survey import group_facts, uncommitted
+from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.operations.readiness.subject import Subject, subject_of
 from twinlog.operations.readiness.survey import (
     destination_ends,
     holders,
     survey_live,
 )
-from twinlog.operations.readiness.verdict import (
-    Finding,
-    GroupFacts,
-    Readiness,
-    Reason,
-    SourceLog,
-    Standing,
-    judge,
-)
+from twinlog.operations.readiness.verdict import Readiness, judge
 from twinlog.operations.switchover.denials import Outlook, ProducerDenials, acl_source
 from twinlog.operations.switchover.readable import Readable
 from twinlog.operations.switchover.silence import Silence, SourceEnd

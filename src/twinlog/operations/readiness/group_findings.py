@@ -1,0 +1,86 @@
+"""Findings about what a consumer group would read again or skip after a failover. Pure."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from twinlog.operations.readiness.facts import GroupFacts, Skip
+from twinlog.operations.readiness.reasons import Finding, Reason
+from twinlog.text import few
+
+_SHARE: Final = "share"
+_STREAMS: Final = "streams"
+
+
+def of_group(group: GroupFacts) -> Iterator[Finding]:
+    """Findings about what a group would read again or skip."""
+    name = f"{'share ' if group.kind == _SHARE else ''}group {group.group}"
+    if group.due and group.followed:
+        why = "" if group.idle_on_destination else ", as it has members on the destination"
+        yield Finding(
+            Reason.GROUP_BEHIND,
+            f"{name}: its offsets of {group.due} partition(s) are not copied yet{why}; it would "
+            f"read {group.behind} offsets again{_reset(group)}",
+        )
+    if group.due and not group.followed:
+        why = "streams groups are not" if group.kind == _STREAMS else "see mirror.groups.include"
+        yield Finding(
+            Reason.GROUP_NOT_COPIED,
+            f"{name}: its offsets of {group.due} partition(s) are not copied ({why}); it would "
+            f"read {group.behind} offsets again{_reset(group)}",
+        )
+    if group.kind == _SHARE and group.unread:
+        yield Finding(
+            Reason.GROUP_NOT_COPIED,
+            f"{name}: which records it has acknowledged above its start offsets is not copied; up "
+            f"to {group.unread} offsets would be delivered again",
+        )
+    if group.ahead:
+        yield Finding(
+            Reason.GROUP_AHEAD,
+            f"{name} has read {group.ahead} offsets that are not mirrored yet",
+        )
+    if group.deleted:
+        yield _deleted(group, name)
+    if not group.followed and group.skips:
+        yield Finding(
+            Reason.GROUP_NOT_COPIED,
+            f"{name} would skip records of {_places(group.skips)}, unless it has read them on the "
+            f"destination: its offsets are not copied",
+        )
+        return
+    if rewound := [one for one in group.skips if one.follows]:
+        yield Finding(
+            Reason.GROUP_REWOUND,
+            f"{name} was rewound on the source; until the next check copies that, it would skip "
+            f"records of {_places(rewound)}",
+        )
+    if kept := [one for one in group.skips if not one.follows]:
+        yield Finding(
+            Reason.GROUP_SKIPS,
+            f"{name} would skip records of {_places(kept)}, unless it has read them on the "
+            f"destination; the mirror did not commit these offsets and does not lower them: reset "
+            f"them on the destination (kafka-consumer-groups --reset-offsets)",
+        )
+
+
+def _deleted(group: GroupFacts, name: str) -> Finding:
+    places = few([f"{partition} ({offset})" for partition, offset in group.deleted])
+    return Finding(
+        Reason.GROUP_DELETED,
+        f"{name} has no offsets on the source any more for {places}, and goes on from these, which "
+        f"were copied; they were deleted there or have expired; if it is to begin anew, delete "
+        f"them on the destination, too (kafka-consumer-groups --delete-offsets)",
+    )
+
+
+def _places(skips: Iterable[Skip]) -> str:
+    return few([str(one) for one in skips])
+
+
+def _reset(group: GroupFacts) -> str:
+    if not group.missing:
+        return ""
+    return (
+        f"; {group.missing} partition(s) have no offset on the destination, where "
+        f"auto.offset.reset decides: latest skips records"
+    )

@@ -1,0 +1,136 @@
+"""The reasons against a failover, and the weight of each: one table, `WEIGHTS`.
+
+verdict     a failover
+----------  -------------------------------------------------------------------------------
+READY       loses nothing
+WARNING     works, and loses or changes what the reasons name
+NOT_READY   would not be carried out, or yields topics whose losses are unknown
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class Verdict(enum.IntEnum):
+    """See the module; the greater value is worse."""
+
+    READY = 0
+    WARNING = 1
+    NOT_READY = 2
+
+
+class Reason(enum.Enum):
+    """The reasons against a failover."""
+
+    NO_NODE = "no node is running that could carry out the failover"
+    DESTINATION_UNREADABLE = "the destination's log cannot be looked at"
+    DESTINATION_RECREATED = "the destination's topic was deleted and recreated"
+    NOT_MIRRORING = "partitions that are not MIRRORING"
+    PAUSED = "partitions that are paused"
+    NOT_MIRRORED = "source topics that the mirror stands for and does not mirror"
+    FOREIGN_MEMBER = "members of the nodes' groups that are not twinlog's"
+    CONTROL_UNREADABLE = "records of the control topics that cannot be read"
+    SOURCE_UNREACHABLE = "what the source holds by now is not known"
+    SOURCE_UNREADABLE = "what some of its partitions hold by now is not known"
+    TOPIC_GONE = "the source's topic was deleted"
+    TOPIC_MADE_AGAIN = "the source's topic was deleted and recreated"
+    NEW_PARTITIONS = "the source's topic has partitions that the mirror has not"
+    EXTRA_PARTITIONS = "partitions were added to the destination's topic"
+    PURGED = "the source has deleted what was not mirrored yet"
+    BEGINS_LATER = "the destination has deleted what the source keeps"
+    DIVERGED = "the destination holds what the source does not"
+    FOREIGN_RECORDS = "the destination holds more than its mirror has written"
+    COMPACTION_MISSED = "compacted topics that were behind for longer than tombstones are kept"
+    NOT_COMPARED = "whether the destination holds more than its mirror has written is not known"
+    LOG_END_UNREADABLE = "what the source has acknowledged and not replicated is not known"
+    UNREPLICATED = "records of the source that it has not replicated itself"
+    LAG = "records that are not mirrored yet"
+    OPEN_TRANSACTION = "records of the source whose transactions are not decided"
+    GROUP_BEHIND = "a group would read records again"
+    GROUP_AHEAD = "a group has read what is not mirrored yet"
+    GROUP_REWOUND = "a group was rewound on the source, and not yet on the destination"
+    GROUP_SKIPS = "a group would skip records"
+    GROUP_DELETED = "a group's offsets were deleted on the source, and not on the destination"
+    GROUP_NOT_COPIED = "a group's offsets are not copied"
+    GROUP_UNREADABLE = "groups' offsets cannot be looked at"
+    CONFIGURATION = "configurations that are not the source's"
+    CONFIGURATION_UNREADABLE = "configurations cannot be looked at"
+    ACL = "ACLs that are not the source's"
+    ACL_UNREADABLE = "ACLs cannot be looked at"
+
+
+WEIGHTS: Final[Mapping[Reason, Verdict]] = {
+    Reason.NO_NODE: Verdict.NOT_READY,
+    Reason.DESTINATION_UNREADABLE: Verdict.NOT_READY,
+    Reason.DESTINATION_RECREATED: Verdict.NOT_READY,
+    Reason.NOT_MIRRORING: Verdict.NOT_READY,
+    Reason.PAUSED: Verdict.WARNING,
+    Reason.NOT_MIRRORED: Verdict.WARNING,
+    Reason.FOREIGN_MEMBER: Verdict.WARNING,
+    Reason.CONTROL_UNREADABLE: Verdict.WARNING,
+    Reason.SOURCE_UNREACHABLE: Verdict.WARNING,
+    Reason.SOURCE_UNREADABLE: Verdict.WARNING,
+    Reason.TOPIC_GONE: Verdict.WARNING,
+    Reason.TOPIC_MADE_AGAIN: Verdict.WARNING,
+    Reason.NEW_PARTITIONS: Verdict.WARNING,
+    Reason.EXTRA_PARTITIONS: Verdict.WARNING,
+    Reason.PURGED: Verdict.WARNING,
+    Reason.BEGINS_LATER: Verdict.WARNING,
+    Reason.DIVERGED: Verdict.WARNING,
+    Reason.FOREIGN_RECORDS: Verdict.WARNING,
+    Reason.NOT_COMPARED: Verdict.WARNING,
+    Reason.COMPACTION_MISSED: Verdict.WARNING,
+    Reason.LOG_END_UNREADABLE: Verdict.WARNING,
+    Reason.UNREPLICATED: Verdict.WARNING,
+    Reason.LAG: Verdict.WARNING,
+    Reason.OPEN_TRANSACTION: Verdict.WARNING,
+    Reason.GROUP_BEHIND: Verdict.WARNING,
+    Reason.GROUP_AHEAD: Verdict.WARNING,
+    Reason.GROUP_REWOUND: Verdict.WARNING,
+    Reason.GROUP_SKIPS: Verdict.WARNING,
+    Reason.GROUP_DELETED: Verdict.WARNING,
+    Reason.GROUP_NOT_COPIED: Verdict.WARNING,
+    Reason.GROUP_UNREADABLE: Verdict.WARNING,
+    Reason.CONFIGURATION: Verdict.WARNING,
+    Reason.CONFIGURATION_UNREADABLE: Verdict.WARNING,
+    Reason.ACL: Verdict.WARNING,
+    Reason.ACL_UNREADABLE: Verdict.WARNING,
+}
+
+BEYOND_LAG: Final = frozenset(
+    {
+        Reason.NOT_MIRRORED,
+        Reason.DESTINATION_RECREATED,
+        Reason.CONTROL_UNREADABLE,
+        Reason.SOURCE_UNREACHABLE,
+        Reason.SOURCE_UNREADABLE,
+        Reason.LOG_END_UNREADABLE,
+        Reason.TOPIC_GONE,
+        Reason.TOPIC_MADE_AGAIN,
+        Reason.NEW_PARTITIONS,
+        Reason.PURGED,
+        Reason.BEGINS_LATER,
+        Reason.DIVERGED,
+        Reason.FOREIGN_RECORDS,
+        Reason.NOT_COMPARED,
+        Reason.COMPACTION_MISSED,
+    }
+)
+"""With these reasons, records may be lost, or may differ, that no lag counts."""
+
+
+class Finding(NamedTuple):
+    """A reason, and a text for people about what was found."""
+
+    reason: Reason
+    text: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it means for a failover."""
+        return WEIGHTS[self.reason]
+
+    def as_json(self) -> Mapping[str, object]:
+        """The reason, its weight, and the text."""
+        return {"reason": self.reason, "weight": self.verdict, "text": self.text}
