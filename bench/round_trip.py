@@ -28,8 +28,8 @@ from typing import NamedTuple
 from harness import Load, client, make_topic, preload
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.partition import PartitionSpec
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.requests.topics import delete_topics

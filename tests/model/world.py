@@ -12,8 +12,9 @@ from model.loop import VirtualLoop, run
 from model.network import Faults, Network
 from model.ports import ModelDestination, ModelSource
 from twinlog.engines.exact.data_plane import DataPlane
-from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec, Stage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole

@@ -14,8 +14,9 @@ from twinlog.engines.base import PartitionProgress
 from twinlog.engines.exact import engine
 from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.fetcher import Steps
-from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec, Stage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Parsed, parse_config, parse_source

@@ -20,8 +20,8 @@ from waiting import until_async
 
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.partition import PartitionSpec, Stage
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec, Stage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Address, ClusterConfig

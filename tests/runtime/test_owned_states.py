@@ -18,8 +18,9 @@ from twinlog.engines.base import Assignment, PartitionProgress
 from twinlog.engines.exact.append import PartitionAppend, position_of
 from twinlog.engines.exact.engine import ExactEngine, ExactWriters, _spec
 from twinlog.engines.exact.foreign import NEAR
-from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec, Stage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Disconnected, Fenced, Refusal, Retriable
 from twinlog.kafka.log.compression import Codec

@@ -10,6 +10,7 @@ import pytest
 
 from twinlog.engines.base import Assignment
 from twinlog.engines.exact.engine import ExactEngine, ExactWriters
+from twinlog.engines.exact.events import LOOK, Failure
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.settings import LaneSettings
@@ -75,9 +76,9 @@ def test_a_status_is_written_when_there_is_news_and_again_after_a_while(
 
         assert await wrote() == [0, 1]
         assert await wrote() == []
-        plane.advance(plane.partitions[KEYS[1]])
+        plane.emit(plane.partitions[KEYS[1]], LOOK)
         assert await wrote() == [], "it looks as it did"
-        plane.fail(plane.partitions[KEYS[1]], "a reason")
+        plane.emit(plane.partitions[KEYS[1]], Failure("a reason"))
         assert await wrote() == [1]
         now += AGAIN_S
         assert await wrote() == [0, 1]

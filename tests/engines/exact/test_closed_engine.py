@@ -3,6 +3,7 @@
 import asyncio
 
 from model.world import KEY, World, scenario
+from twinlog.engines.exact.events import LOOK
 
 
 @scenario
@@ -13,7 +14,7 @@ async def test_a_closed_engine_stays_closed(world: World) -> None:
     await world.arrived()
     engine, partition = world.engine, world.partition
     partition.retry_at = engine.now() + 5.0
-    engine.advance(partition)
+    engine.emit(partition, LOOK)
     world.source.move_leader(KEY)
     await asyncio.sleep(0.5)
     partition.source_node = world.source.partition(KEY).leader  # nothing fetches from there yet

@@ -18,11 +18,12 @@ import pytest
 from clients import client
 from waiting import until_async
 
-from twinlog.engines.exact import data_plane
+from twinlog.engines.exact import sender
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec, Stage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.log.batch import Header, batches, patched_header
 from twinlog.kafka.types import TopicPartition
@@ -235,7 +236,7 @@ def test_a_bit_that_turns_over_in_our_memory(
         make_topics(kafka, fragile, topic, 1)
         for _ in range(3):
             await write(kafka, topic, 0)
-        monkeypatch.setattr(data_plane, "patched_header", bad_memory)
+        monkeypatch.setattr(sender, "patched_header", bad_memory)
         async with mirror(kafka, fragile, topic, 1) as one:
             await one.arrived(key, 15)
         assert turned_over == [0]

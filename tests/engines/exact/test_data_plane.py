@@ -1,4 +1,4 @@
-"""Twin of twinlog.engines.exact.engine, for what the simulation's model does not do."""
+"""Twin of twinlog.engines.exact.data_plane, for what the simulation's model does not do."""
 
 import asyncio
 import random
@@ -13,9 +13,10 @@ from twinlog.engines.exact import fetcher
 from twinlog.engines.exact.append import Position
 from twinlog.engines.exact.bulk import empty_records
 from twinlog.engines.exact.data_plane import DataPlane
+from twinlog.engines.exact.events import LOOK, DestinationLed, FetchRefused, Queued, SourceLed
 from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.marker_writer import MarkerWriter
-from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import (
     WHOLE_TOPIC,
     Appended,
@@ -26,6 +27,7 @@ from twinlog.engines.exact.ports import (
     SourcePort,
 )
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec, Stage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.log.batch import LOG_APPEND_TIME
@@ -65,7 +67,7 @@ def appending(one: DataPlane) -> ExactPartition:
     one.own(shard, [spec], lease_s=0.0)
     partition = one.partitions[KEY]
     partition.append.place(START, one.now(), compared=True)
-    one.offer(partition, [empty_records(Offset(0), Offset(5))])
+    one.emit(partition, Queued([empty_records(Offset(0), Offset(5))]))
     assert partition.append.take(0) is not None
     return partition
 
@@ -83,11 +85,11 @@ def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:
     async def body() -> None:
         one = engine()
         partition = appending(one)
-        one._stale_destination.clear()
-        one._leaders_wanted.clear()
-        await one._answer(3, [partition], not_sent())
-        assert one._stale_destination == {"t"}
-        assert one._leaders_wanted.is_set()
+        one.leaders._stale_destination.clear()
+        one.leaders._wanted.clear()
+        await one.sender._answer(3, [partition], not_sent())
+        assert one.leaders._stale_destination == {"t"}
+        assert one.leaders._wanted.is_set()
 
     asyncio.run(body())
 
@@ -99,17 +101,17 @@ def test_when_the_source_was_heard_of_is_kept() -> None:
         one = engine()
         partition = appending(one)
         partition.source_node = 4
-        assert one.source_answered_at(partition) is None
+        assert one.fetcher.answered_at(partition) is None
         one.fetcher.update(partition)
-        assert one.source_answered_at(partition) is None
-        one.fetcher._answered[one.fetcher._key(partition)] = 7.0
-        assert one.source_answered_at(partition) == 7.0
+        assert one.fetcher.answered_at(partition) is None
+        one.fetcher._answered[one.fetcher._keys[partition]] = 7.0
+        assert one.fetcher.answered_at(partition) == 7.0
         one.fetcher.leave(partition)
         partition.source_node = -1
-        assert one.source_answered_at(partition) == 7.0
+        assert one.fetcher.answered_at(partition) == 7.0
         partition.source_node = 5
         one.fetcher.update(partition)
-        assert one.source_answered_at(partition) == 7.0, "the new broker has not answered yet"
+        assert one.fetcher.answered_at(partition) == 7.0, "the new broker has not answered yet"
         await one.close()
 
     asyncio.run(body())
@@ -125,8 +127,8 @@ def test_a_topic_that_is_refused_is_no_topic_that_is_not_there() -> None:
     async def body() -> None:
         one = engine(Refusing())
         partition = appending(one)
-        for tell in (one._source_leader, one._destination_leader):
-            await one._ask_leaders(one.source, {KEY.topic}, tell)
+        for event in (SourceLed, DestinationLed):
+            await one.leaders._ask(one.source, {KEY.topic}, event)
             assert partition.stage is Stage.FAILED
             assert partition.reason.endswith(" refuses: TOPIC_AUTHORIZATION_FAILED (29)")
         await one.close()
@@ -157,7 +159,9 @@ def test_a_gap_that_may_not_be_filled_is_its_partitions(
         partition = appending(one)
         shard = Refused(0, "p", one.destination, LaneSettings())
         shard.markers.allowed = False
-        assert not await one._fill_round(shard, {partition: Gap(Offset(5), Offset(6), seen=True)})
+        assert not await one.gap_filler._round(
+            shard, {partition: Gap(Offset(5), Offset(6), seen=True)}
+        )
         assert (partition.stage, partition.transient) == (Stage.FAILED, True)
         assert partition.reason.startswith(reason)
         assert not partition.filling
@@ -197,9 +201,9 @@ def test_a_hung_broker_holds_up_its_own_gaps_only() -> None:
             partition = one.partitions[key]
             partition.destination_node = key.partition
             partition.append.place(start, one.now(), compared=True)
-            one.offer(partition, [Gap(Offset(0), Offset(5), seen=True)])
+            one.emit(partition, Queued([Gap(Offset(0), Offset(5), seen=True)]))
         for partition in one.partitions.values():
-            one.advance(partition)
+            one.emit(partition, LOOK)
         async with asyncio.timeout(5):
             while one.partitions[other].append.log_end < 5:
                 await asyncio.sleep(0)
@@ -262,10 +266,10 @@ def test_while_a_gap_is_filled_its_end_is_fetched() -> None:
         one = engine()
         partition = appending(one)
         partition.source_node = 1
-        one.advance(partition)
+        one.emit(partition, LOOK)
         partition.filling = True
-        one.offer(partition, [Gap(Offset(5), Offset(9), seen=True)])
-        one.advance(partition)
+        one.emit(partition, Queued([Gap(Offset(5), Offset(9), seen=True)]))
+        one.emit(partition, LOOK)
         assert one.fetcher._wanted[1, 0][partition.key].offset == 9
         await one.close()
 
@@ -281,7 +285,7 @@ def test_another_leader_at_the_destination_is_another_position() -> None:
         partition.append.answered(0)
         for epoch, phase in ((4, "APPENDING"), (4, "APPENDING"), (-1, "APPENDING"), (5, "PLACING")):
             node = 1 if epoch >= 0 else -1
-            one._destination_leader(partition, Leader(node, epoch, UUID(int=0)))
+            one.emit(partition, DestinationLed(Leader(node, epoch, UUID(int=0))))
             assert partition.append.phase.name == phase, epoch
         await one.close()
 
@@ -295,13 +299,13 @@ def test_a_preferred_replica_is_read_until_it_refuses() -> None:
         one = engine()
         partition = appending(one)
         partition.source_node = 1
-        one.advance(partition)
+        one.emit(partition, LOOK)
         empty = Fetched(0, 9, 9, 0, (), memoryview(b""), None, 2)
         await one.fetcher._take(partition, empty, one.fetcher.clock, Steps(), follower=False)
         assert (partition.source_node, partition.read_node) == (1, 2)
         assert partition.key in one.fetcher._wanted[2, 0]
         assert partition.key not in one.fetcher._wanted[1, 0]
-        one.fetcher._refused(partition, 78)
+        one.emit(partition, FetchRefused(78))
         assert partition.read_node == 1
         assert partition.append.phase.name == "APPENDING"
         await one.fetcher._take(partition, empty, one.fetcher.clock, Steps(), follower=False)
@@ -323,7 +327,7 @@ def test_a_follower_that_is_behind_proves_nothing() -> None:
         await one.fetcher._take(partition, behind, one.fetcher.clock, Steps(), follower=True)
         assert (partition.source_high_watermark, partition.source_stable) == (9, 9)
         assert partition.source_start < 3
-        assert partition not in one._to_trim
+        assert partition not in one.log_starts._waiting
         diverging = behind._replace(diverging=EpochEnd(0, 3))
         await one.fetcher._take(partition, diverging, one.fetcher.clock, Steps(), follower=True)
         assert partition.stage is not Stage.FAILED

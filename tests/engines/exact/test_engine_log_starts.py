@@ -15,7 +15,7 @@ def start(world: World) -> int:
 async def test_a_log_start_follows_after_the_delay(world: World) -> None:
     """Goal: records stay for the configured delay; without a delay for seconds only."""
     await world.mirror()
-    world.engine.log_start_delay_s = DELAY_S
+    world.engine.log_starts.delay_s = DELAY_S
     for at in range(10):
         world.write(str(at))
     await world.arrived()
@@ -31,7 +31,7 @@ async def test_a_log_start_follows_after_the_delay(world: World) -> None:
     await world.arrived()
     await asyncio.sleep(5)
     assert start(world) == 5
-    world.engine.log_start_delay_s = 0.0
+    world.engine.log_starts.delay_s = 0.0
     await asyncio.sleep(5)
     assert start(world) == 8
 
@@ -43,7 +43,7 @@ async def test_offsets_that_were_never_records_are_not_kept(world: World) -> Non
         world.write(str(at))
     world.source.log(KEY).delete_before(9)
     await world.mirror()
-    world.engine.log_start_delay_s = float("inf")
+    world.engine.log_starts.delay_s = float("inf")
     await world.arrived()
     await asyncio.sleep(5)
     assert start(world) == 9

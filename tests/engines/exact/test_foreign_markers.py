@@ -4,7 +4,7 @@ import asyncio
 
 from model.log import Marker
 from model.world import KEY, World, scenario
-from twinlog.engines.exact.partition import Stage
+from twinlog.engines.exact.spec import Stage
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import RawRecord, build, encode_tail, whole
 

@@ -12,8 +12,8 @@ import pytest
 
 from model.ports import ModelDestination
 from model.world import KEY, World, scenario
-from twinlog.engines.exact.partition import Stage
 from twinlog.engines.exact.ports import Appended, Batch
+from twinlog.engines.exact.spec import Stage
 from twinlog.kafka.errors import Disconnected
 from twinlog.kafka.types import TopicPartition
 

@@ -6,16 +6,18 @@ from typing import Any, cast
 
 from model.world import KEY, World, scenario
 from twinlog.engines.exact.append import Phase
-from twinlog.engines.exact.data_plane import DataPlane
+from twinlog.engines.exact.leaders import Leaders
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.placer import Placer
+from twinlog.engines.exact.plane import Plane
+from twinlog.engines.exact.source_policies import SourcePolicies
 
 
 class Slow(Placer):
     """Reads when the test tells it to, and gives one partition up meanwhile."""
 
-    def __init__(self, engine: DataPlane) -> None:
-        super().__init__(engine)
+    def __init__(self, plane: object) -> None:
+        super().__init__(cast("Plane", plane), cast("Leaders", None), cast("SourcePolicies", None))
         self.reads: list[list[ExactPartition]] = []
         self.go_on: list[asyncio.Event] = []
 
@@ -45,16 +47,18 @@ def test_a_position_that_was_given_up_is_read_by_one_other_batch() -> None:
 
         append = SimpleNamespace(phase=Phase.PLACING)
         one, other = (
-            cast("ExactPartition", SimpleHash(append=append, source_node=1, destination_node=1))
+            cast(
+                "ExactPartition",
+                SimpleHash(append=append, source_node=1, destination_node=1, gone=False),
+            )
             for _ in range(2)
         )
         settings = SimpleNamespace(read_partitions_at_once=50)
-        engine = SimpleNamespace(settings=settings, start=start, now=lambda: 0.0, holds=bool)
-        placer = Slow(cast("DataPlane", engine))
+        placer = Slow(SimpleNamespace(settings=settings, start=start, now=lambda: 0.0))
         placer.want(one)
         placer.want(other)
         await until(lambda: len(placer.reads) == 1)
-        placer._placing.pop(one)  # as `_again_soon` does
+        placer._placing.pop(one)  # as `_give_up` does
         placer.want(one)
         await until(lambda: len(placer.reads) == 2)
         placer.go_on[0].set()
@@ -77,7 +81,7 @@ def test_a_batch_that_is_cancelled_while_it_waits_gives_up_its_partitions() -> N
     """Otherwise no batch could ever read their positions again."""
 
     async def body() -> None:
-        placer = Slow(cast("DataPlane", SimpleNamespace(now=lambda: 0.0)))
+        placer = Slow(SimpleNamespace(now=lambda: 0.0))
         one = cast("ExactPartition", SimpleHash())
         batch = [one]
         placer._placing[one] = batch

@@ -10,7 +10,8 @@ import pytest
 
 from model.world import KEY, World, scenario
 from twinlog.engines.exact.append import Phase
-from twinlog.engines.exact.partition import Stage
+from twinlog.engines.exact.events import Trouble
+from twinlog.engines.exact.spec import Stage
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
 
 LONG_S = 300.0
@@ -182,7 +183,8 @@ def test_another_topic_of_the_source_that_begins_above_the_position(*, busy: boo
         for at in range(20):
             world.write(f"other {at}")
         world.source.log(KEY).delete_before(15)
-        world.engine.trouble(world.partition, "an append was refused", NOT_ENOUGH_REPLICAS)
+        trouble = Trouble("an append was refused", NOT_ENOUGH_REPLICAS)
+        world.engine.emit(world.partition, trouble)
         await world.until(lambda: "recreated" in world.partition.reason)
         await asyncio.sleep(5)
         log = world.destination.log(KEY)

@@ -6,7 +6,7 @@ The contract suite tests what brokers report about it (tests/contract/test_repli
 import asyncio
 
 from model.world import KEY, World, scenario
-from twinlog.engines.exact.partition import Stage
+from twinlog.engines.exact.spec import Stage
 
 
 @scenario

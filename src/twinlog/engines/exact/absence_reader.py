@@ -15,10 +15,13 @@ quota may delay it, a remote read may be slow. A partition that stays without re
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twinlog.engines.exact.append import Phase
+from twinlog.engines.exact.events import Failure, HeldBack, LeadersDoubted, Queued
+from twinlog.engines.exact.fetcher import Fetcher
 from twinlog.engines.exact.partition import ExactPartition
+from twinlog.engines.exact.plane import Plane
 from twinlog.engines.exact.ports import ReadAlone
 from twinlog.kafka.errors import Reaction, TwinlogError, code_of
 from twinlog.kafka.types import LeaderEpoch, Offset
@@ -33,9 +36,6 @@ from twinlog.mirror.absence import (
     judge,
 )
 from twinlog.mirror.plan import Gap
-
-if TYPE_CHECKING:
-    from twinlog.engines.exact.data_plane import DataPlane
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +67,9 @@ class _Suspect:
 class Absences:
     """The suspects of an engine."""
 
-    def __init__(self, engine: "DataPlane") -> None:
-        self._engine = engine
+    def __init__(self, plane: Plane, fetcher: Fetcher) -> None:
+        self._plane = plane
+        self._fetcher = fetcher
         self._suspects: dict[ExactPartition, _Suspect] = {}
         self._wake = asyncio.Event()
         self._running = False
@@ -78,28 +79,31 @@ class Absences:
         position = partition.append.planned_end
         known = self._suspects.get(partition)
         if known is None or known.position != position:
-            self._suspects[partition] = _Suspect(position, self._engine.now() + SUSPECT_S)
+            self._suspects[partition] = _Suspect(position, self._plane.now() + SUSPECT_S)
             if not self._running:
                 self._running = True
-                self._engine.start(self._run())
+                self._plane.start(self._run())
             self._wake.set()
 
-    def clear(self, partition: ExactPartition) -> None:
+    def forget(self, partition: ExactPartition) -> None:
         """Remove a partition that has records, or is not read any more."""
         self._suspects.pop(partition, None)
-        partition.held_back = ""
+
+    def _clear(self, partition: ExactPartition) -> None:
+        self.forget(partition)
+        self._plane.emit(partition, HeldBack(""))
 
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            now = self._engine.now()
+            now = self._plane.now()
             reading = sum(suspect.reading for suspect in self._suspects.values())
             waiting = [(s.due, p) for p, s in self._suspects.items() if not s.reading]
             for _, partition in sorted(
                 ((due, p) for due, p in waiting if due <= now), key=lambda one: one[0]
             )[: _AT_ONCE - reading]:
                 self._suspects[partition].reading = True
-                self._engine.start(
+                self._plane.start(
                     self._read(partition, self._suspects[partition]), about=[partition]
                 )
             later = [due for due, p in waiting if due > now]
@@ -114,7 +118,7 @@ class Absences:
         append = partition.append
         return (
             self._suspects.get(partition) is suspect
-            and self._engine.holds(partition)
+            and not partition.gone
             and append.phase is Phase.APPENDING
             and append.planned_end == suspect.position
         )
@@ -127,21 +131,20 @@ class Absences:
             self._wake.set()
 
     async def _read_once(self, partition: ExactPartition, suspect: _Suspect) -> None:
-        engine = self._engine
         if not self._is_current(partition, suspect):
             if self._suspects.get(partition) is suspect:
-                self.clear(partition)
+                self._clear(partition)
             return
-        suspect.due = engine.now() + _UNPROVEN_S
-        if not engine.fetcher.may_read_alone(partition):
+        suspect.due = self._plane.now() + _UNPROVEN_S
+        if not self._fetcher.may_read_alone(partition):
             return
-        started, asked_at = engine.fetcher.clock, engine.now()
+        started, asked_at = self._fetcher.clock, self._plane.now()
         try:
-            found = await engine.source.read_alone(
+            found = await self._plane.source.read_alone(
                 partition.key,
                 suspect.position,
-                max_wait_ms=engine.settings.fetch_max_wait_ms,
-                partition_max_bytes=engine.settings.partition_fetch_bytes,
+                max_wait_ms=self._plane.settings.fetch_max_wait_ms,
+                partition_max_bytes=self._plane.settings.partition_fetch_bytes,
             )
         except TwinlogError as error:
             log.info("%s: it cannot be read alone: %s", partition, error)
@@ -151,9 +154,9 @@ class Absences:
         fetched = found.fetched
         if fetched.error:
             if code_of(fetched.error).reaction is Reaction.METADATA:
-                engine.leaders_are_stale(partition)
+                self._plane.emit(partition, LeadersDoubted())
         elif len(fetched.records):
-            await engine.fetcher.take_alone(partition, fetched, started)
+            await self._fetcher.take_alone(partition, fetched, started)
             if self._is_current(partition, suspect):
                 self._explain(partition, Unproven("the source answers with less than one batch"))
         else:
@@ -175,20 +178,17 @@ class Absences:
                 seen=False,
                 spans=(Span(Absence.COMPACTED, verdict.end),),
             )
-            self.clear(partition)
+            self._clear(partition)
             log.info("%s: compaction has removed the source's last records: %s", partition, gap)
-            self._engine.fetcher.touch_and_offer(partition, [gap])
+            self._plane.emit(partition, Queued([gap], touch=True))
         elif isinstance(verdict, Impossible):
-            self.clear(partition)
-            self._engine.fail(partition, verdict.reason, transient=True)
+            self._clear(partition)
+            self._plane.emit(partition, Failure(verdict.reason, transient=True))
         else:
             self._explain(partition, verdict)
 
     def _explain(self, partition: ExactPartition, verdict: Unproven) -> None:
-        if partition.held_back != verdict.reason:
-            log.warning("%s waits for records of the source: %s", partition, verdict.reason)
-            partition.held_back = verdict.reason
-            self._engine.advance(partition)
+        self._plane.emit(partition, HeldBack(verdict.reason))
 
 
 def _reading(found: ReadAlone, offset: Offset, asked_at: float) -> Reading:

@@ -29,9 +29,10 @@ from twinlog.engines.exact.append import Phase
 from twinlog.engines.exact.data_plane import DataPlane
 from twinlog.engines.exact.foreign import Foreign, Searched
 from twinlog.engines.exact.kafka_ports import KafkaDestination, KafkaSource
-from twinlog.engines.exact.partition import ExactPartition, PartitionSpec, Stage
+from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.ports import DestinationPort, SourcePort
 from twinlog.engines.exact.shard import Shard
+from twinlog.engines.exact.spec import PartitionSpec, Stage
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
@@ -41,6 +42,8 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.throttle import Throttle
 
+_SOURCE_SILENT_S: Final = 10.0
+"""Beyond the longest wait of a fetch. The lag to a source that is silent for longer is unknown."""
 _STATES: Final = {
     Stage.PREPARING: State.PREPARING,
     Stage.MIRRORING: State.MIRRORING,
@@ -268,11 +271,11 @@ class ExactEngine:
     def limit(self, throttle: Throttle, *, lanes: int, log_start_delay_s: float) -> None:
         """Set the mirror's limits (`Engine.limit`)."""
         self.plane.set_throttle(throttle, lanes=lanes)
-        self.plane.log_start_delay_s = log_start_delay_s
+        self.plane.log_starts.delay_s = log_start_delay_s
 
     def set_rate(self, rate: float) -> None:
         """Set this lane's rate for throttled partitions, in bytes per second."""
-        self.plane.set_rate(rate)
+        self.plane.fetcher.set_rate(rate)
 
     def take_throttled(self) -> ThrottledReads:
         """The reads of throttled partitions; `held_back` counts since the last call."""
@@ -292,9 +295,22 @@ class ExactEngine:
         if self.plane.holds(partition):
             self._observe(self, self._row(partition, self.plane.now()))
 
+    def _lag_ms(
+        self, partition: ExactPartition, now: float, answered_at: float | None
+    ) -> int | None:
+        """Age of the oldest record that is not mirrored, as in `PartitionStatus`; None: unknown."""
+        append = partition.append
+        if append.position is None or partition.source_high_watermark == UNKNOWN_OFFSET:
+            return None
+        since = partition.source_ends.since(append.log_end)
+        if since is not None:
+            return int((now - since) * 1000)
+        patience = _SOURCE_SILENT_S + self.plane.settings.fetch_max_wait_ms / 1000
+        return 0 if answered_at is not None and now < answered_at + patience else None
+
     def _row(self, partition: ExactPartition, now: float) -> PartitionProgress:
         append = partition.append
-        answered = self.plane.source_answered_at(partition)
+        answered = self.plane.fetcher.answered_at(partition)
         age_ns = 0 if answered is None else int((now - answered) * 1e9)
         end = append.log_end if append.position else UNKNOWN_OFFSET
         return PartitionProgress(
@@ -309,7 +325,7 @@ class ExactEngine:
             destination_end=end,
             records=partition.records_moved,
             bytes=partition.bytes_moved,
-            lag_ms=self.plane.lag_ms(partition, now),
+            lag_ms=self._lag_ms(partition, now, answered),
             source_time_ms=None if answered is None else (time.time_ns() - age_ns) // 1_000_000,
             filled=tuple(append.filled_offsets),
             epoch=partition.mirrored_epoch,

@@ -24,21 +24,30 @@ import asyncio
 import logging
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 from twinlog.engines.exact.append import Phase
+from twinlog.engines.exact.events import (
+    LOOK,
+    CorruptRead,
+    Diverged,
+    FetchRefused,
+    LeadersDoubted,
+    Queued,
+    Read,
+    SourceBounds,
+)
 from twinlog.engines.exact.jumps import believe
 from twinlog.engines.exact.partition import ExactPartition
+from twinlog.engines.exact.plane import Plane
 from twinlog.engines.exact.ports import FetchResult
-from twinlog.kafka.errors import CorruptBatch, ProtocolError, Reaction, Retriable, code_of
+from twinlog.engines.exact.source_policies import SourcePolicies
+from twinlog.kafka.errors import CorruptBatch, ProtocolError, Retriable
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import EpochEnd, FetchPosition, Offset, TopicPartition
-from twinlog.mirror.plan import Piece, Planned, Planning, planning_sound
+from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
+from twinlog.mirror.plan import Planned, Planning, planning_sound
 from twinlog.mirror.throttle import TokenBucket, whole_bytes
-
-if TYPE_CHECKING:
-    from twinlog.engines.exact.data_plane import DataPlane
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +98,10 @@ class Steps:
 class Fetcher:
     """All fetch loops of an engine."""
 
-    def __init__(self, engine: "DataPlane") -> None:
-        self._engine = engine
+    def __init__(self, plane: Plane, policies: SourcePolicies) -> None:
+        self._plane = plane
+        self._policies = policies
+        self._keys: dict[ExactPartition, _Key] = {}  # the loop of each that is fetched or left out
         self._wanted: defaultdict[_Key, dict[TopicPartition, FetchPosition]] = defaultdict(dict)
         self._left_out: defaultdict[_Key, set[ExactPartition]] = defaultdict(set)
         self._wake: dict[_Key, asyncio.Event] = {}
@@ -110,20 +121,23 @@ class Fetcher:
         """The current time of the clock that counts touches (see the module)."""
         return self._clock
 
-    def touch(self) -> int:
-        """Advance the clock: answers to fetches that are in flight are older."""
+    def touch(self, partition: ExactPartition) -> None:
+        """Drop a partition's part of the answers to fetches that are in flight."""
         self._clock += 1
-        return self._clock
+        partition.touched = self._clock
 
     def update(self, partition: ExactPartition) -> None:
         """Fetch a partition from the end of its plan, unless its queue is full."""
         append = partition.append
         if partition.source_node < 0 or append.planned_end < partition.bulk_until:
             return
-        if partition.source_replica >= 0 and self._engine.now() >= partition.redirect_at:
+        if partition.source_replica >= 0 and self._plane.now() >= partition.redirect_at:
             self.return_to_leader(partition)
         key = self._key(partition)
-        if append.queued_bytes >= self._engine.settings.partition_queue_bytes:
+        if self._keys.get(partition, key) != key:
+            self.leave(partition)
+        self._keys[partition] = key
+        if append.queued_bytes >= self._plane.settings.partition_queue_bytes:
             partition.source_heard_at = self.answered_at(partition)
             self._wanted[key].pop(partition.key, None)
             self._left_out[key].add(partition)
@@ -132,33 +146,41 @@ class Fetcher:
         self._wanted[key][partition.key] = partition.fetch_position
         if key not in self._wake:
             self._wake[key] = asyncio.Event()
-            self._engine.start(self._loop(key))
+            self._plane.start(self._loop(key))
         self._wake[key].set()
 
     def leave(self, partition: ExactPartition) -> None:
         """Stop fetching a partition."""
-        key = self._key(partition)
-        if key in self._wake:
+        if (key := self._keys.get(partition)) is not None:
             partition.source_heard_at = self.answered_at(partition)
             self._wanted[key].pop(partition.key, None)
             self._left_out[key].discard(partition)
+            del self._keys[partition]
 
     def answered_at(self, partition: ExactPartition) -> float | None:
         """When the last answered fetch of this partition was sent; None: none was answered.
 
         Each answer counts for all partitions of its fetch, since it lists only those with news.
         """
-        key = self._key(partition)
-        if partition.key not in self._wanted.get(key, ()):
+        key = self._keys.get(partition)
+        if key is None or partition.key not in self._wanted.get(key, ()):
             return partition.source_heard_at
         return self._answered.get(key, partition.source_heard_at)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the rate of throttled partitions, in bytes per second."""
+        now = self._plane.now()
+        if self.bucket is None:
+            self.bucket = TokenBucket(rate, now)
+        else:
+            self.bucket.set_rate(rate, now)
 
     def room(self) -> None:
         """Wake fetches that wait for room: the lane holds less than before."""
         self._room.set()
 
     def _key(self, partition: ExactPartition) -> _Key:
-        fetchers = self._engine.settings.fetchers_per_broker
+        fetchers = self._plane.settings.fetchers_per_broker
         own = fetchers if partition.throttled else 0
         if fetchers == 1:
             return partition.read_node, own
@@ -167,11 +189,11 @@ class Fetcher:
 
     def _bucket(self, key: _Key) -> TokenBucket | None:
         """The rate limit of a fetch loop."""
-        return self.bucket if key[1] >= self._engine.settings.fetchers_per_broker else None
+        return self.bucket if key[1] >= self._plane.settings.fetchers_per_broker else None
 
     def _max_bytes(self, bucket: TokenBucket | None) -> int:
         """The size limit of an answer; the throttled loops share the rate equally."""
-        most = self._engine.settings.fetch_max_bytes
+        most = self._plane.settings.fetch_max_bytes
         if bucket is None:
             return most
         loops = sum(1 for key, wanted in self._wanted.items() if wanted and self._bucket(key))
@@ -181,12 +203,12 @@ class Fetcher:
 
     async def _loop(self, key: _Key) -> None:
         node, fetcher = key
-        settings = self._engine.settings
+        settings = self._plane.settings
         failures = 0
         while True:
             await self._something_to_do(key)
             started = self._clock
-            asked_at = self._engine.now()
+            asked_at = self._plane.now()
             bucket = self._bucket(key)
             counts = self.counts[node]
             counts.requests += 1
@@ -194,7 +216,7 @@ class Fetcher:
                 settings.fetch_busy_wait_ms if self._left_out[key] else settings.fetch_max_wait_ms
             )
             try:
-                result = await self._engine.source.fetch(
+                result = await self._plane.source.fetch(
                     node,
                     dict(self._wanted[key]),
                     max_wait_ms=wait_ms,
@@ -207,7 +229,7 @@ class Fetcher:
                 counts.errors += 1
                 log.info("source broker %d: %s", node, error, extra={"failures": failures})
                 self._leaders_may_have_moved(key)
-                await asyncio.sleep(settings.backoff.delay(failures + 1, self._engine.jitter()))
+                await asyncio.sleep(self._plane.backoff(failures + 1))
                 continue
             failures = 0
             if not result.throttle_ms:  # otherwise partitions with news may be left out
@@ -216,23 +238,23 @@ class Fetcher:
             counts.bytes += size
             if bucket is not None:
                 whole = sum(whole_bytes(fetched.records) for fetched in result.partitions.values())
-                bucket.spend(whole, self._engine.now())
+                bucket.spend(whole, self._plane.now())
                 self.throttled_bytes += whole
             await self._take_all(result, started)
             if result.size < settings.fetch_small_bytes and not self._left_out[key]:
-                await asyncio.sleep(settings.fetch_pace_s - (self._engine.now() - asked_at))
+                await asyncio.sleep(settings.fetch_pace_s - (self._plane.now() - asked_at))
 
     async def _something_to_do(self, key: _Key) -> None:
         """Wait for partitions to fetch, for room for the answer, and for the rate."""
-        settings = self._engine.settings
+        settings = self._plane.settings
         while True:
             if not self._wanted[key]:
                 self._wake[key].clear()
                 await self._wake[key].wait()
-            elif self._engine.held_bytes + settings.fetch_max_bytes > settings.buffer_bytes:
+            elif self._plane.held_bytes + settings.fetch_max_bytes > settings.buffer_bytes:
                 self._room.clear()
                 await self._room.wait()
-            elif (bucket := self._bucket(key)) and (wait := bucket.wait(self._engine.now())):
+            elif (bucket := self._bucket(key)) and (wait := bucket.wait(self._plane.now())):
                 self.held_back = True
                 await asyncio.sleep(min(wait, _THROTTLE_LOOK_S))
             else:
@@ -240,10 +262,10 @@ class Fetcher:
 
     def _leaders_may_have_moved(self, key: _Key) -> None:
         for name in list(self._wanted[key]):
-            partition = self._engine.partitions.get(name)
+            partition = self._plane.partitions.get(name)
             if partition is not None:
                 self.return_to_leader(partition)
-                self._engine.leaders_are_stale(partition)
+                self._plane.emit(partition, LeadersDoubted())
 
     # ---- answers -------------------------------------------------------------------------------
 
@@ -252,19 +274,19 @@ class Fetcher:
         nodes = set()
         for name, fetched in result.partitions.items():
             await steps.pause()
-            partition = self._engine.partitions.get(name)
+            partition = self._plane.partitions.get(name)
             if partition is not None and self._belongs(partition, started):
-                with self._engine.guard([partition]):
+                with self._plane.guard([partition]):
                     nodes.add(partition.destination_node)
                     follower = partition.source_replica >= 0
                     await self._take(partition, fetched, started, steps, follower=follower)
         for node in nodes:  # not after each partition: a Produce holds batches of many
-            self._engine.pump(node)
+            self._plane.pump(node)
 
     def _belongs(self, partition: ExactPartition, started: int) -> bool:
         """Whether the answer to a fetch of that time still applies to the partition."""
         return (
-            self._engine.holds(partition)
+            not partition.gone
             and partition.touched <= started
             and partition.append.phase is Phase.APPENDING
         )
@@ -279,63 +301,50 @@ class Fetcher:
         follower: bool,
     ) -> None:
         """Take an answer; a follower's does not prove where the source's log starts and ends."""
+        emit = self._plane.emit
         if fetched.error:
-            self._refused(partition, fetched.error)
+            emit(partition, FetchRefused(fetched.error))
         elif fetched.diverging is not None and follower:
             # A lagging follower gives the same answer for records that it does not have yet.
             self.return_to_leader(partition)
-            self._engine.advance(partition)
+            emit(partition, LOOK)
         elif fetched.diverging is not None:
-            self._diverged(partition, fetched.diverging)
-        elif len(fetched.records):
-            self._note_ends(partition, fetched, follower=follower)
-            await self._take_records(partition, fetched, started, steps)
+            emit(partition, Diverged(fetched.diverging))
         else:
-            self._note_ends(partition, fetched, follower=follower)
-            self._take_none(partition, fetched)
-
-    def _note_ends(self, partition: ExactPartition, fetched: Fetched, *, follower: bool) -> None:
-        high_watermark, stable = Offset(fetched.high_watermark), Offset(fetched.last_stable)
-        if follower:
-            high_watermark = max(high_watermark, partition.source_high_watermark)
-            stable = max(stable, partition.source_stable)
-        else:
-            self._engine.source_starts_at(partition, fetched.log_start)
-        partition.source_high_watermark = high_watermark
-        partition.source_ends.seen(high_watermark, self._engine.now())
-        partition.source_stable = stable
+            bounds = Offset(fetched.high_watermark), Offset(fetched.last_stable)
+            emit(partition, SourceBounds(*bounds, fetched.log_start, from_follower=follower))
+            if len(fetched.records):
+                await self._take_records(partition, fetched, started, steps)
+            else:
+                self._take_none(partition, fetched)
 
     async def _take_records(
         self, partition: ExactPartition, fetched: Fetched, started: int, steps: "Steps"
     ) -> None:
         """Plan the records of an answer, in steps between which other tasks run."""
         position = partition.append.planned_end
-        limit = self._engine.settings.buffer_bytes
+        limit = self._plane.settings.buffer_bytes
         try:
             planned = await steps.finish(
                 planning_sound(fetched.records, position, fetched.aborted, limit)
             )
         except CorruptBatch as error:
             if self._belongs(partition, started):
-                self._corrupt(partition, error)
+                self._plane.emit(partition, CorruptRead(str(error)))
             return
         if not self._belongs(partition, started) or partition.append.planned_end != position:
             return
-        partition.corrupt_reads = 0
-        if planned.pieces:
-            self._engine.absences.clear(partition)
+        whole = bool(planned.pieces)
+        if whole:
             self._believe(partition, planned)
-        elif fetched.last_stable > position:
-            self._engine.absences.suspect(partition)  # less than one batch
-        if partition.append.idle:
-            partition.attempts = 0  # all that was planned is appended, so nothing is left to retry
-        self._engine.advance(partition)
+        behind = fetched.last_stable > position
+        self._plane.emit(partition, Read(sound=True, explained=whole, behind=behind))
 
     def _believe(self, partition: ExactPartition, planned: Planned) -> None:
         """Queue a plan; unexplained skipped offsets are read twice (jumps.py)."""
         pieces = planned.pieces
         topic = partition.key.topic
-        if not (partition.spec.compacted and self._engine.policies.compacts(topic)):
+        if not (partition.spec.compacted and self._policies.compacts(topic)):
             pieces, partition.doubted, unexplained = believe(pieces, partition.doubted)
             for jump in unexplained:
                 log.warning(
@@ -346,31 +355,26 @@ class Fetcher:
                     jump.end,
                 )
         if pieces:
-            self._engine.offer(partition, pieces)
+            self._plane.emit(partition, Queued(pieces))
             if pieces[-1].end == planned.pieces[-1].end:
                 partition.source_epochs.learn(partition.append.planned_end, planned.leader_epoch)
 
     def _take_none(self, partition: ExactPartition, fetched: Fetched) -> None:
         """Take an answer without records, which proves nothing (mirror/absence.py)."""
-        append = partition.append
-        if append.idle:
-            partition.attempts = 0
-        if fetched.last_stable <= append.planned_end:
-            self._engine.absences.clear(partition)
-        else:
-            self._engine.absences.suspect(partition)
+        behind = fetched.last_stable > partition.append.planned_end
+        if behind:
             self._redirect(partition, fetched.preferred_replica)
-        self._engine.advance(partition)
+        self._plane.emit(partition, Read(sound=False, explained=not behind, behind=behind))
 
     # ---- one partition alone -------------------------------------------------------------------
 
     def may_read_alone(self, partition: ExactPartition) -> bool:
         """Whether the buffer and the rate allow a request for this partition alone."""
-        settings = self._engine.settings
-        if self._engine.held_bytes + settings.partition_fetch_bytes > settings.buffer_bytes:
+        settings = self._plane.settings
+        if self._plane.held_bytes + settings.partition_fetch_bytes > settings.buffer_bytes:
             return False
         bucket = self._bucket(self._key(partition))
-        return bucket is None or not bucket.wait(self._engine.now())
+        return bucket is None or not bucket.wait(self._plane.now())
 
     async def take_alone(self, partition: ExactPartition, fetched: Fetched, started: int) -> None:
         """Take the answer to a request for this partition alone.
@@ -380,75 +384,27 @@ class Fetcher:
         bucket = self._bucket(self._key(partition))
         if bucket is not None:
             size = whole_bytes(fetched.records)
-            bucket.spend(size, self._engine.now())
+            bucket.spend(size, self._plane.now())
             self.throttled_bytes += size
         await self._take(partition, fetched, started, Steps(), follower=False)
-        self._engine.pump(partition.destination_node)
-        partition.touched = self.touch()
-
-    def touch_and_offer(self, partition: ExactPartition, pieces: list[Piece]) -> None:
-        """Queue pieces that did not come from a session's answer."""
-        partition.touched = self.touch()
-        self._engine.offer(partition, pieces)
-        self._engine.advance(partition)
+        self._plane.pump(partition.destination_node)
+        self.touch(partition)
 
     # ---- preferred replicas --------------------------------------------------------------------
 
     def _redirect(self, partition: ExactPartition, replica: int) -> None:
         """Read from the replica that the leader names (KIP-392); the leader returns no records."""
-        now = self._engine.now()
+        now = self._plane.now()
         if replica < 0 or replica == partition.read_node or now < partition.redirect_at:
             return
         self.leave(partition)
         partition.source_replica = replica
-        partition.redirect_at = now + self._engine.settings.leaders_max_age_s
-        partition.touched = self.touch()
+        partition.redirect_at = now + self._plane.settings.leaders_max_age_s
+        self.touch(partition)
 
     def return_to_leader(self, partition: ExactPartition) -> None:
         """Read from the leader again; it may name another replica."""
         if partition.source_replica >= 0:
             self.leave(partition)
             partition.source_replica = -1
-            partition.touched = self.touch()
-
-    def _corrupt(self, partition: ExactPartition, error: CorruptBatch) -> None:
-        """Read again, in case the network corrupted the batch; fail if it stays corrupt."""
-        partition.corrupt_reads += 1
-        if partition.corrupt_reads < self._engine.settings.corrupt_reads:
-            self._engine.trouble(partition, f"what the source sent is corrupt: {error}")
-        else:
-            self._engine.fail(
-                partition, f"the source's log holds a corrupt batch: {error}", transient=True
-            )
-
-    def _diverged(self, partition: ExactPartition, source: EpochEnd) -> None:
-        """Handle a source that has lost the end of its log since it was read.
-
-        If only queued or in-flight records may be lost, the position is read again: the records
-        that have landed may still be the source's.
-        """
-        append = partition.append
-        position = partition.fetch_position
-        if append.idle or append.log_end > source.end_offset:
-            self._engine.fail(
-                partition,
-                f"the source has lost records that were mirrored: they reach up to offset "
-                f"{append.log_end} of leader epoch {position.last_epoch}, the source's epoch "
-                f"{source.leader_epoch} ends at offset {source.end_offset} and others follow",
-            )
-        else:
-            self._engine.trouble(
-                partition, f"the source has lost records from offset {source.end_offset} on"
-            )
-
-    def _refused(self, partition: ExactPartition, code: int) -> None:
-        if partition.source_replica >= 0:
-            self.return_to_leader(partition)
-            self._engine.advance(partition)
-        elif code_of(code).reaction is Reaction.METADATA:
-            self.leave(partition)
-            partition.source_node = -1
-            self._engine.leaders_are_stale(partition)
-        else:
-            # This includes OFFSET_OUT_OF_RANGE: the placer finds out which end was passed.
-            self._engine.trouble(partition, "the source refused a fetch", code)
+            self.touch(partition)

@@ -1,16 +1,13 @@
-"""One mirror partition as its lane holds it: the append machine, and what is known about it."""
+"""A mirror partition as its lane holds it: its condition, and what its parts know about it."""
 
 import enum
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import UUID
 
 from twinlog.engines.exact.append import PartitionAppend, Phase
 from twinlog.engines.exact.jumps import Jump
 from twinlog.engines.exact.log_starts import LogStarts
-from twinlog.engines.exact.ports import Leader
-from twinlog.kafka.client.metadata import is_another
-from twinlog.kafka.error_codes import ErrorCode
+from twinlog.engines.exact.spec import PartitionSpec, Stage
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.types import (
     UNKNOWN_EPOCH,
@@ -21,56 +18,40 @@ from twinlog.kafka.types import (
     TopicPartition,
 )
 from twinlog.mirror.lag import LagClock
-from twinlog.store.config_records import topic_id_text
 
 START: Final = Offset(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionSpec:
-    """The control plane's description of a mirror partition, the same for every owner.
+class Condition(enum.Enum):
+    """What a partition's machine is about (machine.py)."""
 
-    `shard` is its state partition. `destination_topic_id` is None if it is not stored: then it is
-    not compared. `compacted`: the destination's topic refuses records without a key and
-    DeleteRecords, because its cleanup.policy contains `compact`. `of_several_ids`: data in the log
-    or in flight may carry another producer id than the data id has now.
-    """
-
-    partition: TopicPartition
-    source_topic_id: UUID
-    shard: int
-    compacted: bool
-    destination_topic_id: UUID | None = None
-    of_several_ids: bool = False
-
-    def topic_loss(self, leader: Leader | None) -> str:
-        """Why the destination does not have the mirror's topic; empty if it does, or if unknown."""
-        if leader is None or leader.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return "the destination does not have this partition"
-        known = self.destination_topic_id
-        if known is None or not is_another(known, leader.topic_id):
-            return ""
-        return (
-            f"the destination's topic was deleted and recreated: it has the id "
-            f"{topic_id_text(leader.topic_id)}, the mirror's was {topic_id_text(known)}; remove it "
-            f"from the mirror, delete it there, and add it again"
-        )
-
-
-class Stage(enum.Enum):
-    """What an engine reports of a partition; the control plane maps it to KIP-1279's states."""
-
-    PREPARING = enum.auto()
-    MIRRORING = enum.auto()
+    GONE = enum.auto()
+    FILLING = enum.auto()
+    WAITING = enum.auto()
     FAILED = enum.auto()
+    DRAINING = enum.auto()
+    LOCATING = enum.auto()
+    APPENDING = enum.auto()
+
+
+_OF_PHASE: Final = {
+    Phase.FAILED: Condition.FAILED,
+    Phase.DRAINING: Condition.DRAINING,
+    Phase.PLACING: Condition.LOCATING,
+    Phase.APPENDING: Condition.APPENDING,
+}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ExactPartition:
-    """The mutable state of a mirror partition. Only the engine's event loop changes it."""
+    """A mirror partition. Only its machine changes its condition; the rest are notes of the parts.
+
+    Only the engine's event loop uses it.
+    """
 
     spec: PartitionSpec
     append: PartitionAppend
+    gone: bool = False
     stage: Stage = Stage.PREPARING
     reason: str = ""
     transient: bool = False  # FAILED, but a retry may help
@@ -125,6 +106,16 @@ class ExactPartition:
         if self.append.phase is not Phase.APPENDING:
             return UNKNOWN_EPOCH
         return self.source_epochs.before(self.append.log_end)
+
+    def condition(self, now: float) -> Condition:
+        """Its condition at this time of the loop's clock (machine.py)."""
+        if self.gone:
+            return Condition.GONE
+        if self.filling:
+            return Condition.FILLING
+        if self.retry_at > now:
+            return Condition.WAITING
+        return _OF_PHASE[self.append.phase]
 
     def __str__(self) -> str:
         return str(self.key)

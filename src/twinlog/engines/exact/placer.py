@@ -16,18 +16,26 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.engines.exact.append import Phase, Position, position_of
+from twinlog.engines.exact.events import (
+    Ahead,
+    Event,
+    Failure,
+    LeadersDoubted,
+    Located,
+    NotAhead,
+    Trouble,
+    Unsettled,
+)
+from twinlog.engines.exact.leaders import Leaders
 from twinlog.engines.exact.partition import ExactPartition
+from twinlog.engines.exact.plane import Plane
 from twinlog.engines.exact.proof import Claim, Differs, Proven, prove
+from twinlog.engines.exact.source_policies import SourcePolicies
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, LogBounds, Offset
-from twinlog.mirror.absence import Absence, Span
-from twinlog.mirror.plan import Gap
-
-if TYPE_CHECKING:
-    from twinlog.engines.exact.data_plane import DataPlane
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +59,19 @@ class _Found(NamedTuple):
         behind = self.position.log_end < self.source.start
         return behind and self.fresh and not partition.spec.compacted
 
+    def located(self, partition: ExactPartition, read_at: float) -> Located:
+        """The event for the partition's machine; `read_at`: when the request was sent."""
+        bulk = self.takes_bulk(partition)
+        return Located(self.position, read_at, self.source, bulk, self.compared, self.epoch)
+
 
 class Placer:
     """Places the partitions that need a position, grouped by their pair of brokers."""
 
-    def __init__(self, engine: "DataPlane") -> None:
-        self._engine = engine
+    def __init__(self, plane: Plane, leaders: Leaders, policies: SourcePolicies) -> None:
+        self._plane = plane
+        self._leaders = leaders
+        self._policies = policies
         self._due: dict[ExactPartition, None] = {}
         self._turns: defaultdict[tuple[int, int], asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_AT_ONCE)
@@ -83,20 +98,20 @@ class Placer:
         groups: defaultdict[tuple[int, int], list[ExactPartition]] = defaultdict(list)
         for partition in due:
             groups[partition.source_node, partition.destination_node].append(partition)
-        size = self._engine.settings.read_partitions_at_once
+        size = self._plane.settings.read_partitions_at_once
         for brokers, group in groups.items():
             for start in range(0, len(group), size):
                 batch = group[start : start + size]
                 self._placing.update(dict.fromkeys(batch, batch))
-                self._engine.start(self._place(batch, self._turns[brokers]), about=batch)
+                self._plane.start(self._place(batch, self._turns[brokers]), about=batch)
 
     async def _place(self, batch: list[ExactPartition], turns: asyncio.Semaphore) -> None:
         found: dict[ExactPartition, _Found] = {}
         trouble = ""
-        read_at = self._engine.now()
+        read_at = self._plane.now()
         try:
             async with turns:
-                read_at = self._engine.now()
+                read_at = self._plane.now()
                 found = await self._read(batch)
                 await self._prove(found)
                 self._await_fillers(found)
@@ -108,95 +123,75 @@ class Placer:
             for partition in batch:
                 del self._placing[partition]
         for partition in batch:
-            if not self._engine.holds(partition) or partition.append.phase is not Phase.PLACING:
+            if partition.gone or partition.append.phase is not Phase.PLACING:
                 continue
             if trouble:
-                self._engine.trouble(partition, f"the position cannot be read: {trouble}")
-                self._engine.leaders_are_stale(partition)
-            elif partition in found and not self._engine.knows_topic(partition):
-                self._again_soon(partition)
+                self._plane.emit(partition, Trouble(f"the position cannot be read: {trouble}"))
+                self._plane.emit(partition, LeadersDoubted())
+            elif partition in found and not self._leaders.knows_topic(partition):
+                self._give_up(partition, Unsettled())
             elif partition in found:
-                self._settle(partition, found[partition], read_at)
+                self._plane.emit(partition, found[partition].located(partition, read_at))
 
     # ---- reading -------------------------------------------------------------------------------
 
     async def _read(self, batch: Sequence[ExactPartition]) -> dict[ExactPartition, _Found]:
         """Read the positions that count; errors of the others are reported to the engine."""
         keys = [partition.key for partition in batch]
-        fillers = {p for p in batch if self._engine.shard(p).held_up(p.key)}
-        destination = self._engine.destination
+        fillers = {p for p in batch if self._plane.shard(p).held_up(p.key)}
+        destination = self._plane.destination
         before = await destination.log_ends(keys)
         producers, bounds, source = await asyncio.gather(
             destination.producers(keys),
             destination.bounds(keys),
-            self._engine.source.bounds(keys),
+            self._plane.source.bounds(keys),
         )
         after = await destination.log_ends(keys)
         found = {}
         for partition in batch:
             key = partition.key
-            if not self._engine.holds(partition):
+            if partition.gone:
                 continue
             answers = (before[key], producers[key], bounds[key], after[key])
             code = next((answer.error for answer in answers if answer.error), 0)
             if code:
-                self._placing.pop(partition, None)
-                self._engine.trouble(partition, "the destination's position cannot be read", code)
+                what = "the destination's position cannot be read"
+                self._give_up(partition, Trouble(what, code))
             elif source[key].error:
-                self._placing.pop(partition, None)
-                self._engine.trouble(
-                    partition, "the source's bounds cannot be read", source[key].error
-                )
+                what = "the source's bounds cannot be read"
+                self._give_up(partition, Trouble(what, source[key].error))
             elif before[key] != after[key] or bounds[key].high_watermark != after[key].log_end:
-                self._again_soon(partition)
+                self._give_up(partition, Unsettled())
             else:
                 partition.destination_start = Offset(bounds[key].start)
                 position = position_of(
                     Offset(after[key].log_end),
                     producers[key].active,
-                    self._engine.shard(partition).data_producer,
-                    self._engine.fresh_after_ms(),
+                    self._plane.shard(partition).data_producer,
+                    self._plane.fresh_after_ms(),
                     of_several_ids=partition.spec.of_several_ids,
                 )
                 found[partition] = _Found(position, source[key], partition in fillers)
         return {p: f for p, f in found.items() if not self._ahead(p, f)}
 
-    def _again_soon(self, partition: ExactPartition) -> None:
-        """Read again soon: a request is still in flight on the destination."""
+    def _give_up(self, partition: ExactPartition, event: Event) -> None:
+        """Leave a partition out of its batch, so that the position can be read again."""
         self._placing.pop(partition, None)
-        partition.unsettled += 1
-        pause = self._engine.settings.position_pause_s
-        partition.retry_at = self._engine.now() + pause * min(partition.unsettled, 50)
-        self._engine.advance(partition)
+        self._plane.emit(partition, event)
 
     def _ahead(self, partition: ExactPartition, found: _Found) -> bool:
-        """Whether the destination's log ends above the source's last stable offset.
-
-        This is so briefly after a clean failover of a source leader, until its high watermark has
-        caught up. If it stays so, the source has lost records that the mirror has.
-        """
-        if found.source.last_stable >= found.position.log_end:
-            partition.ahead_since = 0.0
+        """Whether the destination's log ends above the source's last stable offset."""
+        log_end, last_stable = found.position.log_end, Offset(found.source.last_stable)
+        if last_stable >= log_end:
+            self._plane.emit(partition, NotAhead())
             return False
-        now = self._engine.now()
-        partition.ahead_since = partition.ahead_since or now
-        self._placing.pop(partition, None)
-        if now - partition.ahead_since > self._engine.settings.ahead_patience_s:
-            self._engine.fail(
-                partition,
-                f"the destination holds offsets up to {found.position.log_end}, the source only "
-                f"up to {found.source.last_stable}: the source has lost records, or is another log",
-                transient=True,
-            )
-        else:
-            self._again_soon(partition)
+        self._give_up(partition, Ahead(log_end, last_stable))
         return True
 
     # ---- proving -------------------------------------------------------------------------------
 
     async def _prove(self, found: dict[ExactPartition, _Found]) -> None:
         """Drop from `found` the logs that do not end as the source's; they fail, or are retried."""
-        engine = self._engine
         claims = {
             p.key: Claim(
                 log_end=f.position.log_end,
@@ -207,9 +202,9 @@ class Placer:
             )
             for p, f in found.items()
         }
-        limit = engine.settings.buffer_bytes
-        ports = engine.source, engine.destination
-        results = await prove(*ports, claims, limit, engine.policies.compacts)
+        limit = self._plane.settings.buffer_bytes
+        ports = self._plane.source, self._plane.destination
+        results = await prove(*ports, claims, limit, self._policies.compacts)
         for partition, before in list(found.items()):
             result = results[partition.key]
             if isinstance(result, Proven):
@@ -218,11 +213,11 @@ class Placer:
                 )
                 continue
             del found[partition]
-            self._placing.pop(partition, None)
             if isinstance(result, Differs):
-                engine.fail(partition, result.reason, transient=not result.lasting)
+                self._give_up(partition, Failure(result.reason, transient=not result.lasting))
             else:
-                engine.trouble(partition, f"the last batch cannot be compared: {result.reason}")
+                what = f"the last batch cannot be compared: {result.reason}"
+                self._give_up(partition, Trouble(what))
 
     # ---- bulk ----------------------------------------------------------------------------------
 
@@ -241,40 +236,10 @@ class Placer:
     def _end_fillers(self, partition: ExactPartition) -> None:
         """End the fillers, then read the position again: markers may have landed since."""
         try:
-            self._engine.shard(partition).end_fillers()
+            self._plane.shard(partition).end_fillers()
         except Retriable as error:
-            self._engine.trouble(partition, f"{_FILLERS}: {error}")
+            self._plane.emit(partition, Trouble(f"{_FILLERS}: {error}"))
         except UserError as error:
-            self._engine.fail(partition, f"{_FILLERS}: {error}", transient=True)
+            self._plane.emit(partition, Failure(f"{_FILLERS}: {error}", transient=True))
         else:
-            self._again_soon(partition)
-
-    # ---- going on ------------------------------------------------------------------------------
-
-    def _settle(self, partition: ExactPartition, found: _Found, read_at: float) -> None:
-        """Place the append machine; schedule the offsets below the source's log start offset."""
-        position, source, epoch = found.position, found.source, found.epoch
-        append = partition.append
-        append.place(position, read_at, compared=found.compared)
-        partition.source_epochs.place(position.log_end, epoch)
-        partition.unsettled = 0
-        partition.source_high_watermark = Offset(source.high_watermark)
-        partition.source_ends.seen(source.high_watermark, self._engine.now())
-        partition.source_stable = Offset(source.last_stable)
-        self._engine.source_starts_at(partition, source.start)
-        if position.log_end < source.start:
-            if found.takes_bulk(partition):
-                # The partition stays PREPARING until the last bulk batch is appended.
-                partition.bulk_until = Offset(source.start)
-            else:
-                end = Offset(source.start)
-                spans = (Span(Absence.LOG_START, end),)
-                append.offer([Gap(position.log_end, end, seen=False, spans=spans)])
-                log.warning(
-                    "%s: the source has deleted records before they were mirrored: its log starts "
-                    "at offset %d, the destination's ends at %d",
-                    partition,
-                    source.start,
-                    position.log_end,
-                )
-        self._engine.placed(partition)
+            self._give_up(partition, Unsettled())
