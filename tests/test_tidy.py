@@ -39,7 +39,7 @@ LARGE_CLASSES: Final = {
 }
 
 SHARED_NAMES: Final = {
-    *("Batch", "Below", "Broker", "Compared", "Difference", "Differs", "Entry"),
+    *("Batch", "Below", "Broker", "Differs", "Entry"),
     *("Extent", "Identity", "Leader", "Log", "Node", "Producers", "Progress"),
     *("Reader", "Record", "Removed", "ResourceType", "Seen", "Span", "Stage", "Step", "Tail"),
     *("TransactionalWriter", "Verdict", "Written"),

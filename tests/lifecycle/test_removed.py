@@ -9,6 +9,7 @@ from typing import Any
 import librdkafka_tools as outside
 import pytest
 from clients import client, make_topic, write_markers, write_state
+from sync_contexts import sync_context
 from waiting import until_async
 
 from conftest import Pair
@@ -26,11 +27,12 @@ from twinlog.lifecycle.rebuild import Tail
 from twinlog.local.check import Log
 from twinlog.mirror.errors import MirrorRefused
 from twinlog.mirror.states import State
-from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.state_records import LastMirrored
-from twinlog.sync.topics import add_new_topics
+from twinlog.sync.base import run_sync
+from twinlog.sync.topics import NewTopics
 from twinlog.verify.job import Compared, Comparison, Stretch
 
 pytestmark = pytest.mark.broker
@@ -255,9 +257,13 @@ async def refresh_adds_nothing(one: Again) -> None:
         source_cluster_id=one.source.cluster_id,
         topic_patterns=(one.topic,),
     )
-    snapshot = await one.store.snapshot()
-    assert await add_new_topics(one.source, one.destination, one.store, mirror, snapshot) == 0
-    assert await add_new_topics(one.source, one.destination, one.store, mirror, Snapshot()) == 1
+    known = (await one.store.snapshot()).records
+    for records, missed in ((known, 0), ({}, 1)):
+        snapshot = Snapshot({**records, key_of(mirror): mirror})
+        context = sync_context(
+            *(one.source, one.destination, one.store, one.mirror), snapshot=snapshot
+        )
+        assert await run_sync(NewTopics(), context) == missed
     assert (await one.known()).wanted is Wanted.STOPPED
 
 

@@ -8,6 +8,7 @@ from typing import cast
 from uuid import UUID
 
 import pytest
+from sync_contexts import sync_context
 
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -39,6 +40,7 @@ from twinlog.store.snapshot import Snapshot, Written
 from twinlog.store.state_records import LastMirrored, PartitionState, epochs_key
 from twinlog.sync import acls as acl_sync
 from twinlog.sync import topics as topic_sync
+from twinlog.sync.base import run_sync
 
 COUNT = 50
 MIRROR = Mirror(name="m", source={}, source_cluster_id="s")
@@ -220,14 +222,18 @@ def test_origins_stay_where_they_are_not_known(monkeypatch: pytest.MonkeyPatch) 
         return theirs
 
     monkeypatch.setattr(topic_sync, "read_their_mirrors", read)
-    cluster = cast(KafkaCluster, None)
-    assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, looped)) == 1
+    assert _failed_origins(store, looped) == 1
     assert store.changes == [replace(looped[1], origins=())]
     made_again = [replace(one, topic_id=UUID(int=9)) for one in looped]
-    assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, made_again)) == 1
+    assert _failed_origins(store, made_again) == 1
     assert store.changes == [], "said of others than those that stand there"
     theirs = TheirMirrors({}, frozenset(), {}, unknown="level 2")
-    assert asyncio.run(topic_sync.follow_origins(cluster, cluster, store, looped)) == 2
+    assert _failed_origins(store, looped) == 2
+
+
+def _failed_origins(store: Store, topics: Collection[MirrorTopic]) -> int:
+    context = sync_context(None, None, store, topics=topics)
+    return asyncio.run(run_sync(topic_sync.TopicOrigins(), context))
 
 
 def test_an_end_beside_one_that_cannot_be_read_is_not_believed(

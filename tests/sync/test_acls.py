@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from clients import client, none_refused
 from secured_clusters import Secured, sasl
+from sync_contexts import sync_context
 from waiting import until_async
 
 from conftest import Pair
@@ -22,6 +23,7 @@ from twinlog.mirror.settings import ACLS, MirrorSettings, parse_settings
 from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.acls import ABSENT_S, AclSync
+from twinlog.sync.base import run_sync
 from twinlog.sync.read_only import ReadOnly
 
 pytestmark = pytest.mark.broker
@@ -64,7 +66,14 @@ class Both:
     async def look(self, settings: MirrorSettings | None = None) -> int:
         """Sync once, after the time for which an ACL has to be absent."""
         settings = self.settings if settings is None else settings
-        failed = await self._sync.sync(self.source, self.name, settings)
+        context = sync_context(
+            *(self.source, self.destination, self.store, self.name, settings),
+            topics=(await self.store.snapshot()).topics_of(self.name),
+        )
+        if not settings.acl_include:
+            assert not self._sync.concerns(settings, context.topics)
+            return 0
+        failed = await run_sync(self._sync, context)
         self.now += ABSENT_S
         return failed
 
@@ -251,9 +260,11 @@ def test_a_denial_of_everybody_that_was_copied_before(
                 copied = MadeAcl(mirror=topic, acl=frozen, made_for=MadeFor.SOURCE)
                 await it.store.change(lambda _: [copied])
                 await it.give(it.destination, frozen)
-                sync = AclSync(cluster, MirrorStore(cluster), read_only(cluster))
+                store = MirrorStore(cluster)
+                sync = AclSync(cluster, store, read_only(cluster))
                 settings = parse_settings({ACLS: "*"})
-                assert await sync.sync(it.source, topic, settings) == 0
+                context = sync_context(it.source, cluster, store, topic, settings)
+                assert await run_sync(sync, context) == 0
 
                 async def gone() -> bool:
                     return frozen not in await everything(it)
@@ -262,7 +273,7 @@ def test_a_denial_of_everybody_that_was_copied_before(
 
                 async def followed() -> bool:
                     with suppress(UserError):  # a broker may still apply the denial for a moment
-                        await sync.sync(it.source, topic, settings)
+                        await run_sync(sync, context)
                     return reader in await everything(it)
 
                 await until_async(followed)
@@ -336,13 +347,14 @@ def test_rights_that_are_missing(
         ):
             await it.give(it.source, acl(f"{topic}-1"), acl(f"{topic}-2"))
             sync = AclSync(weak, it.store, read_only(weak))
+            context = sync_context(it.source, weak, it.store, topic, it.settings)
             with pytest.raises(UserError, match="read the ACLs: CLUSTER_AUTHORIZATION_FAILED"):
-                await sync.sync(it.source, topic, it.settings)
+                await run_sync(sync, context)
             await create_acls(it.destination, [see])
 
             async def counted() -> bool:
                 try:
-                    return await sync.sync(it.source, topic, it.settings) == 2
+                    return await run_sync(sync, context) == 2
                 except UserError:
                     return False
 
@@ -363,9 +375,11 @@ def test_without_an_authorizer(pair: Pair, topic: str, caplog: Any) -> None:
 
     async def run() -> None:
         async with client(pair.source) as source, client(pair.destination) as destination:
-            sync = AclSync(destination, MirrorStore(destination), read_only(destination))
+            store = MirrorStore(destination)
+            sync = AclSync(destination, store, read_only(destination))
+            context = sync_context(source, destination, store, topic)
             for _ in range(3):
-                assert await sync.sync(source, topic, parse_settings({})) == 0
+                assert await run_sync(sync, context) == 0
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())

@@ -3,20 +3,19 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import cast
 from uuid import UUID
 
 import pytest
+from sync_contexts import sync_context
 
-from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.store.config_records import ConfigChange, Followed, Mirror, MirrorTopic, key_of
-from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus
 from twinlog.sync import compaction as compaction_sync
+from twinlog.sync.base import run_sync
 from twinlog.sync.compaction import (
     Compaction,
     Marks,
@@ -179,11 +178,12 @@ class Stored:
         self.snapshot = Snapshot({**self.snapshot.records, **changes})
 
     def node(self) -> Compaction:
-        return Compaction(cast("MirrorStore", self), lambda: self.now_ms)
+        return Compaction(lambda: self.now_ms)
 
     def check(self, node: Compaction, now_ms: int) -> Followed:
         self.now_ms = now_ms
-        asyncio.run(node.check(cast("KafkaCluster", None), self.snapshot, [TOPIC]))
+        context = sync_context(None, None, self, snapshot=self.snapshot, topics=[TOPIC])
+        assert asyncio.run(run_sync(node, context)) == 0
         found = self.snapshot.followed("m", "t")
         assert found is not None
         return found

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from clients import make_topic
 from secured_clusters import PASSWORDS, Secured, sasl
+from sync_contexts import sync_context
 from waiting import until_async
 
 from twinlog.kafka.acls import Acl, Operation, PatternType, Permission, ResourceType
@@ -23,7 +24,8 @@ from twinlog.operations.readiness.subject import subject_of
 from twinlog.operations.readiness.survey import survey
 from twinlog.operations.readiness.verdict import judge
 from twinlog.store.mirrors import MirrorStore
-from twinlog.sync.configs import sync_configs
+from twinlog.sync.base import run_sync
+from twinlog.sync.configs import ConfigSync
 
 pytestmark = pytest.mark.broker
 
@@ -71,7 +73,8 @@ def test_one_topic_that_may_not_be_read(
             await there.take(closed)
             store = MirrorStore(destination)
             topics = [one for one in (await store.snapshot()).topics if one.topic in names]
-            assert await sync_configs(source, destination, store, topics, []) == 1
+            context = sync_context(source, destination, store, topic, topics=topics)
+            assert await run_sync(ConfigSync(), context) == 1
             told = f"{names[0]}: its configurations cannot be read on the source: TOPIC_AUTHOR"
             assert told in caplog.text
 

@@ -142,7 +142,10 @@ class World:
             if name not in cluster.hidden
         }
 
-    async def _offsets(self, cluster: Cluster, group: Group) -> dict[TopicPartition, Committed]:
+    async def _offsets(
+        self, cluster: Cluster, group: Group, *, stable: bool = False
+    ) -> dict[TopicPartition, Committed]:
+        assert not stable
         if group.name in cluster.silent:
             raise Retriable("no coordinator")
         return dict(cluster.groups.get(group.name, {}))
@@ -334,7 +337,10 @@ def test_what_is_lowered_is_read_again_first(world: World, monkeypatch: pytest.M
     world.source.commit("g", 20)
     asked = itertools.count()
 
-    async def offsets(cluster: Cluster, group: Group) -> dict[TopicPartition, Committed]:
+    async def offsets(
+        cluster: Cluster, group: Group, *, stable: bool = False
+    ) -> dict[TopicPartition, Committed]:
+        assert not stable
         if cluster is world.destination and next(asked) == 1:
             cluster.commit("g", 93)
         return dict(cluster.groups.get(group.name, {}))
@@ -356,7 +362,10 @@ def test_a_later_offset_that_was_copied_meanwhile_stays(
     world.source.commit("g", 90)
     asked = itertools.count()
 
-    async def offsets(cluster: Cluster, group: Group) -> dict[TopicPartition, Committed]:
+    async def offsets(
+        cluster: Cluster, group: Group, *, stable: bool = False
+    ) -> dict[TopicPartition, Committed]:
+        assert not stable
         if cluster is world.destination and next(asked) == 1:
             cluster.commit("g", 100, epoch=-1)
         return dict(cluster.groups.get(group.name, {}))

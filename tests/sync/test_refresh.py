@@ -16,6 +16,7 @@ from clients import client, make_topic, write_state
 from prometheus_client.parser import text_string_to_metric_families
 from readiness_check import find_readiness
 from shifted_engine import KIND, registered
+from sync_contexts import sync_context
 from waiting import until_async
 
 from conftest import Pair
@@ -45,9 +46,10 @@ from twinlog.operations.readiness.verdict import Readiness
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
+from twinlog.sync.base import METADATA, run_sync
 from twinlog.sync.compaction import Compaction, topic_behind_ms
 from twinlog.sync.group_offsets import GroupSync
-from twinlog.sync.refresh import Refresher, Sync
+from twinlog.sync.refresh import Refresher
 
 pytestmark = pytest.mark.broker
 
@@ -101,7 +103,7 @@ def test_topics_come_grow_and_go(pair: Pair, fresh_name: Callable[[str], str]) -
                 await until_async(added, what=f"{b} in the mirror")
 
                 async def counted() -> bool:
-                    return refresher.errors[mirror, Sync.METADATA] > 0
+                    return refresher.errors[mirror, METADATA] > 0
 
                 await until_async(counted, what="an error that is counted")
                 await create_partitions(source, {b: 4})
@@ -152,7 +154,7 @@ def test_partitions_that_somebody_has_added(
             async with refreshing(destination) as refresher:
 
                 async def counted() -> bool:
-                    return refresher.errors[mirror, Sync.METADATA] >= 4
+                    return refresher.errors[mirror, METADATA] >= 4
 
                 await until_async(counted, what="both topics, twice")
                 for name in (empty, emptied):
@@ -252,10 +254,14 @@ def test_a_topic_that_is_not_compacted_any_more(pair: Pair, topic: str) -> None:
 
             async def check(after_ms: int, *names: str) -> dict[str, int | None]:
                 """Return for how long they were behind, after a check by a newly started node."""
-                compaction = Compaction(store, lambda: now_ms + after_ms)
+                compaction = Compaction(lambda: now_ms + after_ms)
                 snapshot = await store.snapshot()
                 topics = {one.topic: one for one in snapshot.topics if one.mirror == mirror}
-                await compaction.check(source, snapshot, [topics[name] for name in names])
+                checked = [topics[name] for name in names]
+                context = sync_context(
+                    *(source, destination, store, mirror), snapshot=snapshot, topics=checked
+                )
+                assert await run_sync(compaction, context) == 0
                 snapshot = await store.snapshot()
                 return {
                     key: topic_behind_ms(snapshot, topics[name], now_ms + after_ms)
@@ -330,7 +336,7 @@ def test_a_mirror_of_a_kind_that_this_version_does_not_have(
             async with refreshing(destination) as refresher:
 
                 async def counted() -> bool:
-                    return refresher.errors[mirror, Sync.METADATA] > 1
+                    return refresher.errors[mirror, METADATA] > 1
 
                 await until_async(counted, what="errors of two refreshes")
             assert topic not in (await destination.refresh([topic])).topics

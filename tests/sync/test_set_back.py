@@ -8,12 +8,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from sync_contexts import sync_context
 
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.topics import Resource
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync import configs as config_sync
-from twinlog.sync.configs import Difference, set_configs_back
+from twinlog.sync.configs import ConfigDifference, ConfigSync, set_configs_back
 
 UNKNOWN, DENIED, INVALID = 3, 29, 40
 ID = UUID(int=1)
@@ -21,7 +22,7 @@ ID = UUID(int=1)
 
 @pytest.mark.parametrize("side", ["source", "destination", "record", "neither"])
 def test_what_was_read_of_another_topic_is_not_written_down(
-    monkeypatch: pytest.MonkeyPatch, side: str
+    side: str,
 ) -> None:
     """The topic was recreated on either side, or added again, after reading its configurations."""
     read = MirrorTopic(
@@ -29,11 +30,8 @@ def test_what_was_read_of_another_topic_is_not_written_down(
     )
     other = UUID(int=2)
     there = replace(read, topic_id=other) if side == "record" else read
-    found = Difference({}, {}, (("retention.ms", "5"),))
+    found = ConfigDifference({}, {}, (("retention.ms", "5"),))
     written: list[MirrorTopic] = []
-
-    async def compare(*_: Any) -> dict[str, Difference]:
-        return {"t": found}
 
     def cluster(name: str) -> Any:
         async def refresh(_: Any) -> Any:
@@ -45,10 +43,9 @@ def test_what_was_read_of_another_topic_is_not_written_down(
     async def change(decide: Any) -> None:
         written.extend(decide(SimpleNamespace(topics=[there])))
 
-    monkeypatch.setattr(config_sync, "compare_configs", compare)
-    store: Any = SimpleNamespace(change=change)
-    clusters = cluster("source"), cluster("destination")
-    assert asyncio.run(config_sync.sync_configs(*clusters, store, [read], [])) == 0
+    store = SimpleNamespace(change=change)
+    context = sync_context(cluster("source"), cluster("destination"), store, topics=[read])
+    assert asyncio.run(ConfigSync().apply(context, {"t": found})) == 0
     noted = [replace(read, set_back=found.set_back)] if side == "neither" else []
     assert written == noted
 

@@ -9,13 +9,16 @@ from uuid import UUID
 import librdkafka_tools as outside
 import pytest
 from clients import client
+from sync_contexts import sync_context
 
 from conftest import Pair
 from twinlog.mirror.settings import PARTITIONS
-from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
+from twinlog.store.config_records import Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot
 from twinlog.sync import topics as topic_sync
-from twinlog.sync.topics import Room, add_new_topics, grow_topics
+from twinlog.sync.base import SyncContext, run_sync
+from twinlog.sync.topics import NewTopics, Room, TopicGrowth
 
 
 def mirror(limit: int, name: str = "m", **named: Any) -> Mirror:
@@ -29,6 +32,24 @@ def topic(name: str, partitions: int, **named: Any) -> MirrorTopic:
         topic_id=UUID(int=1),
         partitions=partitions,
         **named,
+    )
+
+
+def growing(
+    store: Any, topics: list[MirrorTopic], *, there: dict[str, int], here: dict[str, int]
+) -> SyncContext:
+    """Return a context of topics with these partition counts, and room for 100 partitions."""
+
+    def metadata(counts: dict[str, int]) -> dict[str, Any]:
+        return {name: SimpleNamespace(partitions=range(count)) for name, count in counts.items()}
+
+    records = (mirror(100), *topics)
+    return sync_context(
+        *(store, store, store),
+        snapshot=Snapshot({key_of(record): record for record in records}),
+        topics=topics,
+        there=metadata(there),
+        here=metadata(here),
     )
 
 
@@ -48,12 +69,8 @@ def test_what_there_is_room_for() -> None:
 
 def test_a_topic_does_not_grow_beyond(caplog: pytest.LogCaptureFixture) -> None:
     """Neither cluster gets a request; it is counted, and logged with the setting."""
-    nobody: Any = None
-    topics = [topic("a", 2)]
-    growth = grow_topics(
-        nobody, nobody, topics, {"a": 1000}, {"a": 2}, room=Room(mirror(100), topics)
-    )
-    assert asyncio.run(growth) == 1
+    context = growing(None, [topic("a", 2)], there={"a": 1000}, here={"a": 2})
+    assert asyncio.run(run_sync(TopicGrowth(), context)) == 1
     assert f"a cannot grow to 1000 partitions: {PARTITIONS} is 100" in caplog.text
 
 
@@ -75,9 +92,8 @@ def test_a_topic_that_was_made_again_meanwhile_has_not_grown(
 
     monkeypatch.setattr(topic_sync.admin, "create_partitions", create)
     store: Any = SimpleNamespace(change=change)
-    counts = dict.fromkeys("ab", 3)
-    growth = grow_topics(store, store, known, counts, {}, room=Room(mirror(100), known))
-    assert asyncio.run(growth) == 0
+    context = growing(store, known, there=dict.fromkeys("ab", 3), here={})
+    assert asyncio.run(run_sync(TopicGrowth(), context)) == 0
     assert written == [replace(known[1], partitions=3)]
 
 
@@ -93,8 +109,10 @@ def test_new_topics_are_not_added_beyond(pair: Pair, topic: str) -> None:
             store = MirrorStore(destination)
             one = mirror(5, topic, topic_patterns=(f"{topic}-.*",))
             await store.create_mirror(one)
-            one = (await store.snapshot()).mirrors[topic]
-            missed = await add_new_topics(source, destination, store, one, await store.snapshot())
+            context = sync_context(
+                *(source, destination, store, topic), snapshot=await store.snapshot()
+            )
+            missed = await run_sync(NewTopics(), context)
             snapshot = await store.snapshot()
             assert [t.topic for t in snapshot.topics if t.mirror == topic] == names[:2]
             assert missed == 2

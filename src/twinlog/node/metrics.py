@@ -26,7 +26,7 @@ from twinlog.mirror.states import State
 from twinlog.node.observation import Observed, Seen
 from twinlog.store.config_records import Wanted
 from twinlog.sync.compaction import topic_behind_ms
-from twinlog.sync.refresh import Sync
+from twinlog.sync.registry import METRICS
 from twinlog.version import __version__
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -143,11 +143,10 @@ class MirrorCollector(Collector):
         return throttle.rate if throttle.limits else 0
 
     def _errors(self) -> Iterator[Metric]:
-        for sync in Sync:
-            name = _METADATA + sync.value.lower()
-            counter = _counter(name, f"KIP-1279's {sync.value}.", ["mirror"])
+        for metric in METRICS:
+            counter = _counter(_METADATA + metric.lower(), f"KIP-1279's {metric}.", ["mirror"])
             for mirror in self._observed.snapshot.mirrors:
-                counter.add_metric([mirror], self._observed.errors[mirror, sync])
+                counter.add_metric([mirror], self._observed.errors[mirror, metric])
             yield counter
 
     def _compaction(self) -> Metric:

@@ -51,7 +51,8 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.store.statuses import FRESH_S
-from twinlog.sync.compaction import Marks
+from twinlog.sync.compaction import Compaction, Marks
+from twinlog.sync.read_only import ReadOnly
 from twinlog.sync.refresh import Refresher
 
 log = logging.getLogger(__name__)
@@ -234,7 +235,7 @@ class Node:
         lanes: frozenset[str],
     ) -> Progress:
         refresher = Refresher(cluster, store, lambda: self._snapshot)
-        self._marks = refresher.compaction.marks
+        self._marks = refresher.host.sync(Compaction).marks
         group = GroupMember(
             cluster,
             GroupConfig(
@@ -248,7 +249,7 @@ class Node:
         beside = [
             asyncio.create_task(group.run()),
             asyncio.create_task(refresher.run()),
-            asyncio.create_task(refresher.read_only.run()),
+            asyncio.create_task(refresher.host.sync(ReadOnly).run()),
         ]
         if self._config.metrics_address is not None:
             observed = Observed(cluster, self._config.group_id, lanes, refresher.errors)

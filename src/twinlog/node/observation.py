@@ -26,7 +26,6 @@ from twinlog.mirror.states import State
 from twinlog.store.control_topics import States, follow_states
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import FetcherStatus, PartitionStatus, Status, ThrottleStatus
-from twinlog.sync.refresh import Sync
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class Observed:
         cluster: the destination.
         group_id: the lanes' group.
         ours: the names of this node's own lanes.
-        errors: counts of failed refreshes, by mirror and kind (refresh.py).
+        errors: counts of failed refreshes, by mirror and metric (refresh.py).
         clock: returns the time in seconds.
     """
 
@@ -81,7 +80,7 @@ class Observed:
         cluster: KafkaCluster,
         group_id: str,
         ours: frozenset[str],
-        errors: Counter[tuple[str, Sync]],
+        errors: Counter[tuple[str, str]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ours = ours

@@ -48,10 +48,11 @@ from twinlog.kafka.groups.offsets import list_groups
 from twinlog.kafka.requests.acls import describe_acls
 from twinlog.mirror.acl_scope import AclScope, Choice, choose_all, missed
 from twinlog.mirror.settings import MirrorSettings
-from twinlog.store.config_records import MadeFor, Wanted
+from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.store.control_topics import STATE_TOPIC
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
+from twinlog.sync.base import Host, Sync, SyncContext
 from twinlog.sync.created_acls import carry_out
 from twinlog.sync.group_rules import group_offsets, served
 from twinlog.sync.read_only import ReadOnly
@@ -66,7 +67,7 @@ _TELL_OF_ACLS: Final = frozenset({"mirror", "acl", "source-acl"})
 _NONE: Final[frozenset[Acl]] = frozenset()
 
 
-class Compared(NamedTuple):
+class AclDifference(NamedTuple):
     """How the destination's ACLs differ from the source's."""
 
     changes: AclChanges
@@ -87,65 +88,10 @@ class Compared(NamedTuple):
     """The destination's denials that stop nodes, which an earlier version has copied."""
 
 
-async def compare_acls(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    store: MirrorStore,
-    mirror: str,
-    settings: MirrorSettings,
-) -> Compared | Literal["source", "destination"]:
-    """Compare the destination's ACLs with the source's that are copied; change nothing.
+class NoAuthorizer(NamedTuple):
+    """One of the clusters has no authorizer, so that no ACLs are compared."""
 
-    Args:
-        source: the mirror's source.
-        destination: the mirror's cluster.
-        store: the mirrors, and the ACLs that they have made.
-        mirror: the mirror's name.
-        settings: which ACLs, and which groups' offsets, are copied.
-
-    Returns:
-        The difference, or which cluster has no authorizer.
-
-    Raises:
-        UserError: the right to describe ACLs, or to read the source's mirrors, is missing.
-        Retriable: a cluster is unreachable.
-    """
-    not_its_own = await _not_its_own(source, destination, store)
-    theirs, ours = await describe_acls(source), await describe_acls(destination)
-    if theirs is None:
-        return "source"
-    if ours is None:
-        return "destination"
-    not_its_own |= await _not_its_own(source, destination, store)
-    snapshot = await store.snapshot()
-    made = snapshot.made_acls(mirror, MadeFor.SOURCE)
-    scope = await _scope(source, snapshot, mirror, settings, about=theirs | made, ours=ours)
-    candidates = theirs - not_its_own
-    # In a thread: with ten thousand ACLs it takes a second or two.
-    rules = settings.acl_include
-    choices = await asyncio.to_thread(choose_all, candidates, ours, made, rules, scope)
-    by_choice = {
-        choice: frozenset(acl for acl, chosen in choices.items() if chosen is choice)
-        for choice in Choice
-    }
-    wanted = candidates & by_choice[Choice.COPIED]
-    kept = candidates & made & by_choice[Choice.BEYOND]
-    left = by_choice[Choice.LEFT] | by_choice[Choice.WITHHELD]
-    changes = acl_changes(wanted | kept, ours, made - left)
-    # Copies that an earlier version has made are kept, and not made again.
-    beyond = by_choice[Choice.BEYOND]
-    changes = changes._replace(remember=changes.remember - beyond, make=changes.make - beyond)
-    # A read-only denial that the source has as well is also remembered as a copy, and so stays.
-    also = wanted & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
-    return Compared(
-        changes._replace(remember=changes.remember | also),
-        ours,
-        absent=changes.remove - theirs,
-        denying=candidates & by_choice[Choice.DENYING],
-        missed=missed(candidates & beyond, scope) - ours,
-        withheld=by_choice[Choice.WITHHELD],
-        stopping=by_choice[Choice.DENYING] & changes.remove & ours,
-    )
+    side: Literal["source", "destination"]
 
 
 async def _scope(
@@ -221,8 +167,11 @@ async def _not_its_own(
     )
 
 
-class AclSync:
+class AclSync(Sync[AclDifference | NoAuthorizer]):
     """Copies the ACLs of the mirrors' sources to one destination."""
+
+    name = "ACLs"
+    metric = "AclSyncError"
 
     def __init__(
         self,
@@ -238,38 +187,90 @@ class AclSync:
         self._told: dict[tuple[str, str], str] = {}  # the last text, by mirror and subject
         self._absent_since: dict[str, dict[Acl, float]] = {}
 
-    async def sync(self, source: KafkaCluster, mirror: str, settings: MirrorSettings) -> int:
-        """Make the destination's ACLs what the source's are; return how many could not be changed.
+    @classmethod
+    def create(cls, host: Host) -> "AclSync":
+        """The sync of one node, with its guard of read-only topics."""
+        return cls(host.destination, host.store, host.sync(ReadOnly))
 
-        Without any rule nothing is read, and existing copies stay.
+    def concerns(self, settings: MirrorSettings, topics: Collection[MirrorTopic]) -> bool:
+        """Whether ACLs follow: without any rule nothing is read, and existing copies stay."""
+        return bool(settings.acl_include) and any(one.wanted is Wanted.MIRRORING for one in topics)
+
+    async def compare(self, context: SyncContext) -> AclDifference | NoAuthorizer:
+        """Compare the destination's ACLs with the source's that are copied; change nothing.
 
         Raises:
-            UserError: the right to describe ACLs is missing.
+            UserError: the right to describe ACLs, or to read the source's mirrors, is missing.
             Retriable: a cluster is unreachable.
         """
-        if not settings.acl_include:
+        source, destination, store = context.source, context.destination, context.store
+        mirror, settings = context.name, context.settings
+        not_its_own = await _not_its_own(source, destination, store)
+        theirs, ours = await describe_acls(source), await describe_acls(destination)
+        if theirs is None:
+            return NoAuthorizer("source")
+        if ours is None:
+            return NoAuthorizer("destination")
+        not_its_own |= await _not_its_own(source, destination, store)
+        snapshot = await store.snapshot()
+        made = snapshot.made_acls(mirror, MadeFor.SOURCE)
+        scope = await _scope(source, snapshot, mirror, settings, about=theirs | made, ours=ours)
+        candidates = theirs - not_its_own
+        # In a thread: with ten thousand ACLs it takes a second or two.
+        rules = settings.acl_include
+        choices = await asyncio.to_thread(choose_all, candidates, ours, made, rules, scope)
+        by_choice = {
+            choice: frozenset(acl for acl, chosen in choices.items() if chosen is choice)
+            for choice in Choice
+        }
+        wanted = candidates & by_choice[Choice.COPIED]
+        kept = candidates & made & by_choice[Choice.BEYOND]
+        left = by_choice[Choice.LEFT] | by_choice[Choice.WITHHELD]
+        changes = acl_changes(wanted | kept, ours, made - left)
+        # Copies that an earlier version has made are kept, and not made again.
+        beyond = by_choice[Choice.BEYOND]
+        changes = changes._replace(remember=changes.remember - beyond, make=changes.make - beyond)
+        # A read-only denial that the source has as well is also remembered as a copy, and so stays.
+        also = wanted & snapshot.made_acls(mirror, MadeFor.READ_ONLY)
+        return AclDifference(
+            changes._replace(remember=changes.remember | also),
+            ours,
+            absent=changes.remove - theirs,
+            denying=candidates & by_choice[Choice.DENYING],
+            missed=missed(candidates & beyond, scope) - ours,
+            withheld=by_choice[Choice.WITHHELD],
+            stopping=by_choice[Choice.DENYING] & changes.remove & ours,
+        )
+
+    async def apply(self, context: SyncContext, difference: AclDifference | NoAuthorizer) -> int:
+        """Make the destination's ACLs what the source's are; return how many could not be changed.
+
+        Raises:
+            UserError: the right to describe the source's ACLs is missing.
+            Retriable: a cluster is unreachable.
+        """
+        mirror = context.name
+        if isinstance(difference, NoAuthorizer):
+            text = f"ACLs do not follow, as the {difference.side} has no authorizer"
+            self._tell(mirror, "none", text)
             return 0
-        found = await compare_acls(source, self._destination, self._store, mirror, settings)
-        if not isinstance(found, Compared):
-            self._tell(mirror, "none", f"ACLs do not follow, as the {found} has no authorizer")
-            return 0
-        self._report(mirror, found)
+        self._report(mirror, difference)
         cluster, store = self._destination, self._store
-        if stopping := found.stopping:
+        if stopping := difference.stopping:
             # While these denials exist, a node may be unable to remember other changes, and is not
             # recognised as a node. So they are removed first, and the next check does the rest.
             first = AclChanges(remember=_NONE, make=_NONE, remove=stopping, forget=_NONE)
             return await self._read_only.exclusively(
                 lambda: carry_out(cluster, store, mirror, first, MadeFor.SOURCE)
             )
-        gone = await self._gone(source, mirror, found.absent, settings)
-        stays = found.absent - gone
-        changes = found.changes._replace(
-            remove=found.changes.remove - stays, forget=found.changes.forget - stays
+        gone = await self._gone(context.source, mirror, difference.absent, context.settings)
+        stays = difference.absent - gone
+        changes = difference.changes._replace(
+            remove=difference.changes.remove - stays, forget=difference.changes.forget - stays
         )
         return await self._read_only.allow(
             mirror,
-            found.ours,
+            difference.ours,
             changes.make,
             lambda: carry_out(cluster, store, mirror, changes, MadeFor.SOURCE),
         )
@@ -307,7 +308,7 @@ class AclSync:
             return _NONE
         return due.difference(*(one or _NONE for one in answers))
 
-    def _report(self, mirror: str, found: Compared) -> None:
+    def _report(self, mirror: str, found: AclDifference) -> None:
         if found.denying:
             self._tell(
                 mirror,

@@ -12,7 +12,7 @@ time that a mirror was behind is tracked and stored:
 
 For a topic that was never tracked, the first check is the baseline: what was mirrored before was
 read for the first time. A topic that is paused before its first check is checked while it is paused
-(refresh.py). Marks are last stable offsets, because a cleaner does not pass an open
+(`Compaction.compare`). Marks are last stable offsets, because a cleaner does not pass an open
 transaction. Lanes report every 5 s, so a retention below `FRESH_S` counts as `FRESH_S`.
 
 When the source's topic is not compacted any more, tracking ends; what it has missed stays stored.
@@ -25,9 +25,9 @@ less, a takeover may be reported although no tombstone was missed.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -37,11 +37,18 @@ from twinlog.kafka.errors import Refusal
 from twinlog.lifecycle.destination_topics import source_configs
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.topic_configs import SourceConfig
-from twinlog.store.config_records import ConfigChange, Followed, MirrorTopic, Removed, key_of
-from twinlog.store.mirrors import MirrorStore
+from twinlog.store.config_records import (
+    ConfigChange,
+    Followed,
+    MirrorTopic,
+    Removed,
+    Wanted,
+    key_of,
+)
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus
 from twinlog.store.statuses import FRESH_S
+from twinlog.sync.base import Sync, SyncContext, is_mirrored
 
 log = logging.getLogger(__name__)
 
@@ -157,53 +164,78 @@ def followed(
     )
 
 
-class Compaction:
+class Tracked(NamedTuple):
+    """The records to store, and how many topics could not be checked."""
+
+    changes: Sequence[ConfigChange]
+    failed: int
+
+
+class Compaction(Sync[Tracked]):
     """Tracks the compacted topics of the mirrors that this node refreshes."""
 
-    def __init__(self, store: MirrorStore, now_ms: Callable[[], int] = _wall_ms) -> None:
+    name = "compacted topics"
+    metric = "TopicConfigMetadataSyncError"
+
+    def __init__(self, now_ms: Callable[[], int] = _wall_ms) -> None:
         self.marks = Marks()
-        self._store = store
         self._now_ms = now_ms
         self._known: dict[tuple[str, str], Followed] = {}
         self._retentions: dict[tuple[str, UUID], tuple[float, int | None]] = {}
 
-    async def check(
-        self, source: KafkaCluster, snapshot: Snapshot, topics: Collection[MirrorTopic]
-    ) -> int:
-        """Update the stored records of these topics; return how many could not be checked.
+    async def compare(self, context: SyncContext) -> Tracked:
+        """Check these topics, and paused ones that were never checked.
+
+        The latter were added just before the pause. Without a baseline, the first check after the
+        pause would be it, and tombstones that the source has removed meanwhile would be missed
+        without a finding.
 
         Raises:
-            Retriable: a cluster is unreachable.
-            UserError: no right to change `__mirror_config`.
+            Retriable: the source is unreachable.
         """
+        source, snapshot = context.source, context.snapshot
+        paused = [
+            topic
+            for topic in snapshot.topics_of(context.name)
+            if topic.wanted is Wanted.PAUSED
+            and snapshot.followed(context.name, topic.topic) is None
+        ]
+        found = (await source.refresh([one.topic for one in paused])).topics if paused else {}
+        there = [one for one in paused if is_mirrored(one, found.get(one.topic))]
+        topics = [*context.same, *there]
         failed = await self._read_retentions(source, topics)
-        changed: list[ConfigChange] = []
-        for topic in topics:
-            key = (topic.mirror, topic.topic)
-            if (topic.mirror, topic.topic_id) not in self._retentions:
-                continue
-            _, retention_ms = self._retentions[topic.mirror, topic.topic_id]
-            stored = snapshot.followed(*key)
-            if retention_ms is None:
-                self._known.pop(key, None)
-                changed += [] if stored is None else _not_compacted(stored)
-                continue
-            before = latest_known(topic, self._known.get(key), stored)
-            caught_up_ms = self.marks.caught_up_ms(topic)
-            now = followed(topic, before, caught_up_ms, retention_ms, self._now_ms())
-            self._known[key] = now
-            if now.behind_ms and not (before and before.behind_ms):
-                log.warning(
-                    "mirror %s: %s was behind for %d s, longer than the source's "
-                    "delete.retention.ms (%d): deleted keys may have stayed on the destination; "
-                    "compare with twinlog verify",
-                    *(topic.mirror, topic.topic, now.behind_ms // 1000, retention_ms),
-                )
-            if is_to_be_stored(stored, now):
-                changed.append(now)
-        if changed:
-            await self._store.change(lambda latest: _still_there(changed, latest))
-        return failed
+        changes = [one for topic in topics for one in self._track(snapshot, topic)]
+        return Tracked(changes, failed)
+
+    async def apply(self, context: SyncContext, difference: Tracked) -> int:
+        """Store the records that have changed; return how many topics could not be checked."""
+        changes = difference.changes
+        if changes:
+            await context.store.change(lambda latest: _still_there(changes, latest))
+        return difference.failed
+
+    def _track(self, snapshot: Snapshot, topic: MirrorTopic) -> list[ConfigChange]:
+        """The change of a topic's stored record, if its retention is known."""
+        key = (topic.mirror, topic.topic)
+        if (topic.mirror, topic.topic_id) not in self._retentions:
+            return []
+        _, retention_ms = self._retentions[topic.mirror, topic.topic_id]
+        stored = snapshot.followed(*key)
+        if retention_ms is None:
+            self._known.pop(key, None)
+            return [] if stored is None else _not_compacted(stored)
+        before = latest_known(topic, self._known.get(key), stored)
+        caught_up_ms = self.marks.caught_up_ms(topic)
+        now = followed(topic, before, caught_up_ms, retention_ms, self._now_ms())
+        self._known[key] = now
+        if now.behind_ms and not (before and before.behind_ms):
+            log.warning(
+                "mirror %s: %s was behind for %d s, longer than the source's "
+                "delete.retention.ms (%d): deleted keys may have stayed on the destination; "
+                "compare with twinlog verify",
+                *(topic.mirror, topic.topic, now.behind_ms // 1000, retention_ms),
+            )
+        return [now] if is_to_be_stored(stored, now) else []
 
     async def _read_retentions(self, source: KafkaCluster, topics: Collection[MirrorTopic]) -> int:
         """Read which topics are compacted, and their retention; return how many failed."""

@@ -12,9 +12,8 @@ users'.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from re import Pattern
 from typing import NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -44,11 +43,12 @@ from twinlog.mirror.topic_configs import (
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
+from twinlog.sync.base import Sync, SyncContext
 
 log = logging.getLogger(__name__)
 
 
-class Difference(NamedTuple):
+class ConfigDifference(NamedTuple):
     """How a topic's configurations on the destination differ from what they have to be."""
 
     changes: ConfigChanges
@@ -58,7 +58,7 @@ class Difference(NamedTuple):
     """What is to be set at failover."""
 
 
-class Unreadable(NamedTuple):
+class UnreadableConfigs(NamedTuple):
     """Why a topic's configurations cannot be compared."""
 
     side: str
@@ -68,82 +68,72 @@ class Unreadable(NamedTuple):
         return f"cannot be read on the {self.side}: {self.refusal}"
 
 
-async def compare_configs(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    topics: Sequence[str],
-    exclude: Collection[Pattern[str]],
-) -> dict[str, Difference | Unreadable]:
-    """Compare the configurations of topics that exist in both clusters; change nothing.
+Compared = Mapping[str, ConfigDifference | UnreadableConfigs]
 
-    Args:
-        source: the mirror's source.
-        destination: the mirror's cluster.
-        topics: their names.
-        exclude: names of configurations that are left alone.
 
-    Returns:
-        For each topic the difference, or why a cluster cannot be read.
+class ConfigSync(Sync[Compared]):
+    """Copies the configurations of topics."""
 
-    Raises:
-        UserError: the right to read the control topic's configurations is missing.
-        Retriable: a cluster is unreachable.
-    """
-    known = await known_configs(destination)
-    found: dict[str, Difference | Unreadable] = {}
-    for some in chunks(topics):
-        theirs = await source_configs(source, some)
-        ours = await describe_configs(destination, [topic_resource(name) for name in some])
-        for (_, name), entries in ours.items():
-            there = theirs[name]
-            if isinstance(entries, Refusal):
-                found[name] = Unreadable("destination", entries)
+    name = "configurations"
+    metric = "TopicConfigMetadataSyncError"
+
+    async def compare(self, context: SyncContext) -> Compared:
+        """Compare the configurations of the topics that exist in both clusters.
+
+        Returns:
+            For each topic the difference, or why a cluster cannot be read.
+
+        Raises:
+            UserError: the right to read the control topic's configurations is missing.
+            Retriable: a cluster is unreachable.
+        """
+        exclude = context.settings.topic_properties_exclude
+        known = await known_configs(context.destination)
+        found: dict[str, ConfigDifference | UnreadableConfigs] = {}
+        for some in chunks([topic.topic for topic in context.same]):
+            theirs = await source_configs(context.source, some)
+            resources = [topic_resource(name) for name in some]
+            ours = await describe_configs(context.destination, resources)
+            for (_, name), entries in ours.items():
+                there = theirs[name]
+                if isinstance(entries, Refusal):
+                    found[name] = UnreadableConfigs("destination", entries)
+                    continue
+                if isinstance(there, Refusal):
+                    found[name] = UnreadableConfigs("source", there)
+                    continue
+                current = {
+                    key: DestinationConfig(entry.value, entry.source == ConfigSource.TOPIC)
+                    for key, entry in entries.items()
+                }
+                wanted = destination_configs(there, exclude, known, accepted_batch_limit(current))
+                found[name] = ConfigDifference(
+                    config_changes(wanted, current, exclude),
+                    fixed_differences(wanted, current),
+                    set_back(there),
+                )
+        return found
+
+    async def apply(self, context: SyncContext, difference: Compared) -> int:
+        """Change the destination's topics to the source's configurations."""
+        failed = 0
+        changes: dict[str, ConfigChanges] = {}
+        # Configurations were read by name, so they do not count for a topic recreated meanwhile.
+        others = await _others(context.source, context.destination, context.same)
+        topics = [one for one in context.same if one not in others]
+        compared = {one.topic: difference[one.topic] for one in topics}
+        await _note_set_back(context.store, topics, compared)
+        for name, found in compared.items():
+            if isinstance(found, UnreadableConfigs):
+                failed += 1
+                log.warning("%s: its configurations %s", name, found)
                 continue
-            if isinstance(there, Refusal):
-                found[name] = Unreadable("source", there)
-                continue
-            current = {
-                key: DestinationConfig(entry.value, entry.source == ConfigSource.TOPIC)
-                for key, entry in entries.items()
-            }
-            wanted = destination_configs(there, exclude, known, accepted_batch_limit(current))
-            found[name] = Difference(
-                config_changes(wanted, current, exclude),
-                fixed_differences(wanted, current),
-                set_back(there),
-            )
-    return found
-
-
-async def sync_configs(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    store: MirrorStore,
-    topics: Collection[MirrorTopic],
-    exclude: Collection[Pattern[str]],
-) -> int:
-    """Change the destination's topics to the source's configurations; return how many failed.
-
-    Args, Raises: as `compare_configs`; `store` has the topics.
-    """
-    failed = 0
-    changes: dict[str, ConfigChanges] = {}
-    compared = await compare_configs(source, destination, [one.topic for one in topics], exclude)
-    # Configurations were read by name, so they do not count for a topic recreated meanwhile.
-    others = await _others(source, destination, topics)
-    topics = [one for one in topics if one not in others]
-    compared = {one.topic: compared[one.topic] for one in topics}
-    await _note_set_back(store, topics, compared)
-    for name, found in compared.items():
-        if isinstance(found, Unreadable):
-            failed += 1
-            log.warning("%s: its configurations %s", name, found)
-            continue
-        for key, value in found.fixed.items():
-            log.warning("%s: %s is %s on the source by now, and stays here", name, key, value)
-        if found.changes:
-            changes[name] = found.changes
-    return failed + len(await _change(destination, changes, "to what it is on the source"))
+            for key, value in found.fixed.items():
+                log.warning("%s: %s is %s on the source by now, and stays here", name, key, value)
+            if found.changes:
+                changes[name] = found.changes
+        refused = await _change(context.destination, changes, "to what it is on the source")
+        return failed + len(refused)
 
 
 async def _others(
@@ -166,13 +156,13 @@ async def _others(
 async def _note_set_back(
     store: MirrorStore,
     topics: Collection[MirrorTopic],
-    compared: Mapping[str, Difference | Unreadable],
+    compared: Compared,
 ) -> None:
     """Store what is to be set back, if it has changed."""
     changed = {
         topic.incarnation: found.set_back
         for topic in topics
-        if isinstance(found := compared[topic.topic], Difference)
+        if isinstance(found := compared[topic.topic], ConfigDifference)
         and found.set_back != topic.set_back
     }
     if changed:

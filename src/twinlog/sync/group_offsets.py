@@ -19,6 +19,7 @@ from re import Pattern
 from typing import Final
 from uuid import UUID
 
+from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
@@ -32,24 +33,28 @@ from twinlog.kafka.groups.offsets import (
 )
 from twinlog.kafka.requests import topics as admin
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.states import State
 from twinlog.mirror.translation import SAME, Translation
+from twinlog.store.config_records import Wanted
 from twinlog.store.group_log import create_groups_topic, read_groups, write_groups
 from twinlog.store.group_records import (
     NO_OFFSET,
     GroupMemory,
     LastCheck,
-    PartitionMemory,
-    metadata_checksum,
 )
+from twinlog.store.snapshot import Snapshot
+from twinlog.sync.base import Host, Sync, SyncContext
+from twinlog.sync.group_memory import KnownGroups
 from twinlog.sync.group_rules import (
     SHARE,
     Bounds,
+    GroupOffsets,
     destination_offsets,
     due_offsets,
     group_offsets,
     log_bounds,
     moved_by_others,
-    own_offsets,
+    read_offsets,
     remembered,
     served,
 )
@@ -75,64 +80,45 @@ _ACTIVE: Final = frozenset(
 """ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, NON_EMPTY_GROUP: the group has members."""
 _RETENTION: Final = "offsets.retention.minutes"
 
-Wanted = Callable[[], Container[str]]
-
-
-@dataclass(slots=True)
-class _Memory:
-    """What is known of a mirror's groups."""
-
-    groups: dict[str, GroupMemory] = field(default_factory=dict)
-    written: dict[str, GroupMemory] = field(default_factory=dict)
-    """The part of it that `__mirror_groups` holds."""
-    undecoded: frozenset[str | None] = frozenset()
-    """Groups with a record there that cannot be decoded, perhaps of a later version (None: the last
-    check). They are not written."""
-    was_read: bool = True
-    """Whether it could be read. If not, nothing is written: the topic may hold more."""
-    sent: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
-    """Commits of unknown outcome: such an offset is the mirror's own, too."""
-    unlisted: dict[str, float] = field(default_factory=dict)
-    """Since when (ms) the source has not listed a group."""
-
-    def own(
-        self, group: str, found: Mapping[TopicPartition, Committed]
-    ) -> frozenset[TopicPartition]:
-        """The partitions whose offset on the destination is the mirror's own."""
-        sent = self.sent.get(group, {})
-        lost = (one for one in found if one in sent and sent[one] == found[one])
-        return own_offsets(found, self.groups.get(group)) | frozenset(lost)
-
-    def copied(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Remember that these offsets were committed."""
-        before = self.groups[group]
-        news = {
-            partition: before.partitions.get(partition, PartitionMemory())._replace(
-                copied=one.offset, metadata=metadata_checksum(one.metadata), other=NO_OFFSET
-            )
-            for partition, one in offsets.items()
-        }
-        self.groups[group] = replace(before, partitions={**before.partitions, **news})
-        for partition in offsets:
-            self.sent.get(group, {}).pop(partition, None)
+WantedTopics = Callable[[], Container[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Check:
-    """The inputs of one check of a mirror's groups."""
+    """The inputs of one check of a mirror's groups; see `GroupSync.sync`."""
 
     source: KafkaCluster
     mirror: str
-    bounds: Bounds
+    include: Collection[Pattern[str]]
+    partitions: Mapping[TopicPartition, UUID]
     translation: Translation
-    topic_ids: Mapping[str, UUID]
-    wanted: Wanted
+    wanted: WantedTopics
     quiet_s: float
-    repeat_s: float
+    topic_ids: Mapping[str, UUID]
+    """The ids of the source's topics, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDifference:
+    """The offsets of a mirror's groups in both clusters; group_rules.py says which are copied."""
+
+    check: _Check
+    memory: KnownGroups
     now_ms: int
+    listed: Mapping[str, Group]
+    """All groups that the source lists."""
+    served: Collection[Group]
+    """Those of them whose offsets are copied."""
+    bounds: Bounds = field(default_factory=lambda: Bounds({}, {}))
+    repeat_s: float = DEFAULT_REPEAT_S
+    offsets: Mapping[Group, GroupOffsets] = field(default_factory=dict)
+    busy: Container[str] = frozenset()
+    """Groups with members on the destination."""
+    unread: Mapping[str, TwinlogError] = field(default_factory=dict)
+    """Why offsets of other groups cannot be read."""
 
 
-class GroupSync:
+class GroupSync(Sync[GroupDifference]):
     """Copies the group offsets of mirrors; see the module.
 
     Args:
@@ -140,6 +126,9 @@ class GroupSync:
         clock: seconds since the epoch.
         remembers: whether results are written to `__mirror_groups`; a command's are not.
     """
+
+    name = "group offsets"
+    metric = "ConsumerGroupOffsetSyncError"
 
     def __init__(
         self,
@@ -151,8 +140,13 @@ class GroupSync:
         self._destination = destination
         self._clock = clock
         self._remembers = remembers
-        self._memories: dict[str, _Memory] = {}
+        self._memories: dict[str, KnownGroups] = {}
         self._repeat_s: float | None = None
+
+    @classmethod
+    def create(cls, host: Host) -> "GroupSync":
+        """The sync of one node."""
+        return cls(host.destination)
 
     def forget(self) -> None:
         """Drop the memory, to be read again: another node may have served the mirrors meanwhile."""
@@ -166,7 +160,7 @@ class GroupSync:
         partitions: Mapping[TopicPartition, UUID],
         *,
         quiet_s: float = 0.0,
-        wanted: Wanted | None = None,
+        wanted: WantedTopics | None = None,
         translation: Translation = SAME,
     ) -> int:
         """Copy the groups' offsets of these partitions; return how many groups failed.
@@ -187,78 +181,140 @@ class GroupSync:
             Retriable: a cluster is unreachable.
             UserError: the right to list groups or to read offsets is missing.
         """
+        topic_ids = _topic_ids(partitions)
+        check = _Check(
+            source=source,
+            mirror=mirror,
+            include=include,
+            partitions=partitions,
+            translation=translation,
+            wanted=wanted or (lambda: topic_ids),
+            quiet_s=quiet_s,
+            topic_ids=topic_ids,
+        )
+        return await self._apply(await self._compare(check))
+
+    async def compare(self, context: SyncContext) -> GroupDifference:
+        """Read the offsets of the groups that are copied, of partitions that are MIRRORING.
+
+        Raises:
+            Retriable: a cluster is unreachable.
+            UserError: the right to list groups or to read offsets is missing.
+        """
+        # A recreated topic stays MIRRORING until its lane has detected that.
+        states = await context.store.states()
+        partitions = {
+            name.source: topic.topic_id
+            for topic in context.same
+            for name in topic.mirror_partitions
+            if states.state(name) is State.MIRRORING
+        }
+        kind = kind_named(context.mirror.kind)
+        topics = context.snapshot.topics_of(context.name)
+        check = _Check(
+            source=context.source,
+            mirror=context.name,
+            include=context.settings.groups_include,
+            partitions=partitions,
+            translation=await kind.translation(context.destination, topics),
+            wanted=lambda: _mirrored(context.latest(), context.name),
+            quiet_s=QUIET_CHECKS * context.settings.refresh_interval,
+            topic_ids=_topic_ids(partitions),
+        )
+        return await self._compare(check)
+
+    async def apply(self, context: SyncContext, difference: GroupDifference) -> int:
+        """Commit what is due; return how many groups failed."""
+        del context
+        return await self._apply(difference)
+
+    async def _compare(self, check: _Check) -> GroupDifference:
         now_ms = int(self._clock() * 1000)
-        listed = await list_groups(source)
-        groups = served(listed.values(), include)
-        memory = await self._memory(mirror)
-        failed: list[str] = []
-        topic_ids = {partition.topic: one for partition, one in partitions.items()}
-        if groups and partitions:
-            here = await list_groups(self._destination)
-            check = _Check(
-                source=source,
-                mirror=mirror,
-                bounds=await log_bounds(self._destination, partitions, translation),
-                translation=translation,
-                topic_ids=topic_ids,
-                wanted=wanted or (lambda: topic_ids),
-                quiet_s=quiet_s,
-                repeat_s=await self._repeat_interval(),
-                now_ms=now_ms,
-            )
-            limit = asyncio.Semaphore(AT_ONCE)
+        listed = await list_groups(check.source)
+        difference = GroupDifference(
+            check=check,
+            memory=await self._memory(check.mirror),
+            now_ms=now_ms,
+            listed=listed,
+            served=served(listed.values(), check.include),
+        )
+        if not difference.served or not check.partitions:
+            return difference
+        here = await list_groups(self._destination)
+        offsets: dict[Group, GroupOffsets] = {}
+        unread: dict[str, TwinlogError] = {}
+        limit = asyncio.Semaphore(AT_ONCE)
 
-            async def serve(group: Group) -> int:
-                async with limit:
-                    busy = group.name in here and not here[group.name].idle
-                    try:
-                        return await self._serve(check, memory, group, busy=busy)
-                    except TwinlogError as error:
-                        failed.append(group.name)
-                        log.warning("group %s: cannot copy its offsets: %s", group.name, error)
-                        return 0
+        async def read(group: Group) -> None:
+            async with limit:
+                try:
+                    offsets[group] = await read_offsets(
+                        check.source, self._destination, group, check.translation
+                    )
+                except TwinlogError as error:
+                    unread[group.name] = error
 
-            copied = sum(await asyncio.gather(*map(serve, groups)))
+        bounds = await log_bounds(self._destination, check.partitions, check.translation)
+        repeat_s = await self._repeat_interval()
+        await asyncio.gather(*map(read, difference.served))
+        return replace(
+            difference,
+            bounds=bounds,
+            repeat_s=repeat_s,
+            offsets=offsets,
+            busy=frozenset(name for name, group in here.items() if not group.idle),
+            unread=unread,
+        )
+
+    async def _apply(self, difference: GroupDifference) -> int:
+        check, memory, listed = difference.check, difference.memory, difference.listed
+        failed = [*difference.unread]
+        for name, error in difference.unread.items():
+            log.warning("group %s: cannot copy its offsets: %s", name, error)
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def serve(group: Group) -> int:
+            async with limit:
+                try:
+                    return await self._serve(difference, group)
+                except TwinlogError as error:
+                    failed.append(group.name)
+                    log.warning("group %s: cannot copy its offsets: %s", group.name, error)
+                    return 0
+
+        if difference.served and check.partitions:
+            copied = sum(await asyncio.gather(*map(serve, difference.offsets)))
             log.info("%d group offsets copied", copied)
         if not self._remembers:
             return len(failed)
         if not memory.was_read:
             return len(failed) + 1
-        await self._note_deleted(source, memory, listed, partitions.keys())
+        await self._note_deleted(check.source, memory, listed, check.partitions.keys())
         failed += [name for name in memory.undecoded - {*failed} if name is not None]
         named = tuple(sorted(failed)[:MAX_NAMED])
-        last = LastCheck(mirror=mirror, time_ms=now_ms, failed=named)
-        await self._forget_unserved(memory, listed, groups, now_ms, translation)
+        last = LastCheck(mirror=check.mirror, time_ms=difference.now_ms, failed=named)
+        await self._forget_unserved(difference)
         return len(failed) + await self._write(memory, last)
 
     # ---- one group -----------------------------------------------------------------------------
 
-    async def _serve(self, check: _Check, memory: _Memory, group: Group, *, busy: bool) -> int:
+    async def _serve(self, difference: GroupDifference, group: Group) -> int:
         """Copy one group's offsets; return how many partitions were committed.
 
         Raises:
             Retriable: some logs could not be read; the offsets of the others are copied.
         """
-        # The destination is read first, so that its copies are never ahead of the source's offsets.
-        everything = await destination_offsets(self._destination, group, check.translation)
-        committed = await group_offsets(check.source, group)
-        count = await self._follow(check, memory, group, everything, committed, busy=busy)
-        if unknown := check.bounds.unknown(committed.keys()):
+        count = await self._follow(difference, group)
+        committed = difference.offsets[group].source
+        if unknown := difference.bounds.unknown(committed.keys()):
             raise Retriable(unknown)
         return count
 
-    async def _follow(
-        self,
-        check: _Check,
-        memory: _Memory,
-        group: Group,
-        everything: Mapping[TopicPartition, Committed],
-        committed: Mapping[TopicPartition, Committed],
-        *,
-        busy: bool,
-    ) -> int:
+    async def _follow(self, difference: GroupDifference, group: Group) -> int:
         """Commit what is due of one group with these offsets on the destination and the source."""
-        logs = check.bounds.logs
+        check, memory, now_ms = difference.check, difference.memory, difference.now_ms
+        logs, busy = difference.bounds.logs, group.name in difference.busy
+        everything, committed = difference.offsets[group]
         known = memory.groups.get(group.name)
         source = _of(logs, committed)
         if not source and known is None:
@@ -270,21 +326,21 @@ class GroupSync:
         now = replace(
             before,
             kind=group.kind,
-            active_ms=check.now_ms if active else before.active_ms,
-            copied_ms=before.copied_ms or check.now_ms,
+            active_ms=now_ms if active else before.active_ms,
+            copied_ms=before.copied_ms or now_ms,
             partitions=remembered(source, found, own, known, logs.keys()),
         )
         memory.groups[group.name] = now
-        if busy or check.now_ms - now.active_ms < check.quiet_s * 1000:
+        if busy or now_ms - now.active_ms < check.quiet_s * 1000:
             return 0
         due = due_offsets(source, found, logs, own)
-        repeats = group.kind != SHARE and check.now_ms - now.copied_ms >= check.repeat_s * 1000
+        repeats = group.kind != SHARE and now_ms - now.copied_ms >= difference.repeat_s * 1000
         if repeats:
             due = {one: found[one] for one in own & source.keys()} | due
         due = await self._still_due(check, group, due, found)
-        count = await self._commit(check, memory, group, due)
+        count = await self._commit(difference, group, due)
         if repeats:
-            memory.groups[group.name] = replace(memory.groups[group.name], copied_ms=check.now_ms)
+            memory.groups[group.name] = replace(memory.groups[group.name], copied_ms=now_ms)
         return count
 
     async def _still_due(
@@ -320,13 +376,10 @@ class GroupSync:
         return dict(due)
 
     async def _commit(
-        self,
-        check: _Check,
-        memory: _Memory,
-        group: Group,
-        due: Mapping[TopicPartition, Committed],
+        self, difference: GroupDifference, group: Group, due: Mapping[TopicPartition, Committed]
     ) -> int:
         """Commit part by part, and remember what was committed; return how many partitions."""
+        check, memory = difference.check, difference.memory
         write = set_start_offsets if group.kind == SHARE else commit_offsets
         count = 0
         for whole in in_parts(group.name, due):
@@ -346,7 +399,7 @@ class GroupSync:
             if any(refusal.code in _ACTIVE for refusal in refused.values()):
                 log.info("group %s has become active on the destination", group.name)
                 before = memory.groups[group.name]
-                memory.groups[group.name] = replace(before, active_ms=check.now_ms)
+                memory.groups[group.name] = replace(before, active_ms=difference.now_ms)
                 break
             for partition, refusal in refused.items():
                 refusal.fail(f"commit for group {group.name}", topic=partition.topic)
@@ -355,7 +408,7 @@ class GroupSync:
 
     # ---- what is remembered --------------------------------------------------------------------
 
-    async def _memory(self, mirror: str) -> _Memory:
+    async def _memory(self, mirror: str) -> KnownGroups:
         """What is known of a mirror's groups, read from `__mirror_groups` if that was not read yet.
 
         Raises:
@@ -367,19 +420,19 @@ class GroupSync:
                 found = await read_groups(self._destination, mirror)
             except UserError as error:
                 log.warning("mirror %s: what is known of its groups is not read: %s", mirror, error)
-                memory = memory or _Memory(was_read=False)
+                memory = memory or KnownGroups(was_read=False)
             else:
                 for text in found.unreadable:
                     log.warning("mirror %s: what is known of a group stays: %s", mirror, text)
                 groups = dict(found.groups)
-                memory = _Memory(groups=groups, written=dict(groups), undecoded=found.undecoded)
+                memory = KnownGroups(groups=groups, written=dict(groups), undecoded=found.undecoded)
             self._memories[mirror] = memory
         return memory
 
     async def _note_deleted(
         self,
         source: KafkaCluster,
-        memory: _Memory,
+        memory: KnownGroups,
         listed: Collection[str],
         checked: Set[TopicPartition],
     ) -> None:
@@ -417,24 +470,18 @@ class GroupSync:
         ]
         await asyncio.gather(*map(note, due))
 
-    async def _forget_unserved(
-        self,
-        memory: _Memory,
-        listed: Collection[str],
-        groups: Collection[Group],
-        now_ms: int,
-        translation: Translation,
-    ) -> None:
+    async def _forget_unserved(self, difference: GroupDifference) -> None:
         """Drop groups that are not served any more, or that the source has not listed for long.
 
         One list without the group proves nothing: its coordinator may not answer. While a copied
         offset is left on the destination, the group would continue from it (`GROUP_DELETED`).
         """
-        away = memory.groups.keys() - {group.name for group in groups}
+        memory, listed, now_ms = difference.memory, difference.listed, difference.now_ms
+        away = memory.groups.keys() - {group.name for group in difference.served}
         since = {name: memory.unlisted.get(name, now_ms) for name in away}
         excluded = {name for name in away if name in listed}
         long = {name for name in away - excluded if now_ms - since[name] > FORGET_S * 1000}
-        left = await self._with_copies(memory, sorted(long), translation)
+        left = await self._with_copies(memory, sorted(long), difference.check.translation)
         for name in excluded | long - left:
             del memory.groups[name]
         again = dict.fromkeys(left, now_ms)
@@ -443,7 +490,7 @@ class GroupSync:
         }
 
     async def _with_copies(
-        self, memory: _Memory, names: Collection[str], translation: Translation
+        self, memory: KnownGroups, names: Collection[str], translation: Translation
     ) -> set[str]:
         """Those of these groups with an own offset on the destination, or with unknown offsets."""
         limit = asyncio.Semaphore(AT_ONCE)
@@ -460,7 +507,7 @@ class GroupSync:
         answers = await asyncio.gather(*map(has, names))
         return {name for name, one in zip(names, answers, strict=True) if one}
 
-    async def _write(self, memory: _Memory, last: LastCheck) -> int:
+    async def _write(self, memory: KnownGroups, last: LastCheck) -> int:
         """Write what has changed, and the check itself; return 1 if it cannot be written."""
         changed: list[GroupMemory | LastCheck] = [
             one
@@ -501,6 +548,15 @@ def repeat_interval(minutes: Iterable[str | None]) -> float:
     """Seconds between two commits of the same offset, by the brokers' offsets.retention.minutes."""
     told = [int(one) * 60 / 4 for one in minutes if one and one.isascii() and one.isdecimal()]
     return min([*told, MAX_REPEAT_S]) if told else DEFAULT_REPEAT_S
+
+
+def _topic_ids(partitions: Mapping[TopicPartition, UUID]) -> dict[str, UUID]:
+    return {partition.topic: one for partition, one in partitions.items()}
+
+
+def _mirrored(snapshot: Snapshot, mirror: str) -> set[str]:
+    """The topics that are to be mirrored, by the latest `__mirror_config`."""
+    return {one.topic for one in snapshot.topics_of(mirror) if one.wanted is Wanted.MIRRORING}
 
 
 def _of(

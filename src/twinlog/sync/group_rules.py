@@ -263,3 +263,38 @@ async def group_offsets(
     if group.kind == SHARE:
         return await start_offsets(cluster, group.name)
     return await committed_offsets(cluster, group.name, stable=stable)
+
+
+class GroupOffsets(NamedTuple):
+    """A group's committed offsets in both clusters, in the source's names and offsets."""
+
+    destination: Mapping[TopicPartition, Committed]
+    source: Mapping[TopicPartition, Committed]
+
+
+async def read_offsets(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    group: Group,
+    translation: Translation = SAME,
+    *,
+    copy: Group | None = None,
+    stable: bool = False,
+) -> GroupOffsets:
+    """Read the offsets of a group in both clusters.
+
+    The destination is read first, so that its copies are never ahead of the source's offsets.
+
+    Args:
+        source: the mirror's source.
+        destination: the mirror's cluster.
+        group: the group on the source.
+        translation: where the partitions and offsets are on the destination.
+        copy: the destination's group of this name, where its kind may be another one.
+        stable: on the source; as for `committed_offsets`.
+
+    Raises:
+        Retriable, UserError: see `group_offsets`.
+    """
+    here = await destination_offsets(destination, copy or group, translation)
+    return GroupOffsets(here, await group_offsets(source, group, stable=stable))

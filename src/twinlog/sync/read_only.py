@@ -27,14 +27,16 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 from typing import Final
 
-from twinlog.kafka.acls import Acl, acl_changes, guard
+from twinlog.kafka.acls import Acl, AclChanges, acl_changes, guard
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import Retriable, TwinlogError
+from twinlog.kafka.errors import Retriable, TwinlogError, UserError
 from twinlog.kafka.requests.acls import describe_acls
 from twinlog.store.config_records import MadeFor, MirrorTopic, Wanted
 from twinlog.store.control_topics import STATE_TOPIC
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
+from twinlog.sync.base import Host, MirrorContext, Sync
+from twinlog.sync.configs import ConfigSync, set_configs_back
 from twinlog.sync.created_acls import carry_out
 
 log = logging.getLogger(__name__)
@@ -47,13 +49,17 @@ POLL_S: Final = 0.1
 """Seconds between two checks of whether removed topics are STOPPED."""
 MIRRORS_AT_ONCE: Final = 8
 """Mirrors that are checked concurrently."""
+NO_CHANGES: Final = AclChanges(frozenset(), frozenset(), frozenset(), frozenset())
 SET_BACK_S: Final = 2.0
 """The same if no producer waits: each check reads all states, which must not slow down a failover.
 """
 
 
-class ReadOnly:
+class ReadOnly(Sync[AclChanges]):
     """Guards the topics of the mirrors that this node owns.
+
+    Its difference are the denials to make and to remove. It has its own loop, `run`: it needs no
+    source.
 
     Args:
         destination: the cluster that holds the mirrored topics.
@@ -62,6 +68,10 @@ class ReadOnly:
         failed: receives how many ACLs of a mirror could not be made or removed.
         set_back: sets configurations of a mirror's topics back; returns those that failed.
     """
+
+    name = "read-only topics"
+    metric = "AclSyncError"
+    needs_source = False
 
     def __init__(
         self,
@@ -86,6 +96,25 @@ class ReadOnly:
         self._looks: dict[str, asyncio.Task[bool]] = {}
         self._slots = asyncio.Semaphore(MIRRORS_AT_ONCE)
         self._told: set[tuple[str, frozenset[str]]] = set()
+
+    @classmethod
+    def create(cls, host: Host) -> "ReadOnly":
+        """The guard of one node."""
+        destination, store = host.destination, host.store
+
+        def failed(mirror: str, count: int) -> None:
+            host.failed(mirror, cls.metric, count)
+
+        async def set_back(mirror: str, topics: Collection[str]) -> Collection[str]:
+            try:
+                refused = await set_configs_back(destination, store, mirror, topics)
+            except UserError as error:
+                log.warning("mirror %s: configurations cannot be set back: %s", mirror, error)
+                refused = set(topics)
+            host.failed(mirror, ConfigSync.metric, len(refused))
+            return refused
+
+        return cls(destination, store, host.is_ours, failed, set_back)
 
     async def run(self) -> None:
         """Guard until cancelled."""
@@ -159,9 +188,9 @@ class ReadOnly:
         self._kept[mirror] = guarded
         try:
             async with self._keeping:
-                ours = await describe_acls(self._destination)
-                if ours is not None:
-                    self._failed(mirror, await self._keep(snapshot, mirror, guarded, ours, ours))
+                context = self._context(snapshot, mirror)
+                difference = await self._compare(context, guarded)
+                self._failed(mirror, await self.apply(context, difference))
         except Retriable:
             # Retry at the next check. A missing right waits until LOOK_S have passed.
             self._kept.pop(mirror, None)
@@ -234,7 +263,8 @@ class ReadOnly:
         async with self._keeping:
             snapshot = self._snapshot
             guarded, _ = await self._guarded(snapshot, mirror)
-            failed = await self._keep(snapshot, mirror, guarded, there, there | acls)
+            context = self._context(snapshot, mirror)
+            failed = await self.apply(context, self._changes(context, guarded, there, there | acls))
             failed += await action()
         if acls:
             # Topics that were added meanwhile are not guarded against these ACLs.
@@ -247,15 +277,47 @@ class ReadOnly:
         async with self._keeping:
             return await action()
 
-    async def _keep(
+    def _context(self, snapshot: Snapshot, mirror: str) -> MirrorContext:
+        return MirrorContext(
+            destination=self._destination, store=self._store, name=mirror, snapshot=snapshot
+        )
+
+    async def compare(self, context: MirrorContext) -> AclChanges:
+        """The denials to make and to remove; none if the destination has no authorizer.
+
+        Raises:
+            UserError: the right to describe ACLs is missing.
+            Retriable: the destination is unreachable.
+        """
+        guarded, _ = await self._guarded(context.snapshot, context.name)
+        return await self._compare(context, guarded)
+
+    async def _compare(self, context: MirrorContext, topics: Collection[str]) -> AclChanges:
+        ours = await describe_acls(context.destination)
+        return NO_CHANGES if ours is None else self._changes(context, topics, ours, ours)
+
+    async def apply(self, context: MirrorContext, difference: AclChanges) -> int:
+        """Make and remove these denials; return how many could not be made or removed."""
+        return await carry_out(
+            context.destination, context.store, context.name, difference, MadeFor.READ_ONLY
+        )
+
+    def _changes(
         self,
-        snapshot: Snapshot,
-        mirror: str,
+        context: MirrorContext,
         topics: Collection[str],
         there: frozenset[Acl],
         after: frozenset[Acl],
-    ) -> int:
-        """Make and remove ACLs so that these topics are guarded, and no others."""
+    ) -> AclChanges:
+        """What to make and remove so that these topics are guarded, and no others.
+
+        Args:
+            context: the mirror.
+            topics: those to guard.
+            there: the destination's ACLs.
+            after: its ACLs after those are made that are about to be copied.
+        """
+        mirror, snapshot = context.name, context.snapshot
         # ACLs that were copied from a source make no principal a node.
         copied = (after - there) | snapshot.copied_acls
         denials, open_to, _ = guard(after, topics, STATE_TOPIC, copied=copied)
@@ -266,8 +328,7 @@ class ReadOnly:
                 *(mirror, ", ".join(sorted(open_to))),
             )
         made = snapshot.made_acls(mirror, MadeFor.READ_ONLY)
-        changes = acl_changes(denials, there, made)
-        return await carry_out(self._destination, self._store, mirror, changes, MadeFor.READ_ONLY)
+        return acl_changes(denials, there, made)
 
 
 def _removed(snapshot: Snapshot, mirror: str) -> list[MirrorTopic]:

@@ -22,8 +22,10 @@ these topics also while the source is dead, and counted at each refresh.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
+from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic, is_another
@@ -33,8 +35,8 @@ from twinlog.kafka.requests import topics as admin
 from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import add_named, matching
-from twinlog.lifecycle.failback import read_their_mirrors
-from twinlog.mirror.settings import PARTITIONS, parse_settings
+from twinlog.lifecycle.failback import TheirMirrors, read_their_mirrors
+from twinlog.mirror.settings import PARTITIONS, MirrorSettings, parse_settings
 from twinlog.store.config_records import (
     MAX_NAMED,
     MAX_REASON,
@@ -47,6 +49,7 @@ from twinlog.store.config_records import (
 )
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
+from twinlog.sync.base import METADATA, Sync, SyncContext
 from twinlog.text import few
 
 log = logging.getLogger(__name__)
@@ -129,51 +132,69 @@ class Room:
         self._held += more
 
 
-async def add_new_topics(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    store: MirrorStore,
-    mirror: Mirror,
-    snapshot: Snapshot,
-) -> int:
-    """Add topics that match one of the mirror's patterns, and store what is not mirrored then.
+class MissedTopics(NamedTuple):
+    """The topics that a mirror covers and does not mirror."""
+
+    missed: Mapping[str, str]
+    """Why, by name, as far as it is known (`not_mirrored`)."""
+    there: Mapping[str, Topic]
+    """The source's topics."""
+    theirs: TheirMirrors | None
+    """The source's own mirrors; None: not read, as nothing is missed."""
+
+
+class NewTopics(Sync[MissedTopics]):
+    """Adds topics that match one of the mirror's patterns, and stores what is not mirrored then.
 
     A topic that was removed from a mirror is not added again.
-
-    Returns:
-        How many of the source's topics the mirror covers and does not mirror.
-
-    Raises:
-        Retriable: the source is unreachable.
     """
-    before = snapshot.not_mirrored(mirror.name)
-    missed: dict[str, str] = {}
-    if mirror.topic_patterns or any(topic.source_deleted for topic in snapshot.topics):
-        there = (await source.refresh(None)).topics
-        missed = not_mirrored(mirror, snapshot, there, ())
-    if missed:
-        theirs = await read_their_mirrors(source, destination)
-        missed = not_mirrored(mirror, snapshot, there, theirs.loops)
-        taken = {topic.topic for topic in snapshot.topics}
-        room = Room(mirror, snapshot.topics)
-        for name in sorted(missed.keys() - taken):
-            if why := room.refuses(len(there[name].partitions)):
-                missed[name] = why
-                continue
-            pattern = next(
-                one for one in mirror.topic_patterns if matching(one, {name: there[name]})
-            )
-            try:
-                await add_named(
-                    destination, source, mirror.name, [name], theirs, while_matching=pattern
+
+    name = "new topics"
+    metric = METADATA
+
+    async def compare(self, context: SyncContext) -> MissedTopics:
+        """The source's topics that the mirror covers and does not mirror.
+
+        Raises:
+            Retriable: the source is unreachable.
+        """
+        mirror, snapshot = context.mirror, context.snapshot
+        if not mirror.topic_patterns and not any(topic.source_deleted for topic in snapshot.topics):
+            return MissedTopics({}, {}, None)
+        there = (await context.source.refresh(None)).topics
+        if not not_mirrored(mirror, snapshot, there, ()):
+            return MissedTopics({}, there, None)
+        theirs = await read_their_mirrors(context.source, context.destination)
+        return MissedTopics(not_mirrored(mirror, snapshot, there, theirs.loops), there, theirs)
+
+    async def apply(self, context: SyncContext, difference: MissedTopics) -> int:
+        """Add them; return how many are still not mirrored."""
+        mirror, snapshot = context.mirror, context.snapshot
+        there, theirs = difference.there, difference.theirs
+        missed = dict(difference.missed)
+        if theirs is not None:
+            taken = {topic.topic for topic in snapshot.topics}
+            room = Room(mirror, snapshot.topics)
+            for name in sorted(missed.keys() - taken):
+                if why := room.refuses(len(there[name].partitions)):
+                    missed[name] = why
+                    continue
+                pattern = next(
+                    one for one in mirror.topic_patterns if matching(one, {name: there[name]})
                 )
-                log.info("mirror %s: added the new topic %s", mirror.name, name)
-                del missed[name]
-                room.take(len(there[name].partitions))
-            except TwinlogError as error:
-                missed[name] = str(error)
-    await _store_not_mirrored(store, mirror.name, before, missed)
-    return len(missed)
+                try:
+                    await add_named(
+                        *(context.destination, context.source, mirror.name, [name], theirs),
+                        while_matching=pattern,
+                    )
+                    log.info("mirror %s: added the new topic %s", mirror.name, name)
+                    del missed[name]
+                    room.take(len(there[name].partitions))
+                except TwinlogError as error:
+                    missed[name] = str(error)
+        before = snapshot.not_mirrored(mirror.name)
+        await _store_not_mirrored(context.store, mirror.name, before, missed)
+        return len(missed)
 
 
 async def _store_not_mirrored(
@@ -196,147 +217,166 @@ async def _store_not_mirrored(
     )
 
 
-async def follow_origins(
-    source: KafkaCluster,
-    destination: KafkaCluster,
-    store: MirrorStore,
-    topics: Collection[MirrorTopic],
-) -> int:
-    """Store the clusters that the source has these topics from.
+class OriginChanges(NamedTuple):
+    """The clusters that the source has topics from, where they are not as stored."""
+
+    changed: Mapping[tuple[str, str, UUID, UUID | None], tuple[str, ...]]
+    """By `MirrorTopic.incarnation`."""
+    looped: Sequence[str]
+    """Topics that come from the destination."""
+    unsure: Mapping[str, str]
+    """Topics that may come from there, and why that is unknown."""
+
+
+class TopicOrigins(Sync[OriginChanges]):
+    """Stores the clusters that the source has a mirror's topics from.
 
     No client can write to a topic in a loop. A loop can arise when several clusters add the topic
     at the same time.
-
-    Returns:
-        How many come from the destination, or may come from there.
-
-    Raises:
-        Retriable: the source is unreachable.
     """
-    if not topics:
-        return 0
-    theirs = await read_their_mirrors(source, destination)
-    unsure = theirs.unsure_among(topic.topic for topic in topics)
-    if unsure:
-        why = next(iter(unsure.values()))
-        log.warning("whether the source mirrors %s from here is not known: %s", few(unsure), why)
-    if theirs.unknown:
-        return len(unsure)
-    changed = {
-        topic.incarnation: origins
-        for topic in topics
-        if topic.topic not in unsure
-        and (origins := theirs.origins.get(topic.topic, ())) != topic.origins
-    }
-    if changed:
-        await store.change(
-            lambda now: [
-                replace(topic, origins=changed[topic.incarnation])
-                for topic in now.topics
-                if topic.incarnation in changed
-            ]
-        )
-    looped = [topic.topic for topic in topics if topic.topic in theirs.loops]
-    for name in looped:
-        log.warning("%s is mirrored in a loop: remove it from the mirror of one cluster", name)
-    return len(looped) + len(unsure)
+
+    name = "origins of topics"
+    metric = METADATA
+
+    def concerns(self, settings: MirrorSettings, topics: Collection[MirrorTopic]) -> bool:
+        """Whether there are topics."""
+        del settings
+        return bool(topics)
+
+    async def compare(self, context: SyncContext) -> OriginChanges:
+        """Read the source's own mirrors.
+
+        Raises:
+            Retriable: the source is unreachable.
+        """
+        topics = context.topics
+        theirs = await read_their_mirrors(context.source, context.destination)
+        unsure = theirs.unsure_among(topic.topic for topic in topics)
+        if theirs.unknown:
+            return OriginChanges({}, (), unsure)
+        changed = {
+            topic.incarnation: origins
+            for topic in topics
+            if topic.topic not in unsure
+            and (origins := theirs.origins.get(topic.topic, ())) != topic.origins
+        }
+        looped = [topic.topic for topic in topics if topic.topic in theirs.loops]
+        return OriginChanges(changed, looped, unsure)
+
+    async def apply(self, context: SyncContext, difference: OriginChanges) -> int:
+        """Store them; return how many topics come from the destination, or may come from there."""
+        changed, looped, unsure = difference
+        if unsure:
+            why = next(iter(unsure.values()))
+            log.warning(
+                "whether the source mirrors %s from here is not known: %s", few(unsure), why
+            )
+        if changed:
+            await context.store.change(
+                lambda now: [
+                    replace(topic, origins=changed[topic.incarnation])
+                    for topic in now.topics
+                    if topic.incarnation in changed
+                ]
+            )
+        for name in looped:
+            log.warning("%s is mirrored in a loop: remove it from the mirror of one cluster", name)
+        return len(looped) + len(unsure)
 
 
-def name_extra(
-    topics: Collection[MirrorTopic], there: Mapping[str, int], here: Mapping[str, int]
-) -> int:
-    """Log the topics with partitions that only the destination has; return their number.
+class Growth(NamedTuple):
+    """Topics whose partition counts differ."""
 
-    Args:
-        topics: of one mirror.
-        there: how many partitions the source's topics have, as far as known.
-        here: how many the destination's have.
-    """
-    extra = [
-        topic
-        for topic in topics
-        if here.get(topic.topic, 0) > max(topic.partitions, there.get(topic.topic, 0))
-    ]
-    for topic in extra:
-        log.warning(
-            "%s has %d partitions, %d are mirrored: the others were added on the destination",
-            topic.topic,
-            here[topic.topic],
-            topic.partitions,
-        )
-    return len(extra)
+    grown: Mapping[str, int]
+    """New counts of the topics that grow."""
+    refused: Mapping[str, str]
+    """Why others cannot grow."""
+    extra: Sequence[MirrorTopic]
+    """Topics with partitions that only the destination has."""
 
 
-async def grow_topics(
-    destination: KafkaCluster,
-    store: MirrorStore,
-    topics: Collection[MirrorTopic],
-    there: Mapping[str, int],
-    here: Mapping[str, int],
-    *,
-    room: Room,
-) -> int:
-    """Create the partitions that the source has and the destination lacks.
+class TopicGrowth(Sync[Growth]):
+    """Creates the partitions that the source has and the destination lacks.
 
     Partitions that another client has added on the destination are used. If they hold records,
     their owner detects that these are not the source's, and they are FAILED. If they held records
     that are gone, this could not be detected, so the topic does not grow.
 
-    Args:
-        destination: where partitions are created.
-        store: the destination's mirrors.
-        topics: of one mirror.
-        there: how many partitions the source's topics have.
-        here: how many the destination's have.
-        room: how many partitions the mirror may still have.
-
-    Returns:
-        How many topics could not grow.
-
-    Raises:
-        UserError: a right is missing.
-        Retriable: the destination is unreachable.
+    A topic that was recreated on either side is left alone: the lanes report it.
     """
-    grown = {}
-    failed = 0
-    for topic in topics:
-        more = there.get(topic.topic, 0) - topic.partitions
-        if more > 0 and (why := room.refuses(more)):
-            log.warning("%s cannot grow to %d partitions: %s", topic.topic, there[topic.topic], why)
-            failed += 1
-        elif more > 0:
-            room.take(more)
-            grown[topic.topic] = there[topic.topic]
-    if not grown:
-        return failed
-    emptied = await _emptied(
-        destination,
-        [
+
+    name = "partitions"
+    metric = METADATA
+
+    async def compare(self, context: SyncContext) -> Growth:
+        """Compare partition counts.
+
+        Raises:
+            Retriable: the destination is unreachable.
+        """
+        same = {topic.topic for topic in context.same}
+        there = {name: len(one.partitions) for name, one in context.there.items() if name in same}
+        here = {name: len(one.partitions) for name, one in context.here.items()}
+        extra = [
+            topic
+            for topic in context.topics
+            if here.get(topic.topic, 0) > max(topic.partitions, there.get(topic.topic, 0))
+        ]
+        room = Room(context.mirror, context.snapshot.topics)
+        grown: dict[str, int] = {}
+        refused: dict[str, str] = {}
+        for topic in context.topics:
+            more = there.get(topic.topic, 0) - topic.partitions
+            if more > 0 and (why := room.refuses(more)):
+                refused[topic.topic] = f"cannot grow to {there[topic.topic]} partitions: {why}"
+            elif more > 0:
+                room.take(more)
+                grown[topic.topic] = there[topic.topic]
+        added = [
             TopicPartition(topic.topic, index)
-            for topic in topics
+            for topic in context.topics
             for index in range(topic.partitions, here.get(topic.topic, 0))
             if index < grown.get(topic.topic, 0)
-        ],
-    )
-    failed += len(emptied)
-    for name, why in emptied.items():
-        log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), why)
-    answers = await admin.create_partitions(destination, grown)
-    for name, answer in answers.items():
-        # INVALID_PARTITIONS: it has that many already.
-        if isinstance(answer, Refusal) and answer.code != ErrorCode.INVALID_PARTITIONS:
-            log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), answer)
-            failed += 1
-    counts = {one.incarnation: grown[one.topic] for one in topics if one.topic in grown}
-    # The desired state of the topics may have changed meanwhile, and stays.
-    await store.change(
-        lambda now: [
-            replace(topic, partitions=counts[topic.incarnation])
-            for topic in now.topics
-            if topic.incarnation in counts
         ]
-    )
-    return failed
+        for name, why in (await _emptied(context.destination, added)).items():
+            refused[name] = f"cannot grow to {grown.pop(name)} partitions: {why}"
+        return Growth(grown, refused, extra)
+
+    async def apply(self, context: SyncContext, difference: Growth) -> int:
+        """Create partitions; return how many topics could not grow, or have extra ones.
+
+        Raises:
+            UserError: a right is missing.
+            Retriable: the destination is unreachable.
+        """
+        grown, failed = dict(difference.grown), len(difference.extra) + len(difference.refused)
+        for topic in difference.extra:
+            log.warning(
+                "%s has %d partitions, %d are mirrored: the others were added on the destination",
+                topic.topic,
+                len(context.here[topic.topic].partitions),
+                topic.partitions,
+            )
+        for name, why in difference.refused.items():
+            log.warning("%s %s", name, why)
+        if not grown:
+            return failed
+        answers = await admin.create_partitions(context.destination, grown)
+        for name, answer in answers.items():
+            # INVALID_PARTITIONS: it has that many already.
+            if isinstance(answer, Refusal) and answer.code != ErrorCode.INVALID_PARTITIONS:
+                log.warning("%s cannot grow to %d partitions: %s", name, grown.pop(name), answer)
+                failed += 1
+        counts = {one.incarnation: grown[one.topic] for one in context.topics if one.topic in grown}
+        # The desired state of the topics may have changed meanwhile, and stays.
+        await context.store.change(
+            lambda now: [
+                replace(topic, partitions=counts[topic.incarnation])
+                for topic in now.topics
+                if topic.incarnation in counts
+            ]
+        )
+        return failed
 
 
 async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition]) -> dict[str, str]:
@@ -359,20 +399,42 @@ async def _emptied(destination: KafkaCluster, extra: Collection[TopicPartition])
     return found
 
 
-def missing(topics: Collection[MirrorTopic], found: Mapping[str, Topic]) -> set[MirrorTopic]:
-    """The mirror's topics that its source does not have any more."""
-    return {topic for topic in topics if topic.topic not in found}
+class DeletedTopics(Sync[Collection[MirrorTopic]]):
+    """Removes topics whose source topics are gone from their mirror."""
 
+    name = "deleted topics"
+    metric = METADATA
 
-async def stop_deleted(store: MirrorStore, deleted: Collection[MirrorTopic]) -> int:
-    """Remove topics whose source topics are gone from their mirror; return 0, as none can fail."""
-    for topic in deleted:
-        log.warning("%s is gone on the source: removed from mirror %s", topic.topic, topic.mirror)
-    await store.change(
-        lambda now: [
-            replace(topic, wanted=Wanted.STOPPED, source_deleted=True)
-            for topic in now.topics
-            if topic in deleted
-        ]
-    )
-    return 0
+    def __init__(self) -> None:
+        self._missing: dict[str, set[MirrorTopic]] = {}
+
+    async def compare(self, context: SyncContext) -> Collection[MirrorTopic]:
+        """Topics that were missing in two checks, and that no broker knows.
+
+        Raises:
+            Retriable: a broker of the source does not answer.
+        """
+        missing = {topic for topic in context.topics if topic.topic not in context.there}
+        twice = missing & self._missing.get(context.name, set())
+        self._missing[context.name] = missing
+        if not twice:
+            return ()
+        absent = await admin.absent_everywhere(context.source, {topic.topic for topic in twice})
+        return [topic for topic in twice if topic.topic in absent]
+
+    async def apply(self, context: SyncContext, difference: Collection[MirrorTopic]) -> int:
+        """Remove them; return 0, as none can fail."""
+        if not difference:
+            return 0
+        for topic in difference:
+            log.warning(
+                "%s is gone on the source: removed from mirror %s", topic.topic, topic.mirror
+            )
+        await context.store.change(
+            lambda now: [
+                replace(topic, wanted=Wanted.STOPPED, source_deleted=True)
+                for topic in now.topics
+                if topic in difference
+            ]
+        )
+        return 0

@@ -37,7 +37,7 @@ class World:
         self.refused: dict[TopicPartition, Refusal] = {}
         self.lists_all = True
         self.remembered: Remembered | Exception = Remembered()
-        for name in ("list_groups", "lists_all_groups", "group_offsets", "log_bounds"):
+        for name in ("list_groups", "lists_all_groups", "log_bounds"):
             monkeypatch.setattr(group_survey, name, getattr(self, name))
         monkeypatch.setattr(group_rules, "group_offsets", self.group_offsets)
         monkeypatch.setattr(group_survey, "read_groups", self.read_groups)

@@ -38,7 +38,8 @@ from twinlog.store.control_topics import (
     create_control_topics,
 )
 from twinlog.store.topic_writer import Entry
-from twinlog.sync.refresh import Refresher, Sync
+from twinlog.sync.base import METADATA
+from twinlog.sync.refresh import Refresher
 
 pytestmark = pytest.mark.broker
 
@@ -88,10 +89,10 @@ def test_source_topics_that_are_not_mirrored(
                     return dict(found.topics).keys() == {taken, again}
 
                 await until_async(stored, what="both topics named")
-                before = refresher.errors[one.mirror, Sync.METADATA]
+                before = refresher.errors[one.mirror, METADATA]
 
                 async def counted() -> bool:
-                    return refresher.errors[one.mirror, Sync.METADATA] >= before + 4
+                    return refresher.errors[one.mirror, METADATA] >= before + 4
 
                 await until_async(counted, what="both topics, counted at each refresh")
             for name in (taken, again):

@@ -11,6 +11,7 @@ import pytest
 from clients import client, make_topic, none_refused, write_state
 from confluent_kafka import KafkaException, Producer
 from secured_clusters import PASSWORDS, Secured, sasl
+from sync_contexts import sync_context
 from waiting import until_async
 
 from conftest import Pair
@@ -40,6 +41,7 @@ from twinlog.operations.switchover.denials import (
 from twinlog.store.config_records import MadeAcl, MadeFor, Mirror, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
 from twinlog.sync.acls import AclSync
+from twinlog.sync.base import run_sync
 from twinlog.sync.read_only import ReadOnly
 
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -164,7 +166,8 @@ class Both:
         settings = parse_settings({ACLS: f"TOPIC;{self.name}.*"})
         for mirror in self.mirrors:
             sync = AclSync(self.destination, self.store, guard)
-            assert await sync.sync(self.source, mirror, settings) == 0
+            context = sync_context(*(self.source, self.destination, self.store, mirror, settings))
+            assert await run_sync(sync, context) == 0
         snapshot = await self.store.snapshot()
         made = frozenset[Acl]().union(
             *(snapshot.made_acls(mirror, MadeFor.SOURCE) for mirror in self.mirrors)

@@ -16,6 +16,7 @@ import librdkafka_tools as outside
 import pytest
 from clients import client, make_topic, write_state
 from streams_group import make_streams_group
+from sync_contexts import sync_context
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -39,7 +40,8 @@ from twinlog.store.mirrors import MirrorStore
 from twinlog.store.state_records import LastMirrored
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.store.topic_writer import ALL, append
-from twinlog.sync.topics import add_new_topics
+from twinlog.sync.base import run_sync
+from twinlog.sync.topics import NewTopics
 
 pytestmark = pytest.mark.broker
 
@@ -189,7 +191,10 @@ def test_the_expression_that_topics_were_added_by_ends(
             await one.make(late)
             snapshot = await one.store.snapshot()
             mirror = snapshot.mirrors[one.mirror]
-            await add_new_topics(one.source, one.destination, one.store, mirror, snapshot)
+            context = sync_context(
+                *(one.source, one.destination, one.store, one.mirror), snapshot=snapshot
+            )
+            await run_sync(NewTopics(), context)
             topics = {t.topic: t for t in (await one.store.snapshot()).topics}
             assert late not in topics
             assert topics[kept].wanted is Wanted.MIRRORING

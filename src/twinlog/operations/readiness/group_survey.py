@@ -39,10 +39,10 @@ from twinlog.sync.group_rules import (
     Log,
     destination_offsets,
     due_offsets,
-    group_offsets,
     is_served,
     log_bounds,
     own_offsets,
+    read_offsets,
     served,
 )
 from twinlog.text import few
@@ -107,8 +107,10 @@ async def group_facts(
     async def facts(group: Group) -> list[tuple[str, GroupFacts]]:
         async with limit:
             try:
-                found = await destination_offsets(destination, _as_there(group, here), translation)
-                committed = await group_offsets(source, group, stable=stable)
+                copy = _as_there(group, here)
+                found, committed = await read_offsets(
+                    source, destination, group, translation, copy=copy, stable=stable
+                )
             except TwinlogError as error:
                 if stable:
                     raise

@@ -77,8 +77,9 @@ from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.operations.readiness.subject import Subject, confirmed, source_age_ms, status_age_ms
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore
-from twinlog.sync.acls import Compared, compare_acls
-from twinlog.sync.configs import Difference, Unreadable, compare_configs
+from twinlog.sync.acls import AclSync, NoAuthorizer
+from twinlog.sync.base import Host, SyncContext
+from twinlog.sync.configs import Compared, ConfigDifference, ConfigSync, UnreadableConfigs
 from twinlog.sync.topics import not_mirrored
 from twinlog.sync.translated_offsets import list_translated_offsets
 
@@ -221,17 +222,27 @@ async def survey_live(
         unknown += unreadable
     except TwinlogError as error:
         unknown.append(Finding(Reason.GROUP_UNREADABLE, f"groups: {error}"))
-    compared: dict[str, Difference | Unreadable] = {}
-    exclude = subject.settings.topic_properties_exclude
+    context = SyncContext(
+        destination=destination,
+        store=MirrorStore(destination),
+        name=subject.mirror.name,
+        snapshot=subject.snapshot,
+        source=source,
+        settings=subject.settings,
+        topics=subject.topics,
+        same=same,
+    )
+    host = Host(destination, context.store)
+    compared: Compared = {}
     try:
         async with _part(part_s):
-            compared = await compare_configs(source, destination, names, exclude)
+            compared = await host.sync(ConfigSync).compare(context)
     except TwinlogError as error:
         unknown.append(Finding(Reason.CONFIGURATION_UNREADABLE, f"configurations: {error}"))
     acls = AclFacts()
     try:
         async with _part(part_s):
-            acls = await _acls(source, destination, subject)
+            acls = await _acls(host.sync(AclSync), context)
     except TwinlogError as error:
         unknown.append(Finding(Reason.ACL_UNREADABLE, f"ACLs: {error}"))
     held = await holders(source, [one for one, log in logs.items() if log.is_open])
@@ -477,19 +488,17 @@ async def holders(
 # ---- what follows ------------------------------------------------------------------------------
 
 
-async def _acls(source: KafkaCluster, destination: KafkaCluster, subject: Subject) -> AclFacts:
+async def _acls(sync: AclSync, context: SyncContext) -> AclFacts:
     """What has to be changed in ACLs; nothing if they do not follow.
 
     Raises:
         UserError: the right to describe ACLs is missing.
         Retriable: a cluster is unreachable.
     """
-    if not _acls_follow(subject):
+    if not sync.concerns(context.settings, context.topics):
         return AclFacts()
-    found = await compare_acls(
-        source, destination, MirrorStore(destination), subject.mirror.name, subject.settings
-    )
-    if not isinstance(found, Compared):
+    found = await sync.compare(context)
+    if isinstance(found, NoAuthorizer):
         return AclFacts()
     return AclFacts(
         to_make=_named(found.changes.make),
@@ -504,11 +513,13 @@ def _named(acls: Iterable[Acl]) -> tuple[str, ...]:
     return tuple(map(str, sorted(acls)))
 
 
-def _differing(found: Difference | Unreadable | None) -> tuple[str, ...]:
+def _differing(found: ConfigDifference | UnreadableConfigs | None) -> tuple[str, ...]:
     """Names of a topic's configurations that are not what they have to be."""
-    return tuple(sorted({*found.changes, *found.fixed})) if isinstance(found, Difference) else ()
+    return (
+        tuple(sorted({*found.changes, *found.fixed})) if isinstance(found, ConfigDifference) else ()
+    )
 
 
-def _unreadable(found: Difference | Unreadable | None) -> str:
+def _unreadable(found: ConfigDifference | UnreadableConfigs | None) -> str:
     """Why they cannot be compared; empty if they were, or if nothing is known of any topic."""
-    return f"its configurations {found}" if isinstance(found, Unreadable) else ""
+    return f"its configurations {found}" if isinstance(found, UnreadableConfigs) else ""

@@ -1,0 +1,163 @@
+"""What follows a mirror's data, behind one interface: topics, configurations, groups, ACLs.
+
+    compare     only reads; returns the difference, with what could not be read
+    apply       writes the difference; returns how many parts of it could not be written
+
+A node runs both for each sync of registry.py (refresh.py), and counts failures by `metric`.
+`twinlog readiness` only compares. A new sync is a module with a class, and its line in registry.py.
+
+What could not be read is part of the difference, or an error: an empty difference says that there
+is none. Between `compare` and `apply` time passes, so `apply` checks again what must not have
+changed meanwhile, as the ids of topics.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import Topic
+from twinlog.mirror.settings import MirrorSettings
+from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.mirrors import MirrorStore
+from twinlog.store.snapshot import Snapshot
+
+D = TypeVar("D")
+
+METADATA: Final = "MetadataRefreshError"
+"""Counts failures to read the source's metadata, and to bring the set of topics up to date."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorContext:
+    """A mirror, for a sync that does not need the source."""
+
+    destination: KafkaCluster
+    store: MirrorStore
+    name: str
+    """The mirror's name."""
+    snapshot: Snapshot
+    """All mirrors of the destination, read before."""
+
+    @property
+    def mirror(self) -> Mirror:
+        """The mirror's record."""
+        return self.snapshot.mirrors[self.name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncContext(MirrorContext):
+    """A mirror with its source, and the topics to sync."""
+
+    source: KafkaCluster
+    settings: MirrorSettings
+    topics: Collection[MirrorTopic] = ()
+    """In a refresh, those that are to be mirrored."""
+    same: Collection[MirrorTopic] = ()
+    """Those of `topics` that exist and were not recreated since they were added."""
+    there: Mapping[str, Topic] = field(default_factory=dict)
+    """The source's metadata of `topics`."""
+    here: Mapping[str, Topic] = field(default_factory=dict)
+    """The destination's."""
+    latest: Callable[[], Snapshot] = Snapshot
+    """Returns the mirrors as they are known to the node at the time of the call."""
+
+
+class Sync(ABC, Generic[D]):
+    """One sync; D is the type of its difference. An instance serves all mirrors of one node."""
+
+    name: ClassVar[str]
+    """What it syncs, in the plural."""
+    metric: ClassVar[str]
+    """The metric that counts its failures; KIP-1279 names four."""
+    needs_source: ClassVar[bool] = True
+    """Whether a refresh runs it. Otherwise it has a loop of its own, with `MirrorContext`."""
+
+    @classmethod
+    def create(cls, host: "Host") -> "Sync[D]":
+        """The sync of one node."""
+        del host
+        return cls()
+
+    def concerns(self, settings: MirrorSettings, topics: Collection[MirrorTopic]) -> bool:
+        """Whether there is anything to sync for a mirror with these settings and topics."""
+        del settings, topics
+        return True
+
+    def forget(self) -> None:
+        """Drop what is remembered of mirrors: another node may have served them meanwhile."""
+
+    @abstractmethod
+    async def compare(self, context: SyncContext) -> D:
+        """Compare both clusters; change nothing.
+
+        Raises:
+            TwinlogError: nothing can be compared: a cluster is unreachable, or a right is missing.
+        """
+
+    @abstractmethod
+    async def apply(self, context: SyncContext, difference: D) -> int:
+        """Change the destination; return how many parts failed, those not read included.
+
+        Raises:
+            TwinlogError: the destination is unreachable, or a right is missing.
+        """
+
+
+async def run_sync(sync: Sync[Any], context: SyncContext) -> int:
+    """Compare, and apply the difference; return how many parts failed.
+
+    Raises:
+        TwinlogError: see `Sync`.
+    """
+    return await sync.apply(context, await sync.compare(context))
+
+
+async def _nobody(_mirror: str) -> bool:
+    return False
+
+
+def _ignore(_mirror: str, _metric: str, _count: int) -> None:
+    pass
+
+
+S = TypeVar("S", bound=Sync[Any])
+
+
+class Host:
+    """The process that runs syncs: what they share, and one instance of each.
+
+    Args:
+        destination: the cluster that holds the mirrored topics.
+        store: its mirror configuration.
+        is_ours: whether this node owns a mirror.
+        failed: receives a mirror's name, a metric, and how many parts failed.
+    """
+
+    def __init__(
+        self,
+        destination: KafkaCluster,
+        store: MirrorStore,
+        *,
+        is_ours: Callable[[str], Awaitable[bool]] = _nobody,
+        failed: Callable[[str, str, int], None] = _ignore,
+    ) -> None:
+        self.destination = destination
+        self.store = store
+        self.is_ours = is_ours
+        self.failed = failed
+        self._syncs: dict[type[Sync[Any]], Sync[Any]] = {}
+
+    def sync(self, kind: type[S]) -> S:
+        """The sync of this class, created at its first use."""
+        if kind not in self._syncs:
+            self._syncs[kind] = kind.create(self)
+        found = self._syncs[kind]
+        assert isinstance(found, kind)
+        return found
+
+
+def is_mirrored(topic: MirrorTopic, found: Topic | None) -> bool:
+    """Whether the source's topic of this name is the one that is mirrored."""
+    return found is not None and found.topic_id == topic.topic_id

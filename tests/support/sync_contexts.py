@@ -1,0 +1,28 @@
+"""Contexts in which tests run syncs by themselves (twinlog.sync.base)."""
+
+from typing import Any
+
+from twinlog.mirror.settings import MirrorSettings, parse_settings
+from twinlog.store.snapshot import Snapshot
+from twinlog.sync.base import SyncContext
+
+
+def sync_context(
+    source: Any,
+    destination: Any,
+    store: Any,
+    name: str = "m",
+    settings: MirrorSettings | None = None,
+    **more: Any,
+) -> SyncContext:
+    """Return a context of a mirror; the topics to sync are also those that are the same."""
+    more.setdefault("snapshot", Snapshot())
+    more.setdefault("same", more.get("topics", ()))
+    return SyncContext(
+        source=source,
+        destination=destination,
+        store=store,
+        name=name,
+        settings=settings or parse_settings({}),
+        **more,
+    )
