@@ -70,4 +70,4 @@ def test_a_source_that_is_gone(alone: Stage, topic: str) -> None:
     finally:
         alone.source.start_broker(1)
     assert done.status == 1
-    assert "no bootstrap server answers" in done.errors.splitlines()[-1], done.errors
+    assert "no bootstrap server responds" in done.errors.splitlines()[-1], done.errors

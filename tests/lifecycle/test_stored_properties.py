@@ -28,11 +28,11 @@ SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 ATTACKS: list[tuple[dict[str, str], str]] = [
     (
         {"client.id": "${env:NODE_SECRET}"},
-        "client.id of a mirror has the reference ${env:NODE_SECRET}",
+        "client.id of a mirror contains the reference ${env:NODE_SECRET}",
     ),
     (
         SASL | {"sasl.jaas.config": f'{PLAIN} username="a" password="${{env:NODE_SECRET}}";'},
-        "sasl.jaas.config of a mirror: ${env:NODE_SECRET} is not matched by",
+        "sasl.jaas.config of a mirror: ${env:NODE_SECRET} does not match mirror.allowlist.pattern",
     ),
 ]
 

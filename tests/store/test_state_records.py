@@ -102,13 +102,13 @@ def test_record_types_of_later_versions_are_left_alone() -> None:
     ("key", "value", "trouble"),
     [
         (None, b"", "no key"),
-        (b"\0", b"", "cut off"),
-        (state_key(PARTITION) + b"\0", None, "too many"),
+        (b"\0", b"", "truncated"),
+        (state_key(PARTITION) + b"\0", None, "trailing bytes"),
         (state_key(PARTITION), b"\0\1", "version 1"),
         (state_key(PARTITION), b"\0\0\x09my-topic\0\0\0\0\x08\0", "state is 8"),
         (state_key(PARTITION), b"\0\0\x09my-topic\0\0\0\1\x01\0", "says my-mirror/my-topic-0 and"),
-        (state_key(PARTITION), b"\0\0\x09my-topic\0\0\0\0\x01\0\0", "too many"),
-        (epochs_key(PARTITION), b"\0\0\xff\xff\xff\xff\x07", "elements"),
+        (state_key(PARTITION), b"\0\0\x09my-topic\0\0\0\0\x01\0\0", "trailing bytes"),
+        (epochs_key(PARTITION), b"\0\0\xff\xff\xff\xff\x07", "element count"),
     ],
 )
 def test_what_the_schemas_do_not_allow(key: bytes | None, value: bytes, trouble: str) -> None:

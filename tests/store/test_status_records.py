@@ -145,7 +145,7 @@ HEAD = {"version": 1, "lane": "l", "node": "n", "time_ms": 1}
         (None, b"", "no partition's number"),
         (b"x", b"", "no partition's number"),
         (b"1" * 20, b"", "no partition's number"),
-        (b"1", b"not zstd", "cannot be decompressed"),
+        (b"1", b"not zstd", "cannot decompress"),
         (b"1", packed([]), "no JSON object"),
         (b"1", packed({**HEAD, "version": 2}), "version is 2"),
         (b"1", packed(HEAD), "partitions is '\\(missing\\)'"),

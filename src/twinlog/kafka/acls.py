@@ -346,7 +346,7 @@ def guard(
                 raise UserError(
                     f"more than {MAX_DENIALS} ACLs are needed to keep {len(topics)} topics "
                     f"read-only: {len(allowed)} ACLs allow principals to change topics",
-                    hint="copy fewer rights of the source (mirror.acl.include)",
+                    hint="narrow mirror.acl.include, so that fewer of the source's ACLs are copied",
                 )
         elif names and acl.principal not in named:
             everywhere.add(acl.principal)

@@ -50,7 +50,7 @@ async def answers(reader: Reader, partition: TopicPartition, start: int) -> Asyn
             await reader.leaders({partition.topic})
         await asyncio.sleep(min(0.05 * attempt, 1.0))
     raise Retriable(
-        f"the log cannot be read at offset {start}",
+        f"cannot read the log at offset {start}",
         topic=partition.topic,
         partition=partition.partition,
     )

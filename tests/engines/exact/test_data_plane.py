@@ -73,7 +73,7 @@ def appending(one: DataPlane) -> ExactPartition:
 
 
 async def not_sent() -> Mapping[TopicPartition, Appended]:
-    raise Retriable("no broker has this id now")
+    raise Retriable("no broker with this id in the metadata")
 
 
 def test_a_broker_that_is_gone_is_not_the_leader_for_ever() -> None:

@@ -117,7 +117,7 @@ def test_a_mirror_over_tls(twinlog: Twinlog, tmp_path: Path) -> None:
         arguments = ("--create", "--mirror", "other", "--mirror-config", str(file))
         refused = twinlog("mirrors", "--bootstrap-server", server, *arguments)
         assert refused.returncode == 1
-        assert f"{rows['secure']['listeners']['TLS']}: TLS fails: " in refused.stderr
+        assert f"{rows['secure']['listeners']['TLS']}: TLS handshake failed: " in refused.stderr
     finally:
         twinlog("cluster", "down", "--all")
 

@@ -92,16 +92,16 @@ def test_a_destination_that_does_not_answer(command: str, hasty: Path) -> None:
             main, [command, "--bootstrap-server", servers, "--command-config", str(hasty)]
         )
     line = refused(done)
-    assert line.startswith("Error: cluster destination: no bootstrap server answers: ")
+    assert line.startswith("Error: cluster destination: no bootstrap server responds: ")
     assert "127.0.0.1:1: Connection refused" in line
-    assert f"127.0.0.1:{port}: no answer within 1 s" in line
+    assert f"127.0.0.1:{port}: no response within 1 s" in line
 
 
 @pytest.mark.parametrize("command", ["run", "verify"])
 def test_a_wrong_address(command: str, hasty: Path) -> None:
     """Goal: the error shows an address; `:9094` is on this host, as with Kafka's own tools."""
     done = CliRunner().invoke(main, [command, "--bootstrap-server", "host"])
-    assert refused(done).startswith("Error: bootstrap.servers is 'host': allowed is HOST:PORT")
+    assert refused(done).startswith("Error: bootstrap.servers is 'host': expected HOST:PORT")
     more = ("--command-config", str(hasty))
     done = CliRunner().invoke(main, [command, "--bootstrap-server", ":1", *more])
     assert "localhost:1: Connection refused" in refused(done)

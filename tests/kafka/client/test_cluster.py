@@ -112,7 +112,7 @@ def test_no_server_answers_says_which_and_why() -> None:
     ("protocol", "answer", "said"),
     [
         ("SSL", b"", "closed the connection in the TLS handshake; compare security.protocol"),
-        ("PLAINTEXT", b"\x15\x03\x03\0\2\2\x46", "the answer is TLS, .*: set security.protocol"),
+        ("PLAINTEXT", b"\x15\x03\x03\0\2\2\x46", "the response is TLS, .*: set security.protocol"),
         ("PLAINTEXT", b"HTTP/1.1 400", "invalid frame length 1213486160 .*; compare bootstrap"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_server_of_another_protocol(protocol: str, answer: bytes, said: str) -
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server:
-            with pytest.raises(Retriable, match=f"answers: {address}: .*{said}"):
+            with pytest.raises(Retriable, match=f"responds: {address}: .*{said}"):
                 await _client(address, security_protocol=protocol).start(2.0)
 
     asyncio.run(run())

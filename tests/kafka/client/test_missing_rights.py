@@ -19,7 +19,7 @@ def test_who_lacks_a_right_is_named() -> None:
         check(30, "fetch the offsets of group g")
     assert str(denied.value) == (
         "cluster source: principal User:alice: cannot fetch the offsets of group g: "
-        "GROUP_AUTHORIZATION_FAILED (30); grant it DESCRIBE on the group g"
+        "GROUP_AUTHORIZATION_FAILED (30); grant this principal DESCRIBE on the group g"
     )
     assert pickle.loads(pickle.dumps(denied.value)).principal == "User:alice"
     with pytest.raises(Retriable) as other, cluster.needing("DESCRIBE", "the group g"):

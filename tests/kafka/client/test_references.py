@@ -146,7 +146,7 @@ def test_a_mirror_grants_itself_nothing(folder: Path) -> None:
     own = {"mirror.allowed.paths": "/", "mirror.allowlist.pattern": ".*"}
     for grants in (NOTHING, EVERYTHING):
         assert parse_source(BASE | own, grants, ENVIRONMENT).config.grants == NOTHING
-    with pytest.raises(UserError, match=r"not covered by mirror\.allowed\.paths"):
+    with pytest.raises(UserError, match=r"is not within mirror\.allowed\.paths"):
         parse_source(_filled(jaas("${directory:PRIVATE:pw}"), folder) | own, NOTHING, ENVIRONMENT)
 
 
@@ -158,7 +158,7 @@ def test_a_process_reads_whatever_its_own_configuration_names(folder: Path) -> N
 def test_the_file_of_a_command_may_refer_to_what_the_operator_may_read(folder: Path) -> None:
     """The command is `--create`; a reference that nodes never resolve is refused there already."""
     parse_source(_filled(jaas("${directory:PRIVATE:pw}"), folder), EVERYTHING, ENVIRONMENT)
-    with pytest.raises(UserError, match=r"client\.id of a mirror has the reference"):
+    with pytest.raises(UserError, match=r"client\.id of a mirror contains the reference"):
         parse_source(_filled({"client.id": "${env:NODE_SECRET}"}, folder), EVERYTHING, ENVIRONMENT)
 
 

@@ -82,7 +82,7 @@ def test_length_out_of_bounds(length: int) -> None:
 
 def test_an_answer_in_tls_is_named() -> None:
     """A TLS listener answers a plain request with an alert; its first bytes are no length."""
-    with pytest.raises(ProtocolError, match="speaks TLS"):
+    with pytest.raises(ProtocolError, match="uses TLS"):
         frames.frame_length(b"\x15\x03\x03\x00\x02\x02\x46")
 
 

@@ -69,7 +69,7 @@ def test_a_hung_broker_stops_only_its_own_partitions() -> None:
             if partition.partition % NODES == HUNG:
                 assert isinstance(answer, Refusal)
                 assert answer.code == NETWORK_EXCEPTION
-                assert "node 2 does not answer" in str(answer)
+                assert "node 2 does not respond" in str(answer)
             else:
                 assert answer == partition.partition % NODES
         assert sorted(brokers.asked) == [0, 1, 2]

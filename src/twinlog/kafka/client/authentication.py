@@ -56,11 +56,11 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
     if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = few(handshake.mechanisms)
         raise UserError(
-            f"sasl.mechanism is {sasl.mechanism}, the listener has: {offered}",
+            f"the listener does not support sasl.mechanism {sasl.mechanism}: it offers {offered}",
             code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
         )
     if handshake.error_code:
-        Refusal(handshake.error_code).fail("begin SASL authentication")
+        Refusal(handshake.error_code).fail("start SASL authentication")
     mechanism = await asyncio.to_thread(_ours, sasl, _mechanism, sasl, host)
     for turn in range(MAX_ROUNDS):
         message = _ours(sasl, mechanism.auth_bytes)
@@ -77,7 +77,7 @@ async def authenticate(exchange: Exchange, sasl: Sasl, host: str) -> float:
         if mechanism.is_done():
             break
     if not mechanism.is_done() or not mechanism.is_authenticated():
-        raise ProtocolError(f"the exchange of {sasl.mechanism} does not end")
+        raise ProtocolError(f"{sasl.mechanism} authentication did not complete")
     return max(response.session_lifetime_ms or 0, 0) / 1000
 
 
@@ -100,11 +100,11 @@ def _check_first(message: bytes) -> None:
     fields = dict(field.split("=", 1) for field in message.decode("utf-8").split(","))
     if int(fields["i"]) < LEAST_ITERATIONS:
         raise ProtocolError(
-            f"the broker asks for {int(fields['i'])} SCRAM iterations: fewer than "
-            f"{LEAST_ITERATIONS} are refused"
+            f"the broker requests {int(fields['i'])} SCRAM iterations, expected at least "
+            f"{LEAST_ITERATIONS}"
         )
     if not base64.b64decode(fields["s"]):
-        raise ProtocolError("the broker's SCRAM salt is empty")
+        raise ProtocolError("the broker sent an empty SCRAM salt")
 
 
 def _ours(sasl: Sasl, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -130,6 +130,6 @@ def _theirs(function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except Exception as error:
         raise ProtocolError(
-            f"the broker's part of the SASL exchange is wrong: {type(error).__name__}",
+            f"invalid SASL message from the broker: {type(error).__name__}",
             code=ErrorCode.SASL_AUTHENTICATION_FAILED,
         ) from None

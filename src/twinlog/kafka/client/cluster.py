@@ -156,7 +156,9 @@ class KafkaCluster:
     @property
     def cluster_id(self) -> str:
         """The cluster's own id; available after `start`."""
-        assert self.metadata.cluster_id is not None, "start() first"
+        assert self.metadata.cluster_id is not None, (
+            "the cluster is not started: call start() first"
+        )
         return self.metadata.cluster_id
 
     async def start(self, timeout: float | None = None) -> None:
@@ -233,7 +235,9 @@ class KafkaCluster:
             await self.refresh()
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
-            raise Retriable("no broker has this id now", cluster=self.name, node=node_id)
+            raise Retriable(
+                "no broker with this id in the metadata", cluster=self.name, node=node_id
+            )
         return await self._pool.get(Key(node_id, lane), Address(broker.host, broker.port))
 
     async def any_connection(self) -> Connection:
@@ -395,7 +399,7 @@ class KafkaCluster:
                 async with asyncio.timeout_at(deadline):
                     return await attempt()
             except TimeoutError as error:
-                late = Retriable(f"no success within {timeout:g} s", cluster=self.name)
+                late = Retriable(f"timed out after {timeout:g} s", cluster=self.name)
                 raise (failure or late) from error
             except TwinlogError as error:
                 failure = self._named(error)
@@ -415,7 +419,7 @@ class KafkaCluster:
             yield
         except TwinlogError as error:
             if error.code in DENIED:
-                self._named(error).hint = f"grant it {operation} on {resource}"
+                self._named(error).hint = f"grant this principal {operation} on {resource}"
             raise
 
     # Internals
@@ -456,7 +460,7 @@ class KafkaCluster:
         if node is CONTROLLER and self.metadata.controller_id in self.metadata.brokers:
             return self.metadata.controller_id
         if not self.metadata.brokers:
-            raise Retriable("the metadata names no broker", cluster=self.name)
+            raise Retriable("the metadata contains no broker", cluster=self.name)
         return self._willing()[0]
 
     def _willing(self) -> list[int]:
@@ -520,12 +524,12 @@ class KafkaCluster:
                     finally:
                         await connection.close()
             except TimeoutError:
-                failures.append(f"{address}: no answer within {each:g} s")
+                failures.append(f"{address}: no response within {each:g} s")
             except (Retriable, ProtocolError) as error:
                 failures.append(error.message)
                 hints += [error.hint] if error.hint else []
         raise Retriable(
-            f"no bootstrap server answers: {'; '.join(failures)}",
+            f"no bootstrap server responds: {'; '.join(failures)}",
             cluster=self.name,
             hint="; ".join(dict.fromkeys(hints))
             or "compare bootstrap.servers and security.protocol with the brokers' listeners",
@@ -564,7 +568,7 @@ class KafkaCluster:
         try:
             await self.refresh(list(self.metadata.topics))
         except TwinlogError as error:
-            log.warning("the metadata stays as it was %s", error)
+            log.warning("cannot refresh the metadata, the cached metadata stays in use: %s", error)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -167,7 +167,7 @@ def read_properties(path: Path) -> dict[str, str]:
         with path.open(encoding="utf-8") as file:
             return dict(javaproperties.load(file))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as properties: {why(error)}") from None
+        raise UserError(f"cannot read properties from {path}: {why(error)}") from None
 
 
 def parse_config(
@@ -261,7 +261,7 @@ class _Reader:
     def check_system_tickets(self, key: str) -> None:
         """Refuse the Kerberos tickets of the user that runs this process."""
         if self._grants is not None:
-            shown = f"no keyTab and no ticketCache, so that ${SYSTEM_TICKETS}"
+            shown = f"without keyTab and ticketCache it uses ${SYSTEM_TICKETS}, which"
             self._grants.check_variable(key, SYSTEM_TICKETS, shown)
 
     def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
@@ -281,7 +281,7 @@ class _Reader:
 
     def bad(self, key: str, value: str, allowed: str) -> UserError:
         """The error for a value, or a part of one, that is not allowed."""
-        return UserError(f"{key} is {self.shown(key, value)}: allowed is {allowed}")
+        return UserError(f"{key} is {self.shown(key, value)}: expected {allowed}")
 
     def shown(self, key: str, value: str) -> str:
         """The value as written: a resolved one may be a secret, by mistake."""
@@ -323,7 +323,10 @@ def resolve(
         if not colon:
             parts.append(rest[: end + 1])
         elif provider not in _PROVIDERS:
-            raise UserError(f"{key} refers to what is none of env:, file: and directory:")
+            raise UserError(
+                f"{key} has a reference with an unknown provider: expected ${{env:NAME}}, "
+                f"${{file:PATH:KEY}} or ${{directory:PATH:FILE}}"
+            )
         else:
             if grants is not None:
                 _check_grant(key, provider, argument, grants)
@@ -350,7 +353,7 @@ def _found(key: str, provider: str, argument: str, environment: Mapping[str, str
     except LookupError as error:
         raise UserError(f"{key}: cannot resolve {reference}: {error.args[0]}") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{key}: {reference} cannot be read: {why(error)}") from None
+        raise UserError(f"{key}: cannot read {reference}: {why(error)}") from None
     except UserError as error:
         raise UserError(f"{key}: {error.message}") from None
 
@@ -360,13 +363,13 @@ def _encodable(key: str, value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{key} is not UTF-8, or refers to what is not") from None
+        raise UserError(f"{key}, or the value that it refers to, is not valid UTF-8") from None
     return value
 
 
 def _from_environment(name: str, environment: Mapping[str, str]) -> str:
     if name not in environment:
-        raise LookupError(f"set {name} in the environment")
+        raise LookupError(f"environment variable {name} is not set")
     return environment[name]
 
 
@@ -385,7 +388,9 @@ def _from_directory(argument: str, _environment: Mapping[str, str]) -> str:
 
 def _there(path: str, file: Path) -> Path:
     if not path or not file.is_file():
-        raise LookupError(f"there is no file {file}" if path else "it is PATH:NAME")
+        raise LookupError(
+            f"{file} does not exist or is not a file" if path else "expected PATH:NAME"
+        )
     return file
 
 
@@ -431,8 +436,8 @@ def _sasl(reader: _Reader) -> Sasl:
     if mechanism == "OAUTHBEARER":
         if not token_url.startswith("file:///"):
             # Not shown: a URL may contain a name and a password.
-            allowed = "file:///PATH of a file that is kept fresh with a token"
-            raise UserError(f"{TOKEN_URL}: allowed is {allowed}")
+            allowed = "file:///PATH of a file that contains a current token"
+            raise UserError(f"{TOKEN_URL}: expected {allowed}")
         reader.check_path(TOKEN_URL, unquote(urlsplit(token_url).path))
         return Sasl(mechanism=mechanism, token_url=token_url)
     options = {} if jaas is None else parse_jaas(jaas, mechanism)
@@ -440,8 +445,8 @@ def _sasl(reader: _Reader) -> Sasl:
         return Sasl(mechanism=mechanism, kerberos=_kerberos(reader, options, service))
     if not options.get("username") or "password" not in options:
         raise UserError(
-            f"sasl.jaas.config has no username or no password, {mechanism} needs both",
-            hint='write: ...LoginModule required username="..." password="...";',
+            f"sasl.jaas.config needs a username and a password for {mechanism}",
+            hint='expected ...LoginModule required username="..." password="...";',
         )
     return Sasl(mechanism=mechanism, username=options["username"], password=options["password"])
 
@@ -454,8 +459,8 @@ def _kerberos(reader: _Reader, options: Mapping[str, str], service: str | None) 
         keytab = options.get("keyTab", "")
         if not keytab or not principal:
             raise UserError(
-                "sasl.jaas.config has no keyTab or no principal, useKeyTab=true needs both",
-                hint='write: ...useKeyTab=true keyTab="/PATH" principal="NAME@REALM";',
+                "sasl.jaas.config needs keyTab and principal for useKeyTab=true",
+                hint='expected ...useKeyTab=true keyTab="/PATH" principal="NAME@REALM";',
             )
     keytab = keytab.removeprefix("FILE:")
     ticket_cache = options.get("ticketCache", "").removeprefix("FILE:")
@@ -485,7 +490,7 @@ def _tls(reader: _Reader) -> Tls:
         check_hostname=reader.choice(algorithm, ("https", ""), "https") == "https",
     )
     if (tls.chain is None) != (tls.key is None):
-        raise UserError("ssl.keystore.certificate.chain and ssl.keystore.key need each other")
+        raise UserError("ssl.keystore.certificate.chain and ssl.keystore.key must be set together")
     return tls
 
 
@@ -501,7 +506,7 @@ def _pem_file(reader: _Reader, store: str) -> str | None:
     if location is None:
         return None
     if _PEM in location:
-        raise UserError(f"{key} is PEM itself: allowed is the path of a file with it")
+        raise UserError(f"{key} is PEM text: expected the path of a PEM file")
     reader.check_path(key, location)
     shown = f"{key} is {reader.shown(key, location)}"
     try:
@@ -509,5 +514,5 @@ def _pem_file(reader: _Reader, store: str) -> str | None:
     except (OSError, ValueError) as error:
         raise UserError(f"{shown}: {why(error)}") from None
     if _PEM.encode() not in text:
-        raise UserError(f"{shown}: it is not PEM", hint=f"convert it: {_CONVERT}")
+        raise UserError(f"{shown}: the file is not PEM", hint=f"convert it: {_CONVERT}")
     return location

@@ -190,7 +190,7 @@ class Connection:
         except TimeoutError as error:
             await self.close()
             raise Retriable(
-                f"{self.address}: no connection within {options.setup_timeout:g} s"
+                f"{self.address}: cannot connect within {options.setup_timeout:g} s"
             ) from error
         except OSError as error:
             await self.close()
@@ -252,8 +252,8 @@ class Connection:
         version = min(highest, broker_highest)
         if version < max(lowest, broker_lowest):
             raise UserError(
-                f"{self.address}: API {api_key} is needed in a version from {lowest} to {highest}, "
-                f"the broker has {broker_lowest} to {broker_highest}",
+                f"{self.address}: API {api_key} is needed in a version from {lowest} to "
+                f"{highest}, the broker supports {broker_lowest} to {broker_highest}",
                 code=ErrorCode.UNSUPPORTED_VERSION,
             )
         return version
@@ -321,7 +321,7 @@ class Connection:
         if pause <= 0 or until <= self._throttled_until or self.closed:
             return
         if pause >= LONG_THROTTLE:
-            log.warning("%s: throttled for %.0f s by a quota of the broker", self.address, pause)
+            log.warning("%s: throttled for %.0f s by a broker quota", self.address, pause)
         self.counters.throttled_seconds += until - max(self._throttled_until, self._loop.time())
         self._throttled_until = until
         self._gate("throttle", True)
@@ -329,7 +329,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close at once; what is in flight ends as Disconnected. Returns when nothing is left."""
-        self._fail(Disconnected(f"{self.address}: closed by this side"))
+        self._fail(Disconnected(f"{self.address}: connection closed by this client"))
         if self._renewal is not None and self._renewal is not asyncio.current_task():
             await asyncio.wait({self._renewal}, timeout=CLOSE_TIMEOUT)
         if self._transport is not None:
@@ -358,7 +358,7 @@ class Connection:
             # OpenSSL with an invalid errno.
             sock.close()
             raise Retriable(
-                f"{self.address}: the broker has closed the connection in the TLS handshake",
+                f"{self.address}: the broker closed the connection in the TLS handshake",
                 hint="compare security.protocol with this listener: it may not speak TLS",
             ) from error
         except BaseException:
@@ -379,7 +379,7 @@ class Connection:
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
                 break
             version = min(version, ranges.get(frames.API_VERSIONS, (0, 0))[1])
-        check(response.error_code, f"ask {self.address} for its versions")
+        check(response.error_code, f"get the API versions of {self.address}")
         self.versions = ranges
         self._broker_versions = BrokerVersionData(api_versions=ranges)
 
@@ -402,7 +402,7 @@ class Connection:
             async with asyncio.timeout(self._options.request_timeout):
                 await self._authenticate(self._security())
         except TimeoutError:
-            self._fail(Disconnected(f"{self.address}: authenticating again took too long"))
+            self._fail(Disconnected(f"{self.address}: reauthentication timed out"))
         except TwinlogError as error:
             self._fail(error)
         else:
@@ -458,7 +458,7 @@ class Connection:
     ) -> asyncio.Future[memoryview]:
         self._raise_if_closed()
         if self.in_flight >= self._options.max_in_flight and not urgent:
-            raise Retriable(f"{self.address}: {self.in_flight} requests are in flight")
+            raise Retriable(f"{self.address}: cannot send, {self.in_flight} requests are in flight")
         future: asyncio.Future[memoryview] = self._loop.create_future()
         request = _Request(api_key, api_version, flexible, future, self._loop.time(), parts=parts)
         timeout = self._options.request_timeout if timeout is None else timeout
@@ -524,8 +524,8 @@ class Connection:
         correlation_id, body_at = frames.parse_response_header(frame, flexible=flexible)
         if correlation_id != request.correlation_id:
             raise ProtocolError(
-                f"{self.address}: a response has correlation id {correlation_id}, "
-                f"{request.correlation_id} is next"
+                f"{self.address}: response with correlation id {correlation_id}, expected "
+                f"{request.correlation_id}"
             )
         self._in_flight.popleft()
         self._answered_at = self._loop.time()
@@ -553,7 +553,7 @@ class Connection:
                 )
             return
         self._fail(
-            Disconnected(f"{self.address}: no answer to API {request.api_key} within {timeout:g} s")
+            Disconnected(f"{self.address}: API {request.api_key}: no response within {timeout:g} s")
         )
 
     # Gates, timers, the end
@@ -592,7 +592,7 @@ class Connection:
     def _on_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, ssl.SSLError):
             self._alert = exc
-        reason = "the broker has closed the connection" if exc is None else str(exc)
+        reason = "the broker closed the connection" if exc is None else str(exc)
         self._fail(Disconnected(f"{self.address}: {reason}"))
         if not self._lost.done():
             self._lost.set_result(None)

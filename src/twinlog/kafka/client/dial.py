@@ -38,7 +38,7 @@ async def dial(
     loop: asyncio.AbstractEventLoop, host: str, port: int, options: Options
 ) -> socket.socket:
     """Connect a socket to one of the host's addresses, tried in order."""
-    failure = OSError("the name has no address")
+    failure = OSError("the host name resolves to no address")
     for family, kind, protocol, _, address in (await _resolve(loop, host, port))[:MAX_ADDRESSES]:
         sock = socket.socket(family, kind, protocol)
         try:
@@ -63,7 +63,7 @@ async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> lis
     except socket.gaierror:
         return list(await loop.getaddrinfo(host, port, type=kind))
     except UnicodeError as error:
-        raise OSError("no host has such a name") from error
+        raise OSError("invalid host name") from error
 
 
 def _configure(sock: socket.socket, options: Options) -> None:
@@ -84,12 +84,12 @@ def dial_error(address: str, error: OSError) -> TwinlogError:
     """The error for a failed connection: UserError if the settings are wrong, else Retriable."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return UserError(
-            f"{address}: the broker's certificate is refused: {error.verify_message}",
-            hint="compare ssl.truststore.* and the certificate's names",
+            f"{address}: certificate verify failed: {error.verify_message}",
+            hint="check ssl.truststore.*, and that the certificate contains this host name",
         )
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         return UserError(
-            f"{address}: TLS fails: {error.reason or error}",
+            f"{address}: TLS handshake failed: {error.reason or error}",
             hint="compare security.protocol, ssl.keystore.* and ssl.truststore.* with the listener",
         )
     if error.errno is None or isinstance(error, socket.gaierror):

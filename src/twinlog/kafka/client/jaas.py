@@ -34,7 +34,7 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
     module, _, rest = _entry(text)
     needed = _MODULES[mechanism]
     if module.rpartition(".")[2] != needed:
-        raise UserError(f"sasl.jaas.config names {module}, {mechanism} needs {needed}")
+        raise UserError(f"sasl.jaas.config names {module}: expected {needed} for {mechanism}")
     return _options(rest)
 
 
@@ -56,8 +56,8 @@ def _entry(text: str) -> tuple[str, str, str]:
     shape = _SHAPE.fullmatch(text)
     if shape is None:
         raise UserError(
-            'sasl.jaas.config: allowed is one entry `MODULE required NAME="VALUE" ...;`',
-            hint="it ends with a semicolon",
+            'sasl.jaas.config: expected one entry `MODULE required NAME="VALUE" ...;`',
+            hint="check the quotes, and that it ends with a semicolon",
         )
     module, flag, rest = shape.groups()
     return module, flag, rest
@@ -69,7 +69,7 @@ def _options(text: str) -> dict[str, str]:
     while text[at:].strip():
         option = _OPTION.match(text, at)
         if option is None:
-            raise UserError(f"sasl.jaas.config: after {len(options)} options comes no NAME=VALUE")
+            raise UserError(f"sasl.jaas.config: expected NAME=VALUE after {len(options)} options")
         name, quoted, plain = option.groups()
         options[name] = plain if quoted is None else _ESCAPE.sub(r"\1", quoted)
         at = option.end()

@@ -63,13 +63,15 @@ class Gssapi:
             self._message = self._choose(self._context.unwrap(answer).message)
             self._chosen = True
         elif answer:
-            raise ProtocolError(f"{len(answer)} bytes after the end of the exchange")
+            raise ProtocolError(
+                f"{len(answer)} unexpected bytes after the end of the SASL exchange"
+            )
         else:
             self._done = True
 
     def _choose(self, offer: bytes) -> bytes:
         if len(offer) != _OFFER_SIZE or not offer[0] & _NO_LAYER:
-            raise ProtocolError(f"offered are layers that Kafka does not have: {offer!r}")
+            raise ProtocolError(f"the broker offers no supported GSSAPI security layer: {offer!r}")
         choice: bytes = self._context.wrap(bytes([_NO_LAYER, 0, 0, 0]), False).message
         return choice
 
@@ -87,7 +89,7 @@ def _library() -> Any:
         import gssapi  # noqa: PLC0415 (an extra, and libraries of the system)
     except (ImportError, OSError) as error:
         raise UserError(
-            f"sasl.mechanism GSSAPI needs Python's gssapi: {error}",
+            f"sasl.mechanism GSSAPI needs the Python package gssapi: {error}",
             hint="install twinlog[kerberos], which needs MIT Kerberos (Debian: libkrb5-dev)",
         ) from error
     return gssapi
@@ -98,7 +100,10 @@ def _credentials(gssapi: Any, kerberos: Kerberos) -> Any:
     store = {}
     if kerberos.keytab:
         if not Path(kerberos.keytab).is_file():
-            raise UserError(f"sasl.jaas.config: keyTab is {kerberos.keytab!r}, which is no file")
+            raise UserError(
+                f"sasl.jaas.config: keyTab is {kerberos.keytab!r}, which does not exist or is not "
+                "a file"
+            )
         # A cache in memory, shared by all connections with this keytab: one ticket for all. If it
         # were named by the principal alone, a mirror's properties would get the node's own tickets.
         store = {
@@ -119,8 +124,11 @@ def _no_ticket(service: str, error: Any) -> TwinlogError:
     """The error with the text of Kerberos (the minor status): that of GSS has no information."""
     said = error.get_all_statuses(error.min_code or error.maj_code, not error.min_code)
     refusal = Refusal(
-        ErrorCode.SASL_AUTHENTICATION_FAILED, f"no ticket for {service}: {'; '.join(said)}"
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        f"cannot get a ticket for {service}: {'; '.join(said)}",
     )
     found = refusal.error("authenticate")
-    found.hint = "look at keyTab and principal in sasl.jaas.config, at krb5.conf, and at the KDC"
+    found.hint = (
+        "check keyTab and principal in sasl.jaas.config, krb5.conf, and that the KDC is reachable"
+    )
     return found

@@ -80,7 +80,8 @@ class Metadata:
         if state is None:
             return Refusal(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"the topic has {len(topic.partitions)} partitions",
+                f"the partition is not in the metadata: the topic has {len(topic.partitions)} "
+                "partitions",
             )
         if state.leader < 0:
             return Refusal(state.error or ErrorCode.LEADER_NOT_AVAILABLE)
@@ -107,12 +108,13 @@ def merge(old: Metadata, response: Any, *, everything: bool) -> Metadata:
     """
     if len(response.brokers) > MAX_BROKERS:
         raise ProtocolError(
-            f"an answer names {len(response.brokers)} brokers, allowed are {MAX_BROKERS}"
+            f"a Metadata response contains {len(response.brokers)} brokers, expected at most "
+            f"{MAX_BROKERS}"
         )
     if old.cluster_id is not None and response.cluster_id not in (None, old.cluster_id):
         raise UserError(
-            f"the addresses now lead to cluster {response.cluster_id}, before to {old.cluster_id}",
-            hint="compare bootstrap.servers and the brokers' advertised.listeners",
+            f"the brokers report cluster id {response.cluster_id}, expected {old.cluster_id}",
+            hint="check bootstrap.servers and the brokers' advertised.listeners",
             code=ErrorCode.INCONSISTENT_CLUSTER_ID,
         )
     topics: dict[str, Topic] = {} if everything else dict(old.topics)
@@ -165,6 +167,6 @@ def check_cluster_id(name: str, found: str, expected: str) -> None:
     if found != expected:
         raise UserError(
             f"bootstrap.servers of {name} lead to cluster {found}, expected {expected}",
-            hint="correct bootstrap.servers; another source needs another mirror",
+            hint="correct bootstrap.servers; for another source cluster, create another mirror",
             code=ErrorCode.INCONSISTENT_CLUSTER_ID,
         )

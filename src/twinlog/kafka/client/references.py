@@ -51,8 +51,8 @@ class Grants:
         """
         if not key.startswith(REFERRING):
             raise UserError(
-                f"{key} of a mirror has the reference {reference}: only sasl.* and ssl.* may have "
-                "one",
+                f"{key} of a mirror contains the reference {reference}: only sasl.* and ssl.* may "
+                "contain references",
                 hint="write the value itself",
             )
 
@@ -73,8 +73,8 @@ class Grants:
         plain = file.is_absolute() and ".." not in file.parts
         if not plain or not any(file.is_relative_to(allowed) for allowed in self.paths):
             raise UserError(
-                f"{key} of a mirror: {shown} is not covered by {ALLOWED_PATHS}",
-                hint=f"{_where(ALLOWED_PATHS)}: absolute paths, comma-separated",
+                f"{key} of a mirror: {shown} is not within {ALLOWED_PATHS}",
+                hint=f"{_where(ALLOWED_PATHS)}: absolute paths, separated by commas",
             )
 
     def check_variable(self, key: str, name: str, shown: str) -> None:
@@ -87,8 +87,9 @@ class Grants:
             return
         if self.variables is None or not self.variables.fullmatch(name):
             raise UserError(
-                f"{key} of a mirror: {shown} is not matched by {ALLOWLIST_PATTERN}",
-                hint=f"{_where(ALLOWLIST_PATTERN)}: a regular expression of variables' names",
+                f"{key} of a mirror: {shown} does not match {ALLOWLIST_PATTERN}",
+                hint=f"{_where(ALLOWLIST_PATTERN)}: a regular expression for names of environment "
+                "variables",
             )
 
 
@@ -97,7 +98,7 @@ EVERYTHING: Final = Grants(everything=True)
 
 
 def _where(name: str) -> str:
-    return f"set {name} in the --command-config of the node, or of the command, that connects"
+    return f"set {name} in the --command-config of the node or command that connects"
 
 
 def parse_grants(properties: Mapping[str, str]) -> Grants:
@@ -110,13 +111,13 @@ def parse_grants(properties: Mapping[str, str]) -> Grants:
     for path in map(PurePosixPath, paths):
         if not path.is_absolute() or ".." in path.parts:
             raise UserError(
-                f"{ALLOWED_PATHS} has {str(path)!r}: allowed are absolute paths without '..'"
+                f"{ALLOWED_PATHS} has {str(path)!r}: expected absolute paths without '..'"
             )
     pattern = properties.get(ALLOWLIST_PATTERN, "").strip()
     try:
         variables = re.compile(pattern) if pattern else None
     except (re.error, OverflowError, RecursionError) as error:
         raise UserError(
-            f"{ALLOWLIST_PATTERN} is {pattern!r}: allowed is a regular expression ({error})"
+            f"{ALLOWLIST_PATTERN} is {pattern!r}: expected a regular expression ({error})"
         ) from error
     return Grants(paths=tuple(map(PurePosixPath, paths)), variables=variables)

@@ -34,7 +34,7 @@ def why(error: OSError | ValueError) -> str:
         case OSError():
             return error.strerror or type(error).__name__
         case UnicodeError():
-            return "it is not UTF-8"
+            return "not valid UTF-8"
         case _:
             return type(error).__name__
 
@@ -55,7 +55,7 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
         try:
             return self.path.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            raise UserError(f"{TOKEN_URL}: {self.path} cannot be read: {why(error)}") from None
+            raise UserError(f"{TOKEN_URL}: cannot read {self.path}: {why(error)}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Sasl:
         if self.token_url:
             path = Path(unquote(urlsplit(self.token_url).path))
             if not path.is_file():
-                raise UserError(f"{TOKEN_URL}: {path} is no file")
+                raise UserError(f"{TOKEN_URL}: {path} does not exist or is not a file")
             options["sasl_oauth_token_provider"] = TokenFile(path)
         return options
 
@@ -130,11 +130,11 @@ class Tls:
         try:
             self._trust(context)
         except (OSError, ValueError) as error:
-            raise UserError(f"ssl.truststore: cannot be used as PEM: {why(error)}") from None
+            raise UserError(f"ssl.truststore: cannot load PEM: {why(error)}") from None
         try:
             self._identify(context)
         except (OSError, ValueError) as error:
-            raise UserError(f"ssl.keystore: cannot be used as PEM: {why(error)}") from None
+            raise UserError(f"ssl.keystore: cannot load PEM: {why(error)}") from None
         return context
 
     def _trust(self, context: ssl.SSLContext) -> None:
@@ -142,7 +142,7 @@ class Tls:
             context.load_default_certs()
         elif self.trusted is not None and not self.trusted.isascii():
             # `ssl` would report a wrong type.
-            raise UserError("ssl.truststore.certificates: cannot be used as PEM: it is not ASCII")
+            raise UserError("ssl.truststore.certificates: cannot load PEM: not ASCII")
         else:
             context.load_verify_locations(cafile=self.trusted_file, cadata=self.trusted)
 

@@ -128,7 +128,7 @@ def decode_partitions(data: bytes) -> frozenset[TopicPartition]:
             for index in one.partitions
         )
     except Exception as error:  # any bytes may arrive; the exceptions they cause are unspecified
-        raise ProtocolError(f"a group's assignment cannot be read: {error!r}") from error
+        raise ProtocolError(f"cannot decode the group assignment: {error!r}") from error
 
 
 def assign(topic: str, count: int, subscriptions: Mapping[str, bytes]) -> Assigned:
@@ -218,12 +218,12 @@ def _claims(topic: str, data: bytes) -> _Claims:
         owned = [t.partitions for t in subscription.owned_partitions or () if t.topic == topic]
         claims = _Claims(frozenset(p for some in owned for p in some), subscription.generation_id)
     except Exception as error:  # any bytes may arrive; the exceptions they cause are unspecified
-        raise ProtocolError(f"its subscription cannot be read: {error!r}") from error
+        raise ProtocolError(f"cannot decode its subscription: {error!r}") from error
     if topics != [topic]:
-        raise ProtocolError(f"it subscribes to {few(topics) or 'no topic'}, not to {topic}")
+        raise ProtocolError(f"it subscribes to {few(topics) or 'no topic'}, expected {topic}")
     older_lane = not mark and version == _SUBSCRIPTION_VERSION
     if mark != MARK and not older_lane:
-        raise ProtocolError(f"it subscribes to {topic} as another application")
+        raise ProtocolError(f"it subscribes to {topic}, but is another application")
     return claims
 
 

@@ -101,8 +101,8 @@ class GroupConfig:
         """Check that the times are consistent."""
         if not 0 < self.heartbeat_interval * 3 <= self.session_timeout <= self.rebalance_timeout:
             raise UserError(
-                f"heartbeat interval {self.heartbeat_interval:g} s must be at most a third of the "
-                f"session timeout {self.session_timeout:g} s, and that at most the rebalance "
+                f"heartbeat interval {self.heartbeat_interval:g} s must be at most a third of "
+                f"session timeout {self.session_timeout:g} s, which must be at most rebalance "
                 f"timeout {self.rebalance_timeout:g} s"
             )
 
@@ -199,7 +199,7 @@ class GroupMember:
             UserError: before the first join, a right to the group is missing, or the broker does
                 not accept a value.
         """
-        assert not self._started, "a member runs once"
+        assert not self._started, "a group member runs only once"
         self._started = True
         create = asyncio.get_running_loop().create_task
         living, beating = create(self._live()), create(self._beat())
@@ -271,7 +271,7 @@ class GroupMember:
                 return response
             finally:
                 self._joining = False
-        raise _RejoinError("the coordinator asks for a member id again and again")
+        raise _RejoinError("the coordinator keeps refusing the member id with MEMBER_ID_REQUIRED")
 
     async def _enter(self, new: Identity) -> None:
         """Enter a new generation; if one was missed, drop what is owned first."""
@@ -308,7 +308,7 @@ class GroupMember:
         except (Retriable, ProtocolError, UserError) as error:
             raise _RejoinError(str(error)) from error
         if found is None or not found.partitions:
-            raise _RejoinError(f"topic {topic} is not there")
+            raise _RejoinError(f"topic {topic} does not exist or has no partitions")
         self._counted = len(found.partitions)
         subscriptions = {m.member_id: bytes(m.metadata) for m in joined.members}
         given = assignment.assign(topic, self._counted, subscriptions)
@@ -344,7 +344,9 @@ class GroupMember:
             async with asyncio.timeout(self.config.rebalance_timeout):
                 await self._callbacks.on_revoked(set(partitions))
         except TimeoutError as error:
-            log.warning("group %s: giving up partitions took too long", self.config.group_id)
+            log.warning(
+                "group %s: revoking partitions exceeded the rebalance timeout", self.config.group_id
+            )
             raise _LostError(ErrorCode.ILLEGAL_GENERATION) from error
         self.owned -= partitions
 
@@ -382,7 +384,11 @@ class GroupMember:
         try:
             await self._ask(request, "beat", LEAVE_TIMEOUT)
         except _RejoinError as error:
-            log.info("group %s: left without a word: %s", self.config.group_id, error)
+            log.info(
+                "group %s: LeaveGroup failed, the session timeout removes this member: %s",
+                self.config.group_id,
+                error,
+            )
 
     # Heartbeats
 
@@ -398,7 +404,7 @@ class GroupMember:
                 self._heard(response.error_code, identity, sent)
             except _RejoinError as error:
                 failures += 1
-                log.debug("group %s: no heartbeat: %s", self.config.group_id, error)
+                log.debug("group %s: heartbeat failed: %s", self.config.group_id, error)
                 pause = self._backoff.delay(failures, self._cluster.rng.random())
             else:
                 failures = 0
@@ -500,7 +506,7 @@ class GroupMember:
                 return await connection.call(request, timeout=patience)
         except (Retriable, ProtocolError, TimeoutError) as error:
             self._cluster.forget_coordinator(Coordinator.GROUP, group)
-            raise _RejoinError(str(error) or "no answer") from error
+            raise _RejoinError(str(error) or "no response") from error
         except UserError as error:
             raise self._refusal(error) from error
 

@@ -98,7 +98,7 @@ async def list_groups(cluster: KafkaCluster, *, whole: bool = True) -> dict[str,
     brokers = cluster.metadata.brokers
     answers = await asyncio.gather(*(_list(cluster, node) for node in brokers))
     if whole and await _coordinators(cluster) != before:
-        raise Retriable("the groups' coordinators have changed while the groups were listed")
+        raise Retriable("group coordinators changed while the groups were listed")
     return {group.name: group for groups in answers for group in groups}
 
 
@@ -118,7 +118,7 @@ async def _coordinators(cluster: KafkaCluster) -> dict[TopicPartition, Leader]:
             partition = TopicPartition(topic.name, index)
             leader = cluster.leader(partition)
             if isinstance(leader, Refusal):
-                raise Retriable(f"groups may be missing: {partition} has no leader")
+                raise Retriable(f"the list of groups may be incomplete: {partition} has no leader")
             found[partition] = leader
     return found
 
@@ -221,7 +221,7 @@ async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartit
     found = await _described(cluster, group.name)
     if found.group_state == _DEAD:
         # Brokers describe a group that is not (or no longer) classic like this, without an error.
-        raise Retriable(f"group {group.name} was listed, and is no classic group any more")
+        raise Retriable(f"group {group.name} is no longer a classic group")
     if found.protocol_type != PROTOCOL_TYPE or found.group_state in _EMPTY:
         return frozenset()
     _check_stable(group.name, found.group_state)
@@ -232,7 +232,7 @@ async def assigned(cluster: KafkaCluster, group: Group) -> frozenset[TopicPartit
 def _check_stable(group: str, state: str) -> None:
     """Raise if the group rebalances: a new member has no partitions yet, which proves nothing."""
     if state != _STABLE and state not in _EMPTY:
-        raise Retriable(f"group {group} rebalances")
+        raise Retriable(f"group {group} is rebalancing")
 
 
 async def _assigned_by_the_broker(cluster: KafkaCluster, group: str) -> frozenset[TopicPartition]:
@@ -244,7 +244,7 @@ async def _assigned_by_the_broker(cluster: KafkaCluster, group: str) -> frozense
     )
     [found] = response.groups
     if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        raise Retriable(f"group {group} was listed, and is no consumer group any more")
+        raise Retriable(f"group {group} is no longer a consumer group")
     with cluster.needing("DESCRIBE", f"the group {group} and its topics"):
         check(found.error_code, f"describe group {group}", found.error_message)
     _check_stable(group, found.group_state)

@@ -158,9 +158,9 @@ def batches(buffer: memoryview, position: int = 0, lowest: int = 0) -> Iterator[
         if magic != MAGIC:
             if 0 <= magic < MAGIC:
                 raise LegacyBatch(position, magic, lowest)
-            raise CorruptBatch(f"a batch says format v{magic}, which does not exist")
+            raise CorruptBatch(f"unknown batch format v{magic} (magic)")
         if length < HEADER_SIZE - LOG_OVERHEAD:
-            raise CorruptBatch(f"a batch says {length} bytes, its header alone has more")
+            raise CorruptBatch(f"invalid batch length {length}: shorter than the batch header")
         end = position + LOG_OVERHEAD + length
         if end > size:
             return
@@ -169,16 +169,16 @@ def batches(buffer: memoryview, position: int = 0, lowest: int = 0) -> Iterator[
             raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong checksum")
         offset = header.base_offset
         if offset < lowest:
-            raise CorruptBatch(f"a batch at offset {offset} stands where {lowest} or more is next")
+            raise CorruptBatch(f"batch at offset {offset}, expected offset {lowest} or above")
         extent = header.last_offset_delta + 1
         if not 0 <= header.num_records <= extent or extent < 1:
             raise CorruptBatch(
-                f"the batch at offset {offset} says {header.num_records} records in {extent}"
-                f" offsets"
+                f"the batch at offset {offset} declares {header.num_records} records in {extent} "
+                "offsets"
             )
         lowest = offset + extent
         if header.attributes & CODEC_MASK >= _NO_CODEC:
-            raise CorruptBatch(f"the batch at offset {offset} has an unknown codec")
+            raise CorruptBatch(f"the batch at offset {offset} has an unknown compression codec")
         yield header
         position = end
 

@@ -69,7 +69,7 @@ def decompress(codec: Codec, data: memoryview, limit: int = MAX_DECOMPRESSED) ->
             return _unsnappy(data, limit)
         return _bounded(_INTO[codec], data, limit)
     except cramjam.DecompressionError as error:
-        raise CorruptBatch(f"{codec.name.lower()} data cannot be decompressed: {error}") from error
+        raise CorruptBatch(f"cannot decompress {codec.name.lower()} data: {error}") from error
 
 
 def compress(codec: Codec, data: bytes | bytearray | memoryview) -> bytes | memoryview:
@@ -106,7 +106,7 @@ def _bounded(
                 raise
             if size == limit:
                 raise TooLong(
-                    f"a batch of {len(data)} bytes decompresses to more than {limit}"
+                    f"a batch of {len(data)} bytes decompresses to more than {limit} bytes"
                 ) from error
         size = min(4 * size, limit)
 
@@ -118,11 +118,13 @@ def _unsnappy(data: memoryview, limit: int) -> memoryview:
     position = len(_SNAPPY_JAVA_HEADER)
     while position < len(data):
         if position + 4 > len(data):
-            raise CorruptBatch("a snappy block's length is cut off")
+            raise CorruptBatch("truncated length of a snappy block")
         (length,) = _LENGTH.unpack_from(data, position)
         position += 4
         if not 0 < length <= len(data) - position:
-            raise CorruptBatch(f"a snappy block says {length} bytes, {len(data) - position} follow")
+            raise CorruptBatch(
+                f"invalid length {length} of a snappy block: {len(data) - position} bytes follow"
+            )
         out += _unsnappy_block(data[position : position + length], limit - len(out))
         position += length
     return memoryview(out)
@@ -131,7 +133,7 @@ def _unsnappy(data: memoryview, limit: int) -> memoryview:
 def _unsnappy_block(block: memoryview, limit: int) -> bytearray:
     size = cramjam.snappy.decompress_raw_len(block)
     if size > limit:
-        raise TooLong(f"snappy data decompresses to {size} bytes where {limit} are left")
+        raise TooLong(f"snappy data decompresses to {size} bytes, at most {limit} are allowed")
     out = bytearray(size)
     cramjam.snappy.decompress_raw_into(block, out)
     return out

@@ -58,7 +58,9 @@ class _Message(NamedTuple):
     def codec(self) -> Codec:
         number = self.attributes & 0x07
         if number > Codec.LZ4:  # zstd came with v2
-            raise CorruptBatch(f"the message at offset {self.offset} has an unknown codec")
+            raise CorruptBatch(
+                f"the message at offset {self.offset} has an unknown compression codec"
+            )
         return Codec(number)
 
 
@@ -93,7 +95,7 @@ def legacy_records(
         for record in records:
             if record.offset < lowest:
                 raise CorruptBatch(
-                    f"a message at offset {record.offset} stands where {lowest} or more is next"
+                    f"message at offset {record.offset}, expected offset {lowest} or above"
                 )
             lowest = record.offset + 1
         yield LegacyRun(message.codec, records, end)
@@ -101,7 +103,7 @@ def legacy_records(
 
 def _unwrap(wrapper: _Message, max_bytes: int) -> list[RawRecord]:
     if wrapper.value is None:
-        raise CorruptBatch(f"the compressed message at offset {wrapper.offset} is empty")
+        raise CorruptBatch(f"the compressed message at offset {wrapper.offset} has no value")
     value = wrapper.value
     if wrapper.magic == 0 and wrapper.codec is Codec.LZ4:
         value = _with_right_checksum(value)
@@ -111,7 +113,8 @@ def _unwrap(wrapper: _Message, max_bytes: int) -> list[RawRecord]:
         message.codec is not Codec.NONE or message.magic != wrapper.magic for message in inner
     ):
         raise CorruptBatch(
-            f"the compressed message at offset {wrapper.offset} wraps no messages of its format"
+            f"the compressed message at offset {wrapper.offset} does not contain messages of its "
+            "format"
         )
     base = wrapper.offset - inner[-1].offset if wrapper.magic == _MAX_MAGIC else 0
     stamped = wrapper.magic == _MAX_MAGIC and wrapper.attributes & _LOG_APPEND_TIME
@@ -169,7 +172,7 @@ def _messages(buffer: memoryview, position: int) -> Iterator[tuple[_Message, int
         start = position + _OVERHEAD.size
         position = start + size
         if size < _V0.size + 2 * _SIZE.size:
-            raise CorruptBatch(f"the message at offset {offset} says {size} bytes")
+            raise CorruptBatch(f"the message at offset {offset} has the invalid size {size}")
         if position > len(buffer):
             return
         yield _message(offset, buffer[start:position]), position
@@ -183,7 +186,7 @@ def _message(offset: int, body: memoryview) -> _Message:
     timestamp = _NO_TIMESTAMP
     if magic == _MAX_MAGIC:
         if len(body) < at + _TIMESTAMP.size:
-            raise CorruptBatch(f"the message at offset {offset} is cut off")
+            raise CorruptBatch(f"the message at offset {offset} is truncated")
         (timestamp,) = _TIMESTAMP.unpack_from(body, at)
         at += _TIMESTAMP.size
     key, at = _field(offset, body, at)
@@ -195,11 +198,11 @@ def _message(offset: int, body: memoryview) -> _Message:
 
 def _field(offset: int, body: memoryview, at: int) -> tuple[memoryview | None, int]:
     if at + _SIZE.size > len(body):
-        raise CorruptBatch(f"the message at offset {offset} is cut off")
+        raise CorruptBatch(f"the message at offset {offset} is truncated")
     (size,) = _SIZE.unpack_from(body, at)
     at += _SIZE.size
     if size < 0:
         return None, at
     if at + size > len(body):
-        raise CorruptBatch(f"the message at offset {offset} is cut off")
+        raise CorruptBatch(f"the message at offset {offset} is truncated")
     return body[at : at + size], at + size

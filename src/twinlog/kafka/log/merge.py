@@ -170,7 +170,7 @@ def _append(
 
 def _corrupt(header: Header) -> CorruptBatch:
     return CorruptBatch(
-        f"the batch at offset {header.base_offset} does not hold the records that it says"
+        f"the records of the batch at offset {header.base_offset} do not match its header"
     )
 
 

@@ -100,7 +100,7 @@ def decode_varint(data: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return wrapped((result >> 1) ^ -(result & 1)), at + 1
         shift += 7
-    raise CorruptBatch("a number within a record is cut off or too long")
+    raise CorruptBatch("invalid varint in a record: truncated or too long")
 
 
 def raw_records(header: Header, records: memoryview) -> list[RawRecord]:
@@ -129,13 +129,13 @@ def each_record(
         length, body = decode_varint(data, position)
         position = body + length
         if length < 1 or position > len(data):
-            raise CorruptBatch(f"a record of the batch at offset {header.base_offset} is cut off")
+            raise CorruptBatch(f"a record of the batch at offset {header.base_offset} is truncated")
         timestamp_delta, at = decode_varint(data, body + 1)
         offset_delta, at = decode_varint(data, at)
         if at > position or not next_delta <= offset_delta <= header.last_offset_delta:
             raise CorruptBatch(
-                f"a record of the batch at offset {header.base_offset} stands outside of it, "
-                f"or of its order"
+                f"a record of the batch at offset {header.base_offset} has an offset outside of "
+                "the batch or out of order"
             )
         next_delta = offset_delta + 1
         timestamp = (
@@ -145,7 +145,9 @@ def each_record(
         )
         yield RawRecord(header.base_offset + offset_delta, timestamp, data[body], data[at:position])
     if position != len(data):
-        raise CorruptBatch(f"bytes follow the last record of the batch at {header.base_offset}")
+        raise CorruptBatch(
+            f"trailing bytes after the last record of the batch at offset {header.base_offset}"
+        )
 
 
 def decode(record: RawRecord) -> Record:
@@ -159,16 +161,20 @@ def decode(record: RawRecord) -> Record:
     value, position = _nullable(tail, position)
     count, position = decode_varint(tail, position)
     if not 0 <= count <= len(tail):
-        raise CorruptBatch(f"the record at offset {record.offset} says {count} headers")
+        raise CorruptBatch(
+            f"the record at offset {record.offset} has an invalid header count {count}"
+        )
     headers = []
     for _ in range(count):
         name, position = _nullable(tail, position)
         content, position = _nullable(tail, position)
         if name is None:
-            raise CorruptBatch(f"the record at offset {record.offset} has a header without name")
+            raise CorruptBatch(f"the record at offset {record.offset} has a header without a name")
         headers.append((name.decode("utf-8", "surrogateescape"), content))
     if position != len(tail):
-        raise CorruptBatch(f"bytes follow the headers of the record at offset {record.offset}")
+        raise CorruptBatch(
+            f"trailing bytes after the headers of the record at offset {record.offset}"
+        )
     return Record(record.offset, record.timestamp, key, value, tuple(headers))
 
 
@@ -177,7 +183,7 @@ def _nullable(data: memoryview, position: int) -> tuple[bytes | None, int]:
     if length < 0:
         return None, position
     if position + length > len(data):
-        raise CorruptBatch("a key, value or header goes past its record's end")
+        raise CorruptBatch("a key, value or header exceeds its record")
     return bytes(data[position : position + length]), position + length
 
 

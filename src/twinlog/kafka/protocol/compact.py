@@ -63,7 +63,7 @@ def reading(what: str, size: int) -> Iterator[None]:
     try:
         yield
     except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a {what} of {size} bytes cannot be read: {error}") from error
+        raise ProtocolError(f"cannot decode a {what} of {size} bytes: {error}") from error
 
 
 def read_unsigned_varint(view: memoryview, at: int) -> tuple[int, int]:
@@ -78,7 +78,7 @@ def read_unsigned_varint(view: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, at + index + 1
-    raise IndexError("a number has more than five bytes")
+    raise IndexError("varint longer than five bytes")
 
 
 def read_count(view: memoryview, at: int) -> tuple[int, int]:
@@ -92,7 +92,7 @@ def read_bytes(view: memoryview, at: int) -> tuple[memoryview, int]:
     size, at = read_unsigned_varint(view, at)
     end = at + max(size - 1, 0)
     if end > len(view):
-        raise IndexError(f"{end - at} bytes are said to follow, {len(view) - at} do")
+        raise IndexError(f"length {end - at}, but {len(view) - at} bytes follow")
     return view[at:end], end
 
 
@@ -106,7 +106,7 @@ def read_topic_key(view: memoryview, at: int, *, by_id: bool) -> tuple[bytes, in
     """A topic key (see `topic_key`)."""
     end = at + _UUID_SIZE if by_id else read_bytes(view, at)[1]
     if end > len(view):
-        raise IndexError("the view ends within a topic id")
+        raise IndexError("truncated topic id")
     return bytes(view[at:end]), end
 
 
@@ -120,5 +120,5 @@ def skip_tags(view: memoryview, at: int) -> int:
         size, at = read_unsigned_varint(view, at)
         at += size
         if at > len(view):
-            raise IndexError(f"a tag says {size} bytes, more than there are")
+            raise IndexError(f"tagged field of {size} bytes exceeds the data")
     return at

@@ -184,11 +184,15 @@ def decode_fetch(version: int, topics: Mapping[bytes, str], body: memoryview) ->
             key, at = read_topic_key(body, at, by_id=version >= BY_ID)
             topic = topics.get(key)
             if topic is None:
-                raise ProtocolError(f"a Fetch response names an unknown topic, {key.hex()}")
+                raise ProtocolError(
+                    f"a Fetch response contains a topic that was not requested: {key.hex()}"
+                )
             at = _decode_partitions(body, at, topic, partitions, left)
         at = skip_tags(body, at)
     if at != len(body):
-        raise ProtocolError(f"a Fetch response v{version} of {len(body)} bytes ends at {at}")
+        raise ProtocolError(
+            f"a Fetch response v{version} has {len(body)} bytes, but its content ends at {at}"
+        )
     return FetchResponse(throttle_ms, error, session_id, partitions)
 
 

@@ -89,7 +89,7 @@ class Reader:
         """The number of elements of a flexible array, not null, each at least a byte long."""
         count = self.unsigned_varint() - 1
         if not 0 <= count <= len(self._data) - self._at:
-            raise self._error(f"says {count} elements")
+            raise self._error(f"has the invalid element count {count}")
         return count
 
     def tags(self) -> dict[int, bytes]:
@@ -104,13 +104,13 @@ class Reader:
         try:
             value, self._at = read_unsigned_varint(memoryview(self._data), self._at)
         except IndexError as error:
-            raise self._error(f"cannot be read: {error}") from error
+            raise self._error(f"cannot be decoded: {error}") from error
         return value
 
     def finish(self) -> None:
         """Raise ProtocolError if bytes are left."""
         if not self.done:
-            raise self._error(f"has {len(self._data) - self._at} bytes too many")
+            raise self._error(f"has {len(self._data) - self._at} trailing bytes")
 
     def _fixed(self, layout: struct.Struct) -> int:
         (value,) = layout.unpack(self._take(layout.size))
@@ -120,7 +120,7 @@ class Reader:
         try:
             return self._take(size).decode()
         except UnicodeDecodeError as error:
-            raise self._error("has a string that is not UTF-8") from error
+            raise self._error("has a string that is not valid UTF-8") from error
 
     def _take(self, size: int) -> bytes:
         start = self._at
@@ -129,7 +129,10 @@ class Reader:
 
     def _within(self, size: int) -> int:
         if not 0 <= size <= len(self._data) - self._at:
-            raise self._error(f"is cut off, or says {size} where {len(self._data) - self._at} are")
+            raise self._error(
+                f"is truncated or has an invalid length {size}: {len(self._data) - self._at} "
+                "bytes follow"
+            )
         return size
 
     def _error(self, trouble: str) -> ProtocolError:

@@ -87,8 +87,8 @@ def frame_length(prefix: memoryview | bytes | bytearray, maximum: int = MAX_FRAM
         return int(length)
     if bytes(prefix[:2]) in _TLS_RECORDS:
         raise ProtocolError(
-            "the answer is TLS, not Kafka's protocol",
-            hint="this listener speaks TLS: set security.protocol to SSL or SASL_SSL",
+            "the response is TLS, not Kafka's protocol",
+            hint="this listener uses TLS: set security.protocol to SSL or SASL_SSL",
         )
     raise ProtocolError(f"invalid frame length {length} (expected {MIN_RESPONSE} to {maximum})")
 
@@ -121,12 +121,14 @@ def parse_response_header(frame: memoryview, *, flexible: bool) -> tuple[int, in
 def _skip_tags(frame: memoryview, at: int) -> int:
     count, at = _unsigned_varint(frame, at)
     if count > _MAX_TAGS:
-        raise ProtocolError(f"a response header says {count} tags")
+        raise ProtocolError(f"invalid number of tagged fields in a response header: {count}")
     for _ in range(count):
         _tag, at = _unsigned_varint(frame, at)
         size, at = _unsigned_varint(frame, at)
         if size > len(frame) - at:
-            raise ProtocolError(f"a tag says {size} bytes, {len(frame) - at} follow")
+            raise ProtocolError(
+                f"invalid length {size} of a tagged field: {len(frame) - at} bytes follow"
+            )
         at += size
     return at
 
@@ -140,7 +142,7 @@ def _unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * index)
         if not byte & 0x80:
             return value, at + index + 1
-    raise ProtocolError("a number in a response header is cut off or too long")
+    raise ProtocolError("invalid varint in a response header: truncated or too long")
 
 
 def response_class(api_key: int) -> Any:
@@ -176,8 +178,10 @@ def decode_body(message: Any, version: int, body: memoryview) -> Any:
         decoded, end = decode(body, 0)
     except Exception as error:  # any bytes may arrive; the exceptions they cause are unspecified
         raise ProtocolError(
-            f"a {message.name} v{version} of {len(body)} bytes cannot be read: {error!r}"
+            f"cannot decode a {message.name} v{version} of {len(body)} bytes: {error!r}"
         ) from error
     if end != len(body):
-        raise ProtocolError(f"a {message.name} v{version} of {len(body)} bytes ends at {end}")
+        raise ProtocolError(
+            f"a {message.name} v{version} has {len(body)} bytes, but its content ends at {end}"
+        )
     return decoded

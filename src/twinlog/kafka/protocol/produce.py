@@ -132,12 +132,16 @@ def decode_produce(version: int, topics: Mapping[bytes, str], body: memoryview) 
             key, at = read_topic_key(body, at, by_id=version >= BY_ID)
             topic = topics.get(key)
             if topic is None:
-                raise ProtocolError(f"a Produce response names an unknown topic, {key.hex()}")
+                raise ProtocolError(
+                    f"a Produce response contains a topic that was not requested: {key.hex()}"
+                )
             at = _decode_partitions(body, at, topic, partitions)
         (throttle_ms,) = _THROTTLE.unpack_from(body, at)
         at = skip_tags(body, at + _THROTTLE.size)
     if at != len(body):
-        raise ProtocolError(f"a Produce response v{version} of {len(body)} bytes ends at {at}")
+        raise ProtocolError(
+            f"a Produce response v{version} has {len(body)} bytes, but its content ends at {at}"
+        )
     return ProduceResponse(throttle_ms, partitions)
 
 

@@ -44,7 +44,7 @@ async def expirations(cluster: KafkaCluster) -> Expirations:
     try:
         answers = await admin.describe_configs(cluster, resources, [PRODUCER, TRANSACTIONAL])
     except TwinlogError as error:
-        log.info("%s is not known: %s", PRODUCER, error)
+        log.info("%s of the brokers is unknown: %s", PRODUCER, error)
         return Expirations()
     return shortest(entries for entries in answers.values() if not isinstance(entries, Refusal))
 

@@ -302,7 +302,7 @@ async def _round(
     A partition that is missing in an answer is refused as unreachable.
     """
     answers: Answers[T] = {
-        p: Refusal(ErrorCode.NETWORK_EXCEPTION, "the broker's answer leaves it out")
+        p: Refusal(ErrorCode.NETWORK_EXCEPTION, "missing in the broker's response")
         for p in questions
     }
     nodes: defaultdict[int, dict[TopicPartition, tuple[Leader, Q]]] = defaultdict(dict)
@@ -326,7 +326,7 @@ async def _round(
             task.cancel()
     hung = {p: node for node, asked in nodes.items() for p in asked}
     answers.update(
-        (p, Refusal(ErrorCode.NETWORK_EXCEPTION, f"node {node} does not answer, other brokers do"))
+        (p, Refusal(ErrorCode.NETWORK_EXCEPTION, f"node {node} does not respond, other brokers do"))
         for p, node in hung.items()
     )
     return answers, set(hung)
