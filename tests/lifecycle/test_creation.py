@@ -83,7 +83,7 @@ def test_an_expression_that_a_comma_has_cut_is_not_stored() -> None:
     properties = {**SERVERS, "mirror.groups.include": r"app-\d{1,3}"}
     unreached = KafkaCluster(check_properties(properties, NOTHING)[0])
     for action in (create_mirror, alter_mirror):
-        with pytest.raises(UserError, match="not balanced"):
+        with pytest.raises(UserError, match="unbalanced"):
             asyncio.run(action(unreached, "m", properties))
 
 

@@ -212,7 +212,10 @@ def test_a_source_decides_not_how_long_it_takes(monkeypatch: pytest.MonkeyPatch)
     allowed = [one._replace(host=host) for host in hosts[:10]]
     denied = [deny._replace(host=host) for host in hosts]
     assert set(chosen_together(*allowed, *denied[:10])) == {"COPIED"}
-    with pytest.raises(UserError, match="21 are too many to see which denials limit what User:ali"):
+    with pytest.raises(
+        UserError,
+        match="21 ACLs are too many to determine which denials limit the ACLs of User:ali",
+    ):
         chosen_together(*allowed, *denied)
     others = [one._replace(principal="User:bob") for one in denied]
     assert chosen_together(*allowed, *others)[0] == "COPIED", "of another principal"

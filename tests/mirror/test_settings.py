@@ -110,7 +110,7 @@ def test_a_malformed_value_is_named(key: str, value: str, trouble: str) -> None:
 def test_an_expression_that_a_comma_has_cut_is_refused(key: str, value: str) -> None:
     """The halves are valid expressions that match nothing. A stored one is still read."""
     parse_settings({key: value})
-    with pytest.raises(UserError, match="not balanced") as caught:
+    with pytest.raises(UserError, match="unbalanced") as caught:
         check_settings({key: value})
     assert caught.value.message.startswith(f"{key} has the expression ")
 

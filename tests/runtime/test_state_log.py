@@ -48,7 +48,7 @@ def test_what_a_killed_command_hides_is_not_taken_for_absent(
             await command._prepare(command._producer, [gone])
             await former.write([PartitionState(name, State.MIRRORING)], {})
             successor = StateLog(cluster, 0, group, lambda: True)
-            with pytest.raises(Retriable, match="a transaction begins that is still open"):
+            with pytest.raises(Retriable, match="a transaction that begins there seems to be open"):
                 await successor.take_over()
             await command.fence()  # as the coordinator does, later
             found = await successor.take_over()

@@ -149,23 +149,23 @@ def test_kinds_of_later_versions_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "trouble"),
     [
-        (None, b"{}", "no JSON"),
-        (b"{}", b"{}", "no list of strings"),
-        (b"[1]", b"{}", "no list of strings"),
-        (b'["mirror","m"]', b"[]", "no JSON object"),
-        (b'["mirror","m"]', b'{"version":2}', "version is 2, wanted is 1"),
+        (None, b"{}", "is not valid JSON"),
+        (b"{}", b"{}", "is not a list of strings"),
+        (b"[1]", b"{}", "is not a list of strings"),
+        (b'["mirror","m"]', b"[]", "is not a JSON object"),
+        (b'["mirror","m"]', b'{"version":2}', "version is 2, expected 1"),
         (b'["stop","n"]', b'{"version":1,"requested_ms":"1"}', "requested_ms is '1'"),
         (
             b'["topic","m","t"]',
             b'{"version":1,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","partitions":1,"wanted":"GONE"}',
-            "wanted is 'GONE', wanted is MIRRORING, PAUSED, STOPPED",
+            "wanted is 'GONE', expected MIRRORING, PAUSED, STOPPED",
         ),
         (b'["topic","m","t"]', b'{"version":1,"topic_id":"AA","partitions":1}', "1 bytes"),
         # A partition takes memory in every reader, of a mirror's source as well.
         (
             b'["topic","m","t"]',
             b'{"version":1,"topic_id":"AAAAAAAAAAEAAAAAAAAAAg","partitions":1000001}',
-            "partitions is 1000001, wanted is a number from 0 to 1000000",
+            "partitions is 1000001, expected a number from 0 to 1000000",
         ),
         # A lone surrogate cannot be encoded: it ended each lane that had to write about it.
         (rb'["topic","\ud800","t"]', b"{}", "surrogates not allowed"),
@@ -173,7 +173,7 @@ def test_kinds_of_later_versions_are_left_alone() -> None:
         (
             b'["source-acl","m","TOPIC","t","LITERAL","User:p","*","WRITE","DENY"]',
             b'{"version":1,"made_for":"READ_ONLY"}',
-            "made_for is 'READ_ONLY', wanted is what suits a key that begins with source-acl",
+            "made_for is 'READ_ONLY', expected the one that belongs to a key with source-acl",
         ),
     ],
 )

@@ -113,7 +113,7 @@ def test_what_cannot_be_read_shows_that_there_were_mirrors(
     monkeypatch.setattr(mirrorlog, "read_whole", read)
     cluster = cast(KafkaCluster, None)
     found = asyncio.run(mirrorlog._evidence(cluster, {topic}))
-    assert found == f"{topic} holds 1 record(s) that cannot be read"
+    assert found == f"{topic} holds 1 unreadable record(s)"
 
 
 def test_a_key_keeps_its_partition_when_partitions_are_added() -> None:

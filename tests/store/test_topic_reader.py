@@ -185,7 +185,7 @@ def test_what_a_transaction_without_end_may_hide_is_not_taken_for_absent(
             assert writer._producer is not None
             await writer._prepare(writer._producer, entries(topic, (0, b"k", b"2")))
             await append(cluster, entries(topic, (0, b"other", b"3")), acks=ALL)
-            with pytest.raises(Retriable, match="beyond offset 1, where a transaction begins"):
+            with pytest.raises(Retriable, match="beyond offset 1: a transaction that begins there"):
                 await read_whole(cluster, topic, patience=0.5)
             await writer.fence()  # aborts it
             assert values(await read_whole(cluster, topic)) == [b"1", b"3"]

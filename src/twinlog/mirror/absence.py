@@ -111,16 +111,16 @@ def judge(first: Reading, second: Reading, interval_s: float = LOOK_INTERVAL_S) 
         if doubt := _doubt(reading):
             return Unproven(doubt)
     if first.offset != second.offset or first.leader_epoch != second.leader_epoch:
-        return Unproven("the source's leader has changed between two readings")
+        return Unproven("the source's leader changed between two reads")
     if second.at - first.at < interval_s:
-        return Unproven("the source has answered without records once")
+        return Unproven("only one response without records from the source so far")
     end = Offset(min(first.last_stable, second.last_stable))
     if first.compacts and second.compacts:
         return Absent(end)
     return Impossible(
-        f"the source holds no batch from offset {second.offset} up to its last stable offset "
-        f"{end}, although the topic's cleanup.policy does not contain compact: records of the "
-        f"source are missing or cannot be read; nothing was filled"
+        f"the source has no batch from offset {second.offset} up to its last stable offset {end}, "
+        "although the topic's cleanup.policy does not contain compact: records of the source are "
+        "missing or unreadable; nothing was filled"
     )
 
 
@@ -128,13 +128,13 @@ def _doubt(reading: Reading) -> str:
     """Why this reading proves nothing; empty if it may count."""
     offset, local_start = reading.offset, reading.local_start
     doubts = {
-        f"the source throttles reads (a quota; {reading.throttle_ms} ms)": reading.throttle_ms > 0,
-        f"the source's leader directs readers to broker {reading.preferred_replica} "
-        f"(replica.selector.class)": reading.preferred_replica >= 0,
+        f"the source throttles fetches (quota; {reading.throttle_ms} ms)": reading.throttle_ms > 0,
+        f"the source's leader redirects fetches to broker {reading.preferred_replica} "
+        "(replica.selector.class)": reading.preferred_replica >= 0,
         "the source's local log start offset is unknown": local_start < 0,
-        f"offset {offset} lies in the source's remote storage (its local log starts at "
+        f"offset {offset} is in the source's remote storage (local log start offset "
         f"{local_start}), which is slow or limited": offset < local_start,
-        "the source's last stable offset has moved back": reading.last_stable <= offset,
-        "the topic's cleanup.policy on the source cannot be read": reading.compacts is None,
+        "the source's last stable offset moved backwards": reading.last_stable <= offset,
+        "the topic's cleanup.policy on the source is unknown": reading.compacts is None,
     }
     return next((reason for reason, holds in doubts.items() if holds), "")

@@ -137,9 +137,9 @@ def choose_all(
         pairs += len(against)
         if pairs > MAX_PAIRS:
             raise UserError(
-                f"the source's ACLs are not copied: {len(source)} are too many to see which "
-                f"denials limit what {acl.principal} is allowed",
-                hint="use prefixes there, or rules of mirror.acl.include that match fewer",
+                f"the source's ACLs are not copied: {len(source)} ACLs are too many to determine "
+                f"which denials limit the ACLs of {acl.principal}",
+                hint="use prefixed ACLs on the source, or narrow mirror.acl.include",
             )
         limits = [one for one in against if one.limits(acl)]
         if all(choices[one] in copied or one in stays for one in limits):

@@ -63,29 +63,31 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     GROUPS: Setting(".*", "regular expressions, comma-separated: groups whose offsets are copied"),
     ACLS: Setting(
         "*",
-        "rules, comma-separated: resourceType;resourceName;operation;permissionType;principal, "
-        "`*` matches all, trailing fields may be left out, resourceName and principal are regular "
-        "expressions; what concerns no topic or group of the mirror is copied only if a rule names "
-        "both its resourceType and its resourceName",
+        "rules, comma-separated: resourceType;resourceName;operation;permissionType;principal. "
+        "`*` matches all, trailing fields may be omitted, resourceName and principal are regular "
+        "expressions; ACLs on resources other than topics and groups of the mirror are copied "
+        "only if a rule names both their resourceType and their resourceName",
     ),
     ACLS_EMPTY: Setting(
         "false",
-        "true: where the source lists no ACL at all, all copied ACLs are removed; false: they stay",
+        "true: all copied ACLs are removed if the source lists no ACL at all; false: they are kept",
     ),
     PARTITIONS: Setting(
         "2147483647",
-        "partitions that the mirror may have; new topics and partitions of the source beyond that "
-        "are not added, and reported",
+        "maximum number of partitions of the mirror; new topics and partitions of the source "
+        "beyond it are not added, but reported",
     ),
     LOG_START: Setting(
         "0",
-        "milliseconds that the source's log start has to be known to a lane before the "
+        "milliseconds for which a lane must know the source's log start offset before the "
         "destination's follows it",
     ),
-    REFRESH: Setting("30000", "milliseconds between two looks at the source's metadata"),
+    REFRESH: Setting("30000", "milliseconds between two refreshes of the source's metadata"),
     RATE: Setting(str(UNLIMITED), "bytes per second that a node fetches of throttled partitions"),
     REPLICAS: Setting(
-        "*", "what is throttled: `*`, or topic:partition, comma-separated; topic:* is all of one"
+        "*",
+        "throttled partitions: `*`, or topic:partition, comma-separated; topic:* is all "
+        "partitions of a topic",
     ),
 }
 
@@ -136,11 +138,12 @@ def parse_settings(properties: Mapping[str, str]) -> MirrorSettings:
         if key in OF_CONTROL_TOPICS:
             raise UserError(
                 f"{key} is not a setting of a mirror but of the control topics",
-                hint="put it into the file of --command-config, with the first --create",
+                hint="set it in the file of --command-config when the first mirror is created "
+                "(--create)",
             )
         if key not in SETTINGS:
             raise UserError(
-                f"{key} is not a setting of a mirror: allowed are {', '.join(SETTINGS)}"
+                f"{key} is not a setting of a mirror: expected one of {', '.join(SETTINGS)}"
             )
     value = {key: settings.get(key, setting.default).strip() for key, setting in SETTINGS.items()}
     return MirrorSettings(
@@ -171,9 +174,9 @@ def check_settings(properties: Mapping[str, str]) -> None:
         for item in _items(properties.get(key, "")):
             if not _balanced(item):
                 raise UserError(
-                    f"{key} has the expression {item!r}, whose brackets are not balanced: a comma "
-                    f"separates expressions, also inside of brackets",
-                    hint=r"write \x2c for a comma, and the quantifier {1,3} as in \d\d?\d?",
+                    f"{key} has the expression {item!r} with unbalanced brackets: a comma "
+                    "separates expressions, also inside brackets",
+                    hint=r"write \x2c for a comma, and \d\d?\d? for \d{1,3}",
                 )
 
 
@@ -253,4 +256,4 @@ def _replicas(text: str) -> dict[str, frozenset[int]] | None:
 
 
 def _bad(key: str, value: str, allowed: str) -> UserError:
-    return UserError(f"{key} is {value!r}: allowed is {allowed}")
+    return UserError(f"{key} is {value!r}: expected {allowed}")

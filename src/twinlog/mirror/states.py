@@ -72,7 +72,7 @@ def state_of(number: int) -> State:
     try:
         return State(number)
     except ValueError as error:
-        raise ProtocolError(f"a mirror partition's state is {number}, which is none") from error
+        raise ProtocolError(f"unknown state {number} of a mirror partition") from error
 
 
 def mermaid() -> str:

@@ -40,33 +40,34 @@ REQUIRED: Final = (
     Requirement(
         "message.timestamp.type",
         "CreateTime",
-        "with LogAppendTime the broker would stamp its own time on every record",
+        "with LogAppendTime the broker would replace the timestamp of each record",
     ),
     Requirement(
         "message.timestamp.before.max.ms",
         FOREVER,
-        "records are as old as they are; the broker would refuse those that are older (32)",
+        "records have any age; the broker would refuse older ones (INVALID_TIMESTAMP)",
     ),
     Requirement(
         "message.timestamp.after.max.ms",
         FOREVER,
-        "a record from a clock that was ahead is mirrored too (32; the default is an hour)",
+        "records of clocks that are ahead are mirrored too (INVALID_TIMESTAMP; the default is an "
+        "hour)",
     ),
     Requirement(
         "message.timestamp.difference.max.ms",
         FOREVER,
-        "the same, on brokers before 3.6, which have only this one",
+        "the same, for brokers before 3.6, which have only this configuration",
         unless="message.timestamp.before.max.ms",
     ),
     Requirement(
         "compression.type",
         "producer",
-        "else the broker would compress anew what is to stay the source's bytes",
+        "otherwise the broker would recompress the source's batches",
     ),
     Requirement(
         MAX_MESSAGE_BYTES,
         str(GENEROUS_BATCH),
-        "at least the source's; batches from before it was lowered, and merged ones, are larger",
+        "at least the source's; merged batches, and those from before it was lowered, are larger",
     ),
 )
 
@@ -75,13 +76,13 @@ CONTENT: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"}
 would lose records that the source still has."""
 
 NEVER_COPIED: Final = {
-    "remote.storage.enable": "tiered storage is a matter of each cluster",
-    "remote.log.copy.disable": "tiered storage is a matter of each cluster",
-    "remote.log.delete.on.disable": "tiered storage is a matter of each cluster",
-    "local.retention.ms": "tiered storage is a matter of each cluster",
-    "local.retention.bytes": "tiered storage is a matter of each cluster",
-    "message.format.version": "gone since 4.0, and without effect since 3.0",
-    "message.downconversion.enable": "gone since 4.0",
+    "remote.storage.enable": "tiered storage is configured for each cluster",
+    "remote.log.copy.disable": "tiered storage is configured for each cluster",
+    "remote.log.delete.on.disable": "tiered storage is configured for each cluster",
+    "local.retention.ms": "tiered storage is configured for each cluster",
+    "local.retention.bytes": "tiered storage is configured for each cluster",
+    "message.format.version": "removed in 4.0, without effect since 3.0",
+    "message.downconversion.enable": "removed in 4.0",
     "mirror.name": "KIP-1279 always excludes it: a mirror of a mirror is another mirror",
 }
 

@@ -245,9 +245,11 @@ def topic_id_of(text: str) -> UUID:
     try:
         data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ProtocolError(f"{text[:80]!r} is no topic id: {error}") from error
+        raise ProtocolError(f"invalid topic id {text[:80]!r}: {error}") from error
     if len(data) != _UUID_BYTES:
-        raise ProtocolError(f"{text[:80]!r} is no topic id: it has {len(data)} bytes")
+        raise ProtocolError(
+            f"invalid topic id {text[:80]!r}: {len(data)} bytes, expected {_UUID_BYTES}"
+        )
     return UUID(bytes=data)
 
 
@@ -288,7 +290,7 @@ def _acl_of(parts: Sequence[str]) -> Acl:
             Permission[permission],
         )
     except KeyError as error:
-        raise ProtocolError(f"the key of {_WHAT} is no ACL: {error} is not known") from error
+        raise ProtocolError(f"the key of {_WHAT} is not an ACL: {error} is unknown") from error
 
 
 def encode_key(key: tuple[str, ...]) -> bytes:
@@ -355,7 +357,7 @@ def decode(key: bytes | None, value: bytes | None) -> ConfigChange | None:
     """
     parts = decode_json(key or b"", f"the key of {_WHAT}")
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise ProtocolError(f"the key of {_WHAT} is no list of strings")
+        raise ProtocolError(f"the key of {_WHAT} is not a list of strings")
     match parts:
         case ["followed", _, _]:
             pass
@@ -412,7 +414,7 @@ def _decoded(parts: list[str], body: JsonObject) -> ConfigRecord:
         case ["acl" | "source-acl", mirror, *fields]:
             made = MadeAcl(mirror=mirror, acl=_acl_of(fields), made_for=_made_for(body))
             if key_of(made) != tuple(parts):
-                raise body.error("made_for", f"what suits a key that begins with {parts[0]}")
+                raise body.error("made_for", f"the one that belongs to a key with {parts[0]}")
             return made
         case _:
             return StopRequest(node=parts[1], requested_ms=body.number("requested_ms"))

@@ -128,7 +128,7 @@ def take_control_topics(properties: dict[str, str]) -> ControlTopics:
 def _number(text: str, key: str) -> int:
     number = int(text) if text.isascii() and text.isdecimal() else 0
     if not 1 <= number <= MAX_PARTITIONS:
-        raise UserError(f"{key} is {text!r}: allowed is a whole number from 1 to {MAX_PARTITIONS}")
+        raise UserError(f"{key} is {text!r}: expected a whole number from 1 to {MAX_PARTITIONS}")
     return number
 
 
@@ -196,9 +196,9 @@ async def refuse_lost(cluster: KafkaCluster) -> None:
             return
         await asyncio.sleep(_LOOK_S)
     raise ControlTopicLost(
-        f"the control topic {' and '.join(missing)} does not exist, and {evidence}",
+        f"the control topic {' and '.join(missing)} does not exist, but {evidence}",
         cluster=cluster.name,
-        hint='it was deleted, and is not created anew: see "A lost control topic" in '
+        hint='it was deleted and is not recreated automatically: see "A lost control topic" in '
         "docs/operations/control-topics.md",
     )
 
@@ -222,7 +222,7 @@ async def _evidence(cluster: KafkaCluster, existing: Collection[str]) -> str:
 
 def _holding(topic: str, what: str, unreadable: Collection[object]) -> str:
     """The statement that a topic holds records; empty if it does not."""
-    unread = f"{len(unreadable)} record(s) that cannot be read" if unreadable else ""
+    unread = f"{len(unreadable)} unreadable record(s)" if unreadable else ""
     found = " and ".join(one for one in (what, unread) if one)
     return found and f"{topic} holds {found}"
 
@@ -257,7 +257,7 @@ async def partition_count(cluster: KafkaCluster, topic: str = STATE_TOPIC) -> in
         return None
     if found.error:
         with cluster.needing("DESCRIBE", f"the topic {topic}"):
-            Refusal(found.error).fail("see the control topic", topic=topic)
+            Refusal(found.error).fail("describe the control topic", topic=topic)
     return len(found.partitions)
 
 
@@ -277,8 +277,8 @@ async def check_state_partitions(cluster: KafkaCluster, snapshot: Snapshot) -> l
     """
     if why := snapshot.unread.get(("feature", STATE_COUNT)):
         raise UnsupportedVersion(
-            f"how many partitions {STATE_TOPIC} has to have cannot be read: {why}",
-            hint="use a twinlog that can read it",
+            f"the stored partition count of {STATE_TOPIC} cannot be read: {why}",
+            hint="use a version of twinlog that can read it",
         )
     stored, found = snapshot.count(STATE_COUNT), await partition_count(cluster)
     if found is None or stored == found:

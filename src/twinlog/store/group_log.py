@@ -96,7 +96,7 @@ async def read_groups(cluster: KafkaCluster, mirror: str) -> Remembered:
     count = await partition_count(cluster, GROUPS_TOPIC)
     if count is None:
         if not await absent_everywhere(cluster, [GROUPS_TOPIC]):
-            raise Retriable("not every broker knows of it yet", topic=GROUPS_TOPIC)
+            raise Retriable("the topic is not yet known to every broker", topic=GROUPS_TOPIC)
         return Remembered()
     records = await read_whole(cluster, GROUPS_TOPIC, [config_partition(mirror, count)])
     check, groups, unreadable = None, {}, []
@@ -141,7 +141,7 @@ async def write_groups(
     count = await partition_count(cluster, GROUPS_TOPIC)
     if count is None:
         Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION).fail(
-            "write what is known of groups", topic=GROUPS_TOPIC
+            "write the group records", topic=GROUPS_TOPIC
         )
     place = config_partition(mirror, count)
     entries = [Entry(GROUPS_TOPIC, place, *encode(record)) for record in records]
@@ -150,7 +150,7 @@ async def write_groups(
         for partition, answer in (await append(cluster, batch, acks=ALL)).items():
             if isinstance(answer, Refusal):
                 with cluster.needing("WRITE", f"the topic {GROUPS_TOPIC}"):
-                    answer.fail("write what is known of groups", topic=partition.topic)
+                    answer.fail("write the group records", topic=partition.topic)
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

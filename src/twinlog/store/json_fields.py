@@ -22,7 +22,7 @@ def encode_json(value: object) -> bytes:
         _check_text(data, value)
     except UnicodeEncodeError:
         # Neither shown nor chained: the text may be next to a secret.
-        raise UserError("a name or a value that is to be stored is not UTF-8") from None
+        raise UserError("cannot store a name or value that is not valid UTF-8") from None
     return data
 
 
@@ -37,7 +37,7 @@ def decode_json(data: bytes, what: str) -> Any:
         value = json.loads(data)
         _check_text(data, value)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"{what} is no JSON: {error}") from error
+        raise ProtocolError(f"{what} is not valid JSON: {error}") from error
     return value
 
 
@@ -53,7 +53,7 @@ class JsonObject:
 
     def __init__(self, value: Any, what: str) -> None:
         if not isinstance(value, dict):
-            raise ProtocolError(f"{what} is no JSON object")
+            raise ProtocolError(f"{what} is not a JSON object")
         self._fields: Mapping[str, Any] = value
         self._what = what
 
@@ -105,7 +105,7 @@ class JsonObject:
     def error(self, name: str, wanted: str) -> ProtocolError:
         """The error that a field does not have the expected value."""
         found = repr(self._fields.get(name, "(missing)"))[:80]
-        return ProtocolError(f"{self._what}: {name} is {found}, wanted is {wanted}")
+        return ProtocolError(f"{self._what}: {name} is {found}, expected {wanted}")
 
     def _typed(self, name: str, kind: type[T]) -> T:
         value = self._fields.get(name)

@@ -99,7 +99,7 @@ Decide = Callable[[Snapshot], Changes | Awaitable[Changes]]
 SETTLED_S: Final = 10.0
 """Seconds that a command waits for the actions that a node takes by itself after a failover."""
 _LOOK_S: Final = 0.2
-STOPPED_HINT: Final = "wait until --describe shows STOPPED, which takes a node (twinlog run)"
+STOPPED_HINT: Final = "wait until --describe shows STOPPED; a node (twinlog run) must be running"
 
 
 class MirrorStore:
@@ -153,7 +153,7 @@ class MirrorStore:
         def decide(snapshot: Snapshot) -> Changes:
             if mirror.name in snapshot.mirrors:
                 raise MirrorError.MIRROR_ALREADY_EXISTS.error(
-                    f"there is a mirror {mirror.name} already", hint="choose another name"
+                    f"mirror {mirror.name} already exists", hint="choose another name"
                 )
             if snapshot.level is None:
                 return [Feature(name=MIRROR_VERSION, level=LEVEL), mirror]
@@ -165,7 +165,7 @@ class MirrorStore:
             await create_groups_topic(self._cluster, topics.replication_factor)
         except TwinlogError as error:
             # Mirroring needs the other control topics; this one may be missing (group_log.py).
-            log.warning("%s is not created: %s", GROUPS_TOPIC, error)
+            log.warning("cannot create %s: %s", GROUPS_TOPIC, error)
         await self.change(decide)
 
     async def add_topics(
@@ -204,7 +204,7 @@ class MirrorStore:
             before = snapshot.mirrors[mirror]
             if while_matching is not None and while_matching not in before.topic_patterns:
                 raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-                    f"{while_matching!r} adds no topics to mirror {mirror} any more"
+                    f"{while_matching!r} is no longer a topic pattern of mirror {mirror}"
                 )
             forgotten = await self._of_recreated(mirror, topics, snapshot)
             news: Changes = [*forgotten, *topics, *made_acls]
@@ -359,7 +359,7 @@ class MirrorStore:
             if time.monotonic() > deadline:
                 break
         raise Retriable(
-            f"other writers have changed {CONFIG_TOPIC} for {timeout:g} s ({number} tries)",
+            f"not written: other writers changed {CONFIG_TOPIC} for {timeout:g} s ({number} tries)",
             cluster=self._cluster.name,
             hint="try again",
         )
@@ -404,8 +404,8 @@ def _refuse_unreadable(
 
 def _not_overwritten(why: str) -> UnsupportedVersion:
     return UnsupportedVersion(
-        f"a record that cannot be read is not overwritten: {why}",
-        hint="nothing was changed; use a twinlog that can read it",
+        f"refusing to overwrite a record that cannot be read: {why}",
+        hint="nothing was changed; use a version of twinlog that can read it",
     )
 
 
@@ -447,13 +447,13 @@ def _check_free(snapshot: Snapshot, mirror: str, topics: Collection[str]) -> Non
     if already:
         raise MirrorError.TOPIC_ALREADY_IN_MIRROR.error(
             f"already in a mirror: {', '.join(already)}",
-            hint="nothing was added; choose a --topic that leaves them out",
+            hint="nothing was added; choose a --topic that does not match them",
         )
     unknown = snapshot.unknown_topics
     for topic in sorted(unknown.keys() & {*topics}):
         raise UnsupportedVersion(
-            f"whether {topic} belongs to a mirror is not known: {unknown[topic]}",
-            hint="nothing was added; use a twinlog that can read it",
+            f"cannot determine whether {topic} belongs to a mirror: {unknown[topic]}",
+            hint="nothing was added; use a version of twinlog that can read it",
         )
 
 
@@ -467,8 +467,9 @@ def check_set_back(snapshot: Snapshot, topics: Collection[str]) -> None:
     """
     if left := to_be_set_back(snapshot, topics):
         raise MirrorError.MIRROR_TOPIC_BEING_REMOVED.error(
-            f"configurations are still to be set back: {few(left)}",
-            hint="nothing was added; a running node does that; its log says if it cannot",
+            f"configurations of these topics are not reset yet: {few(left)}",
+            hint="nothing was added; a running node resets them, its log contains errors if it "
+            "cannot",
         )
 
 
@@ -484,4 +485,6 @@ def to_be_set_back(snapshot: Snapshot, topics: Collection[str]) -> list[str]:
 def unknown_mirror(mirror: str, snapshot: Snapshot) -> MirrorRefused:
     """The error that a mirror does not exist, with the names of those that do."""
     names = ", ".join(snapshot.mirrors) or "none"
-    return MirrorError.UNKNOWN_MIRROR.error(f"there is no mirror {mirror}; there are: {names}")
+    return MirrorError.UNKNOWN_MIRROR.error(
+        f"mirror {mirror} does not exist; existing mirrors: {names}"
+    )

@@ -96,7 +96,7 @@ class ControlReader(Generic[T]):
             return self._empty
         if topic.error:
             with self._cluster.needing("READ", f"the topic {self._topic}"):
-                Refusal(topic.error).fail("see the control topic", topic=self._topic)
+                Refusal(topic.error).fail("describe the control topic", topic=self._topic)
         self.partitions = len(topic.partitions)
         if is_another(self._topic_id, topic.topic_id):
             self._lost("was deleted and recreated")
@@ -105,7 +105,7 @@ class ControlReader(Generic[T]):
         restarts = self._tail.restarts
         news = await self._catch_up(self._tail)
         if self._tail.restarts != restarts:
-            self._lost("has lost records that were read (an unclean election?)")
+            self._lost("has lost records that were already read (an unclean leader election?)")
             return await self._read_whole(topic.topic_id)
         if news:
             self._known = self._fold(news, self._known)
@@ -116,7 +116,7 @@ class ControlReader(Generic[T]):
             raise ControlTopicLost(
                 f"the control topic {self._topic} {how}",
                 cluster=self._cluster.name,
-                hint='nothing is done with what is left of it: see "A lost control topic" in '
+                hint='its remaining records are not used: see "A lost control topic" in '
                 "docs/operations/control-topics.md",
             )
 

@@ -170,13 +170,13 @@ class Snapshot:
         level = "" if self.level is None else str(self.level)
         for (_, key), trouble in self.unreadable.items():
             if key == encode_key(_FORMAT):
-                level = f"that cannot be read ({trouble})"
+                level = f"(unreadable: {trouble})"
         if level in {"", str(LEVEL)}:
             return self
         raise UnsupportedVersion(
-            f"UNSUPPORTED_VERSION: the control topics have a {MIRROR_VERSION} {level}, "
-            f"this twinlog knows {LEVEL}",
-            hint="use a twinlog that knows it",
+            f"UNSUPPORTED_VERSION: the control topics have {MIRROR_VERSION} {level}, expected "
+            f"{LEVEL}",
+            hint="use a version of twinlog that supports it",
             code=ErrorCode.UNSUPPORTED_VERSION,
         )
 

@@ -171,7 +171,7 @@ def decode(key: bytes | None, value: bytes | None) -> StateRecord | None:
     body = Reader(value, "a value of __mirror_state")
     version = body.int16()
     if version != _VERSION:
-        raise ProtocolError(f"a value of __mirror_state has version {version}, known is {_VERSION}")
+        raise ProtocolError(f"a value of __mirror_state has version {version}, expected {_VERSION}")
     if record_type == MIRROR_PARTITION_STATE:
         return _state(mirror, partition, body)
     return LastMirroredEpochs(tuple(_epochs(mirror, body)))
@@ -183,7 +183,9 @@ def _state(mirror: str, keyed: MirrorPartition | None, body: Reader) -> Partitio
     known = body.tags()
     body.finish()
     if keyed not in {None, partition}:
-        raise ProtocolError(f"a record of __mirror_state says {keyed} and {partition}")
+        raise ProtocolError(
+            f"a record of __mirror_state has the key {keyed} and a value for {partition}"
+        )
     found = known.get(REASON_TAG)
     reason = None if found is None else found.decode(errors="replace")
     unconfirmed = UNCONFIRMED_TAG in known or reason == UNCONFIRMED_TEXT

@@ -179,7 +179,7 @@ def decode(key: bytes | None, value: bytes | None) -> Status | None:
     except CorruptBatch as error:
         raise ProtocolError(f"{_WHAT}: {error}") from error
     if len(data) > MAX_STATUS:
-        raise ProtocolError(f"{_WHAT} has {len(data)} bytes, allowed are {MAX_STATUS}")
+        raise ProtocolError(f"{_WHAT} has {len(data)} bytes, expected at most {MAX_STATUS}")
     body = JsonObject(decode_json(bytes(data), _WHAT), f"{_WHAT}, {number}")
     if body.number("version") != _VERSION:
         raise body.error("version", str(_VERSION))
@@ -196,7 +196,9 @@ def decode(key: bytes | None, value: bytes | None) -> Status | None:
 
 def _number(key: bytes | None) -> int:
     if key is None or not key.isdigit() or len(key) > 10:
-        raise ProtocolError(f"the key of {_WHAT} is {(key or b'')[:20]!r}, no partition's number")
+        raise ProtocolError(
+            f"the key of {_WHAT} is {(key or b'')[:20]!r}, expected the number of a partition"
+        )
     return int(key)
 
 

@@ -110,7 +110,7 @@ async def foreign_members(destination: KafkaCluster, groups: Mapping[str, Group]
     for name, topic in ((LANES_GROUP, STATE_TOPIC), (f"{LANES_GROUP}.mirrors", CONFIG_TOPIC)):
         group = groups.get(name)
         if group is not None and not group.idle and group.kind != CLASSIC:
-            named.append(f"group {name}: it is a {group.kind} group, which twinlog's are not")
+            named.append(f"group {name} is a {group.kind} group, expected a classic group")
             continue
         try:
             members = await group_members(destination, name)

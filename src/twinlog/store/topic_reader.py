@@ -210,20 +210,20 @@ class Tail:
             elif stands_for > waits:
                 raise self._undecided(behind)
             elif stands_for > UNDECIDED and not reported:
-                log.warning("%s; waiting for it", self._undecided(behind).message)
+                log.warning("%s; waiting for it to end", self._undecided(behind).message)
                 reported = True
         return records
 
     def _undecided(self, behind: Collection[int]) -> Retriable:
         index = min(behind)
         return Retriable(
-            f"it cannot be read beyond offset {self.positions[index]}, where a transaction begins "
-            "that is still open, as it seems",
+            f"cannot read beyond offset {self.positions[index]}: a transaction that begins there "
+            "seems to be open",
             cluster=self._cluster.name,
             topic=self._topic,
             partition=index,
-            hint="it is aborted by itself, if its writer has died, within its timeout (30 s) "
-            "and 10 s; then try again",
+            hint="if its writer died, the broker aborts it after its timeout (30 s) and 10 s; then "
+            "try again",
         )
 
     async def follow(self) -> AsyncGenerator[list[ControlRecord], None]:
@@ -280,7 +280,7 @@ class Tail:
         answers = await list_offsets(
             self._cluster, await self._partitions(), spec, isolation=Isolation.READ_UNCOMMITTED
         )
-        return dict(_granted(answers, f"find the ends of {self._topic}"))
+        return dict(_granted(answers, f"get the end offsets of {self._topic}"))
 
     async def _partitions(self) -> list[TopicPartition]:
         await self._cluster.leaders([TopicPartition(self._topic, 0)])
@@ -418,17 +418,17 @@ class Tail:
             for record in self._decoded(part):
                 self._held += RECORD_COST + len(record.key or b"") + len(record.value or b"")
                 if foreign and self._held > MAX_FOREIGN:
-                    raise self._too_much(f"it holds more than {MAX_FOREIGN} bytes")
+                    raise self._too_much(f"its records exceed {MAX_FOREIGN} bytes")
                 yield record
         except TooLong as error:
             raise self._too_much(error.message) from error
 
     def _too_much(self, what: str) -> UserError:
         return UserError(
-            f"the control topic cannot be read: {what}",
+            f"cannot read the control topic: {what}",
             cluster=self._cluster.name,
             topic=self._topic,
-            hint="only twinlog is to write to it",
+            hint="only twinlog may write to it",
         )
 
     def _decoded(self, part: Any) -> Iterator[ControlRecord]:

@@ -136,7 +136,7 @@ class TransactionalWriter:
             Retriable, UserError, PartitionFailed: refused; readers see none of the records.
         """
         producer = self._producer
-        assert producer is not None, "fence() first"
+        assert producer is not None, "call fence() first"
         assert entries
         self._producer = None
         offsets = await self._prepare(producer, entries)
@@ -150,7 +150,7 @@ class TransactionalWriter:
             )
         except Retriable as error:
             raise Disconnected(
-                f"whether the transaction of {self.transactional_id} was committed is unknown: "
+                f"unknown whether the transaction of {self.transactional_id} was committed: "
                 f"{error.message}",
                 cluster=self._cluster.name,
             ) from error

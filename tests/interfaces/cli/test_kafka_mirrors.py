@@ -446,7 +446,7 @@ def test_what_is_removed_is_kept_until_a_node_has_stopped_it(
     assert waited.error.startswith("not STOPPED within 1 s: 1 partition(s): "), waited.error
     assert f"{topic}-0 is UNKNOWN (no lane has reported it; " in waited.error
     assert "the removal is stored and goes on" in waited.error
-    hint = "wait until --describe shows STOPPED, which takes a node (twinlog run)"
+    hint = "wait until --describe shows STOPPED; a node (twinlog run) must be running"
     deleted = run(*commands.server, "--delete", *in_it)
     refused(deleted, "MIRROR_NOT_EMPTY", f"{topic}-0 (UNKNOWN)", hint)
     refused(commands.add(other, topic), "MIRROR_TOPIC_BEING_REMOVED", "is UNKNOWN", hint)
@@ -638,7 +638,7 @@ def test_a_format_that_is_not_known(commands: Commands, fresh_name: Callable[[st
 
     level(2)
     try:
-        words = "UNSUPPORTED_VERSION: the control topics have a mirror.version 2, this twinlog"
+        words = "UNSUPPORTED_VERSION: the control topics have mirror.version 2, expected 1"
         for arguments in (("--list",), ("--describe",)):
             refused(run(*commands.server, *arguments), words)
         refused(commands.create(fresh_name("other")), words)
