@@ -35,7 +35,6 @@ LARGE_CLASSES: Final = {
     "kafka/groups/membership.py:GroupMember": 29,
     "local/cluster.py:LocalCluster": 36,
     "operations/switchover/switchover.py:_Switchover": 28,
-    "runtime/ownership.py:OwnedStatePartition": 36,
 }
 
 SHARED_NAMES: Final = {

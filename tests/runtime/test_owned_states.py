@@ -189,7 +189,7 @@ async def test_stopped_is_neither_written_nor_fenced_twice(bench: Bench) -> None
     bench.states.loses = True
     with pytest.raises(Disconnected):
         await owned.stop([NAME])
-    assert owned.state(NAME) is State.STOPPED
+    assert owned.reported.state(NAME) is State.STOPPED
     await owned.stop([NAME])  # the caller does not know that it is STOPPED
     await owned.write_states()
     assert bench.end == 1
@@ -219,7 +219,7 @@ async def test_what_another_owner_has_written_stands(bench: Bench) -> None:
     former = await bench.owner("former")
     await removed(former)
     next_owner = await bench.owner("next")
-    former.changed(NAME, State.FAILED, "the source does not have this partition")
+    former.reported.changed(NAME, State.FAILED, "the source does not have this partition")
     await next_owner.stop([NAME])
     with pytest.raises(Fenced):
         await former.write_states()
@@ -235,7 +235,7 @@ async def test_what_was_said_before_another_owner_wrote_is_not_written(bench: Be
     await former.enter({NAME: State.PREPARING})
     await former.enter({NAME: State.MIRRORING})
     bench.states.loses = True
-    former.changed(NAME._replace(partition=1), State.PREPARING, None)
+    former.reported.changed(NAME._replace(partition=1), State.PREPARING, None)
     with pytest.raises(Disconnected):
         await former.write_states()
     next_owner = await bench.owner("next")
@@ -254,7 +254,7 @@ async def test_what_was_said_before_another_owner_wrote_is_not_written(bench: Be
 @on_bench
 async def test_nothing_is_written_after_the_lease(bench: Bench) -> None:
     owned = await bench.owner()
-    owned.changed(NAME, State.PREPARING, None)
+    owned.reported.changed(NAME, State.PREPARING, None)
     bench.lease = False
     with pytest.raises(Fenced):
         await owned.write_states()
@@ -295,7 +295,7 @@ async def test_who_is_closed_writes_nothing_more(bench: Bench) -> None:
 async def test_a_write_ends_with_its_owner(bench: Bench) -> None:
     """Retries end too: the next request is not sent."""
     owned = await bench.owner()
-    owned.changed(NAME, State.PREPARING, None)
+    owned.reported.changed(NAME, State.PREPARING, None)
     await owned.close()
     for ask in (bench.states.take_over(), bench.states.write([], {})):
         with pytest.raises(Fenced):
@@ -313,7 +313,7 @@ async def test_what_is_resumed_and_paused_again_goes_by_mirroring(bench: Bench) 
     name = NAME._replace(partition=1)
     for state in (State.PREPARING, State.MIRRORING, State.PAUSING, State.PAUSED):
         await owned.enter({name: state})
-    owned.changed(name, State.MIRRORING, None)
+    owned.reported.changed(name, State.MIRRORING, None)
     await owned.enter({name: State.PAUSING})
     assert bench.written[-2:] == [State.MIRRORING, State.PAUSING]
 
@@ -329,10 +329,10 @@ async def test_what_was_begun_again_is_fenced_at_its_stop(bench: Bench) -> None:
     bench.states.refuses = 1
     with pytest.raises(Retriable):
         await owned.begin([NAME])
-    assert owned.to_begin_again([NAME]) == {NAME}  # the desired state is read again first
+    assert owned.reported.to_begin_again([NAME]) == {NAME}  # the desired state is read again first
     await owned.begin_again([NAME])
     await owned.begin([NAME])
-    assert not owned.to_begin_again([NAME])
+    assert not owned.reported.to_begin_again([NAME])
     await owned.enter({NAME: State.MIRRORING})
     await owned.enter({NAME: State.STOPPING})
     await owned.stop([NAME])
@@ -471,7 +471,7 @@ def test_of_a_mirror_that_was_made_anew_the_end_is_written_again(heard: bool) ->
             assert bench.ends.pop(NAME).end == 0
             if heard:
                 owned.forget({(NAME.mirror, NAME.topic)})
-                assert owned.state(NAME) is State.UNKNOWN
+                assert owned.reported.state(NAME) is State.UNKNOWN
         assert bench.written.count(State.STOPPED) == 2
 
     story()
@@ -531,16 +531,16 @@ async def test_what_may_not_be_written_to_stays_stopping(bench: Bench) -> None:
     heard.wanted = heard.news = wanted(Wanted.STOPPED) + wanted(Wanted.STOPPED, other)
     going = asyncio.ensure_future(heard.go_on())
     await asyncio.sleep(LEASE_S + 1.0)
-    assert (owned.state(other), bench.end) == (State.STOPPED, 0)
-    written = owned._written[NAME]
+    assert (owned.reported.state(other), bench.end) == (State.STOPPED, 0)
+    written = owned.reported._written[NAME]
     assert written.state is State.STOPPING
     assert "TOPIC_AUTHORIZATION_FAILED (29)" in (written.reason or "")
     await asyncio.sleep(600.0)
-    assert owned.state(NAME) is State.STOPPING
+    assert owned.reported.state(NAME) is State.STOPPING
     assert 20 < tried < 60
     bench.cluster.read_only.clear()
     await asyncio.sleep(1.5 * LaneSettings().backoff_max_s + 1.0)
-    assert owned._written[NAME] == PartitionState(NAME, State.STOPPED)
+    assert owned.reported._written[NAME] == PartitionState(NAME, State.STOPPED)
     assert bench.end == 1
     assert bench.written.count(State.STOPPED) == 2
     going.cancel()
@@ -569,7 +569,7 @@ def fences(bench: Bench) -> list[StoredBatch]:
 
 async def know(owned: OwnedStatePartition, end: int) -> None:
     """Store the offset up to which it is known to be mirrored."""
-    owned._mirrored_said[NAME] = LastMirrored(LeaderEpoch(0), Offset(end))
+    owned.reported._mirrored_said[NAME] = LastMirrored(LeaderEpoch(0), Offset(end))
     await owned.write_states()
 
 
@@ -691,7 +691,7 @@ def test_a_position_proves_only_what_was_compared(compared: bool, mirrored: int)
         append(bench, shard_of(owned).data_producer, 10)
         for _ in range(4):
             append(bench, -1)
-        owned.mirrored(row(held(14, compared=compared)))
+        owned.reported.mirrored(row(held(14, compared=compared)))
         await owned.enter({NAME: State.STOPPING})
         assert (await stopped(bench, owned))[0] == mirrored
 
@@ -710,13 +710,13 @@ def test_what_stands_behind_a_difference_is_not_mirrored(transient: bool, mirror
         await owned.enter({NAME: State.PREPARING})
         append(bench, shard_of(owned).data_producer, 10)
         partition = held(10)
-        owned.mirrored(row(partition))
+        owned.reported.mirrored(row(partition))
         partition_there = bench.cluster.partition(KEY)
         partition_there.log.append_marker(Marker(999, 0, committed=True), bench.cluster.now_ms)
         append(bench, shard_of(owned).data_producer, 3)
         partition.append.fail()
         partition.stage, partition.transient = Stage.FAILED, transient
-        owned.observe(row(partition))
+        owned.reported.observe(row(partition))
         await owned.enter({NAME: State.STOPPING})
         assert await stopped(bench, owned) == (mirrored, None)
 
@@ -730,7 +730,7 @@ async def test_a_recreated_topic_is_not_mirrored_up_to_the_former_end(bench: Ben
     for _ in range(5):
         append(bench, -1)
     del bench.topic._logs[0].epochs[NAME]  # the command that added the recreated topic
-    owned.forget_ends({(NAME.mirror, NAME.topic)})
+    owned.reported.forget_ends({(NAME.mirror, NAME.topic)})
     await removed(owned)
     assert (await stopped(bench, owned))[0] == 0
 

@@ -311,14 +311,14 @@ class Lane:
         self.stages[key] = f"{row.state.name} {row.reason or ''}"
         owned = self._owned.get(row.state_partition)
         if owned is not None and engine is self._engine:
-            owned.observe(row)
+            owned.reported.observe(row)
 
     def _note_epochs(self) -> None:
         if self._engine is not None:
             for row in self._engine.progress():
                 owned = self._owned.get(row.state_partition)
                 if owned is not None:
-                    owned.mirrored(row)
+                    owned.reported.mirrored(row)
 
     async def _report(self) -> None:
         while True:

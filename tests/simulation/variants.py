@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from model.cluster import Cluster
 from model.network import Network
@@ -41,6 +41,7 @@ from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.runtime.ownership import OwnedStatePartition
+from twinlog.runtime.reported_states import ReportedStates
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.state_records import LastMirrored
 
@@ -225,7 +226,7 @@ class Hasty(OwnedStatePartition):
         bounds = await writers.shard._destination.bounds(keys)
         for key, name in keys.items():
             end = Offset(bounds[key].high_watermark)
-            self._mirrored_said[name] = LastMirrored(UNKNOWN_EPOCH, end)
+            self.reported._mirrored_said[name] = LastMirrored(UNKNOWN_EPOCH, end)
         await self.enter(dict.fromkeys(names, State.STOPPED))
         await writers.shard.fence(keys, {t: one for t, one in topic_ids.items() if one})
 
@@ -238,13 +239,21 @@ class Boastful(ExactWriters):
         return super()._sealed(fence, None, known)
 
 
-class Presuming(OwnedStatePartition):
-    """Fences a removed topic without a state, as if the mirror had written it."""
+class _PresumingStates(ReportedStates):
+    """Takes a removed topic without a state for one that failed."""
 
     def state(self, name: MirrorPartition) -> State:
         """Return FAILED for UNKNOWN, so that it is stopped like all others."""
         found = super().state(name)
         return State.FAILED if found is State.UNKNOWN else found
+
+
+class Presuming(OwnedStatePartition):
+    """Fences a removed topic without a state, as if the mirror had written it."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.reported = _PresumingStates()
 
 
 class Variant(NamedTuple):

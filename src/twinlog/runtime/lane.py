@@ -277,7 +277,7 @@ class Lane:
                 recreated = self._snapshot.recreated(snapshot)
                 for owned in self._owned.values():
                     owned.forget(gone)
-                    owned.forget_ends(recreated)
+                    owned.reported.forget_ends(recreated)
                 self._snapshot = snapshot
                 self._changed.set()
                 stop = snapshot.stops.get(self.config.node)

@@ -227,7 +227,7 @@ class MirrorEngines:
         reason = f"this version has no engine for mirror.kind={known.kind}"
         log.warning("mirror %s: %s", mirror, reason)
         for one in assignments:
-            owned.changed(one.name, State.FAILED, reason)
+            owned.reported.changed(one.name, State.FAILED, reason)
 
     # ---- the engines' callbacks ----------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class MirrorEngines:
         running = self._engines.get(row.name.mirror)
         owned = self._owned.get(row.state_partition)
         if owned is not None and running is not None and running.engine is engine:
-            owned.observe(row)
+            owned.reported.observe(row)
 
     def note_news(self) -> set[int]:
         """Note how far the partitions have got that have changed.
@@ -264,7 +264,7 @@ class MirrorEngines:
     def _note(self, rows: Iterable[PartitionProgress]) -> None:
         for row in rows:
             if (owned := self._owned.get(row.state_partition)) is not None:
-                owned.mirrored(row)
+                owned.reported.mirrored(row)
 
 
 class RunningEngine:

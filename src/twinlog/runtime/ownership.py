@@ -1,16 +1,6 @@
 """An owned state partition: the states of its mirror partitions.
 
-steps.py has the next step of each mirror partition.
-
-**Reported and stored states.** The next step follows from the state that was last reported
-(*said*), even if it is not stored yet. Only the transitions of mirror/states.py are written,
-starting from the stored state (`way`): a partition that is removed while PREPARING becomes FAILED
-on its way to STOPPING.
-
-After a write of unknown outcome, all states are read again before the next write. A stored STOPPED
-is not written twice, since users may write to the topic from then on. If a stored state is neither
-the former one nor the one that was written, another owner has written it, and the reported states
-are void.
+reported_states.py has the states, steps.py the next step of each mirror partition.
 
 **Stop.** A stop ends outstanding requests in two ways:
 
@@ -47,34 +37,26 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final
 
 from twinlog.engines.base import (
     Assignment,
     Engine,
-    PartitionProgress,
     Sealed,
     Sealing,
     SharedWriters,
 )
 from twinlog.engines.settings import LaneSettings
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
-from twinlog.kafka.types import UNKNOWN_EPOCH, UNKNOWN_OFFSET, Offset
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.states import State
 from twinlog.runtime.refused_stops import RefusedStops
+from twinlog.runtime.reported_states import ReportedStates, Unwritten
 from twinlog.runtime.state_log import StatePort
-from twinlog.runtime.steps import way
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import States
-from twinlog.store.state_records import UNCONFIRMED_TEXT, LastMirrored, PartitionState
+from twinlog.store.state_records import LastMirrored, PartitionState
 
 log = logging.getLogger(__name__)
-
-MOST_PRODUCERS: Final = 64
-"""How many ids of data producers are kept for a partition: the latest ones."""
-_NOT_BEGUN: Final = frozenset({State.PREPARING, State.STOPPING})
-"""States of partitions that are `unsure`."""
 
 
 class OwnedStatePartition:
@@ -105,23 +87,12 @@ class OwnedStatePartition:
         self.stopping: asyncio.Task[None] | None = None
         self.informed = False
         """Whether the desired state is known as of the takeover (reconciler.py)."""
-        self.unsure: set[MirrorPartition] = set()
-        """Partitions that were STOPPED and are PREPARING, but may not be wanted any more."""
+        self.reported = ReportedStates()
         self.refused = RefusedStops(settings.backoff_max_s)
         self._states = states
-        self._there = States({}, {})  # the states as read at the last takeover
-        self._written: dict[MirrorPartition, PartitionState] = {}
-        self._mirrored: dict[MirrorPartition, LastMirrored] = {}
-        self._said: dict[MirrorPartition, PartitionState] = {}  # reported, and not written yet
-        self._mirrored_said: dict[MirrorPartition, LastMirrored] = {}
-        # The end up to which this owner has proven the log; FAILED for good: it differs behind it.
-        self._proved: dict[MirrorPartition, Offset] = {}
-        self._differing: set[MirrorPartition] = set()
-        self._tried: dict[MirrorPartition, set[State]] = {}  # states in writes of unknown outcome
         self._may_write = may_write
         self._open = False
         self._lost = False  # closed or fenced: only the group decides about another takeover
-        self._certain = False  # whether `_written` are the stored states
         self._writing = asyncio.Lock()  # guards the port, which serves one call at a time
         self._settings = settings
         self._alone_from = self._now() + settings.lease_s
@@ -137,7 +108,7 @@ class OwnedStatePartition:
         if self._open:
             return
         found = await self._take_over()
-        self._adopt(found)
+        self.reported.adopt(found)
         for writers in self.writers.values():
             await writers.open()
         for reason in found.unreadable.values():
@@ -154,47 +125,19 @@ class OwnedStatePartition:
         self._confirmed = began
         return found
 
-    def _adopt(self, found: States) -> None:
-        self._written, self._mirrored = dict(found.states), dict(found.epochs)
-        self.unsure |= {n for n, one in found.states.items() if one.unconfirmed}
-        self._there = found
-        self._certain = True
-
     async def _take_over_again(self) -> None:
         """Read the states that are stored now.
 
         Raises:
             Fenced: another owner has written meanwhile.
         """
-        found = await self._take_over()
-        for name, now in found.states.items():
-            before = self._written.get(name)
-            if now != before and now.state not in self._tried.get(name, ()):
-                raise Fenced(f"another owner has written {now.state.name} of {name}")
-        if found.unreadable != self._there.unreadable:
-            raise Fenced("another owner has written what cannot be read")
-        self._adopt(found)
+        self.reported.adopt_again(await self._take_over())
 
     def forget(self, topics: Collection[tuple[str, str]]) -> None:
         """Forget these (mirror, topic): the mirror was deleted since, and the states with it."""
         if self.informed:
-            self.unsure = {name for name in self.unsure if name[:2] not in topics}
             self.refused.forget([name for name in self.refused if name[:2] in topics])
-            self._drop((self._written, self._said), topics)
-            self.forget_ends(topics)
-
-    def forget_ends(self, topics: Collection[tuple[str, str]]) -> None:
-        """Forget the mirrored ends of these: the destination's topic was recreated since."""
-        self._differing = {name for name in self._differing if name[:2] not in topics}
-        self._drop((self._mirrored, self._mirrored_said, self._proved), topics)
-
-    @staticmethod
-    def _drop(
-        tables: Iterable[dict[MirrorPartition, Any]], topics: Collection[tuple[str, str]]
-    ) -> None:
-        for table in tables:
-            for name in [name for name in table if name[:2] in topics]:
-                del table[name]
+            self.reported.forget(topics)
 
     async def close(self) -> None:
         """End what runs in the background; nothing is written any more.
@@ -215,17 +158,7 @@ class OwnedStatePartition:
         """The partitions that are STOPPING, and in no engine any more."""
         if not self.refused and (self.stopping is None or self.stopping.done()):
             return []
-        said = {**self._written, **self._said}.values()
-        return [one for one in said if one.state is State.STOPPING]
-
-    def state(self, name: MirrorPartition) -> State:
-        """The state that was last reported; UNKNOWN if there is none, or before `open`."""
-        last = self._said.get(name) or self._written.get(name)
-        return State.UNKNOWN if last is None else last.state
-
-    def unread(self, name: MirrorPartition) -> bool:
-        """Whether a record of this partition cannot be read."""
-        return bool(self._there.unread(name))
+        return self.reported.stopping()
 
     async def prepare(self, names: Collection[MirrorPartition]) -> set[MirrorPartition]:
         """Write that these are PREPARING, before anything else is done with them.
@@ -234,18 +167,14 @@ class OwnedStatePartition:
             The partitions that have never had an owner.
         """
         for kind, some in self._by_kind(names).items():
-            self._note_writers(self.writers[kind].id, some)
-        fresh = {name for name in names if name not in self._written}
+            self.reported.note_writers(self.writers[kind].id, some)
+        fresh = self.reported.never_owned(names)
         # A resumed partition goes to MIRRORING directly.
         resumed = {State.PAUSED, State.PAUSING}
         await self.enter(
-            {name: State.PREPARING for name in names if self.state(name) not in resumed}
+            {n: State.PREPARING for n in names if self.reported.state(n) not in resumed}
         )
         return fresh
-
-    def to_begin_again(self, names: Collection[MirrorPartition]) -> set[MirrorPartition]:
-        """The partitions of these that are STOPPED, or `unsure`."""
-        return {n for n in names if n in self.unsure or self.state(n) is State.STOPPED}
 
     async def begin_again(self, names: Collection[MirrorPartition]) -> None:
         """Write that these are PREPARING, which later commands will see.
@@ -253,7 +182,7 @@ class OwnedStatePartition:
         Raises:
             Fenced: the state partition has another owner.
         """
-        self.unsure |= set(names)
+        self.reported.unsure |= set(names)
         await self.enter(dict.fromkeys(names, State.PREPARING))
 
     async def begin(self, names: Collection[MirrorPartition]) -> None:
@@ -263,10 +192,10 @@ class OwnedStatePartition:
             Fenced: the state partition has another owner.
         """
         for name in names:
-            self._say(PartitionState(name, State.PREPARING))
+            self.reported.say(PartitionState(name, State.PREPARING))
         await self.write_states()
         # Not before: after a failed write, the record in `__mirror_state` is still `unconfirmed`.
-        self.unsure -= set(names)
+        self.reported.unsure -= set(names)
 
     async def run(self, engine: Engine, assignments: Collection[Assignment]) -> None:
         """Mirror these in the engine of their mirror.
@@ -279,7 +208,7 @@ class OwnedStatePartition:
         for row in engine.progress([self.number]):
             if new.pop(row.name, None) is not None:
                 # It may be resumed before its pause was done.
-                self.observe(row)
+                self.reported.observe(row)
         # Once: what is started has to have its writers noted, whatever becomes of its mirror.
         by_kind = self._by_kind(new)
         if not by_kind:
@@ -296,7 +225,7 @@ class OwnedStatePartition:
             )
 
     def _with_former(self, one: Assignment) -> Assignment:
-        return replace(one, former_writers=frozenset(self._last(one.name).producers))
+        return replace(one, former_writers=frozenset(self.reported.last(one.name).producers))
 
     def _by_kind(self, names: Iterable[MirrorPartition]) -> Mapping[str, list[MirrorPartition]]:
         """These partitions by the kind of their mirrors; those of unknown kinds are left out."""
@@ -307,71 +236,13 @@ class OwnedStatePartition:
                 found[kind].append(name)
         return found
 
-    def observe(self, row: PartitionProgress) -> None:
-        """Note what an engine reports of one of its partitions."""
-        self.mirrored(row)
-        if row.state is not self.state(row.name):
-            self._mirrored_said[row.name] = self._last(row.name)
-        self.changed(row.name, row.state, row.reason)
-
-    def changed(self, name: MirrorPartition, state: State, reason: str | None) -> None:
-        """Note another state of a partition; the next write includes it."""
-        if state is State.PREPARING and self.state(name) in {State.PAUSED, State.PAUSING}:
-            return
-        self._say(PartitionState(name, state, reason))
-
-    def _say(self, change: PartitionState) -> None:
-        if self._written.get(change.partition) == change and self._certain:
-            self._said.pop(change.partition, None)
-        else:
-            self._said[change.partition] = change
-
-    def mirrored(self, row: PartitionProgress) -> None:
-        """Note up to where a partition is mirrored, and the source's leader epoch of its end.
-
-        A new epoch is written at the next write: a failover without the source could not ask for it
-        any more. The end is written when the state changes.
-        """
-        name = row.name
-        if row.destination_end >= 0:
-            # What an earlier owner has proven counts as far as the log reaches.
-            known = min(self._last(name).end, row.destination_end)
-            self._proved[name] = Offset(max(row.proved_end, known))
-        if row.differs:
-            self._differing.add(name)
-        else:
-            self._differing.discard(name)
-        if row.epoch not in {UNKNOWN_EPOCH, self._last(name).epoch}:
-            self._mirrored_said[name] = self._last(name)._replace(epoch=row.epoch)
-
-    def _note_writers(self, writers: int, names: Iterable[MirrorPartition]) -> None:
-        """Write the id of the partitions' writers before anything is appended under it.
-
-        A transactional id has another producer id when its epochs are used up, and when it has
-        expired at its coordinator (transactional.id.expiration.ms, a week by default).
-        """
-        for name in names:
-            last = self._last(name)
-            if writers not in last.producers:
-                producers = (*last.producers, writers)[-MOST_PRODUCERS:]
-                self._mirrored_said[name] = last._replace(producers=producers)
-
-    def _last(self, name: MirrorPartition) -> LastMirrored:
-        nothing = LastMirrored(UNKNOWN_EPOCH, UNKNOWN_OFFSET)
-        last = self._mirrored_said.get(name) or self._mirrored.get(name, nothing)
-        return last._replace(end=self._proved.get(name, last.end))
-
     async def enter(self, states: Mapping[MirrorPartition, State]) -> None:
         """Report these states, and write them now with all other reported states.
 
         Raises:
             Fenced: the state partition has another owner.
         """
-        for name, state in states.items():
-            if self.state(name) is not state:
-                unconfirmed = name in self.unsure and state in _NOT_BEGUN
-                reason = UNCONFIRMED_TEXT if unconfirmed else None
-                self._say(PartitionState(name, state, reason, unconfirmed))
+        self.reported.enter(states)
         await self.write_states()
 
     async def write_states(self) -> None:
@@ -383,14 +254,14 @@ class OwnedStatePartition:
         if self._open and self._confirmed < self._alone_from <= self._now():
             await self._confirm()
         async with self._writes():
-            to_say = self._said or self._mirrored_said
+            to_say = self.reported.anything_to_write
             if not self._open or not (to_say or self._lost or self._must_be_taken_over):
                 return
             self._permit()
-            if not self._certain:
+            if not self.reported.certain:
                 await self._take_over_again()
                 self._permit()
-            await self._write(dict(self._said), dict(self._mirrored_said))
+            await self._write(self.reported.unwritten())
 
     @asynccontextmanager
     async def _writes(self) -> AsyncIterator[None]:
@@ -412,33 +283,15 @@ class OwnedStatePartition:
         if self._lost or not self._may_write():
             raise Fenced("the lease has ended, or another owner has written")
 
-    async def _write(
-        self,
-        said: Mapping[MirrorPartition, PartitionState],
-        epochs: Mapping[MirrorPartition, LastMirrored],
-    ) -> None:
+    async def _write(self, unwritten: Unwritten) -> None:
         """Write these, and remove them from the reported states unless they changed meanwhile."""
-        records = [
-            record
-            for name, change in said.items()
-            for record in way(self._written.get(name), change)
-        ]
-        new = {name: last for name, last in epochs.items() if self._mirrored.get(name) != last}
-        if records or new:
-            began, self._certain = self._now(), False
-            for record in records:
-                self._tried.setdefault(record.partition, set()).add(record.state)
-            await self._states.write(records, new)
-            self._certain, self._confirmed = True, began
-            self._tried.clear()
-        self._written.update((record.partition, record) for record in records)
-        self._mirrored |= new
-        for name, change in said.items():
-            if self._said.get(name) is change:
-                del self._said[name]
-        for name, last in epochs.items():
-            if self._mirrored_said.get(name) is last:
-                del self._mirrored_said[name]
+        if unwritten.records or unwritten.ends:
+            began = self._now()
+            self.reported.writing(unwritten)
+            await self._states.write(unwritten.records, unwritten.ends)
+            self.reported.wrote()
+            self._confirmed = began
+        self.reported.settle(unwritten)
 
     async def _confirm(self) -> None:
         """Read the states again, if a former owner may have written within its lease.
@@ -479,8 +332,8 @@ class OwnedStatePartition:
         await asyncio.sleep(self._alone_from - self._now())
         await self._confirm()
         # Users may write to a partition that is STOPPED by now; it is not sealed again.
-        left = [name for name in names if self.state(name) is State.STOPPING]
-        not_begun = self.unsure.intersection(left)
+        left = [name for name in names if self.reported.state(name) is State.STOPPING]
+        not_begun = self.reported.unsure.intersection(left)
         to_seal = [name for name in left if name not in not_begun]
         by_kind = self._by_kind(to_seal)
         known = {(one.mirror, one.topic): one for one in topics}
@@ -490,7 +343,10 @@ class OwnedStatePartition:
             try:
                 sealing = {
                     name: _sealing(
-                        name, known.get(name[:2]), self._last(name), name in self._differing
+                        name,
+                        known.get(name[:2]),
+                        self.reported.last(name),
+                        self.reported.differs(name),
                     )
                     for name in some
                 }
@@ -502,40 +358,31 @@ class OwnedStatePartition:
                 reason = f"the destination refuses its fence: {end}"
                 self.keep_stopping([name], reason, jitter=jitter)
             else:
-                self._ended(name, end)
+                self.refused.forget([name])
+                self.reported.sealed(name, end)
+                if end.reason is not None:
+                    log.warning("%s is STOPPED: %s", name, end.reason)
         unknown = set(to_seal).difference(*by_kind.values())
         # A mirror whose record cannot be read just now has no known kind, either.
         self.keep_stopping(unknown, "there is no engine here for the kind of its mirror")
         stopped = not_begun | {n for n, end in settled.items() if isinstance(end, Sealed)}
         await self.enter(dict.fromkeys(stopped, State.STOPPED))
-        self.unsure -= not_begun
+        self.reported.unsure -= not_begun
         if troubles:
             raise troubles[0]
         if late := set(to_seal) - settled.keys() - unknown:
             raise Retriable(f"{len(late)} partitions cannot be fenced yet, {min(late)} for one")
-
-    def _ended(self, name: MirrorPartition, sealed: Sealed) -> None:
-        """Note the last mirrored end of a sealed partition."""
-        self.refused.forget([name])
-        self._proved.pop(name, None)
-        self._differing.discard(name)
-        self._mirrored_said[name] = self._last(name)._replace(end=sealed.end)
-        # Written even if unchanged: the stored end may be deleted with an earlier mirror's states.
-        self._mirrored.pop(name, None)
-        if sealed.reason is not None:
-            log.warning("%s is STOPPED: %s", name, sealed.reason)
-            self._say(PartitionState(name, State.STOPPED, sealed.reason))
 
     def keep_stopping(
         self, names: Iterable[MirrorPartition], reason: str, *, jitter: float = 0.5
     ) -> None:
         """Report why these stay STOPPING, for an operator; retry with a growing backoff."""
         for name in names:
-            if self.state(name) is not State.STOPPING:
+            if self.reported.state(name) is not State.STOPPING:
                 continue
             if self.refused.add(name, jitter) == 1:
                 log.warning("%s stays STOPPING: %s", name, reason)
-            self._say(PartitionState(name, State.STOPPING, reason))
+            self.reported.say(PartitionState(name, State.STOPPING, reason))
 
 
 def _sealing(

@@ -119,7 +119,8 @@ class Ways:
     def pause_is_due(self) -> bool:
         """Whether a partition that is to be paused is not PREPARING any more."""
         return any(
-            owned.state(name) is not State.PREPARING for name, owned in self._to_pause.items()
+            owned.reported.state(name) is not State.PREPARING
+            for name, owned in self._to_pause.items()
         )
 
     async def _inform(self, opened: Collection[int], troubles: list[TwinlogError]) -> None:
@@ -156,8 +157,8 @@ class Ways:
     def _steps(self, owned: OwnedStatePartition, wanted: Iterable[Mirrored]) -> Steps:
         by_step: Steps = {step: [] for step in Step}
         for name, topic in wanted:
-            step = next_step(topic.wanted, owned.state(name))
-            if owned.unread(name):
+            step = next_step(topic.wanted, owned.reported.state(name))
+            if owned.reported.unread(name):
                 step = Step.REST
             by_step[step].append((name, topic))
             if step is Step.RUN and topic.wanted is Wanted.PAUSED:
@@ -166,13 +167,13 @@ class Ways:
 
     async def _run_all(self, steps: Mapping[int, Steps], owned: OwnedStatePartition) -> None:
         some = steps[owned.number][Step.RUN]
-        if again := owned.to_begin_again([name for name, _ in some]):
+        if again := owned.reported.to_begin_again([name for name, _ in some]):
             await owned.begin_again(again)
             await self._catch_up()
             now = self._wanted().get(owned.number, ())
             still = {name for name, topic in now if topic.wanted is not Wanted.STOPPED}
             await owned.begin(still.intersection(again))
-            some = [one for one in some if one[0] not in owned.unsure]
+            some = [one for one in some if one[0] not in owned.reported.unsure]
         if some:
             await self._run(owned, some)
 
@@ -209,6 +210,6 @@ async def _enter(
             name: state
             for step, state in states.items()
             for name, topic in by_step[step]
-            if next_step(topic.wanted, owned.state(name)) is step
+            if next_step(topic.wanted, owned.reported.state(name)) is step
         }
     )
