@@ -403,14 +403,14 @@ def test_nothing_is_deleted_that_could_not_be_saved(
     async def empty(self: LogReader, at: int, size: int) -> object:
         found = await ask(self, at, size)
         saving = isinstance(found, Bytes) and self._isolation == READ_UNCOMMITTED
-        return Nothing("answers without records", final=True) if saving else found
+        return Nothing("responses without records", final=True) if saving else found
 
     async def run() -> None:
         async with old_source(pair, f"back.{topic}") as old:
             await old.diverge(topic, 17)
             with monkeypatch.context() as patched:
                 patched.setattr(LogReader, "_ask", empty)
-                with pytest.raises(Retriable, match="answers without records") as caught:
+                with pytest.raises(Retriable, match="responses without records") as caught:
                     await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path))
             assert "nothing was deleted" in str(caught.value)
             assert old.ends(topic) == [117]
@@ -435,7 +435,9 @@ def test_a_log_that_grows_meanwhile_is_not_deleted(
 
             with monkeypatch.context() as patched:
                 patched.setattr(mirrors, "save_tails", while_saving)
-                with pytest.raises(UserError, match=f"{topic}-{written} is still being written to"):
+                with pytest.raises(
+                    UserError, match=f"{topic}-{written} has changed: its log end offset was "
+                ):
                     await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path / "first"))
             assert sum(old.ends(topic, 2)) == 117 + 100 + 1
             rebuild = Rebuild(tmp_path / "second")
@@ -470,7 +472,9 @@ def test_a_log_that_grows_between_two_tries_is_not_deleted(
 
             with monkeypatch.context() as patched:
                 patched.setattr(Connection, "call", unreachable)
-                with pytest.raises(UserError, match=f"{topic}-0 is still being written to") as told:
+                with pytest.raises(
+                    UserError, match=f"{topic}-0 has changed: its log end offset was "
+                ) as told:
                     await add_topics(old.here, old.back, topic, rebuild=Rebuild(tmp_path / "first"))
             assert "may take effect" in str(told.value)
             assert len(tried) == 1

@@ -165,7 +165,7 @@ def test_what_differs_far_before_the_end_is_saved(pair: Pair, topic: str, tmp_pa
             await add_topics(one.destination, one.mirror, topic, rebuild=rebuild)
             assert one.ends(1) == [0]
             assert saved(tmp_path) == {(0, 100): (100, 2102)}
-            assert f"{topic}-0: the same up to offset 100, the rest is saved" in told
+            assert f"{topic}-0: equal up to offset 100, the rest is saved" in told
 
     asyncio.run(run())
 

@@ -40,7 +40,7 @@ def test_what_is_missing_is_named(api: tuple[int, int, int, str, str]) -> None:
     with pytest.raises(UserError) as caught:
         asyncio.run(check_apis(destination))
     assert str(caught.value).startswith(
-        f"UNSUPPORTED_VERSION: the destination's broker broker:9092 does not have {api[3]} "
+        f"UNSUPPORTED_VERSION: the destination's broker broker:9092 does not support {api[3]} "
         f"(API {api[0]}) to {api[4]}"
     )
     assert caught.value.code == 35
@@ -66,7 +66,7 @@ def test_a_mirror_is_created_and_added_to_after_the_check() -> None:
             mirror = Mirror(name="m", source=properties, source_cluster_id=CLUSTER_ID)
             key, value = encode(mirror)
             config = {CONFIG_TOPIC: batch([record(0, value=value, key=key)])}
-            lacks = r"does not have DescribeProducers \(API 61\)"
+            lacks = r"does not support DescribeProducers \(API 61\)"
             async with small_cluster(config, lacking=[DESCRIBE_PRODUCERS]) as small:
                 parsed = parse_config({"bootstrap.servers": small.servers})
                 async with KafkaCluster(parsed.config) as destination:

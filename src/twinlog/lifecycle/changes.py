@@ -56,10 +56,10 @@ _STANDING: Final = {
     Wanted.STOPPED: "being removed, or removed already",
 }
 _WAY_ON: Final = {
-    MirrorError.MIRROR_TOPIC_ALREADY_PAUSED: "--resume goes on with it",
-    MirrorError.MIRROR_TOPIC_NOT_PAUSED: "--describe shows the partitions' states",
+    MirrorError.MIRROR_TOPIC_ALREADY_PAUSED: "--resume starts mirroring again",
+    MirrorError.MIRROR_TOPIC_NOT_PAUSED: "--describe shows the state of each partition",
     MirrorError.MIRROR_TOPIC_BEING_REMOVED: (
-        "--describe shows when all partitions are STOPPED, --add mirrors it again then"
+        "wait until --describe shows all partitions STOPPED, then --add mirrors it again"
     ),
 }
 
@@ -182,13 +182,14 @@ async def delete_mirror(destination: KafkaCluster, name: str) -> frozenset[Acl]:
             )
         if what := _not_given_back(snapshot, name):
             raise MirrorError.MIRROR_NOT_EMPTY.error(
-                f"mirror {name}: {what}", hint="a running node does that; its log says if it cannot"
+                f"mirror {name}: {what}",
+                hint="a running node does this; its log contains errors if it cannot",
             )
         if snapshot.made_acls(name, MadeFor.SWITCHOVER):
             raise MirrorError.MIRROR_NOT_EMPTY.error(
-                f"ACLs that a switchover of mirror {name} has made still deny producers to write "
-                "to the source",
-                hint="twinlog switchover --allow-producers takes them back",
+                f"ACLs created by a switchover of mirror {name} still deny producers WRITE on the "
+                "source",
+                hint="remove them with twinlog switchover --allow-producers",
             )
 
     await store.delete_mirror(name, check)
@@ -201,9 +202,9 @@ def _not_given_back(snapshot: Snapshot, mirror: str) -> str:
     if any(topic.wanted is not Wanted.STOPPED for topic in topics):
         return ""
     if snapshot.made_acls(mirror, MadeFor.READ_ONLY):
-        return "ACLs that keep its topics read-only are still to be removed"
+        return "ACLs that keep its topics read-only are not removed yet"
     left = to_be_set_back(snapshot, [topic.topic for topic in topics])
-    return f"configurations are still to be set back: {few(left)}" if left else ""
+    return f"configurations of these topics are not reset yet: {few(left)}" if left else ""
 
 
 def partitions_of(snapshot: Snapshot, mirror: str) -> list[tuple[MirrorTopic, MirrorPartition]]:
@@ -242,7 +243,7 @@ async def _change(
         await MirrorStore(destination).change(decide)
     finally:
         for name, why in sorted(unread.items()):
-            log.warning("%s stays as it is, its record cannot be read: %s", name, why)
+            log.warning("%s is unchanged, because its record cannot be read: %s", name, why)
     return names
 
 
@@ -299,9 +300,10 @@ def choose(snapshot: Snapshot, mirror: str, topics: Topics, refuse: Refuse) -> l
         matched = [topic for name, topic in known.items() if pattern.fullmatch(name)]
     if not matched:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-            f"no topic of mirror {mirror} is called or matches {topics!r}",
-            hint=f"{_shows_topics(mirror)}; a text of a name's characters is taken for a name: "
-            "as an expression, write [.] or (.) for a dot",
+            f"no topic of mirror {mirror} has the name or matches the regular expression "
+            f"{topics!r}",
+            hint=f"{_shows_topics(mirror)}; text that is a valid topic name is treated as a name: "
+            "in a regular expression, write [.] or (.) for a dot",
         )
     chosen = [topic for topic in matched if refuse(topic) is None]
     if not chosen:
@@ -316,7 +318,9 @@ def _named(
     missing = sorted(set(names) - known.keys())
     if missing or not names:
         raise MirrorError.TOPIC_NOT_IN_MIRROR.error(
-            f"not topics of mirror {mirror}: {few(missing)}" if missing else "no topic is named",
+            f"not topics of mirror {mirror}: {few(missing)}"
+            if missing
+            else "no topic was specified",
             hint=_shows_topics(mirror),
         )
     chosen = [known[name] for name in sorted(set(names))]
@@ -326,7 +330,7 @@ def _named(
 
 
 def _shows_topics(mirror: str) -> str:
-    return f"--describe --mirror {mirror} shows its topics"
+    return f"--describe --mirror {mirror} lists its topics"
 
 
 def _refused(topics: Sequence[MirrorTopic], refuse: Refuse) -> MirrorRefused:

@@ -90,8 +90,8 @@ async def _part(
     """The first offset below `end` from which the logs differ; None if they do not."""
     if begin >= end > 0:
         log.warning(
-            "%s: nothing below offset %d is left on both sides to be compared; the stored last "
-            "mirrored end is all that tells where the logs part",
+            "%s: no offset below %d is left on both sides to compare; only the stored last "
+            "mirrored end shows where the logs diverge",
             partition,
             end,
         )
@@ -115,8 +115,8 @@ async def _part(
         upto, step = start, step * FURTHER
     if part is None and unseen and (given_up or not equal):
         raise Retriable(
-            f"{partition}: {unseen} of the offsets {max(upto, begin)} to {end - 1} could not be "
-            f"compared on both sides",
+            f"{partition}: cannot compare {unseen} of the offsets {max(upto, begin)} to {end - 1} "
+            "on both sides",
             hint="nothing was added; try again",
         )
     return part

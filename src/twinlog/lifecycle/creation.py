@@ -85,8 +85,8 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _UNUSED: Final = " is not used by twinlog"
 _ANY_SERVER: Final = {"bootstrap.servers": "localhost:9092"}
 _NOT_SEEN: Final = (
-    "a broker shows topics only to who may Read or Describe them: "
-    "compare the name, and the rights of the mirror's principal"
+    "brokers show topics only to principals with READ or DESCRIBE: check the name, and the rights "
+    "of the mirror's principal"
 )
 
 
@@ -98,17 +98,17 @@ def check_name(name: str) -> None:
     """
     trouble = ""
     if not name or name in {".", ".."}:
-        trouble = f"{name!r} is no name"
+        trouble = f"{name!r} is not a valid mirror name"
     elif len(name) > MAX_NAME:
-        trouble = f"the name has {len(name)} characters, allowed are {MAX_NAME}"
+        trouble = f"the mirror name has {len(name)} characters, expected at most {MAX_NAME}"
     elif not _NAME.fullmatch(name):
-        trouble = f"{name!r} has other characters than ASCII letters, digits, '.', '_' and '-'"
+        trouble = f"{name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
     for suffix in FORBIDDEN_SUFFIXES:
         if name.endswith(suffix):
-            trouble = f"{name!r} ends with {suffix}, which KIP-1279 keeps for itself"
+            trouble = f"{name!r} ends with {suffix}, which is reserved by KIP-1279"
     if trouble:
         raise MirrorError.INVALID_MIRROR_NAME.error(
-            trouble, hint=f"choose another one: up to {MAX_NAME} letters, digits, '.', '_' and '-'"
+            trouble, hint=f"choose another name: up to {MAX_NAME} letters, digits, '.', '_' and '-'"
         )
 
 
@@ -135,8 +135,8 @@ def check_properties(
     unknown = [key for key in unused if not key.startswith(("sasl.", "ssl."))]
     if unknown:
         raise UserError(
-            f"{', '.join(unknown)}: not a setting of a mirror; allowed are bootstrap.servers, "
-            f"security.protocol, sasl.*, ssl.*, a client's id, timeouts and buffers, and "
+            f"{', '.join(unknown)}: not a setting of a mirror; expected bootstrap.servers, "
+            "security.protocol, sasl.*, ssl.*, client.id, timeouts and buffers of clients, and "
             f"{', '.join(SETTINGS)}"
         )
     return parse_source(connection, grants).config, (
@@ -185,15 +185,15 @@ async def create_mirror(
     config, _ = check_properties(properties, EVERYTHING)
     if name in (await MirrorStore(destination).snapshot()).mirrors:
         raise MirrorError.MIRROR_ALREADY_EXISTS.error(
-            f"there is a mirror {name} already",
-            hint="--alter changes its properties; a new mirror needs another name",
+            f"mirror {name} already exists",
+            hint="--alter changes its properties; choose another name for a new mirror",
         )
     await check_apis(destination)
     async with connected(config, "source") as source:
         source_id = source.cluster_id
     if source_id == destination.cluster_id:
         raise UserError(
-            f"source and destination are the same cluster, {source_id}",
+            f"source and destination are the same cluster: {source_id}",
             hint="--mirror-config names the source, --bootstrap-server the destination",
         )
     mirror = Mirror(
@@ -307,8 +307,8 @@ async def add_named(
     _refuse_loops(names, theirs, destination.cluster_id)
     if theirs.forbidden:
         log.warning(
-            "the source's mirrors cannot be read (%s): whether it mirrors %s from this cluster, or "
-            "has taken them over, was not checked",
+            "cannot read the source's mirrors (%s): not checked whether it mirrors %s from this "
+            "cluster, or has taken them over",
             theirs.unknown,
             few(names),
         )
@@ -366,7 +366,7 @@ def _refuse_loops(names: Sequence[str], theirs: TheirMirrors, cluster_id: str) -
     if ways:
         raise MirrorError.MIRROR_LOOP.error(
             f"the source mirrors {', '.join(ways)}",
-            hint="nothing was added; a topic is mirrored in one direction at a time",
+            hint="nothing was added; a topic is mirrored in only one direction at a time",
         )
     theirs.refuse_unsure(names, "this cluster", "nothing was added")
 
@@ -451,8 +451,9 @@ def resolve(wanted: str | Collection[str], topics: Mapping[str, Topic]) -> list[
     names = matching(wanted, topics)
     if not names:
         raise MirrorError.UNKNOWN_TOPIC_OR_PARTITION.error(
-            f"no topic of the source is called or matches {wanted!r}",
-            hint=f"{_NOT_SEEN}; internal ones (__...) are mirrored only when named in full",
+            f"no topic of the source has the name or matches the regular expression {wanted!r}",
+            hint=f"{_NOT_SEEN}; internal topics (__...) are mirrored only if given by their exact "
+            "name",
         )
     return names
 
@@ -481,24 +482,26 @@ def compiled(expression: str) -> re.Pattern[str]:
         return re.compile(expression)
     except (re.error, OverflowError, RecursionError) as error:
         raise MirrorError.INVALID_REGULAR_EXPRESSION.error(
-            f"{expression!r}: {error}", hint="'.*' stands for anything, a bare '*' does not"
+            f"{expression!r}: {error}", hint="write '.*' for any text, not '*'"
         ) from error
 
 
 def _usable(topic: Topic) -> Topic:
     if topic.error:
-        Refusal(topic.error).fail("see the source's topic", topic=topic.name)
+        Refusal(topic.error).fail("describe the source topic", topic=topic.name)
     if not topic.partitions:
-        raise Retriable("the source's topic has no partitions yet", topic=topic.name)
+        raise Retriable("the source topic has no partitions yet", topic=topic.name)
     return topic
 
 
 def _diverged(tails: Sequence[Tail]) -> UserError:
     beyond = [f"{t.partition} from offset {t.start} to {t.end - 1}" for t in tails if not t.empty]
     # Retention may have deleted the tail's records; its offsets still keep the log from continuing.
-    named = few(beyond or [f"no records, yet {t.partition} ends at {t.end}" for t in tails], "; ")
+    named = few(
+        beyond or [f"{t.partition} (no records left, log end offset {t.end})" for t in tails], "; "
+    )
     return MirrorError.MIRROR_TOPIC_DIVERGED.error(
-        f"on the destination alone there are {named}",
-        hint="nothing was added; --rebuild deletes these topics and mirrors them anew, "
-        "--save-tail DIRECTORY keeps these offsets before",
+        f"offsets exist only on the destination: {named}",
+        hint="nothing was added; --rebuild deletes these topics and mirrors them from the "
+        "beginning, --save-tail DIRECTORY saves these offsets first",
     )

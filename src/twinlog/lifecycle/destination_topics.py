@@ -49,10 +49,10 @@ _T = TypeVar("_T")
 _CREATE: Final = "create the topic on the destination"
 _LONGEST_STEM: Final = 240
 """Characters of a topic name that leave room for a suffix of nine."""
-_EXCLUDE: Final = f"nothing was added; {EXCLUDE} leaves configurations out"
+_EXCLUDE: Final = f"nothing was added; exclude configurations by {EXCLUDE}"
 _HINTS: Final[Mapping[int, str]] = {
-    ErrorCode.INVALID_REPLICATION_FACTOR: "nothing was added; set --replication-factor to what the "
-    "destination's brokers can hold",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "nothing was added; set --replication-factor to a number "
+    "that the destination's brokers support",
     ErrorCode.INVALID_CONFIG: _EXCLUDE,
     ErrorCode.POLICY_VIOLATION: _EXCLUDE,
 }
@@ -128,7 +128,7 @@ async def existing_topics(destination: KafkaCluster, names: Collection[str]) -> 
     existing = {name: found[name] for name in names if name in found}
     for topic in existing.values():
         if topic.error:
-            Refusal(topic.error).fail("see the destination's topic", topic=topic.name)
+            Refusal(topic.error).fail("describe the destination topic", topic=topic.name)
     return existing
 
 
@@ -221,9 +221,10 @@ async def _check_empty(
     if troubles:
         said = history.unknown and f" ({history.unknown})"
         raise MirrorError.TOPIC_ALREADY_EXISTS.error(
-            f"on the destination, {'; '.join(troubles)}",
-            hint="a mirror needs the topic to be absent, empty with as many partitions, or failed "
-            f"over to the source by a mirror that is still there{said}",
+            f"unsuitable topics on the destination: {'; '.join(troubles)}",
+            hint="the topic must not exist on the destination, or be empty with the same number "
+            "of partitions, or have been failed over to the source by a mirror that still "
+            f"exists{said}",
         )
     return frozenset(anew)
 
@@ -233,7 +234,7 @@ def _partitions(topic: DestinationTopic) -> list[TopicPartition]:
 
 
 def _sizes(topic: DestinationTopic) -> str:
-    return f"{topic.name} has {topic.there} partitions, the source's {topic.partitions}"
+    return f"{topic.name} has {topic.there} partitions, the source topic has {topic.partitions}"
 
 
 async def _held(
@@ -245,9 +246,9 @@ async def _held(
     held: dict[str, list[str]] = {}
     for partition, end in log_ends.items():
         if isinstance(end, Refusal):
-            end.fail("look whether the destination's topic is empty", topic=partition.topic)
+            end.fail("check whether the destination topic is empty", topic=partition.topic)
         elif end.offset:
-            said = f"{partition} is not empty, its log ends at {end.offset}"
+            said = f"{partition} is not empty, its log end offset is {end.offset}"
             held.setdefault(partition.topic, []).append(said)
     return held
 
@@ -278,8 +279,8 @@ async def fitted(
         else:
             if refusal is not None:
                 log.warning(
-                    "the destination refuses %s=%d; largest accepted: %s",
-                    *(MAX_MESSAGE_BYTES, BATCH_LIMITS[0], limit or "the source's own"),
+                    "the destination rejects %s=%d; largest accepted value: %s",
+                    *(MAX_MESSAGE_BYTES, BATCH_LIMITS[0], limit or "that of the source"),
                 )
             return topics
     assert refusal is not None
@@ -357,7 +358,7 @@ async def prepare(
         await _configure(destination, wanted)
         if grown:
             more = await create_partitions(destination, grown)
-            _refuse(more, "add partitions to the topic on the destination")
+            _refuse(more, "add partitions to the destination topic")
     except TwinlogError:
         await undo(destination, created)
         raise
@@ -390,7 +391,7 @@ async def _configure(
     if changes:
         altered = await incremental_alter_configs(destination, changes, validate_only=validate_only)
         by_name = {resource.name: answer for resource, answer in altered.items()}
-        _refuse(by_name, "configure the topic on the destination")
+        _refuse(by_name, "alter the configurations of the destination topic")
 
 
 def _refuse(answers: Mapping[str, Any], what: str) -> None:

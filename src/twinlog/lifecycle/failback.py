@@ -53,8 +53,8 @@ MAX_ORIGINS: Final = 100
 MAX_CLUSTER_ID: Final = 255
 """Characters of a cluster id. Kafka's have 22."""
 _UNBELIEVABLE: Final = (
-    f"the source says that it has come through more than {MAX_ORIGINS} clusters, or through one "
-    f"whose id has more than {MAX_CLUSTER_ID} characters"
+    f"the source reports an origin of more than {MAX_ORIGINS} clusters, or a cluster id longer "
+    f"than {MAX_CLUSTER_ID} characters"
 )
 
 
@@ -101,9 +101,11 @@ class TheirMirrors(NamedTuple):
         """
         if unsure := self.unsure_among(topics):
             # The error about the whole source contains a hint of its own.
-            hint = nothing if self.unknown else f"{nothing}; use a twinlog that can read it"
+            hint = (
+                nothing if self.unknown else f"{nothing}; use a version of twinlog that can read it"
+            )
             raise UserError(
-                f"whether the source mirrors {few(unsure)} from {here} is not known: "
+                f"cannot determine whether the source mirrors {few(unsure)} from {here}: "
                 f"{next(iter(unsure.values()))}",
                 hint=hint,
             )
@@ -248,9 +250,9 @@ async def find_tails(source: KafkaCluster, destination: KafkaCluster, ends: Ends
     for partition, last in sorted(ends.items()):
         log_end, epoch_end = log_ends[partition], epoch_ends.get(partition)
         if isinstance(log_end, Refusal):
-            raise log_end.error("read the log's end", topic=partition.topic)
+            raise log_end.error("read the log end offset", topic=partition.topic)
         if isinstance(epoch_end, Refusal):
-            raise epoch_end.error("read where an epoch ends", topic=partition.topic)
+            raise epoch_end.error("read the end offset of a leader epoch", topic=partition.topic)
         start: int = last.end
         if epoch_end is not None and epoch_end.end_offset >= 0:
             start = min(start, epoch_end.end_offset)

@@ -29,8 +29,8 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.verify.log_reader import READ_UNCOMMITTED, Below, LogReader, Nothing
 
 _REPEAT: Final = (
-    "repeat the same --add once this is mended: it creates what is missing, and mirrors what "
-    "--describe does not show from the beginning"
+    "fix the cause and repeat the same --add: it creates what is missing, and mirrors from the "
+    "beginning what --describe does not show"
 )
 
 
@@ -81,12 +81,12 @@ async def delete_diverged(destination: KafkaCluster, tails: Collection[Tail]) ->
     }
     with deleted_before(answers.keys() - refused.keys()):
         for name, refusal in refused.items():
-            raise refusal.error("delete the topic that has diverged", topic=name)
+            raise refusal.error("delete the diverged topic", topic=name)
 
         async def gone() -> None:
             there = (await destination.refresh(names)).topics.keys() & set(names)
             if there:
-                raise Retriable(f"{', '.join(sorted(there))} are not deleted yet")
+                raise Retriable(f"not deleted yet: {', '.join(sorted(there))}")
 
         await destination.persist(gone)
 
@@ -108,7 +108,7 @@ async def _deleted(
         if not sent and len(left) < len(names):
             gone = min(set(names) - left.keys())
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION).error(
-                "read the log's end", topic=gone
+                "read the log end offset", topic=gone
             )
         await _unchanged(destination, left, tails)
         # Before the request: one of unknown outcome may still take effect.
@@ -121,14 +121,14 @@ async def _deleted(
     except TwinlogError as error:
         if sent:
             error.hint = (
-                f"a deletion of {', '.join(names)} was sent, and may take effect; {_REPEAT}"
+                f"the deletion of {', '.join(names)} was requested and may take effect; {_REPEAT}"
             )
         raise
     except asyncio.CancelledError as cancelled:
         if not sent:
             raise
         raise Interrupted(
-            f"interrupted while {', '.join(names)} were being deleted, which may take effect",
+            f"interrupted during the deletion of {', '.join(names)}, which may take effect",
             hint=_REPEAT,
         ) from cancelled
 
@@ -144,13 +144,13 @@ async def _unchanged(
     log_ends = await list_offsets(destination, asked, replica_id=DEBUGGING)
     for partition, log_end in sorted(log_ends.items()):
         if isinstance(log_end, Refusal):
-            raise log_end.error("read the log's end", topic=partition.topic)
+            raise log_end.error("read the log end offset", topic=partition.topic)
         # A partition without a tail was created since, and has to be empty.
         if log_end.offset != seen.get(partition, 0):
             raise UserError(
-                f"{partition} is still being written to: its log ended at {seen.get(partition, 0)},"
-                f" and ends at {log_end.offset} now",
-                hint="nothing was deleted; stop its producers first",
+                f"{partition} has changed: its log end offset was {seen.get(partition, 0)}, now "
+                f"it is {log_end.offset}",
+                hint="nothing was deleted; stop the topic's producers first",
             )
 
 
@@ -208,7 +208,7 @@ async def _save(destination: KafkaCluster, tail: Tail, directory: Path) -> Path:
         for folder in created:
             _sync_folder(folder)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
     return path
 
 
@@ -243,8 +243,8 @@ async def _read(reader: LogReader, tail: Tail, at: int) -> tuple[bytes, int]:
         return b"", min(answer.start, tail.end)
     if isinstance(answer, Nothing):
         raise Retriable(
-            f"what is to be saved cannot be read from offset {at} on: {answer.reason}",
-            hint="nothing was deleted; --rebuild without --save-tail deletes it unread",
+            f"cannot read the records to save from offset {at}: {answer.reason}",
+            hint="nothing was deleted; --rebuild without --save-tail deletes them without saving",
             topic=tail.partition.topic,
             partition=tail.partition.partition,
         )

@@ -60,9 +60,9 @@ async def whole_logs(destination: KafkaCluster, topics: Mapping[str, int]) -> li
     for partition in asked:
         start, end = starts[partition], ends[partition]
         if isinstance(start, Refusal):
-            raise start.error("read the log's start", topic=partition.topic)
+            raise start.error("read the log start offset", topic=partition.topic)
         if isinstance(end, Refusal):
-            raise end.error("read the log's end", topic=partition.topic)
+            raise end.error("read the log end offset", topic=partition.topic)
         tails.append(Tail(partition, start.offset, end.offset))
     return tails
 
@@ -108,13 +108,13 @@ async def not_proved_equal(
         Retriable: the bounds of a log cannot be read.
         UserError: a right is missing.
     """
-    tell(f"comparing both logs of {len(tails)} partition(s), before they are deleted")
+    tell(f"comparing both logs of {len(tails)} partition(s) before they are deleted")
 
     async def first_unequal(
         comparison: Comparison, stretch: Stretch, source: LogBounds
     ) -> int | None:
         first = await _equal_from_start(comparison, stretch, source)
-        equal = "not the same" if first is None else f"the same up to offset {first}"
+        equal = "no equal offset" if first is None else f"equal up to offset {first}"
         tell(f"{stretch.partition}: {equal}, the rest is saved")
         return first
 
@@ -144,7 +144,7 @@ async def _moved(
                 bounds is here or bounds.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             ):
                 raise Refusal(bounds.error).error(
-                    "read the bounds of a log that is to be compared", topic=tail.partition.topic
+                    "read the bounds of a log to compare", topic=tail.partition.topic
                 )
         end = min(tail.start, here.last_stable, there.last_stable)
         start: int | None = None

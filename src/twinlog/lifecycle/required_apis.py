@@ -46,8 +46,8 @@ async def check_apis(destination: KafkaCluster) -> None:
             missing.append(f"{api.name} (API {api.key}) to {api.purpose}")
     if missing:
         raise UserError(
-            f"UNSUPPORTED_VERSION: the destination's broker {connection.address} does not have "
+            f"UNSUPPORTED_VERSION: the destination's broker {connection.address} does not support "
             f"{', '.join(missing)}",
-            hint="the destination has to be Kafka 2.8 or newer, or a service that has these APIs",
+            hint="the destination must be Kafka 2.8 or newer, or a service with these APIs",
             code=ErrorCode.UNSUPPORTED_VERSION,
         )

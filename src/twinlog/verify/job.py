@@ -146,7 +146,7 @@ def extent(partition: TopicPartition, source: LogBounds, destination: LogBounds)
     if unread:
         known = destination if source.error else source
         start, end = (0, 0) if known.error else (known.start, known.high_watermark)
-        tally.see_not(start, end, f"bounds cannot be read, {'; '.join(unread)}")
+        tally.see_not(start, end, f"cannot read the bounds: {'; '.join(unread)}")
         return Extent(
             partition=partition,
             start=end,
@@ -247,7 +247,7 @@ async def _check_topics(task: VerifyTask, clusters: Sides[KafkaCluster]) -> None
         for name in its:
             topic = (await cluster.refresh([name])).topics.get(name)
             if topic is not None and is_another(expected, topic.topic_id):
-                raise Retriable(f"{cluster.name}: {name} was recreated meanwhile")
+                raise Retriable(f"{cluster.name}: {name} was recreated in the meantime")
 
 
 def _not_seen(stretch: Stretch, reason: str) -> Compared:

@@ -145,9 +145,11 @@ class LogReader:
                 found = await self._ask(at, size)
             if isinstance(found, Bytes) and not spans(found.records, at, found.aborted):
                 size = len(found.records)
-                return Nothing(f"an answer of {size} bytes ends within a batch", cut=True)
+                return Nothing(f"a response of {size} bytes ends within a batch", cut=True)
         except TimeoutError:
-            return Nothing(f"no answer within {self._patience:g} s: broker hangs or throttles")
+            return Nothing(
+                f"no response within {self._patience:g} s: the broker hangs or throttles"
+            )
         except CorruptBatch as error:
             return Nothing(error.message)
         except TwinlogError as error:
@@ -171,7 +173,7 @@ class LogReader:
                     return await self._judge(at, part, response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             return Nothing(f"throttled by a quota for {response.throttle_time_ms} ms")
-        return Nothing("the broker's answer leaves the partition out")
+        return Nothing("the partition is missing in the broker's response")
 
     async def _leader(self) -> Leader | Refusal:
         """The leader. The topic id of the first call is kept, so a recreated topic is not read."""
@@ -232,11 +234,11 @@ class LogReader:
         preferred = getattr(part, "preferred_read_replica", _NO_REPLICA)
         if preferred is not None and preferred >= 0:
             self._replica = preferred
-            return Nothing(f"the leader answers that replica {preferred} is to be read")
+            return Nothing(f"the leader redirects fetches to replica {preferred}")
         throttled = f"throttled by a quota for {throttle_ms} ms; " if throttle_ms else ""
         return Nothing(
-            f"{throttled}answers without records, although the log start is"
-            f" {part.log_start_offset}, the last stable offset {part.last_stable_offset}"
+            f"{throttled}responses without records, although the log start offset is "
+            f"{part.log_start_offset} and the last stable offset {part.last_stable_offset}"
         )
 
     async def _out_of_range(self, at: int) -> Below | Nothing:
@@ -244,10 +246,10 @@ class LogReader:
         self._replica = _NO_REPLICA
         start = await self.log_start()
         if start is None:
-            return Nothing("OFFSET_OUT_OF_RANGE (1), and the log start cannot be read")
+            return Nothing("OFFSET_OUT_OF_RANGE (1), and the log start offset cannot be read")
         if start > at:
             return Below(start)
-        return Nothing(f"OFFSET_OUT_OF_RANGE (1) at {at}, although the log start is {start}")
+        return Nothing(f"OFFSET_OUT_OF_RANGE (1) at {at}, although the log start offset is {start}")
 
 
 async def read_bounds(

@@ -347,7 +347,7 @@ def test_names_that_are_forbidden(commands: Commands, name: str) -> None:
         ({"mirror_group_include": ".*"}, ("mirror.group.include", "mirror.groups.include")),
         ({"mirror_groups_include": "*"}, ("mirror.groups.include", "'*'", "regular expression")),
         ({"mirror_metadata_refresh_interval_ms": "x"}, ("interval.ms", "'x'", "whole number")),
-        ({"bootstrap_serves": "h:1"}, ("bootstrap.serves", "allowed are bootstrap.servers")),
+        ({"bootstrap_serves": "h:1"}, ("bootstrap.serves", "expected bootstrap.servers")),
         ({"bootstrap_servers": ""}, ("bootstrap.servers", "HOST:PORT")),
         ({"bootstrap_servers": "localhost"}, ("bootstrap.servers", "'localhost'", "HOST:PORT")),
         ({"security_protocol": "TLS"}, ("security.protocol", "'TLS'", "SASL_SSL")),

@@ -296,7 +296,7 @@ def test_taking_back_by_hand(secured_pair: tuple[Secured, Secured], topic: str) 
             await it.give(acl(first, "User:alice"), acl(second, "User:alice"))
             both_topics = it.denials(first, second)
             await both_topics.deny((await both_topics.outlook()).denials)
-            refused = "ACLs that a switchover of mirror .* still deny"
+            refused = "ACLs created by a switchover of mirror .* still deny"
             with pytest.raises(MirrorRefused, match=refused):
                 await delete_mirror(it.destination, topic)
             assert await allow_producers(it.destination, topic, f"{topic}-none") == Allowed()
@@ -487,10 +487,10 @@ def test_a_source_whose_mirrors_may_not_be_read(
 
     asyncio.run(prepare())
     (warning,) = add(first).errors.splitlines()
-    assert warning.startswith("the source's mirrors cannot be read (")
+    assert warning.startswith("cannot read the source's mirrors (")
     assert "TOPIC_AUTHORIZATION_FAILED" in warning
     assert warning.endswith(
-        f"whether it mirrors {first} from this cluster, or has taken them over, was not checked"
+        f"not checked whether it mirrors {first} from this cluster, or has taken them over"
     )
     asyncio.run(source.give([control]))
     assert add(second).errors == ""
