@@ -87,4 +87,4 @@ class StateLog:
     def _permit(self) -> None:
         """Raise Fenced after the lease: a late InitProducerId would fence the next owner."""
         if self._closed or not self._may_write():
-            raise Fenced("the lease has ended, nothing was sent", cluster=self._cluster.name)
+            raise Fenced("not sent: the lease has ended", cluster=self._cluster.name)

@@ -147,7 +147,7 @@ class Absences:
                 partition_max_bytes=self._plane.settings.partition_fetch_bytes,
             )
         except TwinlogError as error:
-            log.info("%s: it cannot be read alone: %s", partition, error)
+            log.info("%s: a read of this partition alone failed: %s", partition, error)
             return
         if not self._is_current(partition, suspect) or partition.touched > started:
             return

@@ -240,7 +240,7 @@ class DataPlane:
             Retriable: it is not available; then no running task asks for it.
         """
         if self._source is None:
-            raise Retriable("the source cannot be had")
+            raise Retriable("the source is not available")
         return self._source
 
     def take_news(self) -> set[int]:

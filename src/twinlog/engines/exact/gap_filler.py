@@ -97,7 +97,7 @@ class GapFiller:
             for partition in gaps:
                 emit(partition, MarkersLost(str(error)))
         except Retriable as error:
-            log.info("shard %d: gaps wait: %s", shard.number, error)
+            log.info("shard %d: gaps cannot be filled now; retrying: %s", shard.number, error)
         except UserError as error:
             for partition in gaps:
                 if not partition.gone:

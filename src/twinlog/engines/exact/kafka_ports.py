@@ -398,7 +398,7 @@ class KafkaDestination:
     def _permit(self) -> None:
         """Raise Fenced if the lane may not write any more."""
         if not self._may_write():
-            raise Fenced("the lease has ended, nothing was sent", cluster=self._cluster.name)
+            raise Fenced("not sent: the lease has ended", cluster=self._cluster.name)
 
 
 def _leaders(metadata: Metadata, topics: Collection[str]) -> Mapping[TopicPartition, Leader]:

@@ -76,7 +76,7 @@ class Leaders:
         try:
             leaders = await port.leaders(topics)
         except Retriable as error:
-            log.info("leaders are not known yet: %s", error)
+            log.info("leaders cannot be refreshed now; retrying: %s", error)
             (self._stale_source if of_source else self._stale_destination).update(topics)
             asyncio.get_running_loop().call_later(self._plane.backoff(3), self._wanted.set)
             return

@@ -50,7 +50,7 @@ class LogStartFollower:
         try:
             await self._plane.destination.delete_records(due)
         except TwinlogError as error:
-            log.info("log starts stay: %s", error)
+            log.info("log start offsets stay where they are: %s", error)
 
     async def run(self) -> None:
         """Move what is due, until cancelled."""
@@ -62,7 +62,7 @@ class LogStartFollower:
             try:
                 answers = await self._plane.destination.delete_records(due)
             except Retriable as error:
-                log.info("log starts wait: %s", error)
+                log.info("log start offsets cannot be moved now; retrying: %s", error)
                 continue
             for key, code in answers.items():
                 partition = self._plane.partitions.get(key)
@@ -78,7 +78,7 @@ class LogStartFollower:
         elif not code_of(code).reaction.retriable:
             self.forget(partition)
             log.warning(
-                "%s: the destination's log start cannot follow the source's to %d: %s",
+                "%s: the destination refuses DeleteRecords up to offset %d: %s",
                 partition,
                 start,
                 Refusal(code),

@@ -320,8 +320,8 @@ def _ahead(partition: ExactPartition, found: Ahead, moment: Moment) -> list[Acti
     if moment.now - partition.ahead_since <= moment.settings.ahead_patience_s:
         return _unsettled(partition, moment)
     reason = (
-        f"the destination holds offsets up to {found.log_end}, the source only up to "
-        f"{found.last_stable}: the source has lost records, or is another log"
+        f"the destination's log ends at {found.log_end}, above the source's last stable offset "
+        f"{found.last_stable}: the source has lost records, or its log is another one"
     )
     return _fail(partition, Failure(reason, transient=True), moment)
 
@@ -379,7 +379,9 @@ def _corrupt(partition: ExactPartition, error: str, moment: Moment) -> list[Acti
     """Read again, in case the network corrupted the batch; fail if it stays corrupt."""
     partition.corrupt_reads += 1
     if partition.corrupt_reads < moment.settings.corrupt_reads:
-        return _trouble(partition, Trouble(f"what the source sent is corrupt: {error}"), moment)
+        return _trouble(
+            partition, Trouble(f"corrupt batch in a fetch from the source: {error}"), moment
+        )
     reason = f"the source's log holds a corrupt batch: {error}"
     return _fail(partition, Failure(reason, transient=True), moment)
 
@@ -395,9 +397,9 @@ def _diverged(partition: ExactPartition, source: EpochEnd, moment: Moment) -> li
         lost = f"the source has lost records from offset {source.end_offset} on"
         return _trouble(partition, Trouble(lost), moment)
     reason = (
-        f"the source has lost records that were mirrored: they reach up to offset "
-        f"{append.log_end} of leader epoch {partition.fetch_position.last_epoch}, the source's "
-        f"epoch {source.leader_epoch} ends at offset {source.end_offset} and others follow"
+        f"the source has lost records that were mirrored: mirrored up to offset "
+        f"{append.log_end} of leader epoch {partition.fetch_position.last_epoch}; on the source, "
+        f"epoch {source.leader_epoch} ends at offset {source.end_offset}, before later epochs"
     )
     return _fail(partition, Failure(reason), moment)
 
@@ -436,8 +438,8 @@ def _answered(partition: ExactPartition, answer: Appended, moment: Moment) -> li
     # (4.3.1, 3.9.1). If that is another batch, the comparison at the retry finds it.
     if answer.stamped_ms not in {-1, data.header.max_timestamp}:
         reason = (
-            f"message.timestamp.type of the destination's topic seems to have been set: its "
-            f"broker has put another time on the records from offset {answer.base_offset} on"
+            f"the destination's broker has changed the timestamps of records from offset "
+            f"{answer.base_offset} on; message.timestamp.type of its topic has to be CreateTime"
         )
         return _fail(partition, Failure(reason, transient=True), moment)
     partition.attempts = 0
@@ -496,7 +498,9 @@ def _markers_lost(partition: ExactPartition, why: str, moment: Moment) -> list[A
     if partition.gone:
         return []
     partition.append.unguarded_from = moment.now + moment.settings.lease_s
-    return _trouble(partition, Trouble(f"no answer to markers: {why}"), moment)
+    return _trouble(
+        partition, Trouble(f"no answer to a request for control records: {why}"), moment
+    )
 
 
 # ---- leaders -------------------------------------------------------------------------------

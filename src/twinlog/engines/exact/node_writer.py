@@ -78,7 +78,7 @@ class NodeWriter:
         if not self._waiting and connection is not None and connection.can_send:
             self._transmit(connection, given)
         elif len(self._waiting) >= MAX_WAITING:
-            _refuse(given, self._unsent("too many requests wait"))
+            _refuse(given, self._unsent("too many Produce requests are queued"))
         else:
             self._waiting.append(given)
             if len(self._waiting) == 1:
@@ -160,7 +160,7 @@ class NodeWriter:
             _in_turn(given, partial(given.answer.set_result, answers))
 
     def _unsent(self, why: str) -> Retriable:
-        return Retriable(f"nothing was sent: {why}", cluster=self._cluster.name, node=self._node)
+        return Retriable(f"not sent: {why}", cluster=self._cluster.name, node=self._node)
 
     def _unknown(self, error: TwinlogError) -> Disconnected:
         unknown = Disconnected(str(error), cluster=self._cluster.name, node=self._node)

@@ -28,7 +28,7 @@ from twinlog.engines.exact.bulk import is_bulk
 from twinlog.engines.exact.compare import Mismatch, comparing
 from twinlog.engines.exact.fetcher import Steps
 from twinlog.engines.exact.ports import DestinationPort, ReadAlone, SourcePort
-from twinlog.kafka.errors import CorruptBatch
+from twinlog.kafka.errors import CorruptBatch, Refusal
 from twinlog.kafka.log.batch import HEADER_SIZE, Header, LegacyBatch, batches
 from twinlog.kafka.log.leader_epochs import epoch_at
 from twinlog.kafka.protocol.fetch import Fetched
@@ -196,7 +196,7 @@ async def _tail(
     distance = 1
     for _ in range(_READS):
         if answer is not None and answer.error:
-            return Unread(f"the destination refuses to be read (code {answer.error})")
+            return Unread(f"the destination refuses the read: {Refusal(answer.error)}")
         if answer is not None and (tail := _last_batch(answer, claim.log_end)) is not None:
             return tail
         start = max(claim.log_end - distance, claim.destination_start)
@@ -209,7 +209,7 @@ async def _tail(
         if start == claim.destination_start:
             return Proven(fresh=False, compared=False)  # the log cleaner has removed all of it
         distance *= 4
-    return Unread("the destination does not answer with its last batch")
+    return Unread("reads of the destination's last batch returned no records")
 
 
 def _last_batch(answer: Fetched, log_end: Offset) -> _Tail | None:
@@ -244,7 +244,7 @@ async def _with_data(
         ends = {p: tail.end for p, tail in left.items()}
         for partition, records in (await _whole(destination, starts, ends)).items():
             longer = (
-                Unread("the destination does not answer with its last batches")
+                Unread("reads of the destination's last batches returned no records")
                 if records is None
                 else await _from_data(records, left[partition].end, steps, max_bytes)
             )
@@ -361,7 +361,9 @@ async def _deleted(
         )
         answer = alone.fetched
     if answer.error:
-        return Unread(f"the source refuses to be read where it starts (code {answer.error})")
+        return Unread(
+            f"the source refuses the read at its log start offset: {Refusal(answer.error)}"
+        )
     if answer.high_watermark < claim.source_start:
         return Unread("the source has not answered about where its log starts")
     return Proven(fresh=False, compared=False)
@@ -401,7 +403,7 @@ async def _compared(
             skipped = difference is not None and difference.reason is Mismatch.SKIPPED
             if difference is not None and not (skipped and source_compacts()):
                 if skipped and source_compacts() is None:
-                    return Unread("the cleanup.policy of the source's topic is not known")
+                    return Unread("cleanup.policy of the source's topic is not known yet")
                 return Differs(
                     f"the destination differs from the source at offset {difference.start}: "
                     f"{difference.reason.value}",
@@ -449,7 +451,7 @@ async def _stretch(
                     return _Stretch(pieces, covered, epoch)
                 return Unread("the source has answered without records")
         if answer.error:
-            return Unread(f"the source refuses to be read (code {answer.error})")
+            return Unread(f"the source refuses the read: {Refusal(answer.error)}")
         held += len(answer.records)
         if held > most:
             return Unread(f"the source answers with more than {most} bytes")

@@ -94,7 +94,7 @@ class Sender:
         else:
             for partition in owners:
                 answer = answers.get(partition.key)
-                lost = BatchLost("an append was not answered")
+                lost = BatchLost("the Produce response does not contain this partition")
                 emit(partition, lost if answer is None else BatchAnswered(answer))
         finally:
             self._in_flight[node] -= 1

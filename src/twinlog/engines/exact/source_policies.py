@@ -72,7 +72,9 @@ class SourcePolicies:
                 failures = 0
             except TwinlogError as error:
                 failures += 1
-                log.info("the cleanup.policy of the source's topics is not known yet: %s", error)
+                log.info(
+                    "cleanup.policy of the source's topics cannot be read now; retrying: %s", error
+                )
                 await asyncio.sleep(self._backoff(failures))
                 continue
             try:
