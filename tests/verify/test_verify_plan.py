@@ -1,13 +1,15 @@
 """What verify reads, how it splits it, and that its counts are the log's length: pure parts."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.interfaces.cli.verify import _as_json, _as_text
+from twinlog.interfaces.cli.verify import _as_text
 from twinlog.kafka.types import LogBounds, TopicPartition
+from twinlog.operations.serialise import json_data
 from twinlog.operations.verification import DIFFERS, NOT_SEEN, SAME, verification
 from twinlog.verify.job import (
     BEYOND,
@@ -140,7 +142,8 @@ def test_a_configuration_that_cannot_be_read() -> None:
     text = _as_text(found)
     assert "NOT SEEN what this record is about: __mirror_config-3, offset 7" in text
     assert "nor what 1 unreadable record(s) are about" in text
-    assert _as_json(found)["unreadable"] == list(found.unreadable)
+    as_json: Any = json_data(found)
+    assert as_json["unreadable"] == list(found.unreadable)
 
 
 def test_stretches() -> None:

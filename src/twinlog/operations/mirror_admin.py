@@ -14,6 +14,7 @@ A failover begins with a command that imports this module. So what only readines
 verify needs is imported when they are called: the syncs take 50 ms, Spark takes 200 ms.
 """
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
@@ -40,9 +41,12 @@ from twinlog.operations.results import (
     ListMirrorsResult,
     MirrorListing,
 )
+from twinlog.operations.verification import Verification, VerifyConfig, verify_mirrors
+from twinlog.runtime.job_progress import Progress
 from twinlog.store.control_topics import take_control_topics
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
 from twinlog.store.statuses import ages_of
+from twinlog.verify.log_reader import PATIENCE_S
 
 ALL_TOPICS: Final = ".*"
 """All topics of a mirror."""
@@ -67,6 +71,7 @@ class MirrorAdmin:
         """
         of_client = dict(properties)
         self._topics = take_control_topics(of_client)
+        self._properties: Final = dict(of_client)
         parsed = parse_config(of_client)
         self.warnings: Final = parsed.warnings
         """Properties that are not used, a line each."""
@@ -286,3 +291,38 @@ class MirrorAdmin:
         from twinlog.operations.readiness.survey import survey  # noqa: PLC0415 (see the module)
 
         return judge(await survey(self._cluster, await subject_of(self._cluster, mirror, topics)))
+
+    async def verify(
+        self,
+        mirror: str | None = None,
+        topics: re.Pattern[str] | None = None,
+        *,
+        master: str = "local[*]",
+        spark_conf: Mapping[str, str] | None = None,
+        patience_s: float = PATIENCE_S,
+        progress: Callable[[Progress], None] = lambda _: None,
+    ) -> Verification:
+        """Compare both logs of each mirror partition, offset by offset, as a Spark job.
+
+        Args:
+            mirror: only this mirror; None: all.
+            topics: only topics whose whole names match; None: all.
+            master: where Spark runs, as for spark-submit.
+            spark_conf: settings of Spark.
+            patience_s: seconds for which an offset is requested without any progress before it is
+                not seen.
+            progress: receives how many tasks have ended, now and then, from another thread.
+
+        Raises:
+            MirrorRefused: UNKNOWN_MIRROR.
+            UserError: there is nothing to compare.
+        """
+        config = VerifyConfig(
+            destination=self._properties,
+            mirror=mirror,
+            topic=topics,
+            master=master,
+            spark_conf=spark_conf or {},
+            patience=patience_s,
+        )
+        return await verify_mirrors(self._cluster, config, progress)

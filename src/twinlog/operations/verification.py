@@ -10,14 +10,13 @@ from uuid import UUID
 
 from twinlog.engines.kinds import kind_named
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.requests import topics as admin
 from twinlog.kafka.types import TopicPartition
-from twinlog.lifecycle.creation import connected, connected_source
-from twinlog.runtime.session import BATCH_FAILURES, Progress, map_tasks, start_spark, stop_spark
+from twinlog.lifecycle.creation import connected_source
+from twinlog.runtime.job_progress import Progress
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
 from twinlog.verify.job import (
@@ -33,6 +32,7 @@ from twinlog.verify.job import (
 )
 from twinlog.verify.log_reader import PATIENCE_S, read_bounds
 from twinlog.verify.translated_reader import destination_bounds
+from twinlog.verify.verdict import REASONS
 
 SAME: Final = "the same"
 DIFFERS: Final = "differs"
@@ -68,6 +68,22 @@ class Counts:
             self.compared + self.differs + sum(self.absent.values()) + self.not_seen + self.behind
         )
 
+    @property
+    def absent_by_reason(self) -> Mapping[str, int]:
+        """`absent` with all reasons, in their order."""
+        return {reason: self.absent.get(reason, 0) for reason in REASONS}
+
+    def as_json(self) -> Mapping[str, object]:
+        """The length, and the classes."""
+        return {
+            "length": self.length,
+            "compared": self.compared,
+            "differs": self.differs,
+            "absent": self.absent_by_reason,
+            "not_seen": self.not_seen,
+            "behind": self.behind,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
@@ -77,6 +93,10 @@ class LogReport:
     counts: Counts
     differences: tuple[Differs, ...]
     unseen: tuple[Differs, ...]
+
+    def as_json(self) -> Mapping[str, object]:
+        """The partition with its counts; the ranges of all logs are in the `Verification`."""
+        return {**self.partition._asdict(), **self.counts.as_json()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +134,21 @@ class Verification:
         """Whether all that the destination has reached was seen, and nothing differs."""
         return self.verdict == SAME
 
+    def as_json(self) -> Mapping[str, object]:
+        """The verdict, the sums, the ranges, and the counts of each log."""
+        counts = self.counts
+        return {
+            "equal": self.equal,
+            "verdict": self.verdict,
+            "partitions": len(self.logs),
+            "records": counts.compared,
+            **counts.as_json(),
+            "differences": self.differences,
+            "unseen": self.unseen,
+            "unreadable": self.unreadable,
+            "logs": self.logs,
+        }
+
 
 def _sum(counts: Iterable[Counts]) -> Counts:
     every = list(counts)
@@ -130,35 +165,37 @@ def _sum(counts: Iterable[Counts]) -> Counts:
 
 
 async def verify_mirrors(
-    config: VerifyConfig, progress: Callable[[Progress], None] = lambda _: None
+    cluster: KafkaCluster,
+    config: VerifyConfig,
+    progress: Callable[[Progress], None] = lambda _: None,
 ) -> Verification:
     """Compare the logs of all mirrors, or of one.
 
     Args:
+        cluster: the destination.
         config: which, and how.
         progress: receives how many tasks have ended, now and then, from another thread.
 
     Raises:
         UserError: there is nothing to compare, or a cluster cannot be reached as configured.
     """
-    async with connected(parse_config(config.destination).config, "destination") as cluster:
-        snapshot = await MirrorStore(cluster).snapshot()
-        if config.mirror is not None and config.mirror not in snapshot.mirrors:
-            raise unknown_mirror(config.mirror, snapshot)
-        tasks: list[VerifyTask] = []
-        extents: list[Extent] = []
-        for mirror in snapshot.mirrors.values():
-            topics = [
-                topic
-                for topic in snapshot.topics_of(mirror.name)
-                if topic.wanted is not Wanted.STOPPED
-                and config.mirror in {None, mirror.name}
-                and (config.topic is None or config.topic.fullmatch(topic.topic))
-            ]
-            if topics:
-                found, made = await _plan(config, cluster, mirror, topics)
-                extents += found
-                tasks += made
+    snapshot = await MirrorStore(cluster).snapshot()
+    if config.mirror is not None and config.mirror not in snapshot.mirrors:
+        raise unknown_mirror(config.mirror, snapshot)
+    tasks: list[VerifyTask] = []
+    extents: list[Extent] = []
+    for mirror in snapshot.mirrors.values():
+        topics = [
+            topic
+            for topic in snapshot.topics_of(mirror.name)
+            if topic.wanted is not Wanted.STOPPED
+            and config.mirror in {None, mirror.name}
+            and (config.topic is None or config.topic.fullmatch(topic.topic))
+        ]
+        if topics:
+            found, made = await _plan(config, cluster, mirror, topics)
+            extents += found
+            tasks += made
     if not extents:
         raise UserError("no topic of a mirror is to be compared", hint="see kafka-mirrors --list")
     compared = await asyncio.to_thread(_compare, config, tasks, progress) if tasks else []
@@ -299,6 +336,14 @@ async def _compacted(
 def _compare(
     config: VerifyConfig, tasks: list[VerifyTask], progress: Callable[[Progress], None]
 ) -> list[Compared]:
+    # Spark takes 200 ms to import, for which other operations need not wait.
+    from twinlog.runtime.session import (  # noqa: PLC0415
+        BATCH_FAILURES,
+        map_tasks,
+        start_spark,
+        stop_spark,
+    )
+
     spark = start_spark(config.master, config.spark_conf, max_failures=BATCH_FAILURES)
     try:
         parts = map_tasks(spark, verify_task, tasks, progress=progress)

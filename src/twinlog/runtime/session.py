@@ -39,7 +39,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -47,6 +47,7 @@ from pyspark import SparkConf, SparkContext
 
 from twinlog.java import JavaError, find_java, write_shim
 from twinlog.kafka.errors import Retriable, UserError
+from twinlog.runtime.job_progress import Progress
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -202,13 +203,6 @@ def stop_spark(spark: SparkContext) -> None:
     with suppress(Py4JError, OSError):
         spark.cancelAllJobs()
         spark.stop()
-
-
-class Progress(NamedTuple):
-    """How many of a job's tasks have ended."""
-
-    done: int
-    total: int
 
 
 def map_tasks(

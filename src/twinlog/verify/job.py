@@ -92,6 +92,15 @@ class Differs(NamedTuple):
     end: int
     reason: str
 
+    def as_json(self) -> Mapping[str, object]:
+        """The fields, with those of the partition."""
+        return {
+            **self.partition._asdict(),
+            "start": self.start,
+            "end": self.end,
+            "reason": self.reason,
+        }
+
 
 class Compared(NamedTuple):
     """A task's result for one stretch."""

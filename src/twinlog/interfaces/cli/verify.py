@@ -1,36 +1,26 @@
 """`twinlog verify`: checks that both logs of each mirror partition are the same."""
 
-import asyncio
-import json
 import re
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import click
 
+from twinlog.interfaces.cli.calls import call
 from twinlog.interfaces.cli.options import (
     destination_options,
     destination_properties,
     spark_options,
     spark_settings,
 )
-from twinlog.operations.verification import (
-    DIFFERS,
-    NOT_SEEN,
-    SAME,
-    Counts,
-    Verification,
-    VerifyConfig,
-    verify_mirrors,
-)
-from twinlog.runtime.session import Progress
+from twinlog.interfaces.cli.output import print_json
+from twinlog.operations.verification import DIFFERS, NOT_SEEN, SAME, Counts, Verification
+from twinlog.runtime.job_progress import Progress
 from twinlog.text import printable
 from twinlog.verify.job import Differs
 from twinlog.verify.log_reader import PATIENCE_S
-from twinlog.verify.verdict import REASONS
 
 EXIT_STATUS: Final = {SAME: 0, DIFFERS: 1, NOT_SEEN: 3}
 LINE_S: Final = 30.0
@@ -72,20 +62,26 @@ def verify(
         pattern = re.compile(topic) if topic else None
     except re.error as error:
         raise click.BadParameter(f"{topic!r}: {error}", param_hint="--topic") from error
-    config = VerifyConfig(
-        destination=destination_properties(bootstrap_server, command_config),
-        mirror=mirror,
-        topic=pattern,
-        master=master,
-        spark_conf=spark_settings(conf),
-        patience=patience,
-    )
+    properties = destination_properties(bootstrap_server, command_config)
+    settings = spark_settings(conf)
     reporter = _Reporter()
     try:
-        result = asyncio.run(verify_mirrors(config, reporter))
+        result = call(
+            properties,
+            lambda admin: admin.verify(
+                *(mirror, pattern),
+                master=master,
+                spark_conf=settings,
+                patience_s=patience,
+                progress=reporter,
+            ),
+        )
     finally:
         reporter.end()
-    click.echo(json.dumps(_as_json(result)) if as_json else _as_text(result))
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(_as_text(result))
     sys.exit(EXIT_STATUS[result.verdict])
 
 
@@ -120,58 +116,13 @@ def _verdict(result: Verification) -> str:
 
 def _counted(counts: Counts) -> str:
     """The counts of all classes; their sum is the first number."""
-    absent = ", ".join(f"{reason} {count}" for reason, count in _absent(counts).items() if count)
+    found = counts.absent_by_reason
+    absent = ", ".join(f"{reason} {count}" for reason, count in found.items() if count)
     return (
         f"{counts.length} offsets = {counts.compared} compared + {counts.differs} differing + "
         f"{sum(counts.absent.values())} absent{f' ({absent})' if absent else ''} + "
         f"{counts.not_seen} not seen + {counts.behind} behind"
     )
-
-
-def _absent(counts: Counts) -> Mapping[str, int]:
-    return {reason: counts.absent.get(reason, 0) for reason in REASONS}
-
-
-def _as_json(result: Verification) -> Mapping[str, object]:
-    return {
-        "equal": result.equal,
-        "verdict": result.verdict,
-        "partitions": len(result.logs),
-        "records": result.counts.compared,
-        **_counts(result.counts),
-        "differences": [_json_range(one) for one in result.differences],
-        "unseen": [_json_range(one) for one in result.unseen],
-        "unreadable": list(result.unreadable),
-        "logs": [
-            {
-                "topic": one.partition.topic,
-                "partition": one.partition.partition,
-                **_counts(one.counts),
-            }
-            for one in result.logs
-        ],
-    }
-
-
-def _counts(counts: Counts) -> Mapping[str, object]:
-    return {
-        "length": counts.length,
-        "compared": counts.compared,
-        "differs": counts.differs,
-        "absent": _absent(counts),
-        "not_seen": counts.not_seen,
-        "behind": counts.behind,
-    }
-
-
-def _json_range(one: Differs) -> Mapping[str, object]:
-    return {
-        "topic": one.partition.topic,
-        "partition": one.partition.partition,
-        "start": one.start,
-        "end": one.end,
-        "reason": one.reason,
-    }
 
 
 class _Reporter:
